@@ -1,0 +1,47 @@
+"""What every test may rely on: a clock that stands still, no thread left behind, one way to draw examples."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, configuration, settings
+
+if TYPE_CHECKING:
+    from holdfast.testing import ManualClock
+
+PATIENCE = 3.0  # seconds a thread may take to end; the timer thread lingers for one
+
+configuration.set_hypothesis_home_dir(Path(__file__).parents[1] / ".cache" / "hypothesis")
+# How long an example takes depends on the machine, so it never decides.
+settings.register_profile("dev", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("dev"), derandomize=True, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    from holdfast.testing import ManualClock  # not every test needs it
+
+    return ManualClock()
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left_behind() -> Iterator[None]:
+    before = set(threading.enumerate())
+
+    yield
+
+    left = [thread for thread in threading.enumerate() if thread not in before and _must_end(thread)]
+    for thread in left:
+        thread.join(PATIENCE)
+    alive = sorted(thread.name for thread in left if thread.is_alive())
+    assert not alive, f"threads still alive after the test: {', '.join(alive)}"
+
+
+def _must_end(thread: threading.Thread) -> bool:
+    return not thread.daemon or thread.name.startswith("holdfast-")
