@@ -1,0 +1,48 @@
+"""Checks of settings: each passes, or raises a `ConfigError` that names the setting, the value and what is allowed."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Collection
+
+from holdfast.errors import ConfigError, printable
+
+MOST = sys.float_info.max
+
+
+def number(
+    name: str, value: object, *, least: float | None = None, above: float | None = None, most: float = math.inf
+) -> None:
+    """A finite number, at least *least* (or above *above*) and at most *most*."""
+    good = isinstance(value, int | float) and not isinstance(value, bool) and -MOST <= value <= MOST
+    if good and isinstance(value, int | float):
+        good = (least is None or value >= least) and (above is None or value > above) and value <= most
+    if not good:
+        bounds = [f"of at least {least:g}"] if least is not None else []
+        bounds += [f"above {above:g}"] if above is not None else []
+        bounds += [f"at most {most:g}"] if math.isfinite(most) else []
+        raise ConfigError(f"{name} = {shown(value)}: must be a number {' and '.join(bounds)}".rstrip())
+
+
+def whole(name: str, value: object, *, least: int = 1) -> None:
+    """A whole number of at least *least*."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ConfigError(f"{name} = {shown(value)}: must be a whole number of at least {least}")
+
+
+def flag(name: str, value: object) -> None:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} = {shown(value)}: must be true or false")
+
+
+def choice(name: str, value: object, allowed: Collection[str]) -> None:
+    """One of *allowed*."""
+    if value not in allowed:
+        raise ConfigError(f"{name} = {shown(value)}: must be one of {', '.join(sorted(allowed))}")
+
+
+def shown(value: object) -> str:
+    """*value* as it may stand in an error text: short and printable."""
+    return printable(repr(value))

@@ -1,0 +1,147 @@
+"""Time. Everything that needs it takes a `Clock`; only this file reads the system's.
+
+`monotonic` orders and measures, `time` dates. A timer's callback runs in the event loop that asked for it, else in a
+thread that serves all plain timers of the clock and ends when none is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import logging
+import math
+import os
+import threading
+from collections.abc import Callable
+from time import monotonic, sleep
+from time import time as wall_time
+from typing import Protocol
+
+_LINGER = 1.0  # seconds the timer thread stays for the next timer, and at most lies between two looks at its timers
+_log = logging.getLogger("holdfast")
+
+
+class Timer(Protocol):
+    """A callback that was asked for at a time to come."""
+
+    def cancel(self) -> None:
+        """Take it back; harmless once it has run."""
+
+
+class Clock(Protocol):
+    """What Holdfast needs of time; bring your own to test without waiting."""
+
+    def monotonic(self) -> float:
+        """Seconds that never go back."""
+
+    def time(self) -> float:
+        """Seconds since the epoch."""
+
+    def sleep(self, seconds: float) -> None:
+        """Block the calling thread for *seconds*."""
+
+    async def asleep(self, seconds: float) -> None:
+        """Suspend the calling task for *seconds*."""
+
+    def call_at(self, when: float, fn: Callable[[], object]) -> Timer:
+        """Call *fn* once `monotonic()` has reached *when*."""
+
+
+class SystemClock:
+    """The machine's own clock."""
+
+    # Builtins as class attributes do not bind, so a caller that keeps `clock.monotonic` calls C directly.
+    monotonic = staticmethod(monotonic)
+    time = staticmethod(wall_time)
+    sleep = staticmethod(sleep)
+
+    def __init__(self) -> None:
+        self._timers = _TimerThread()
+
+    async def asleep(self, seconds: float) -> None:
+        """Suspend the calling task for *seconds*; like `sleep`, refuses a negative number and NaN."""
+        check_sleep(seconds)
+        await asyncio.sleep(seconds)
+
+    def call_at(self, when: float, fn: Callable[[], object]) -> Timer:
+        """Call *fn* once `monotonic()` has reached *when*."""
+        if math.isnan(when):
+            raise ValueError("when is not a number")
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            if self._timers.pid != os.getpid():  # a forked child has the object but not its thread
+                self._timers = _TimerThread()
+            return self._timers.add(when, fn)
+        return loop.call_later(max(0.0, when - monotonic()), fn)
+
+
+def check_sleep(seconds: float) -> None:
+    """A number of seconds that can be slept; `asyncio.sleep` alone takes a negative one for zero."""
+    if not seconds >= 0:  # NaN too
+        raise ValueError(f"sleep length must be a non-negative number, not {seconds!r}")
+
+
+class _TimerThread:
+    """One daemon thread for all timers asked for outside an event loop."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._order = itertools.count()
+        self._heap: list[tuple[float, int, _PlainTimer]] = []
+        self._sweep_above = 64
+        self._changed = threading.Condition()
+        self._alive = False
+
+    def add(self, when: float, fn: Callable[[], object]) -> Timer:
+        timer = _PlainTimer(fn)
+        with self._changed:
+            if not self._alive:  # first, so that a thread that cannot start leaves no timer behind
+                threading.Thread(target=self._serve, name="holdfast-timers", daemon=True).start()
+                self._alive = True
+            heapq.heappush(self._heap, (when, next(self._order), timer))
+            if len(self._heap) > self._sweep_above:
+                self._heap = sorted(entry for entry in self._heap if entry[2].fn is not None)
+                self._sweep_above = max(64, 2 * len(self._heap))
+            if self._heap[0][2] is timer:
+                self._changed.notify()
+        return timer
+
+    def _serve(self) -> None:
+        while (timer := self._next()) is not None:
+            timer.run()
+
+    def _next(self) -> _PlainTimer | None:
+        """The next timer that is due, or None when there has been none for a while."""
+        with self._changed:
+            while True:
+                while self._heap and self._heap[0][2].fn is None:
+                    heapq.heappop(self._heap)
+                if self._heap:
+                    wait = self._heap[0][0] - monotonic()
+                    if wait <= 0:
+                        return heapq.heappop(self._heap)[2]
+                    self._changed.wait(min(wait, _LINGER))  # a cancelled timer does not wake us, nor keep us
+                elif not self._changed.wait(_LINGER) and not self._heap:
+                    self._alive = False
+                    return None
+
+
+class _PlainTimer:
+    __slots__ = ("fn",)
+
+    def __init__(self, fn: Callable[[], object]) -> None:
+        self.fn: Callable[[], object] | None = fn
+
+    def run(self) -> None:
+        fn, self.fn = self.fn, None  # what it holds is free as soon as it has run
+        if fn is None:
+            return
+        try:
+            fn()
+        except BaseException:  # the thread serves others too; one that exits would leave them waiting
+            _log.exception("a timer's callback failed")
+
+    def cancel(self) -> None:
+        self.fn = None

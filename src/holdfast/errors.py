@@ -1,0 +1,120 @@
+"""The errors of Holdfast. Each says what happened and what to do; the facts are attributes too.
+
+HoldfastError
+├─ Denied                 a guard said no: the tool was not called
+│  ├─ CircuitOpen         the tool failed too often and rests
+│  ├─ RateLimited         too many calls in too short a time
+│  ├─ ConcurrencyFull     too many calls at once
+│  ├─ LoopDetected        the same call keeps failing in this run
+│  └─ BudgetExceeded      the run has used up what it may spend
+├─ ToolTimeout            the tool took too long; also a TimeoutError
+└─ ConfigError            a setting is wrong; also a ValueError
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+from holdfast.category import ErrorCategory
+
+
+class HoldfastError(Exception):
+    """Whatever Holdfast itself raises."""
+
+
+class Denied(HoldfastError):
+    """A guard said no; the tool was not called."""
+
+    category: ClassVar[ErrorCategory] = ErrorCategory.CIRCUIT_OPEN
+    reason: str = "refused"
+    advice: ClassVar[str] = "Use another tool or go on without it."
+
+    def __init__(self, tool: str, reason: str | None = None, retry_after: float | None = None) -> None:
+        # The arguments are kept by `__new__`; calling up to `Exception.__init__` would only make a refusal dearer.
+        self.tool = tool
+        self.retry_after = retry_after
+        if reason is not None:
+            self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{printable(self.tool)}: {self.reason}{self._when()}"
+
+    def for_model(self) -> str:
+        """A short text for the model: what is unavailable, until when, what to do instead."""
+        return (
+            f"The tool {printable(self.tool)!r} was not called: {self.reason}{self._when()}. "
+            f"Do not repeat this call{' before then' if self.retry_after else ''}. {self.advice}"
+        )
+
+    def _when(self) -> str:
+        if self.retry_after is None:
+            return ""
+        return f"; available in about {math.ceil(self.retry_after * 10) / 10:g} s"
+
+
+class CircuitOpen(Denied):
+    """The tool failed too often; its circuit is open until it has rested."""
+
+    reason = "it has failed repeatedly and is temporarily disabled"
+    advice = "Use another tool, or tell the user that this one is down."
+
+
+class RateLimited(Denied):
+    """The tool's rate is used up, and the wait is longer than the call may wait."""
+
+    category = ErrorCategory.RATE_LIMIT
+    reason = "its rate limit is used up"
+    advice = "Do other work first, or make fewer calls."
+
+
+class ConcurrencyFull(Denied):
+    """As many calls of the tool as may run at once are running."""
+
+    category = ErrorCategory.RESOURCE_EXHAUSTED
+    reason = "too many calls of it are running"
+    advice = "Wait for the running calls to finish, or do other work first."
+
+
+class LoopDetected(Denied):
+    """The same call, with the same arguments, keeps failing in this run."""
+
+    category = ErrorCategory.POLICY_VIOLATION
+    reason = "the same call with the same arguments keeps failing"
+    advice = "Change the arguments, use another tool, or tell the user what is blocking you."
+
+
+class BudgetExceeded(Denied):
+    """The run has used up what it may spend."""
+
+    category = ErrorCategory.RESOURCE_EXHAUSTED
+    reason = "the run's budget is used up"
+    advice = "Finish with what you have and report the result."
+
+
+class ToolTimeout(HoldfastError, TimeoutError):
+    """The tool took longer than it may."""
+
+    category: ClassVar[ErrorCategory] = ErrorCategory.TIMEOUT
+
+    def __init__(self, tool: str, seconds: float) -> None:
+        self.tool = tool
+        self.seconds = seconds
+        super().__init__(tool, seconds)
+
+    def __str__(self) -> str:
+        return f"{printable(self.tool)}: no answer within {self.seconds:g} s"
+
+
+class ConfigError(HoldfastError, ValueError):
+    """A setting is wrong; the text says where, what, and what is allowed."""
+
+    category: ClassVar[ErrorCategory] = ErrorCategory.INVALID_PARAMETERS
+    problems: tuple[str, ...] = ()  # one line a mistake, where there may be several
+
+
+def printable(name: str, limit: int = 120) -> str:
+    """*name* safe to show on a terminal or in a log: control characters escaped, the middle of a long one cut."""
+    if len(name) > limit:
+        name = f"{name[: limit // 2]}…({len(name)} characters)"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)

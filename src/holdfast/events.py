@@ -1,0 +1,30 @@
+"""Events: what happened, in the past tense, as small records that sinks and stores receive."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+TOOL_STARTED: Final = "tool_started"
+TOOL_ATTEMPT_FAILED: Final = "tool_attempt_failed"
+TOOL_ENDED: Final = "tool_ended"
+TOOL_DENIED: Final = "tool_denied"
+CIRCUIT_OPENED: Final = "circuit_opened"
+CIRCUIT_HALF_OPENED: Final = "circuit_half_opened"
+CIRCUIT_CLOSED: Final = "circuit_closed"
+LOOP_DETECTED: Final = "loop_detected"
+BUDGET_WARNING: Final = "budget_warning"
+POLICY_RELOADED: Final = "policy_reloaded"
+POLICY_REJECTED: Final = "policy_rejected"
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One fact. *timestamp_ms* is wall time; *tool* and *run* are None where there is none."""
+
+    type: str
+    timestamp_ms: int
+    tool: str | None = None
+    run: str | None = None
+    payload: Mapping[str, object] = {}
