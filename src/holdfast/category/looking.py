@@ -1,0 +1,86 @@
+"""Looking at exceptions that others wrote: no attribute, text or chain of theirs makes these raise or run for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, TypeVar
+
+MOST_TEXT: Final = 4000  # characters of a text that are read
+_MOST_LINKS: Final = 16
+_MOST_LEAVES: Final = 64
+
+_T = TypeVar("_T")
+
+
+def attribute(thing: object, name: str, kind: type[_T]) -> _T | None:
+    """The attribute *name* of *thing* if it is there and of that *kind*."""
+    try:
+        value = getattr(thing, name, None)
+        return value if isinstance(value, kind) else None
+    except Exception:  # a property of theirs, or a value that lies about its class and cannot keep it up
+        return None
+
+
+def entry(value: object, kind: type[_T], *path: str) -> _T | None:
+    """What nested dicts hold under the keys of *path*, if it is there and of that *kind*."""
+    try:
+        for key in path:
+            value = dict.get(value, key) if isinstance(value, dict) else None
+        return value if isinstance(value, kind) else None
+    except Exception:
+        return None
+
+
+def text_of(error: BaseException) -> str:
+    """The text of *error*, empty where it has none to give."""
+    try:
+        return str.__str__(str(error))  # a plain str: a subclass may do anything when it is cut
+    except Exception:
+        return ""
+
+
+def cut(text: str) -> str:
+    """The beginning and the end of *text*, where what matters stands."""
+    if len(text) <= MOST_TEXT:
+        return text
+    half = MOST_TEXT // 2
+    return f"{text[:half]}x x{text[-half:]}"  # the x's spoil what the cut left of a word or number
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """*error*, then what it was raised from or wraps, and so on inwards."""
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen and len(seen) < _MOST_LINKS:
+        yield link
+        seen.add(id(link))
+        cause = attribute(link, "__cause__", BaseException)
+        link = cause if cause is not None else _wrapped(link)
+
+
+def _wrapped(error: BaseException) -> BaseException | None:
+    # urllib and urllib3 keep the first error as `reason`, requests and many a tool as the first argument.
+    reason = attribute(error, "reason", BaseException)
+    if reason is not None:
+        return reason
+    args = attribute(error, "args", tuple)
+    return args[0] if args and issubclass(type(args[0]), BaseException) else None
+
+
+def context(error: BaseException) -> BaseException | None:
+    """What was being handled when *error* was raised without `from`."""
+    replaced = attribute(error, "__context__", BaseException)
+    return None if replaced is None or attribute(error, "__suppress_context__", bool) else replaced
+
+
+def leaves(error: BaseException) -> list[BaseException]:
+    """The exceptions of a group and of the groups in it; of any other exception, itself."""
+    found: list[BaseException] = []
+    rest = [error]
+    while rest and len(found) < _MOST_LEAVES:
+        node = rest.pop()
+        if issubclass(type(node), BaseExceptionGroup):  # isinstance would ask the exception itself
+            rest.extend((attribute(node, "exceptions", tuple) or ())[:_MOST_LEAVES])
+        else:
+            found.append(node)
+    return found
