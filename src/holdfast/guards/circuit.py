@@ -1,0 +1,425 @@
+"""The circuit: a tool that keeps failing is left alone for a while, then tried with a probe.
+
+closed ──failures──▶ open ──wait over──▶ half-open ──probe succeeds──▶ closed; a failed probe opens it for longer.
+Every change of state starts a new generation. An outcome of an older one changes nothing here: a call that began
+before an outage says nothing about what came after it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+from collections import deque
+from collections.abc import Callable
+from enum import StrEnum
+from typing import NamedTuple
+
+import msgspec
+
+from holdfast import checks
+from holdfast.category import ErrorCategory
+from holdfast.errors import ConfigError
+from holdfast.guards.window import Window
+
+MOST_SIGNS = 10_000  # failures in a row that are remembered, whatever the threshold
+TRIPS = frozenset(category for category in ErrorCategory if category.trips_breaker)
+NOT_CANCELLED = frozenset(ErrorCategory) - {ErrorCategory.CANCELLED}  # a user's cancel says nothing about the tool
+
+
+class CircuitState(StrEnum):
+    """What a circuit does with a request: pass it, refuse it, or let a probe through."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"
+
+
+class BreakerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of a circuit. Failures in a row open it; rates over the window do too, where they are given."""
+
+    failure_threshold: int = 7
+    min_backoff: float = 5.0
+    max_backoff: float = 120.0
+    backoff_factor: float = 2.0
+    jitter: float = 0.1
+    half_open_probes: int = 1
+    probe_lease: float = 30.0
+    successes_to_close: int = 1
+    window: float = 300.0
+    window_calls: int | None = None
+    trips: frozenset[ErrorCategory] = TRIPS
+    failure_rate: float | None = None
+    slow_call: float | None = None
+    slow_call_rate: float | None = None
+    minimum_calls: int = 20
+    distinct_arguments: bool = False
+
+    def __post_init__(self) -> None:
+        checks.whole("failure_threshold", self.failure_threshold)
+        checks.number("min_backoff", self.min_backoff, above=0)
+        checks.number("max_backoff", self.max_backoff, least=self.min_backoff)
+        if self.backoff_factor != math.inf:
+            checks.number("backoff_factor", self.backoff_factor, least=1)
+        checks.number("jitter", self.jitter, least=0, most=1)
+        checks.whole("half_open_probes", self.half_open_probes)
+        checks.number("probe_lease", self.probe_lease, above=0)
+        checks.whole("successes_to_close", self.successes_to_close)
+        checks.number("window", self.window, above=0)
+        if self.window_calls is not None:
+            checks.whole("window_calls", self.window_calls)
+        for name in ("failure_rate", "slow_call_rate"):
+            if (rate := getattr(self, name)) is not None:
+                checks.number(name, rate, above=0, most=1)
+        if self.slow_call is not None:
+            checks.number("slow_call", self.slow_call, above=0)
+        elif self.slow_call_rate is not None:
+            raise ConfigError(
+                f"slow_call_rate = {self.slow_call_rate}: needs slow_call, the seconds that make a call slow"
+            )
+        checks.whole("minimum_calls", self.minimum_calls)
+        checks.flag("distinct_arguments", self.distinct_arguments)
+        for category in self.trips:
+            checks.choice("trips", category, NOT_CANCELLED)
+        msgspec.structs.force_setattr(self, "trips", frozenset(map(ErrorCategory, self.trips)))
+
+    def backoff(self, rung: int) -> float:
+        """The nominal wait on *rung* of the ladder, the first being 0."""
+        try:
+            wait = self.min_backoff * self.backoff_factor**rung
+        except OverflowError:
+            return self.max_backoff
+        return min(wait, self.max_backoff)
+
+
+class Grant(NamedTuple):
+    """A circuit's yes: the generation it was given in, and the probe's number if it is one."""
+
+    generation: int
+    probe: int | None = None
+
+
+class Circuit:
+    """The state machine of one tool. Locked by itself; two marks may be read without the lock.
+
+    *calm*: there is nothing to ask and nothing to tell; closed, no failure counted. While it holds, a caller may make
+    its attempt with `Grant(generation)`, read before *calm*, and need not settle a success (but see `succeeded_many`).
+    *shut_until*: before that time every request is refused; who does so without asking says so with `turned_away`.
+    """
+
+    __slots__ = (
+        "calm", "closed_at", "config", "evicted", "forced", "generation", "last_category", "last_used", "moves",
+        "on_mark", "opened_at", "shut_until", "state", "times_opened", "turned_away", "window", "_denied",
+        "_generations", "_last_denied", "_lock", "_numbers", "_probe_successes", "_probes", "_random", "_rung",
+        "_shown", "_signs", "_until",
+    )  # fmt: skip
+
+    def __init__(
+        self, config: BreakerConfig, generations: itertools.count[int], generation: int, random: Callable[[], float]
+    ) -> None:
+        self._lock = threading.Lock()
+        self._generations = generations  # shared by all circuits of a breaker: a circuit made anew matches no old grant
+        self._random = random
+        self._numbers = itertools.count()
+        self.generation = generation
+        self.times_opened = self._denied = 0
+        self._last_denied: float | None = None
+        self.turned_away: list[float] = []  # when; appending needs no lock
+        self.on_mark: Callable[[], object] | None = None  # called, under the lock, when *calm* may have changed
+        self.shut_until = -math.inf
+        self.last_used = 0.0
+        self.evicted = False
+        self.moves: deque[tuple[CircuitState, CircuitState]] = deque()  # changes of state that nobody was told of yet
+        self.state = self._shown = CircuitState.CLOSED
+        self.forced: CircuitState | None = None
+        self.last_category: ErrorCategory | None = None
+        self.opened_at: float | None = None
+        self.closed_at: float | None = None
+        self._until = 0.0
+        self._rung = self._probe_successes = 0
+        self._signs: dict[object, float] = {}
+        self._probes: dict[int, float] = {}
+        self.config = config
+        self.window = _window(config)
+        self._mark()
+
+    # -- asked and told ------------------------------------------------------------------------------------------------
+
+    def admit(self, now: float) -> Grant | float:
+        """A grant, or the seconds until it is worth asking again (infinite when held open by hand)."""
+        with self._lock:
+            self.last_used = now
+            wait = self._wait(now)
+            if wait:
+                self.turned_away.append(now)
+                return wait
+            if self.forced is CircuitState.CLOSED or self.state is CircuitState.CLOSED:
+                return Grant(self.generation)
+            self.state = CircuitState.HALF_OPEN
+            self._mark()
+            probe = next(self._numbers)
+            self._probes[probe] = now + self.config.probe_lease
+            return Grant(self.generation, probe)
+
+    def settle(
+        self,
+        grant: Grant | None,
+        now: float,
+        category: ErrorCategory | None = None,
+        *,
+        duration: float = 0.0,
+        sign: object = None,
+    ) -> None:
+        """Tell the outcome: *category* is None for a success; without a *grant* it answers the oldest probe, if any.
+
+        *sign* tells failures apart where the circuit counts distinct arguments.
+        """
+        with self._lock:
+            self.last_used = now
+            if self.forced is CircuitState.CLOSED:
+                return
+            if self.state is CircuitState.CLOSED:
+                if grant is None or (grant.generation == self.generation and grant.probe is None):
+                    self._settle_closed(now, category, duration, sign)
+            elif self.state is CircuitState.HALF_OPEN and self._answers_probe(grant, now):
+                self._settle_probe(now, category)
+            self._mark()
+
+    def release(self, grant: Grant) -> None:
+        """Give a grant back unused: the attempt was not made, or its outcome says nothing."""
+        if grant.probe is not None:
+            with self._lock:
+                self._probes.pop(grant.probe, None)
+
+    def succeeded_many(self, now: float, calls: int) -> None:
+        """Count successes that were made while *calm* and ended about *now*; they matter to the rates alone."""
+        with self._lock:
+            if self.window is not None and self.state is CircuitState.CLOSED:
+                self.window.add(now, calls)
+
+    # -- controls ------------------------------------------------------------------------------------------------------
+
+    def reset(self) -> None:
+        """Closed and automatic, as if new; lifetime counters stay."""
+        with self._lock:
+            self._clear()
+            self._renew()
+
+    def force(self, state: CircuitState | None) -> None:
+        """Hold it open or closed whatever happens; None gives it back to the automatic state it was in."""
+        with self._lock:
+            self.forced = state
+            self._probes.clear()
+            self._renew()
+
+    def evict(self) -> None:
+        """Take it out of service: whoever still holds it sees that it is not calm and asks for another."""
+        with self._lock:
+            self.evicted = True
+            self._renew()
+
+    def configure(self, config: BreakerConfig) -> None:
+        """Go on under other settings; state, counts and a running wait stay."""
+        with self._lock:
+            before = self.config
+            if (before.window, before.window_calls, _rated(before)) != (
+                config.window,
+                config.window_calls,
+                _rated(config),
+            ):
+                self.window = _window(config)
+            self.config = config
+            self._mark()
+
+    def after_fork(self) -> None:
+        """In a forked child: another thread of the parent may have held the lock."""
+        self._lock = threading.Lock()
+
+    # -- looked at -----------------------------------------------------------------------------------------------------
+
+    def look(self, now: float) -> Look:
+        """What there is to know at *now*."""
+        denied, last_denied = self.denied, self._last_denied
+        with self._lock:
+            state = self.forced or self.state
+            wait = self._wait(now)
+            is_open = state is CircuitState.OPEN
+            return Look(
+                state=state,
+                wait=wait,
+                failures=sum(at > now - self.config.window for at in self._signs.values()),
+                backoff=0.0 if self.state is CircuitState.CLOSED else self.config.backoff(self._rung),
+                remaining=max(0.0, self._until - now) if is_open and self.forced is None else None,
+                opened_at=self.opened_at if state is not CircuitState.CLOSED else None,
+                probes=sum(lease > now for lease in self._probes.values()),
+                times_opened=self.times_opened,
+                denied=denied,
+                last_denied=last_denied,
+                last_category=self.last_category,
+            )
+
+    @property
+    def denied(self) -> int:
+        """How many requests were refused."""
+        with self._lock:
+            if number := len(self.turned_away):
+                self._last_denied = self.turned_away[number - 1]
+                self._denied += number
+                del self.turned_away[:number]
+            return self._denied
+
+    @property
+    def healthy(self) -> bool:
+        """Closed and automatic: nothing is lost by forgetting it but a count."""
+        return self.state is CircuitState.CLOSED and self.forced is None
+
+    # -- inside the lock -----------------------------------------------------------------------------------------------
+
+    def _wait(self, now: float) -> float:
+        """Seconds for which a request is refused; 0 when it would pass."""
+        if self.forced is not None:
+            return math.inf if self.forced is CircuitState.OPEN else 0.0
+        if self.state is CircuitState.OPEN:
+            return until(now, self._until)
+        if self.state is CircuitState.HALF_OPEN:
+            for probe in [probe for probe, lease in self._probes.items() if lease <= now]:
+                del self._probes[probe]
+            if len(self._probes) >= self.config.half_open_probes:
+                return until(now, min(self._probes.values()))
+        return 0.0
+
+    def _settle_closed(self, now: float, category: ErrorCategory | None, duration: float, sign: object) -> None:
+        config, window = self.config, self.window
+        if category is None:
+            self._signs.clear()
+            self.last_category = None
+            if window is not None:
+                slow = config.slow_call is not None and duration >= config.slow_call
+                window.add(now, 1, slow=slow)
+                if slow and config.slow_call_rate is not None and window.calls >= config.minimum_calls:
+                    if window.slow / window.calls >= config.slow_call_rate:
+                        self._open(now)
+        elif category in config.trips:
+            self.last_category = category
+            self._count(now, sign)
+            tripped = len(self._signs) >= config.failure_threshold
+            if window is not None:
+                slow = config.slow_call is not None and duration >= config.slow_call
+                window.add(now, 1, failures=1, slow=slow)
+                if window.calls >= config.minimum_calls:
+                    tripped |= config.failure_rate is not None and window.failures / window.calls >= config.failure_rate
+                    tripped |= config.slow_call_rate is not None and window.slow / window.calls >= config.slow_call_rate
+            if tripped:
+                self._open(now)
+
+    def _count(self, now: float, sign: object) -> None:
+        """Remember one failure; those older than the window go, each by itself."""
+        if not self.config.distinct_arguments or sign is None:
+            sign = next(self._numbers)
+        self._signs.pop(sign, None)
+        self._signs[sign] = now
+        for old in list(itertools.takewhile(lambda s: self._signs[s] <= now - self.config.window, self._signs)):
+            del self._signs[old]
+        if len(self._signs) > MOST_SIGNS:
+            del self._signs[next(iter(self._signs))]
+
+    def _answers_probe(self, grant: Grant | None, now: float) -> bool:
+        """Whether an outcome belongs to a probe that is out and whose lease holds; takes the slot back."""
+        live = [probe for probe, lease in self._probes.items() if lease > now]
+        probe = grant.probe if grant is not None else (live[0] if live else None)
+        if probe not in live or (grant is not None and grant.generation != self.generation):
+            return False
+        del self._probes[probe]
+        return True
+
+    def _settle_probe(self, now: float, category: ErrorCategory | None) -> None:
+        if category is None:
+            self._probe_successes += 1
+            if self._probe_successes >= self.config.successes_to_close:
+                self._close(now)
+        elif category in self.config.trips:
+            self.last_category = category
+            self._open(now)
+
+    def _open(self, now: float) -> None:
+        if self.state is CircuitState.HALF_OPEN:
+            self._rung += 1
+        elif self.closed_at is not None and now - self.closed_at <= self.config.max_backoff:
+            self._rung += 1  # it flaps: what was learnt about it still holds
+        else:
+            self._rung = 0
+        self.state = CircuitState.OPEN
+        self.opened_at = now
+        self.times_opened += 1
+        self._until = now + self.config.backoff(self._rung) * (1 + self.config.jitter * self._random())
+        self._probes.clear()
+        self._probe_successes = 0
+        self._renew()
+
+    def _close(self, now: float) -> None:
+        rung = self._rung
+        self._clear()
+        self._rung = rung
+        self.closed_at = now
+        self._renew()
+
+    def _clear(self) -> None:
+        self.state = CircuitState.CLOSED
+        self.forced = self.last_category = self.opened_at = self.closed_at = None
+        self._rung = self._probe_successes = 0
+        self._signs.clear()
+        self._probes.clear()
+        if self.window is not None:
+            self.window.clear()
+
+    def _renew(self) -> None:
+        self.generation = next(self._generations)
+        self._mark()
+
+    def _mark(self) -> None:
+        state = self.forced or self.state
+        if state is not self._shown:
+            self.moves.append((self._shown, state))
+            self._shown = state
+        quiet = state is CircuitState.CLOSED and (not self._signs or self.forced is not None)
+        self.calm = quiet and not self.evicted
+        if state is CircuitState.OPEN:
+            self.shut_until = math.inf if self.forced is not None else self._until
+        else:
+            self.shut_until = -math.inf
+        if self.on_mark is not None:
+            self.on_mark()
+
+
+class Look(msgspec.Struct, frozen=True):
+    """A circuit at one instant; times on the monotonic clock, *wait* how long a request would be refused."""
+
+    state: CircuitState
+    wait: float
+    failures: int
+    backoff: float
+    remaining: float | None
+    opened_at: float | None
+    probes: int
+    times_opened: int
+    denied: int
+    last_denied: float | None
+    last_category: ErrorCategory | None
+
+
+def _rated(config: BreakerConfig) -> bool:
+    return config.failure_rate is not None or config.slow_call_rate is not None
+
+
+def _window(config: BreakerConfig) -> Window | None:
+    return Window(config.window, config.window_calls) if _rated(config) else None
+
+
+def until(now: float, then: float) -> float:
+    """The seconds from *now* to *then*, never so few that adding them to *now* falls short; 0 if it is past."""
+    if then <= now:
+        return 0.0
+    wait = then - now
+    while now + wait < then:
+        wait += math.ulp(then)
+    return wait

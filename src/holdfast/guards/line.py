@@ -1,0 +1,92 @@
+"""The line before a tool: who waits, in which order. Only its head may ask for a token or a slot.
+
+A waiter rises one class of priority for each second it has waited. That is the same as having come one second earlier
+for each class, so the order of two waiters never changes and a heap will do; nobody starves.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+
+
+class Signal:
+    """Wakes one waiter. Firing before anybody listens is not lost; firing twice is harmless."""
+
+    __slots__ = ("fired", "_wake")
+
+    def __init__(self) -> None:
+        self.fired = False
+        self._wake: Callable[[], object] | None = None
+
+    def fire(self) -> None:
+        """Wake the waiter, now or as soon as it listens."""
+        self.fired = True
+        if (wake := self._wake) is not None:
+            wake()
+
+    def listen(self, wake: Callable[[], object]) -> None:
+        """Call *wake* when fired; each side sets its mark before it looks at the other's, so none is missed."""
+        self._wake = wake
+        if self.fired:
+            wake()
+
+    def rearm(self) -> None:
+        """Be ready to be fired again."""
+        self._wake = None
+        self.fired = False
+
+
+class Ticket:
+    """A place in line; its *signal* says that the holder should ask again."""
+
+    __slots__ = ("signal", "_place")
+
+    def __init__(self, place: tuple[float, int]) -> None:
+        self._place: tuple[float, int] | None = place
+        self.signal = Signal()
+
+
+class Line:
+    """The waiters of one tool, first the one whose turn it is; not locked, its owner is.
+
+    *heap* is empty when nobody waits; that much may be seen without the lock.
+    """
+
+    __slots__ = ("heap", "_live", "_order")
+
+    def __init__(self) -> None:
+        self._order = itertools.count()
+        self.heap: list[tuple[float, int, Ticket]] = []
+        self._live = 0
+
+    def __len__(self) -> int:
+        return self._live
+
+    def join(self, now: float, rank: int) -> Ticket:
+        """Take a place; a higher *rank* stands further ahead."""
+        place = (now - rank, next(self._order))
+        ticket = Ticket(place)
+        heapq.heappush(self.heap, (*place, ticket))
+        self._live += 1
+        return ticket
+
+    def leave(self, ticket: Ticket) -> None:
+        """Give up the place; harmless if it was given up already."""
+        if ticket._place is not None:
+            ticket._place = None
+            self._live -= 1
+            while self.heap and self.heap[0][2]._place is None:
+                heapq.heappop(self.heap)
+
+    def head(self) -> Ticket | None:
+        """Whose turn it is."""
+        return self.heap[0][2] if self.heap else None
+
+    def ahead(self, ticket: Ticket | None) -> int:
+        """How many stand before *ticket*, or before one who has none."""
+        place = ticket._place if ticket is not None else None
+        if place is None:
+            return self._live
+        return sum(other._place is not None and other._place < place for *_, other in self.heap)

@@ -1,0 +1,69 @@
+"""The loop guard refuses a call that keeps failing in a run: a warning does not stop a loop, a refusal does."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Hashable
+from enum import Enum
+
+import msgspec
+
+from holdfast import checks
+
+MOST_WINDOW = 1000
+REFUSALS = 2  # of the same call, after which the loop is reported
+
+
+class LoopConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that failed *repeats* times within the last *window* calls of its run is refused.
+
+    With *stop*, a call that was refused twice stops the run: every later call of it is refused.
+    """
+
+    repeats: int = 3
+    window: int = 8
+    stop: bool = False
+
+    def __post_init__(self) -> None:
+        checks.whole("repeats", self.repeats)
+        checks.number("window", self.window, least=self.repeats, most=MOST_WINDOW)
+        checks.whole("window", self.window)
+        checks.flag("stop", self.stop)
+
+
+class LoopVerdict(Enum):
+    """What the loop guard says to a call."""
+
+    PASS = "pass"
+    REFUSED = "refused"
+    DETECTED = "detected"  # refused, and the loop is to be reported now
+
+
+class LoopGuard:
+    """The last calls of one run; not locked, its owner is. A *call* is the tool and its canonical arguments."""
+
+    __slots__ = ("stopped", "_recent", "_refusals")
+
+    def __init__(self) -> None:
+        self._recent: deque[tuple[Hashable, bool]] = deque(maxlen=MOST_WINDOW)
+        self._refusals: Counter[Hashable] = Counter()
+        self.stopped = False
+
+    def admit(self, call: Hashable, config: LoopConfig) -> LoopVerdict:
+        """Pass, or refuse because the same call failed too often of late."""
+        if self.stopped:
+            return LoopVerdict.REFUSED
+        last = list(self._recent)[-config.window :]
+        if sum(failed and other == call for other, failed in last) < config.repeats:
+            return LoopVerdict.PASS
+        self._refusals[call] += 1
+        if self._refusals[call] != REFUSALS:
+            return LoopVerdict.REFUSED
+        self.stopped = config.stop
+        return LoopVerdict.DETECTED
+
+    def settle(self, call: Hashable, *, failed: bool) -> None:
+        """Tell how a call ended; refused and cancelled calls are not told."""
+        self._recent.append((call, failed))
+        if not failed:
+            self._refusals.pop(call, None)
