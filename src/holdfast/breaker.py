@@ -1,0 +1,310 @@
+"""`CircuitBreaker`: one circuit a tool, by name and on a clock, so that one bad tool never disables the others."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import random
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast import checks
+from holdfast.category import ErrorCategory
+from holdfast.clock import Clock, SystemClock
+from holdfast.errors import CircuitOpen, printable
+from holdfast.guards.circuit import BreakerConfig, Circuit, CircuitState, Grant
+from holdfast.guards.names import short_key
+from holdfast.permit import Permit
+
+_log = logging.getLogger("holdfast")
+
+
+class CircuitDiagnostics(msgspec.Struct, frozen=True):
+    """One circuit at one instant; *is_open* says that it refuses now, times of day are wall time."""
+
+    tool: str
+    state: CircuitState
+    is_open: bool
+    failure_count: int
+    current_backoff: float
+    remaining_backoff: float | None
+    opened_at: float | None
+    times_opened: int
+    denied_requests: int
+    last_denied_at: float | None
+    last_error_category: ErrorCategory | None
+    probes_in_flight: int
+
+
+class BreakerSnapshot(msgspec.Struct, frozen=True):
+    """All circuits at one instant, sorted by tool, and the names of those that refuse now."""
+
+    diagnostics: tuple[CircuitDiagnostics, ...]
+    open_circuits: tuple[str, ...]
+    open_count: int
+
+
+class BreakerMetrics(msgspec.Struct, frozen=True):
+    """How often circuits opened, half-opened, closed and refused since the breaker was made."""
+
+    opened: int
+    half_opened: int
+    closed: int
+    refused: int
+
+
+OnTransition = Callable[[str, CircuitState, CircuitState, CircuitDiagnostics], object]
+
+
+class CircuitBreaker:
+    """One circuit a tool. A tool that never failed costs no memory; at most *max_tools* circuits are kept."""
+
+    def __init__(
+        self,
+        config: BreakerConfig | None = None,
+        *,
+        clock: Clock | None = None,
+        max_tools: int = 10_000,
+        on_transition: OnTransition | None = None,
+    ) -> None:
+        checks.whole("max_tools", max_tools)
+        self._config = config if config is not None else BreakerConfig()
+        self._clock = clock if clock is not None else SystemClock()
+        self._monotonic = self._clock.monotonic
+        self._max_tools = max_tools
+        self._on_transition = on_transition
+        self._circuits: dict[str, Circuit] = {}
+        self._generations = itertools.count(1)
+        self._founding = 0  # the generation of a circuit that is yet to be made
+        self._opened = self._half_opened = self._closed = self._refused = 0
+        self._lock = threading.Lock()
+        self._slow = self._config.slow_call is not None
+        self._rated = self._config.failure_rate is not None or self._config.slow_call_rate is not None
+
+    # -- asking and telling --------------------------------------------------------------------------------------------
+
+    def admit(self, tool: str) -> Permit:
+        """A permit for one attempt on *tool*; raises `CircuitOpen` if it is refused."""
+        circuit = self._circuits.get(tool)
+        if circuit is None and (circuit := self._find(tool)) is None:
+            return Permit(self, tool, None, Grant(self._founding), self._monotonic() if self._slow else 0.0)
+        generation = circuit.generation
+        if circuit.calm:
+            return Permit(self, tool, circuit, Grant(generation), self._monotonic() if self._slow else 0.0)
+        now = self._monotonic()
+        grant = circuit.admit(now)
+        self.tell(tool, circuit)
+        if isinstance(grant, Grant):
+            return Permit(self, tool, circuit, grant, now)
+        raise CircuitOpen(tool, retry_after=grant if math.isfinite(grant) else None)
+
+    def allow_request(self, tool: str) -> bool:
+        """Whether *tool* may be tried now; tell the outcome with `record_success` or `record_failure`."""
+        try:
+            self.admit(tool)
+        except CircuitOpen:
+            return False
+        return True
+
+    def record_success(self, tool: str) -> None:
+        """Tell a success without a permit."""
+        circuit = self._find(tool)
+        if circuit is None and self._rated:
+            circuit = self.circuit(tool)
+        if circuit is not None:
+            circuit.settle(None, self._monotonic())
+            self.tell(tool, circuit)
+
+    def record_failure(self, tool: str, category: ErrorCategory = ErrorCategory.EXECUTION_ERROR) -> None:
+        """Tell a failure without a permit."""
+        category = ErrorCategory(category)
+        circuit = self._find(tool)
+        if circuit is None and category in self._config.trips:
+            circuit = self.circuit(tool)
+        if circuit is not None:
+            circuit.settle(None, self._monotonic(), category)
+            self.tell(tool, circuit)
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def state(self, tool: str) -> CircuitState:
+        """The state of *tool*'s circuit; an unknown tool's is closed."""
+        return self.diagnostics(tool).state
+
+    def remaining_backoff(self, tool: str) -> float | None:
+        """Seconds until an open circuit lets a probe through; None if it is not open or is held open by hand."""
+        return self.diagnostics(tool).remaining_backoff
+
+    def diagnostics(self, tool: str) -> CircuitDiagnostics:
+        """What there is to know of *tool*'s circuit now."""
+        circuit = self._find(tool) or Circuit(self._config, self._generations, 0, random.random)
+        return self._diagnose(tool, circuit, *self._now())
+
+    def snapshot(self) -> BreakerSnapshot:
+        """All circuits at one instant, and which of them refuse now."""
+        now = self._now()
+        circuits = sorted(self._all())
+        diagnostics = tuple(self._diagnose(tool, circuit, *now) for tool, circuit in circuits)
+        refusing = tuple(d.tool for d in diagnostics if d.is_open)
+        return BreakerSnapshot(diagnostics, refusing, len(refusing))
+
+    def metrics(self) -> BreakerMetrics:
+        """Counts over the breaker's whole life."""
+        refused = self._refused + sum(circuit.denied for _, circuit in self._all())
+        return BreakerMetrics(self._opened, self._half_opened, self._closed, refused)
+
+    def should_pause_for_recovery(self, max_open_circuits: int) -> bool:
+        """Whether at least *max_open_circuits* circuits refuse now; 0 means never."""
+        checks.whole("max_open_circuits", max_open_circuits, least=0)
+        return max_open_circuits > 0 and self.snapshot().open_count >= max_open_circuits
+
+    # -- controls ------------------------------------------------------------------------------------------------------
+
+    def reset(self, tool: str) -> None:
+        """Close *tool*'s circuit and forget its failures and any force; lifetime counters stay."""
+        if (circuit := self._find(tool)) is not None:
+            circuit.reset()
+            self.tell(tool, circuit)
+
+    def reset_all(self) -> None:
+        """Reset every circuit."""
+        for tool, _ in self._all():
+            self.reset(tool)
+
+    def force_open(self, tool: str) -> None:
+        """Refuse every request until `auto` or `reset`."""
+        self._force(tool, CircuitState.OPEN)
+
+    def force_closed(self, tool: str) -> None:
+        """Let every request pass and count nothing until `auto` or `reset`."""
+        self._force(tool, CircuitState.CLOSED)
+
+    def auto(self, tool: str) -> None:
+        """Give a forced circuit back to its own judgement."""
+        self._force(tool, None)
+
+    # -- for the guarded call ------------------------------------------------------------------------------------------
+
+    def circuit(self, tool: str, config: BreakerConfig | None = None) -> Circuit:
+        """The circuit of *tool*, made if need be, under *config* if it is given; parallel callers get the same one."""
+        name = short_key(tool)
+        with self._lock:
+            circuit = self._circuits.get(name)
+            if circuit is None:
+                circuit = self._make(name, config or self._config, self._founding)
+        if config is not None and circuit.config != config:
+            circuit.configure(config)
+        return circuit
+
+    def tell(self, tool: str, circuit: Circuit) -> None:
+        """Report the changes of state that *circuit* made and nobody reported yet; called outside every lock."""
+        while circuit.moves:
+            try:
+                old, new = circuit.moves.popleft()
+            except IndexError:  # another thread was quicker
+                return
+            with self._lock:
+                self._opened += new is CircuitState.OPEN
+                self._half_opened += new is CircuitState.HALF_OPEN
+                self._closed += new is CircuitState.CLOSED
+            if self._on_transition is not None:
+                diagnostics = self._diagnose(tool, circuit, *self._now())
+                try:
+                    self._on_transition(tool, old, new, diagnostics)
+                except Exception:
+                    _log.exception("on_transition failed for %s", printable(tool))
+
+    def after_fork(self) -> None:
+        """In a forked child: no lock may stay held by a thread that is not there."""
+        self._lock = threading.Lock()
+        for circuit in self._circuits.values():
+            circuit.after_fork()
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _answer(self, permit: Permit, category: ErrorCategory | None, error: BaseException | None) -> None:
+        circuit = permit._circuit
+        if category is None:
+            if circuit is None and not self._rated:
+                return
+            if circuit is not None and circuit.calm and circuit.window is None:
+                return
+        if circuit is None and (circuit := self._found(permit, category)) is None:
+            return
+        now = self._monotonic()
+        circuit.settle(permit._grant, now, category, duration=now - permit._at if self._slow else 0.0)
+        self.tell(permit.tool, circuit)
+
+    def _take_back(self, permit: Permit) -> None:
+        if permit._circuit is not None:
+            permit._circuit.release(permit._grant)
+
+    def _found(self, permit: Permit, category: ErrorCategory | None) -> Circuit | None:
+        """The circuit for an outcome whose permit was given before there was one."""
+        name = short_key(permit.tool)
+        with self._lock:
+            circuit = self._circuits.get(name)
+            if circuit is None and permit._grant.generation == self._founding:
+                if category is None or category in self._config.trips:
+                    circuit = self._make(name, self._config, self._founding)
+            return circuit
+
+    def _find(self, tool: str) -> Circuit | None:
+        circuit = self._circuits.get(tool) if isinstance(tool, str) else None
+        return circuit if circuit is not None else self._circuits.get(short_key(tool))
+
+    def _make(self, name: str, config: BreakerConfig, generation: int) -> Circuit:
+        """Make room and a circuit; under the lock."""
+        if len(self._circuits) >= self._max_tools:
+            self._evict(max(1, self._max_tools // 16))
+        circuit = self._circuits[name] = Circuit(config, self._generations, generation, random.random)
+        return circuit
+
+    def _evict(self, number: int) -> None:
+        """Forget the least recently used circuits, healthy ones first."""
+        order = sorted(self._circuits, key=lambda name: (not (c := self._circuits[name]).healthy, c.last_used))
+        for name in order[:number]:
+            circuit = self._circuits.pop(name)
+            circuit.evict()
+            self._refused += circuit.denied
+        self._founding = next(self._generations)
+
+    def _force(self, tool: str, state: CircuitState | None) -> None:
+        circuit = self._find(tool)
+        if circuit is None:
+            if state is None:
+                return
+            circuit = self.circuit(tool)
+        circuit.force(state)
+        self.tell(tool, circuit)
+
+    def _all(self) -> list[tuple[str, Circuit]]:
+        with self._lock:
+            return list(self._circuits.items())
+
+    def _now(self) -> tuple[float, float]:
+        return self._monotonic(), self._clock.time()
+
+    def _diagnose(self, tool: str, circuit: Circuit, now: float, wall: float) -> CircuitDiagnostics:
+        look = circuit.look(now)
+
+        def dated(at: float | None) -> float | None:
+            return None if at is None else wall - (now - at)
+
+        return CircuitDiagnostics(
+            tool=tool,
+            state=look.state,
+            is_open=look.wait > 0,
+            failure_count=look.failures,
+            current_backoff=look.backoff,
+            remaining_backoff=look.remaining,
+            opened_at=dated(look.opened_at),
+            times_opened=look.times_opened,
+            denied_requests=look.denied,
+            last_denied_at=dated(look.last_denied),
+            last_error_category=look.last_category,
+            probes_in_flight=look.probes,
+        )

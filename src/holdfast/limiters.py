@@ -1,0 +1,361 @@
+"""The rate limiters: the buckets of `guards.rate`, one a key, with a clock, a lock and a bound on their number.
+
+A key that has learnt nothing is one float in a dict, and may be missing while its bucket is full. Only a key whose rate
+was cut has a `Bucket` of its own. A key is never in both places.
+"""
+
+from __future__ import annotations
+
+import math
+import random as chance
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast import checks
+from holdfast.clock import Clock, SystemClock
+from holdfast.guards.names import short_key
+from holdfast.guards.rate import LEAST_COST, LEAST_RATE, UNDIVIDED, Bucket, Priority, RateConfig, horizon, wait_for
+
+
+class KeyState(msgspec.Struct, frozen=True):
+    """One key of a limiter: its tokens, its rate in tokens a second, the seconds it has yet to pause."""
+
+    tokens: float
+    rate: float
+    pause: float = 0.0
+
+
+class AdaptiveRateLimiter:
+    """A token bucket a key, whose rate is cut when the server refuses calls and comes back when it takes them."""
+
+    def __init__(
+        self,
+        capacity: float = 10.0,
+        refill_per_second: float = 2.0,
+        *,
+        floor: float = 0.05,
+        clock: Clock | None = None,
+        max_keys: int = 10_000,
+        random: Callable[[], float] = chance.random,
+    ) -> None:
+        checks.number("capacity", capacity, least=LEAST_COST)
+        checks.number("refill_per_second", refill_per_second, least=LEAST_RATE)
+        checks.whole("max_keys", max_keys)
+        self._config = RateConfig(per_second=refill_per_second, burst=capacity, adaptive=True, floor=floor)
+        self._now = (clock if clock is not None else SystemClock()).monotonic
+        self._max_keys = max_keys
+        self._random = random
+        self._reported = False  # has anybody ever told of a success?
+        self._quick = UNDIVIDED
+        self._lock = threading.Lock()
+        self._plain = _Buckets(refill_per_second, capacity)
+        self._learnt: dict[str, Bucket] = {}
+
+    def try_acquire(self, key: str, priority: Priority = Priority.NORMAL) -> float:
+        """0.0 if the call may be made; else the seconds after which it may if nobody else asks (nothing is taken)."""
+        now = self._now()
+        if self._quick and (wait := self._plain.take(key, now, priority.cost)) is not None:
+            return wait
+        return self._take_locked(key, now, priority.cost)
+
+    def refund(self, key: str, priority: Priority = Priority.NORMAL) -> None:
+        """Give back what an admitted call took that was never made."""
+        now, key = self._now(), short_key(key)
+        with self._lock:
+            if (bucket := self._learnt.get(key)) is not None:
+                bucket.refund(priority.cost, now)
+            else:
+                self._plain.give(key, priority.cost)
+
+    def record_rate_limited(self, key: str, retry_after: float | None = None, admitted_at: float | None = None) -> None:
+        """The server refused a call that was admitted at *admitted_at* (None: just now).
+
+        That halves the key's rate and empties its bucket; nothing is admitted for *retry_after* seconds and a little
+        longer. Calls that were under way at the last cut do not cut again.
+        """
+        now, key = self._now(), short_key(key)
+        with self._lock:
+            bucket = self._learnt.get(key)
+            if bucket is None:
+                self._make_room(now)
+                bucket = Bucket(self._config, random=self._random, reports=self._reported)
+                self._learnt[key] = bucket
+                self._plain.drop(key)
+            bucket.limited(now, retry_after, admitted_at)
+
+    def record_success(self, key: str) -> None:
+        """The server took a call of the key: its rate may recover."""
+        self._reported = True
+        if not self._learnt:
+            return
+        now, key = self._now(), short_key(key)
+        with self._lock:
+            if (bucket := self._learnt.get(key)) is not None:
+                bucket.succeeded(now)
+
+    def rate(self, key: str) -> float:
+        """Tokens a second the key's bucket gets at present."""
+        now, key = self._now(), short_key(key)
+        with self._lock:
+            bucket = self._learnt.get(key)
+            return bucket.rate_at(now) if bucket is not None else self._config.per_second
+
+    def reset(self, key: str) -> None:
+        """Forget the key: its bucket is full and its rate the configured one."""
+        key = short_key(key)
+        with self._lock:
+            self._learnt.pop(key, None)
+            self._plain.drop(key)
+
+    def snapshot(self) -> dict[str, KeyState]:
+        """The keys whose bucket is not full or whose rate was cut, sorted."""
+        now = self._now()
+        with self._lock:
+            states = self._plain.states(now)
+            for key, bucket in self._learnt.items():
+                states[key] = KeyState(bucket.tokens(now), bucket.rate_at(now), bucket.pause(now))
+        return dict(sorted(states.items()))
+
+    def _take_locked(self, key: str, now: float, cost: float) -> float:
+        key = short_key(key)
+        with self._lock:
+            bucket = self._learnt.get(key)
+            if bucket is None:
+                wait = self._plain.take(key, now, cost)
+                if wait is None:
+                    self._make_room(now)
+                    wait = self._plain.take_first(key, now, cost)
+                return wait
+            wait = bucket.admit(now, cost)
+            if bucket.learnt is None:  # fully recovered: one float is enough again
+                del self._learnt[key]
+                self._plain.full_at[key] = bucket.full_at
+            return wait
+
+    def _make_room(self, now: float) -> None:
+        """For a new key, the buckets that are full go; if those are few, the ones that miss least."""
+        plain, learnt = self._plain, self._learnt
+        if len(plain.full_at) + len(learnt) < self._max_keys:
+            return
+        wanted = _share(self._max_keys) - plain.drop_full(now)
+        if wanted <= 0:
+            return
+        if len(plain.full_at) >= len(learnt):
+            plain.drop_fullest(wanted)
+        else:
+            for key in sorted(learnt, key=lambda key: learnt[key].rate_at(now), reverse=True)[:wanted]:
+                del learnt[key]
+
+
+class RateLimiter:
+    """A fixed budget a key: *per_second* with a *burst* (None: a second's worth, at least 5), and longer ones if given.
+
+    *per_minute* is a second bucket; *per_run* and *per_session* count the calls of each run and session.
+    """
+
+    def __init__(
+        self,
+        per_second: float = 20.0,
+        burst: float | None = None,
+        *,
+        per_minute: float | None = None,
+        per_run: int | None = None,
+        per_session: int | None = None,
+        clock: Clock | None = None,
+        max_keys: int = 10_000,
+    ) -> None:
+        config = RateConfig(per_second=per_second, burst=burst)
+        checks.whole("max_keys", max_keys)
+        self._now = (clock if clock is not None else SystemClock()).monotonic
+        self._max_keys = max_keys
+        self._lock = threading.Lock()
+        self._plain = _Buckets(per_second, config.capacity)
+        self._buckets = [self._plain]
+        if per_minute is not None:
+            checks.number("per_minute", per_minute, least=LEAST_COST)
+            self._buckets.append(_Buckets(per_minute / 60.0, per_minute))
+        self._runs = _Counts("per_run", per_run, max_keys)
+        self._sessions = _Counts("per_session", per_session, max_keys)
+        self._simple = per_minute is None and per_run is None and per_session is None
+        self._quick = UNDIVIDED and self._simple
+
+    def try_acquire(
+        self, key: str, priority: Priority = Priority.NORMAL, *, run: str | None = None, session: str | None = None
+    ) -> float:
+        """0.0 if the call may be made; else the seconds after which it may if nobody else asks (nothing is taken).
+
+        It is infinite where the budget of the *run* or the *session* is used up.
+        """
+        now = self._now()
+        if self._quick and (wait := self._plain.take(key, now, priority.cost)) is not None:
+            return wait
+        key = short_key(key)
+        with self._lock:
+            if self._simple:
+                return self._take_one(self._plain, key, now, priority.cost)
+            return self._take_all(key, now, priority.cost, run, session)
+
+    def refund(
+        self, key: str, priority: Priority = Priority.NORMAL, *, run: str | None = None, session: str | None = None
+    ) -> None:
+        """Give back what an admitted call took that was never made."""
+        key = short_key(key)
+        with self._lock:
+            for buckets in self._buckets:
+                buckets.give(key, priority.cost)
+            self._runs.add(key, run, -1)
+            self._sessions.add(key, session, -1)
+
+    def reset(self, key: str) -> None:
+        """Forget the key: its buckets are full, its runs and sessions have used nothing."""
+        key = short_key(key)
+        with self._lock:
+            for buckets in self._buckets:
+                buckets.drop(key)
+            self._runs.drop(key)
+            self._sessions.drop(key)
+
+    def snapshot(self) -> dict[str, KeyState]:
+        """The keys whose bucket is not full, sorted; with a budget a minute, each with the bucket that holds less."""
+        now = self._now()
+        states: dict[str, KeyState] = {}
+        with self._lock:
+            for buckets in self._buckets:
+                for key, state in buckets.states(now).items():
+                    states[key] = min(state, states.get(key, state), key=lambda state: state.tokens)
+        return dict(sorted(states.items()))
+
+    def _take_all(self, key: str, now: float, cost: float, run: str | None, session: str | None) -> float:
+        """Take from every budget or from none."""
+        if not (self._runs.allow(key, run) and self._sessions.allow(key, session)):
+            return math.inf
+        wait = max(buckets.wait(key, now, cost) for buckets in self._buckets)
+        if wait == 0.0:
+            for buckets in self._buckets:
+                self._take_one(buckets, key, now, cost)
+            self._runs.add(key, run, 1)
+            self._sessions.add(key, session, 1)
+        return wait
+
+    def _take_one(self, buckets: _Buckets, key: str, now: float, cost: float) -> float:
+        wait = buckets.take(key, now, cost)
+        if wait is None:
+            if len(buckets.full_at) >= self._max_keys:
+                wanted = _share(self._max_keys) - buckets.drop_full(now)
+                if wanted > 0:
+                    buckets.drop_fullest(wanted)
+            wait = buckets.take_first(key, now, cost)
+        return wait
+
+
+class _Buckets:
+    """The buckets of all keys at one rate; each is one float, as in `Bucket`, and missing while it is full."""
+
+    __slots__ = ("full_at", "_capacity", "_horizon", "_interval", "_latest", "_rate")
+
+    def __init__(self, rate: float, capacity: float) -> None:
+        self.full_at: dict[str, float] = {}
+        self._rate = rate
+        self._capacity = capacity
+        self._interval = 1.0 / rate
+        self._horizon = horizon(capacity, self._interval)
+        self._latest = -math.inf
+
+    def take(self, key: str, now: float, cost: float) -> float | None:
+        """`Bucket.admit` for a key that is known, None for one that is not; undivided."""
+        full_at = self.full_at
+        try:
+            at = full_at[key]
+        except (KeyError, TypeError):
+            return None
+        # Whoever read the clock first need not be the first here; no time is counted twice, and none is lost.
+        if now > self._latest:
+            self._latest = now
+        else:
+            now = self._latest
+        at = (at if at > now else now) + cost * self._interval
+        if at - self._horizon <= now:
+            full_at[key] = at
+            return 0.0
+        return wait_for(at, now, cost, self._capacity, self._interval)
+
+    def take_first(self, key: str, now: float, cost: float) -> float:
+        """The same for a key that is not known: its bucket is full, and only too small a one can refuse."""
+        at = now + cost * self._interval
+        if at - self._horizon > now:
+            return wait_for(at, now, cost, self._capacity, self._interval)
+        self.full_at[key] = at
+        return 0.0
+
+    def wait(self, key: str, now: float, cost: float) -> float:
+        """What `take` would answer, with nothing taken."""
+        at = max(self.full_at.get(key, now), now) + cost * self._interval
+        return wait_for(at, now, cost, self._capacity, self._interval) if at - self._horizon > now else 0.0
+
+    def give(self, key: str, cost: float) -> None:
+        """Give back what was taken; undivided."""
+        back = cost * self._interval
+        if key in self.full_at:  # else it is full
+            self.full_at[key] -= back
+
+    def drop(self, key: str) -> None:
+        self.full_at.pop(key, None)
+
+    def drop_full(self, now: float) -> int:
+        """Drop the buckets that are full: nothing is lost with them; answers how many."""
+        full = [key for key, at in self.full_at.items() if at <= now]
+        for key in full:
+            if self.full_at[key] <= now:  # pragma: no branch - else another thread has taken from it just now
+                del self.full_at[key]
+        return len(full)
+
+    def drop_fullest(self, number: int) -> None:
+        """Drop as many of the buckets that miss least; of equals the oldest."""
+        for key in sorted(self.full_at, key=self.full_at.__getitem__)[:number]:
+            del self.full_at[key]
+
+    def states(self, now: float) -> dict[str, KeyState]:
+        return {
+            key: KeyState(max(0.0, self._capacity - (at - now) * self._rate), self._rate)
+            for key, at in list(self.full_at.items())
+            if at > now
+        }
+
+
+class _Counts:
+    """How many calls each run or session has made, for so many of them as there may be keys; the least recent go."""
+
+    __slots__ = ("_calls", "_limit", "_most")
+
+    def __init__(self, name: str, limit: int | None, most: int) -> None:
+        if limit is not None:
+            checks.whole(name, limit)
+        self._limit = limit
+        self._most = most
+        self._calls: dict[tuple[str, str], int] = {}
+
+    def allow(self, key: str, scope: str | None) -> bool:
+        if self._limit is None or scope is None:
+            return True
+        return self._calls.get((key, short_key(scope)), 0) < self._limit
+
+    def add(self, key: str, scope: str | None, calls: int) -> None:
+        if self._limit is None or scope is None:
+            return
+        place = (key, short_key(scope))
+        number = self._calls.pop(place, 0) + calls
+        if number > 0:
+            if len(self._calls) >= self._most:
+                del self._calls[next(iter(self._calls))]
+            self._calls[place] = number
+
+    def drop(self, key: str) -> None:
+        for place in [place for place in self._calls if place[0] == key]:
+            del self._calls[place]
+
+
+def _share(keys: int) -> int:
+    """How many keys to drop at once, so that dropping costs each new key little."""
+    return max(1, keys // 16)

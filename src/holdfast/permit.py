@@ -1,0 +1,68 @@
+"""The permit: the right to make one attempt, to be answered once. Leaving it as a context manager answers it."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Protocol
+
+from holdfast.category import ErrorCategory, classify
+from holdfast.errors import Denied
+from holdfast.guards.circuit import Circuit, Grant
+
+
+class Owner(Protocol):
+    """Who gave a permit and wants to hear how the attempt went."""
+
+    def _answer(self, permit: Permit, category: ErrorCategory | None, error: BaseException | None) -> None: ...
+
+    def _take_back(self, permit: Permit) -> None: ...
+
+
+class Permit:
+    """The right to make one attempt on *tool*. The first answer counts, later ones are harmless."""
+
+    __slots__ = ("tool", "_answered", "_at", "_circuit", "_grant", "_owner")
+
+    def __init__(self, owner: Owner, tool: str, circuit: Circuit | None, grant: Grant, at: float) -> None:
+        self.tool = tool
+        self._owner = owner
+        self._circuit = circuit
+        self._grant = grant
+        self._at = at
+        self._answered = False
+
+    def succeed(self) -> None:
+        """The attempt succeeded."""
+        if not self._answered:
+            self._answered = True
+            self._owner._answer(self, None, None)
+
+    def fail(self, category: ErrorCategory = ErrorCategory.EXECUTION_ERROR) -> None:
+        """The attempt failed with an error of *category*."""
+        self._fail(ErrorCategory(category), None)
+
+    def release(self) -> None:
+        """Give the permit back: the attempt was not made, or was cancelled and says nothing about the tool."""
+        if not self._answered:
+            self._answered = True
+            self._owner._take_back(self)
+
+    def _fail(self, category: ErrorCategory, error: BaseException | None) -> None:
+        if category is ErrorCategory.CANCELLED:
+            self.release()
+        elif not self._answered:
+            self._answered = True
+            self._owner._answer(self, category, error)
+
+    def __enter__(self) -> Permit:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.succeed()
+        elif isinstance(error, Denied):  # a guard further in said no: nothing was learnt about this tool
+            self.release()
+        else:
+            self._fail(classify(error), error)
