@@ -1,0 +1,431 @@
+"""What happened, in bounded memory: the last executions, and lifetime statistics per tool and in all.
+
+The hot path appends to two containers without a lock (`ToolStats.pending`, `ExecutionTracker.history`); whoever reads
+pays for the filing. Only executions that really took place and ran to an end count in mean and percentiles: cached,
+cancelled and refused calls are counted apart.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from itertools import islice
+from typing import Annotated, Final, Literal, TypeVar
+
+import msgspec
+
+from holdfast import checks
+from holdfast.category import ErrorCategory
+from holdfast.clock import Clock, SystemClock
+from holdfast.errors import ConfigError
+from holdfast.guards.names import short_key
+from holdfast.histogram import LAST_BUCKET, LONGEST, Histogram
+
+DRAIN_AT: Final = 256  # pending durations at which the hot path drains: bounds memory and the pause of the one who does
+_CHANCES: Final = 64  # tools in use that one eviction passes over at most
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # what a float can hold
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=sys.float_info.max)]
+_T = TypeVar("_T")
+_Member = TypeVar("_Member", bound=StrEnum)
+
+_COUNTERS: Final = ("successful", "failed", "timed_out", "cancelled", "cached_hits", "denied")
+
+
+class ExecutionStatus(StrEnum):
+    """How an execution ended."""
+
+    SUCCESS = "success"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    CANCELLED = "cancelled"
+
+
+class ExecutionRecord(msgspec.Struct, frozen=True):
+    """One execution. *at* is the wall time of its end; *category* that of its failure."""
+
+    tool: str
+    status: ExecutionStatus
+    duration: _Seconds
+    at: Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+    was_cached: bool = False
+    attempts: Annotated[int, msgspec.Meta(ge=1)] = 1
+    category: ErrorCategory | None = None
+
+
+class ExecutionStats(msgspec.Struct, frozen=True):
+    """Lifetime statistics: the four statuses add up to *total*; *denied* calls are not in it.
+
+    *total_duration*, *mean* and the percentiles (nearest rank, at most 1 % off) are of executions that really took
+    place and were not cancelled; without one, *mean* and percentiles are None.
+    """
+
+    total: int
+    successful: int
+    failed: int
+    timed_out: int
+    cancelled: int
+    cached_hits: int
+    denied: int
+    total_duration: float
+    mean: float | None
+    p50: float | None
+    p95: float | None
+    p99: float | None
+
+
+class ExecutionTracker:
+    """The last *max_history* executions (0: none) and statistics of up to *max_tools* tools; safe to share by threads.
+
+    Tools beyond *max_tools* push out the one least recently used; its calls stay in the statistics in all.
+    """
+
+    def __init__(self, max_history: int = 1000, *, max_tools: int = 10_000, clock: Clock | None = None) -> None:
+        checks.whole("max_history", max_history, least=0)
+        checks.whole("max_tools", max_tools)
+        self.max_history = max_history
+        self.max_tools = max_tools
+        # A clean success in one attempt may be left as (tool, monotonic end, duration). Its wall time is worked out on
+        # reading: a wall clock set back or forth since then moves it, which is the price of asking one clock less.
+        self.history: deque[ExecutionRecord | tuple[str, float, float]] = deque(maxlen=min(max_history, sys.maxsize))
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self._lock = threading.Lock()
+        self._tools: OrderedDict[str, ToolStats] = OrderedDict()  # least recently used first
+        self._evicted = ToolStats("", self)
+
+    def record(
+        self,
+        tool: str,
+        status: ExecutionStatus,
+        duration: float,
+        was_cached: bool = False,
+        *,
+        attempts: int = 1,
+        category: ErrorCategory | None = None,
+    ) -> None:
+        """Note an execution that has just ended after *duration* seconds."""
+        status = _member(ExecutionStatus, "status", status)
+        category = None if category is None else _member(ErrorCategory, "category", category)
+        checks.number("duration", duration, least=0)
+        checks.flag("was_cached", was_cached)
+        checks.whole("attempts", attempts)
+        name, duration, at = short_key(tool), float(duration), self._clock.time()
+        with self._lock:
+            stats = self._of(name)
+            stats.file(status, duration, was_cached)
+            self.history.append(ExecutionRecord(stats.name, status, duration, at, was_cached, attempts, category))
+
+    def denied(self, tool: str) -> None:
+        """Note a call that was refused: it counts in `denied` and nowhere else."""
+        name = short_key(tool)
+        with self._lock:
+            self._of(name).denied += 1
+
+    def recent(self, n: int) -> list[ExecutionRecord]:
+        """The last *n* executions, newest first."""
+        checks.whole("n", n, least=0)
+        ahead = self._clock.time() - self._clock.monotonic()
+        return [
+            ExecutionRecord(entry[0], ExecutionStatus.SUCCESS, max(0.0, entry[2]), entry[1] + ahead)
+            if isinstance(entry, tuple)
+            else entry
+            for entry in islice(reversed(self.history.copy()), min(n, sys.maxsize))
+        ]
+
+    def stats(self, tool: str | None = None) -> ExecutionStats:
+        """The statistics of *tool*, or of all tools; zeros where nothing happened."""
+        whole = ToolStats("", self)
+        if tool is None:
+            self._gather(whole.merge)
+        else:
+            name = short_key(tool)
+            with self._lock:
+                if (stats := self._tools.get(name)) is not None:
+                    self._drain(stats)
+                    whole.merge(stats)
+        return whole.summary()
+
+    def mean_duration(self, tool: str) -> float | None:
+        """The mean duration of *tool*, or None where it has not run yet."""
+        name = short_key(tool)
+        with self._lock:
+            if (stats := self._tools.get(name)) is None:
+                return None
+            self._drain(stats)
+            return stats.histogram.mean()
+
+    def tools(self) -> list[str]:
+        """The names of the tools that have statistics of their own, sorted."""
+        with self._lock:
+            names = list(self._tools)
+        return sorted(names)
+
+    def clear(self) -> None:
+        """Forget history and statistics."""
+        with self._lock:
+            tools, self._tools = self._tools, OrderedDict()
+            self._evicted = ToolStats("", self)
+            self.history.clear()
+            for stats in tools.values():
+                stats.detach()
+                stats.take()
+                stats.denials.clear()
+
+    def to_dict(self) -> dict[str, object]:
+        """All of it as plain data, for JSON."""
+        history = self.recent(self.max_history)[::-1]
+        evicted, *tools = self._gather(_Entry.of)
+        dump = _Dump(1, self.max_history, self.max_tools, history, tools, evicted)
+        data: dict[str, object] = msgspec.to_builtins(dump, str_keys=True)
+        return data
+
+    @classmethod
+    def from_dict(
+        cls,
+        data: Mapping[str, object],
+        *,
+        max_history: int | None = None,
+        max_tools: int | None = None,
+        clock: Clock | None = None,
+    ) -> ExecutionTracker:
+        """A tracker as `to_dict` wrote it, within its own bounds unless others are given."""
+        try:
+            dump = msgspec.convert(data, _Dump, str_keys=True)
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"not the data of a tracker: {error}") from None
+        tracker = cls(
+            dump.max_history if max_history is None else max_history,
+            max_tools=dump.max_tools if max_tools is None else max_tools,
+            clock=clock,
+        )
+        tracker.history.extend(dump.history)
+        dump.evicted.add_to(tracker._evicted)
+        for entry in dump.tools:
+            entry.add_to(tracker.of(entry.tool))
+        return tracker
+
+    def of(self, tool: str) -> ToolStats:
+        """The statistics of *tool* for the hot path to keep hold of; `ToolStats` says how."""
+        name = short_key(tool)
+        with self._lock:
+            return self._of(name)
+
+    def after_fork(self) -> None:
+        """In a forked child: whoever held the lock is a thread of the parent."""
+        self._lock = threading.Lock()
+
+    def _of(self, name: str) -> ToolStats:
+        """That of *name*, now the most recently used; the lock is held."""
+        if (stats := self._tools.get(name)) is None:
+            if len(self._tools) >= self.max_tools:
+                self._evict()
+            stats = self._tools[name] = ToolStats(name, self)
+        else:
+            self._tools.move_to_end(name)
+        return stats
+
+    def _evict(self) -> None:
+        """Make room for one; the lock is held."""
+        for _ in range(_CHANCES):
+            oldest = next(iter(self._tools.values()))
+            if not self._drain(oldest):
+                break
+        _, stats = self._tools.popitem(last=False)
+        stats.detach()  # before the last look at what is pending: who appends later finds the flag
+        stats.succeed(stats.take())
+        stats.denied += stats.take_denials()
+        self._evicted.merge(stats)
+
+    def _drain(self, stats: ToolStats) -> bool:
+        """File what is pending under the name's present owner, as a use of the tool; the lock is held."""
+        taken = stats.take()
+        if taken:
+            self._of(stats.name).succeed(taken)
+        if stats.denials:
+            self._of(stats.name).denied += stats.take_denials()
+            return True
+        return bool(taken)
+
+    def _gather(self, read: Callable[[ToolStats], _T]) -> list[_T]:
+        """What *read* gives for the evicted, then for each tool; the lock is taken anew for each, to be held briefly.
+
+        One evicted meanwhile is read as it was, and what it left to the evicted was not yet there: all count once.
+        """
+        with self._lock:
+            tools = list(self._tools.values())
+            result = [read(self._evicted)]
+        for stats in tools:
+            with self._lock:
+                self._drain(stats)
+                result.append(read(stats))
+        return result
+
+
+class ToolStats:
+    """The statistics of one tool, for the hot path to keep hold of.
+
+    For a clean success append its duration to `pending`, for a refusal None to `denials`, and at `DRAIN_AT` of them
+    call `drain()`. All else needs the lock. Once `detached` (evicted, or the tracker was cleared; `on_detach` tells at
+    once) ask `ExecutionTracker.of` for another one, and drain this one again later: what comes late is filed there too.
+    `noted` is how many were ever taken from `pending`, whoever took them and wherever they were filed.
+    """
+
+    __slots__ = (
+        *_COUNTERS, "denials", "detached", "histogram", "name", "noted", "on_detach", "pending", "_tracker",
+    )  # fmt: skip
+
+    def __init__(self, name: str, tracker: ExecutionTracker) -> None:
+        self.name = name
+        self.pending: list[float] = []
+        self.denials: list[None] = []
+        self.noted = 0
+        self.detached = False
+        self.on_detach: Callable[[], object] | None = None
+        self.successful = 0
+        self.failed = 0
+        self.timed_out = 0
+        self.cancelled = 0
+        self.cached_hits = 0
+        self.denied = 0
+        self.histogram = Histogram()
+        self._tracker = tracker
+
+    @property
+    def total_duration(self) -> float:
+        """The seconds of all real executions that were filed."""
+        return self.histogram.total
+
+    def calls(self) -> int:
+        """How many calls were made, with those still pending."""
+        with self._tracker._lock:
+            return self._filed() + len(self.pending)
+
+    def drain(self) -> None:
+        """File what is pending."""
+        with self._tracker._lock:
+            self._tracker._drain(self)
+
+    def detach(self) -> None:
+        """Tell the hot path to ask for another one; the lock is held."""
+        self.detached = True
+        if self.on_detach is not None:
+            self.on_detach()
+
+    def take_denials(self) -> int:
+        """Take the refusals that are pending; what is appended meanwhile stays."""
+        n = len(self.denials)
+        del self.denials[:n]
+        return n
+
+    def take(self) -> list[float]:
+        """Take what is pending; what is appended meanwhile stays."""
+        n = len(self.pending)
+        taken = self.pending[:n]
+        del self.pending[:n]
+        self.noted += n
+        return taken
+
+    def succeed(self, durations: list[float]) -> None:
+        """Count clean successes."""
+        self.successful += len(durations)
+        self.histogram.add(durations)
+
+    def file(self, status: ExecutionStatus, duration: float, was_cached: bool) -> None:
+        """Count one execution."""
+        if status is ExecutionStatus.SUCCESS:
+            self.successful += 1
+        elif status is ExecutionStatus.FAILED:
+            self.failed += 1
+        elif status is ExecutionStatus.TIMED_OUT:
+            self.timed_out += 1
+        else:
+            self.cancelled += 1
+        if was_cached:
+            self.cached_hits += 1
+        elif status is not ExecutionStatus.CANCELLED:
+            self.histogram.add_one(duration)
+
+    def merge(self, other: ToolStats) -> None:
+        """Add all that *other* has filed."""
+        self.add(other.counters(), other.histogram)
+
+    def add(self, counters: Mapping[str, int], histogram: Histogram) -> None:
+        """Add to each counter and to the histogram."""
+        for counter, n in counters.items():
+            setattr(self, counter, getattr(self, counter) + n)
+        self.histogram.merge(histogram)
+
+    def counters(self) -> dict[str, int]:
+        """The counters that were filed, by name."""
+        return {counter: getattr(self, counter) for counter in _COUNTERS}
+
+    def summary(self) -> ExecutionStats:
+        """What was filed, as a caller sees it."""
+        p50, p95, p99 = self.histogram.percentiles(50, 95, 99)
+        return ExecutionStats(
+            total=self._filed(),
+            **self.counters(),
+            total_duration=self.histogram.total,
+            mean=self.histogram.mean(),
+            p50=p50,
+            p95=p95,
+            p99=p99,
+        )
+
+    def _filed(self) -> int:
+        return self.successful + self.failed + self.timed_out + self.cancelled
+
+
+class _Entry(msgspec.Struct):
+    """The statistics of one tool as plain data."""
+
+    tool: str
+    successful: _Count
+    failed: _Count
+    timed_out: _Count
+    cancelled: _Count
+    cached_hits: _Count
+    denied: _Count
+    total_duration: _Seconds
+    histogram: dict[Annotated[int, msgspec.Meta(ge=0, le=LAST_BUCKET)], _Count]
+
+    def __post_init__(self) -> None:
+        executed, ended = sum(self.histogram.values()), self.successful + self.failed + self.timed_out
+        if executed > ended or executed + self.cached_hits > ended + self.cancelled:
+            raise ValueError("its histogram and its cached_hits hold more than its calls")
+        if self.total_duration > executed * LONGEST:
+            raise ValueError("its total_duration is too long for its histogram")
+
+    @classmethod
+    def of(cls, stats: ToolStats) -> _Entry:
+        histogram = stats.histogram
+        histogram.fold()
+        return cls(
+            tool=stats.name, **stats.counters(), total_duration=histogram.total, histogram=dict(histogram.buckets)
+        )
+
+    def add_to(self, stats: ToolStats) -> None:
+        counters = {counter: getattr(self, counter) for counter in _COUNTERS}
+        stats.add(counters, Histogram(self.histogram, self.total_duration))
+
+
+class _Dump(msgspec.Struct):
+    """A tracker as plain data: history oldest first, tools least recently used first."""
+
+    version: Literal[1]
+    max_history: Annotated[int, msgspec.Meta(ge=0)]
+    max_tools: Annotated[int, msgspec.Meta(ge=1)]
+    history: list[ExecutionRecord]
+    tools: list[_Entry]
+    evicted: _Entry
+
+
+def _member(kind: type[_Member], name: str, value: str) -> _Member:
+    """*value* as a member of *kind*; its plain text will do."""
+    if isinstance(value, kind):
+        return value
+    checks.choice(name, value, list(kind))
+    return kind(value)
