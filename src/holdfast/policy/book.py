@@ -1,0 +1,178 @@
+"""The policies of a process: asked for each tool, read anew when their file changes.
+
+No thread and no timer: whoever makes calls compares the time with `next_check` and calls `refresh` when it is due.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+
+from holdfast import checks
+from holdfast.errors import ConfigError
+from holdfast.policy.file import Signature, absolute_store, glance, read_file
+from holdfast.policy.layers import DEFAULT, Layer, build, origins
+from holdfast.policy.parsing import Place, broken, parse, shown
+from holdfast.policy.rules import Rules
+from holdfast.policy.settings import Policy
+
+CHECK_EVERY: Final = 1.0  # seconds between two looks at the file
+
+
+class Reload(msgspec.Struct, frozen=True):
+    """The file at *path* changed: its policies are in force, or *error* says why the old ones stay."""
+
+    path: str
+    error: ConfigError | None = None
+
+
+class _State(NamedTuple):
+    """One object, so that rules and the signature of their file change together."""
+
+    rules: Rules
+    seen: Signature | None
+
+
+class PolicyBook:
+    """What a process knows of policies."""
+
+    def __init__(self) -> None:
+        self.path: str | None = None
+        self.store: str | None = None  # of the file first read: a process does not move to another store
+        self.next_check = math.inf
+        self._name = ""
+        self._defaults = Layer(DEFAULT, {})
+        self._state = _State(Rules(), None)
+        self._lock = threading.Lock()
+        self._looking = False
+
+    @classmethod
+    def load(
+        cls,
+        source: str | os.PathLike[str] | Mapping[str, object] | None,
+        *,
+        defaults: Mapping[str, object] | None = None,
+    ) -> PolicyBook:
+        """The policies in the file or mapping *source*, over *defaults* that differ from Holdfast's own."""
+        book = cls()
+        place = Place("defaults:", [])
+        book._defaults = Layer(DEFAULT, _in_code(defaults, None, place))
+        place.settle()
+        if isinstance(source, Mapping):
+            book._state = _State(Rules.read(source, "policies", "policies"), None)
+            book.store = book._state.rules.store
+        elif isinstance(source, str | os.PathLike):
+            book._name = os.fsdecode(source)
+            book.path = os.path.abspath(book._name)  # a process may change its folder later
+            book._state = _read(book.path, book._name)
+            store = book._state.rules.store
+            book.store = absolute_store(store, book.path) if store else None
+            book.next_check = -math.inf
+        elif source is not None:
+            raise broken([f"policies = {checks.shown(source)}: must be the path of a file, or a mapping"])
+        return book
+
+    @property
+    def edition(self) -> object:
+        """Another object after each reload, so that whoever keeps what was resolved can tell."""
+        return self._state.rules
+
+    def resolve(
+        self, tool: str, given: Mapping[str, object] | None = None, call: Mapping[str, object] | None = None
+    ) -> Policy:
+        """The policy of *tool*, whose decorator has *given* and whose *call* adds its own."""
+        return self._resolve(self._state.rules, tool, given, call)[0]
+
+    def origins(
+        self, tool: str, given: Mapping[str, object] | None = None, call: Mapping[str, object] | None = None
+    ) -> dict[str, str]:
+        """Where each value of what `resolve` answers comes from; the fields of tables have dotted names."""
+        policy, layers = self._resolve(self._state.rules, tool, given, call)
+        return origins(layers, policy)
+
+    def refresh(self, now: float, known: Iterable[tuple[str, Mapping[str, object] | None]] = ()) -> Reload | None:
+        """Look, at most once a second of *now*, whether the file changed; if so, take its policies or say why not.
+
+        *known* are tools with what their decorators gave: a file that does not go with them is a bad one.
+        """
+        path = self.path
+        if path is None:
+            return None
+        with self._lock:
+            if self._looking or now < self.next_check:
+                return None
+            self._looking = True
+            self.next_check = now + CHECK_EVERY
+        try:
+            return self._look(path, known)
+        finally:
+            self._looking = False
+
+    def after_fork(self) -> None:
+        """In a forked child: whoever was looking at the file is not here."""
+        self._lock = threading.Lock()
+        self._looking = False
+
+    def _look(self, path: str, known: Iterable[tuple[str, Mapping[str, object] | None]]) -> Reload | None:
+        seen = glance(path)
+        if seen == self._state.seen:
+            return None
+        try:
+            if seen is None:
+                raise broken([f"{self._name}: is gone; the policies read from it stay in force"])
+            new = _read(path, self._name)
+            for tool, given in known:
+                self._resolve(new.rules, tool, given, None)
+        except ConfigError as error:
+            self._state = self._state._replace(seen=seen)  # so that it is said once
+            return Reload(path, error)
+        self._state = new
+        return Reload(path)
+
+    def _resolve(
+        self, rules: Rules, tool: str, given: Mapping[str, object] | None, call: Mapping[str, object] | None
+    ) -> tuple[Policy, list[Layer]]:
+        place = Place(f"policy of {checks.shown(tool)}:", [])
+        decorator = Layer("decorator", _in_code(given, tool, place))
+        one_call = Layer("call", _in_code(call, tool, place))
+        marked = bool(decorator.values.get("read_only"))
+        _check_cache(decorator, marked, place)
+        place.settle()
+        below, above = (self._defaults, rules.base, decorator), (*rules.above(tool), one_call)
+        layers = [_apart(layer, tool) for layer in (*below, *above)]
+        policy = build(layers, place.name)
+        _check_cache(one_call, marked or policy.read_only, place)
+        place.settle()
+        return policy, layers
+
+
+def _read(path: str, name: str) -> _State:
+    document, seen = read_file(path, name)
+    return _State(Rules.read(document, name, f"file {name}"), seen)
+
+
+def _in_code(given: object, tool: str | None, place: Place) -> dict[str, object]:
+    if given is None or isinstance(given, Mapping):
+        return parse(given or {}, place, tool=tool)
+    place.mistakes.append(f"{place.name} {shown(given)}: must be a mapping of settings")
+    return {}
+
+
+def _check_cache(layer: Layer, read_only: bool, place: Place) -> None:
+    """Code that asks for a cache must mark the tool; what a file says of unmarked tools is passed over."""
+    cache = layer.values.get("cache")
+    if isinstance(cache, dict) and not read_only:
+        place.refuse("cache", cache, "needs read_only=True, as only what changes nothing may be answered from memory")
+
+
+def _apart(layer: Layer, tool: str) -> Layer:
+    """*layer* as it applies to *tool*: a pattern may match the very tool that it falls back to."""
+    fallback = layer.values.get("fallback")
+    if isinstance(fallback, dict) and fallback.get("tool") == tool:
+        return layer._replace(values={key: value for key, value in layer.values.items() if key != "fallback"})
+    return layer

@@ -1,0 +1,127 @@
+"""The tables of one document, and which of them are about which tool.
+
+A table names a tool, or is a glob over the names of tools. The more it says of a name, the more it weighs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from fnmatch import translate
+from typing import Any, Final, NamedTuple
+
+from holdfast.policy.layers import Layer, build
+from holdfast.policy.parsing import KEYS, Place, parse, quoted
+
+_TOP: Final = ("policy", "server", "store", "tool")
+_WILD: Final = re.compile(r"\[!?\]?[^\]]*\]|[*?]")
+
+
+class Pattern(NamedTuple):
+    """A table for all tools whose name it matches; *literals* of its characters are not wild."""
+
+    literals: int
+    matches: Callable[[str], object]
+    layer: Layer
+
+
+class Rules:
+    """What one document says; never changed once it is read."""
+
+    __slots__ = ("base", "named", "patterns", "servers", "store")
+
+    def __init__(self) -> None:
+        self.base = Layer("", {})
+        self.servers: dict[str, Layer] = {}
+        self.patterns: list[Pattern] = []
+        self.named: dict[str, list[Layer]] = {}
+        self.store: str | None = None
+
+    @classmethod
+    def read(cls, document: Mapping[str, object], name: str, origin: str) -> Rules:
+        """The rules of *document*; *name* is what errors call it, *origin* where its values are said to come from."""
+        reader = _Reader(cls(), name, origin)
+        reader.document(document)
+        reader.top.settle()
+        rules = reader.rules
+        build([rules.base], f"{name}: [policy]")  # it has to do for a tool of which nothing else is said
+        rules.patterns.sort(key=lambda pattern: pattern.literals)  # stable: of equals, the later one stays later
+        return rules
+
+    def above(self, tool: str) -> Iterator[Layer]:
+        """The layers about *tool* that lie over its decorator's, lowest first."""
+        for place, letter in enumerate(tool):
+            if letter == "." and (server := self.servers.get(tool[:place])):
+                yield server
+        for pattern in self.patterns:
+            if pattern.matches(tool):
+                yield pattern.layer
+        yield from self.named.get(tool, ())
+
+
+class _Reader:
+    """Reads a document into *rules*, and collects its mistakes."""
+
+    def __init__(self, rules: Rules, name: str, origin: str) -> None:
+        self.rules = rules
+        self._name = name
+        self._origin = origin
+        self.top = Place(f"{name}:", [])
+
+    def document(self, document: Mapping[str, object]) -> None:
+        for key, value in document.items():
+            if key == "store":
+                self._store(value)
+            elif key == "policy":
+                if (table := self._table("policy", value)) is not None:
+                    self.rules.base = self._layer("policy", table)
+            elif key == "tool":
+                self._tools("tool", value)
+            elif key == "server":
+                for server, table in self._tables("server", value):
+                    self._server(server, table)
+            elif key in KEYS:
+                self.top.refuse(key, value, "unknown key here; settings of every tool belong in [policy]")
+            else:
+                self.top.unknown(key, value, _TOP)
+
+    def _store(self, value: object) -> None:
+        if isinstance(value, str) and value:
+            self.rules.store = value
+        else:
+            self.top.refuse("store", value, "must be a path, or an address such as sqlite:///agent.db")
+
+    def _server(self, server: str, table: Mapping[str, object]) -> None:
+        path = f"server.{quoted(server)}"
+        hint = f"a tool of the server is [{path}.tool.NAME]"
+        self.rules.servers[server] = self._layer(path, table, beside=("tool",), hint=hint)
+        self._tools(f"{path}.tool", table.get("tool", {}), f"{server}.")
+
+    def _tools(self, path: str, value: object, prefix: str = "") -> None:
+        for name, table in self._tables(path, value):
+            literals = len(prefix) + len(_WILD.sub("", name))
+            wild = literals < len(prefix) + len(name)
+            hint = f'a name with dots needs quotes: [{path}."{name}.NAME"]'
+            layer = self._layer(f"{path}.{quoted(name)}", table, tool=None if wild else prefix + name, hint=hint)
+            self.rules.named.setdefault(prefix + name, []).append(layer)
+            if wild:
+                matches = re.compile(re.escape(prefix) + translate(name)).match
+                self.rules.patterns.append(Pattern(literals, matches, layer))
+
+    def _layer(self, path: str, table: Mapping[str, object], **how: Any) -> Layer:
+        place = Place(f"{self._name}: [{path}]", self.top.mistakes)
+        return Layer(f"{self._origin} [{path}]", parse(table, place, **how))
+
+    def _tables(self, path: str, value: object) -> Iterator[tuple[str, Mapping[str, object]]]:
+        """The tables within a table, by name."""
+        for name, inner in (self._table(path, value) or {}).items():
+            if not isinstance(name, str) or not name:
+                self.top.refuse(f"{path}.{quoted(name)}", inner, "must have a name that is a text and not empty")
+            elif (table := self._table(f"{path}.{quoted(name)}", inner)) is not None:
+                yield name, table
+
+    def _table(self, path: str, value: object) -> Mapping[str, object] | None:
+        if isinstance(value, Mapping):
+            return value
+        self.top.refuse(path, value, "must be a table")
+        return None
