@@ -1,0 +1,87 @@
+"""The bus hands events to sinks, in the caller's thread. A sink that fails is logged and dropped; no call notices."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+from holdfast import events
+from holdfast.clock import Clock
+from holdfast.errors import printable
+from holdfast.events import Event
+
+Sink = Callable[[Event], object]
+
+_log = logging.getLogger("holdfast")
+
+
+class Bus:
+    """Where events go. Emitting is best effort: it never raises and waits for nobody."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self.sinks: tuple[Sink, ...] = ()
+        self.on_change: Callable[[], object] | None = None
+
+    def add(self, sink: Sink) -> None:
+        """Hand every later event to *sink*."""
+        with self._lock:
+            self.sinks = (*self.sinks, sink)
+        self._changed()
+
+    def remove(self, sink: Sink) -> None:
+        """Hand it no more; harmless if it is not there."""
+        with self._lock:
+            self.sinks = tuple(other for other in self.sinks if other != sink)
+        self._changed()
+
+    def emit(self, type: str, tool: str | None = None, run: str | None = None, **payload: object) -> None:
+        """Tell the sinks that something happened."""
+        if not self.sinks:
+            return
+        event = Event(type, int(self._clock.time() * 1000), tool, run, payload)
+        for sink in self.sinks:
+            try:
+                sink(event)
+            except Exception:
+                self.remove(sink)
+                _log.exception("an event sink failed at %s and was dropped: %r", type, sink)
+
+    def after_fork(self) -> None:
+        """In a forked child: no lock may stay held by a thread that is not there."""
+        self._lock = threading.Lock()
+
+    def _changed(self) -> None:
+        if self.on_change is not None:
+            self.on_change()
+
+
+class LoggingSink:
+    """Writes events to standard `logging`, each at the level of what it means for whoever runs the agent."""
+
+    levels: ClassVar[Mapping[str, int]] = {
+        events.TOOL_STARTED: logging.DEBUG,
+        events.TOOL_ENDED: logging.DEBUG,
+        events.TOOL_ATTEMPT_FAILED: logging.INFO,
+        events.CIRCUIT_HALF_OPENED: logging.INFO,
+        events.CIRCUIT_CLOSED: logging.INFO,
+        events.POLICY_RELOADED: logging.INFO,
+        events.TOOL_DENIED: logging.WARNING,
+        events.CIRCUIT_OPENED: logging.WARNING,
+        events.LOOP_DETECTED: logging.WARNING,
+        events.BUDGET_WARNING: logging.WARNING,
+        events.POLICY_REJECTED: logging.ERROR,
+    }
+
+    def __init__(self, logger: logging.Logger | None = None) -> None:
+        self._logger = logger if logger is not None else _log
+
+    def __call__(self, event: Event) -> None:
+        """Write one line: type, tool, and what else the event says."""
+        level = self.levels.get(event.type, logging.INFO)
+        if self._logger.isEnabledFor(level):
+            facts = " ".join(f"{key}={printable(str(value))}" for key, value in event.payload.items())
+            self._logger.log(level, "%s %s %s", event.type, printable(event.tool or "-"), facts)

@@ -1,0 +1,94 @@
+"""Time limits on coroutines. Calls with the same limit end in the order they began, so one timer serves them all.
+
+Entering costs a dict entry instead of a timer; the one timer stands at the oldest entry and moves on when it rings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import current_task
+from types import TracebackType
+
+from holdfast.clock import Clock, Timer
+from holdfast.errors import ToolTimeout
+
+
+class Wheel:
+    """The calls of one event loop that must end within *seconds*, oldest first; used by that loop's thread alone."""
+
+    __slots__ = ("entries", "loop", "seconds", "timer", "_clock")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, seconds: float) -> None:
+        self.loop = loop
+        self.seconds = seconds
+        self.entries: dict[Limit, float] = {}
+        self.timer: Timer | None = None
+        self._clock = clock
+
+    def wind(self, when: float) -> None:
+        """Set the timer."""
+        self.timer = self._clock.call_at(when, self._ring)
+
+    def stop(self) -> None:
+        """Take the timer back, if nobody needs it."""
+        if self.timer is not None and not self.entries:
+            self.timer.cancel()
+            self.timer = None
+
+    def _ring(self) -> None:
+        self.timer = None
+        now = self._clock.monotonic()
+        late = []
+        for limit, when in self.entries.items():
+            if when > now:
+                self.wind(when)
+                break
+            late.append(limit)
+        for limit in late:
+            del self.entries[limit]
+            limit.expire()
+
+
+class Limit:
+    """Around an await that begins at *now*: turns the cancellation by *wheel* into `ToolTimeout`, and nobody else's.
+
+    *alone* says that nobody else uses the wheel, so that its timer goes when this is left.
+    """
+
+    __slots__ = ("_alone", "_cancels", "_now", "_task", "_tool", "_wheel")
+
+    def __init__(self, wheel: Wheel, tool: str, now: float, alone: bool = False) -> None:
+        self._wheel = wheel
+        self._tool = tool
+        self._now = now
+        self._alone = alone
+
+    def expire(self) -> None:
+        """Cancel the task: it is too late."""
+        self._task.cancel()
+
+    def __enter__(self) -> None:
+        wheel = self._wheel
+        task = current_task(wheel.loop)
+        if task is None:
+            raise RuntimeError("a time limit needs a running task")
+        self._task = task
+        self._cancels = task.cancelling()
+        wheel.entries[self] = when = self._now + wheel.seconds
+        if wheel.timer is None:
+            wheel.wind(when)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        wheel = self._wheel
+        if wheel.entries.pop(self, None) is not None:
+            if self._alone:
+                wheel.stop()
+            return
+        cancels = self._task.uncancel()
+        if error is None:  # it finished although it was cancelled: its result is as good as any
+            return
+        if cancels > self._cancels and isinstance(error, asyncio.CancelledError):
+            return  # somebody else wants the task to end, too
+        raise ToolTimeout(self._tool, wheel.seconds) from error

@@ -1,0 +1,417 @@
+"""One guarded call in flight: asks and tells the guards in the fixed order, decides what comes next, never waits.
+
+with execution:                          the whole call: record, event, fallback
+    for wait in execution.lookup(): …    an answer from the cache, perhaps after somebody else's identical call
+    for attempt in execution:            none if the cache answered; another one after a failure worth repeating
+        with attempt:                    one try: settled with the guards when it is left, however it is left
+            for wait in attempt.waits(): …
+            execution.value = …
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from holdfast import events
+from holdfast.cache import Flight, Hit
+from holdfast.canonical import canonical
+from holdfast.category import ErrorCategory, classify, retry_after
+from holdfast.errors import CircuitOpen, ConcurrencyFull, Denied, RateLimited, ToolTimeout
+from holdfast.guards.line import Ticket
+from holdfast.kit import Kit
+from holdfast.policy import Policy
+from holdfast.retry import LONGEST
+from holdfast.runs import Run
+from holdfast.tools import Pass, Refusal, Tool
+from holdfast.tracker import ExecutionStatus
+from holdfast.waiting import Wait
+
+STEPS_IN = (CircuitOpen, RateLimited, ConcurrencyFull)  # refusals for which a fallback may step in
+NOTE = "holdfast: "
+
+
+class Made(NamedTuple):
+    """A first attempt that was made, and failed, before there was an execution: the quick path's."""
+
+    error: BaseException
+    passed: Pass
+    begun: float
+
+
+class Execution:
+    """One call of a tool; *single* allows one attempt only, *threaded* says that attempts are made in a thread."""
+
+    __slots__ = (
+        "attempts", "call_id", "deadline", "fallback", "fell_back", "left", "made", "policy", "run", "threaded", "tool",
+        "value", "waited", "yielded", "_args", "_cached", "_call", "_category", "_counted", "_delay", "_denied",
+        "_error", "_flight", "_fn", "_kit", "_kwargs", "_over", "_single", "_spent", "_why",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        kit: Kit,
+        tool: Tool,
+        policy: Policy,
+        run: Run | None,
+        fn: Callable[..., Any] | None = None,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        single: bool = False,
+    ) -> None:
+        self.tool = tool
+        self.policy = policy
+        self.run = run
+        self.call_id = next(kit.call_ids)
+        self.deadline = math.inf if policy.deadline is None else kit.clock.monotonic() + policy.deadline
+        self.value: Any = None
+        self.fallback: str | None = None  # the tool to call instead
+        self.fell_back = False  # `value` is the fixed answer for when the tool has none
+        self.attempts = 0
+        self.waited = 0.0
+        self.yielded = False  # a stream has given its first item: it is never begun again
+        self.threaded = False
+        self.left = False  # the consumer of a stream went away by itself
+        self.made: Made | None = None
+        self._kit = kit
+        self._fn = fn
+        self._args = args
+        self._kwargs = kwargs or {}
+        self._single = single
+        self._call: bytes | None = None
+        self._flight: Flight | None = None
+        self._spent = 0.0  # seconds inside the tool
+        self._delay = 0.0
+        self._cached = self._counted = self._over = False
+        self._denied: Denied | None = None
+        self._error: BaseException | None = None
+        self._category: ErrorCategory | None = None
+        self._why = ""
+
+    def lookup(self) -> Iterator[Wait]:
+        """Answer from the cache if possible, else count the call with the run; yields what to wait for meanwhile."""
+        self.tool.use(self.policy)
+        if self.policy.cache is not None and self.made is None:
+            yield from self._ask_cache()
+        if self.run is not None and not self._over:
+            wants_sign = self.policy.loop is not None
+            call = (self.tool.name, sign) if wants_sign and (sign := self.sign()) is not None else None
+            try:
+                self.run.admit(self.tool.name, call, self.policy)
+            except Denied as denied:
+                self._denied = denied
+                raise
+            self._counted = True
+
+    def __iter__(self) -> Iterator[Attempt]:
+        while not self._over:
+            yield Attempt(self)
+
+    def sign(self) -> bytes | None:
+        """The canonical arguments, worked out when first needed."""
+        if self._call is None:
+            self._call = canonical(self._fn, self._args, self._kwargs)
+        return self._call
+
+    def __enter__(self) -> Execution:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        self._error = None  # its traceback leads here
+        self._end_flight(error)
+        if error is not None and error is self._denied:
+            self._report_denied(self._denied)
+        else:
+            self._report_end(error)
+        return error is not None and self._falls_back(error)
+
+    # -- the cache -----------------------------------------------------------------------------------------------------
+
+    def _ask_cache(self) -> Iterator[Wait]:
+        cache, key, clock = self.tool.cache, self.sign(), self._kit.clock
+        while cache is not None and key is not None:
+            answer = cache.ask(key, clock.monotonic())
+            if isinstance(answer, Hit):
+                return self._answer(answer.value)
+            flight, leads = answer
+            if leads:
+                self._flight = flight
+                return None
+            yield Wait(self.deadline, flight.follow())
+            if flight.error is not None:
+                self._cached = True
+                self._denied = flight.error if isinstance(flight.error, Denied) else None
+                self._category = classify(flight.error)
+                raise flight.error
+            if flight.landed:
+                return self._answer(flight.value)
+            if clock.monotonic() >= self.deadline:
+                raise self._too_late()
+        return None
+
+    def _answer(self, value: object) -> None:
+        self.value = value
+        self._cached = self._over = True
+
+    def _end_flight(self, error: BaseException | None) -> None:
+        cache, flight, key = self.tool.cache, self._flight, self._call
+        if flight is None or key is None:
+            return
+        if error is None and cache is not None and self.policy.cache is not None:
+            cache.land(key, flight, self.value, self._kit.clock.monotonic() + self.policy.cache.ttl)
+        elif cache is not None:
+            cache.crash(key, flight, error if isinstance(error, Exception) else None)
+        else:  # a reload took the cache away meanwhile
+            flight.end()
+
+    # -- what comes after an attempt -----------------------------------------------------------------------------------
+
+    def _again(self, category: ErrorCategory, error: BaseException, pause: float | None, now: float) -> bool:
+        """Whether to try once more, and after which delay; `_why` says why not."""
+        retry = self.policy.retry
+        if self._single:
+            self._why = ""
+        elif retry is None:
+            self._why = "not repeated: neither read-only nor idempotent" if category.retryable else ""
+        elif self.yielded:
+            self._why = "not repeated: the stream had begun"
+        elif not category.retryable or not isinstance(error, Exception):
+            self._why = f"not repeated: {category.label}"
+        elif self.attempts >= retry.attempts:
+            self._why = ""
+        else:
+            self._delay = pause if pause is not None else retry.delay(self.attempts, random.random)
+            if now + self._delay >= self.deadline:
+                self._why = "not repeated: the deadline is too near"
+            elif self._delay > LONGEST and self.deadline == math.inf:
+                self._why = f"not repeated: the tool asks to wait {self._delay:g} s"
+            elif not self.tool.may_retry(retry.budget):
+                self._why = "not repeated: the tool's retry budget is used up"
+            else:
+                self._error = error
+                return True
+        return False
+
+    def _falls_back(self, error: BaseException) -> bool:
+        """Whether somebody else answers instead; the statistics keep the original outcome."""
+        fallback = self.policy.fallback
+        if fallback is None or self.yielded or self._single or not isinstance(error, Exception):
+            return False
+        if error is self._denied:
+            if not isinstance(error, STEPS_IN):
+                return False
+        elif self._category is None or not self._category.retryable:
+            return False
+        if fallback.tool is None:
+            self.value = fallback.value
+            self.fell_back = True
+        elif fallback.tool in self._kit.bound:
+            self.fallback = fallback.tool
+        else:
+            error.add_note(f"{NOTE}the fallback {fallback.tool!r} is not a tool that was decorated here")
+            return False
+        return True
+
+    # -- telling -------------------------------------------------------------------------------------------------------
+
+    def _report_denied(self, denied: Denied) -> None:
+        if self._counted and self.run is not None:
+            self.run.forget(self.tool.name)
+        self._kit.tracker.denied(self.tool.name)
+        wait = denied.retry_after
+        self._emit(
+            events.TOOL_DENIED,
+            kind=type(denied).__name__,
+            reason=denied.reason,
+            retry_after_ms=None if wait is None else math.ceil(wait * 1000),
+        )
+
+    def _report_end(self, error: BaseException | None) -> None:
+        category = self._category
+        if (error is None and category is None) or self.left:
+            status = ExecutionStatus.SUCCESS
+        elif category is None or category is ErrorCategory.CANCELLED:
+            status = ExecutionStatus.CANCELLED
+        else:
+            status = ExecutionStatus.TIMED_OUT if category is ErrorCategory.TIMEOUT else ExecutionStatus.FAILED
+            if isinstance(error, Exception) and not self._cached:
+                self._annotate(error)
+        if self._counted and self.run is not None and status is not ExecutionStatus.CANCELLED:
+            call = (self.tool.name, self._call) if self._call is not None else None
+            self.run.settle(call, failed=status is not ExecutionStatus.SUCCESS)
+        self._kit.tracker.record(
+            self.tool.name, status, self._spent, self._cached, attempts=max(1, self.attempts), category=category
+        )
+        self._emit(
+            events.TOOL_ENDED,
+            status=str(status),
+            duration_ms=round(self._spent * 1000),
+            waited_ms=round(self.waited * 1000),
+            attempts=self.attempts,
+            cached=self._cached,
+            category=None if category is None else str(category),
+            error=None if error is None else f"{type(error).__name__}: {error}",
+        )
+
+    def _annotate(self, error: Exception) -> None:
+        """Note on the tool's own error what was tried; an error object that comes again keeps only the last note."""
+        tries = f"{self.attempts} attempt{'s' if self.attempts != 1 else ''}"
+        waits = f", {self.waited:.2g} s of waiting" if self.waited else ""
+        why = f", {self._why}" if self._why else ""
+        notes = getattr(error, "__notes__", None)
+        if isinstance(notes, list):
+            notes[:] = [note for note in notes if not str(note).startswith(NOTE)]
+        error.add_note(f"{NOTE}{self.tool.name}: {tries}{waits}{why}")
+
+    def _too_late(self) -> ToolTimeout:
+        self._category = ErrorCategory.TIMEOUT
+        return ToolTimeout(self.tool.name, self.policy.deadline or 0.0)
+
+    def _emit(self, type: str, **payload: object) -> None:
+        run = self.run.id if self.run is not None else None
+        self._kit.bus.emit(type, self.tool.name, run, call_id=self.call_id, **payload)
+
+
+class Attempt:
+    """One try of a call."""
+
+    __slots__ = ("begun", "_execution", "_pass", "_pause", "_ticket", "_told")
+
+    def __init__(self, execution: Execution) -> None:
+        self._execution = execution
+        self._ticket: Ticket | None = None
+        self._pass: Pass | None = None
+        self._told: ErrorCategory | None = None
+        self._pause: float | None = None
+        self.begun = 0.0
+
+    def fail(self, category: ErrorCategory, retry_after: float | None = None) -> None:
+        """Count the attempt as failed although it raises nothing: the tool's answer says so."""
+        self._told = ErrorCategory(category)
+        self._pause = retry_after
+
+    def waits(self) -> Iterator[Wait]:
+        """What to wait for before the tool may be called; raises if it may not."""
+        made = self._execution.made
+        if made is None:
+            return self._waits()
+        self._execution.made = None
+        self._execution.attempts += 1
+        self._pass = made.passed
+        self.begun = made.begun
+        raise made.error
+
+    def _waits(self) -> Iterator[Wait]:
+        execution = self._execution
+        clock, policy, tool = execution._kit.clock, execution.policy, execution.tool
+        asked = now = clock.monotonic()
+        if execution._delay:
+            yield Wait(now + execution._delay)
+            now = clock.monotonic()
+        until = min(now + policy.max_wait, execution.deadline)
+        while True:
+            if now >= execution.deadline:
+                raise execution._error or execution._too_late()
+            if execution.threaded and execution._kit.workers.full:
+                raise self._refuse(Refusal(ConcurrencyFull, math.inf), "too many timed-out calls still run in threads")
+            if self._ticket is not None:
+                self._ticket.signal.rearm()
+            answer = tool.admit(now, policy, self._ticket, until - now)
+            if isinstance(answer, Pass):
+                break
+            if answer.ticket is None:
+                raise self._refuse(answer)
+            self._ticket = answer.ticket
+            if answer.wait == math.inf:
+                yield Wait(until, self._ticket.signal)
+            else:
+                yield Wait(now + answer.wait)
+            now = clock.monotonic()
+        self._begin(answer, now)
+        execution.waited += now - asked
+
+    def rest(self, seconds: float) -> None:
+        """The consumer of a stream took *seconds*: they are not the tool's."""
+        self.begun += seconds
+        if self._execution.deadline < math.inf:
+            self._execution.deadline += seconds
+
+    def __enter__(self) -> Attempt:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        execution, passed = self._execution, self._pass
+        if self._ticket is not None:
+            execution.tool.give_up(self._ticket)
+        execution._over = True
+        if passed is None:  # refused, or cancelled in line
+            if error is not None and execution._category is None and not isinstance(error, Denied):
+                execution._category = classify(error)
+            return False
+        now = execution._kit.clock.monotonic()
+        execution._spent += now - self.begun
+        category = self._verdict(error)
+        execution._category = category if not isinstance(error, Denied) else error.category
+        pause = self._pause
+        if pause is None and category is not None and category.retryable and error is not None:
+            pause = retry_after(error, now=execution._kit.clock.time())
+        distinct = execution.policy.breaker is not None and execution.policy.breaker.distinct_arguments
+        sign = execution.sign() if category is not None and distinct else None
+        execution.tool.settle(now, passed, self.begun, category, pause=pause, sign=sign)
+        if category is None or error is None or category is ErrorCategory.CANCELLED:
+            return False
+        again = execution._again(category, error, pause, now)
+        execution._over = not again
+        execution._emit(
+            events.TOOL_ATTEMPT_FAILED,
+            attempt=execution.attempts,
+            category=str(category),
+            error=f"{type(error).__name__}: {error}",
+            retry_in_ms=round(execution._delay * 1000) if again else None,
+        )
+        return again
+
+    def _begin(self, passed: Pass, now: float) -> None:
+        execution = self._execution
+        self._ticket = None
+        self._pass = passed
+        self.begun = now
+        execution.attempts += 1
+        execution._delay = 0.0
+        if execution.attempts == 1:
+            execution._emit(events.TOOL_STARTED)
+
+    def limit(self, now: float) -> float | None:
+        """How many seconds the tool may take from *now* to its answer, or to a stream's next item."""
+        timeout, left = self._execution.policy.timeout, self._execution.deadline - now
+        if left == math.inf:
+            return timeout
+        return left if timeout is None else min(timeout, left)
+
+    def _refuse(self, refusal: Refusal, reason: str | None = None) -> BaseException:
+        """The refusal to raise; if the tool has failed before in this call, that failure instead."""
+        execution = self._execution
+        if execution._error is not None:
+            execution._why = f"not repeated: {reason or refusal.kind.reason}"
+            return execution._error
+        wait = refusal.wait if refusal.wait < math.inf else None
+        execution._denied = refusal.kind(execution.tool.name, reason, wait)
+        return execution._denied
+
+    def _verdict(self, error: BaseException | None) -> ErrorCategory | None:
+        """What the attempt says about the tool: None is a success, cancelled nothing at all."""
+        if error is None:
+            return self._told
+        if self._execution.left:
+            return None
+        if isinstance(error, Denied | KeyboardInterrupt | SystemExit | GeneratorExit):
+            return ErrorCategory.CANCELLED
+        return classify(error)

@@ -1,0 +1,73 @@
+"""Guards around a block of code that is no function: one attempt, as a `with` or an `async with`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from types import TracebackType
+
+from holdfast.calls import limiting
+from holdfast.execution import Attempt, Execution
+from holdfast.kit import Kit
+from holdfast.tools import Tool
+from holdfast.waiting import apause, pause
+
+
+class Guard:
+    """A guarded block, entered once. It gives the attempt, whose `fail` counts an answer that is an error in disguise.
+
+    There is no retry, cache or fallback, and a plain block cannot be interrupted: time limits hold in `async with`.
+    """
+
+    def __init__(self, kit: Kit, tool: Tool, policy: Mapping[str, object]) -> None:
+        self._kit = kit
+        self._tool = tool
+        self._policy = tool.override(policy)
+        self._plain: AbstractContextManager[Attempt] | None = None
+        self._async: AbstractAsyncContextManager[Attempt] | None = None
+
+    def __enter__(self) -> Attempt:
+        self._plain = self._block()
+        return self._plain.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._plain is not None:
+            self._plain.__exit__(kind, error, traceback)
+
+    async def __aenter__(self) -> Attempt:
+        self._async = self._ablock()
+        return await self._async.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._async is not None:
+            await self._async.__aexit__(kind, error, traceback)
+
+    @contextmanager
+    def _block(self) -> Iterator[Attempt]:
+        with self._execution() as execution:
+            for wait in execution.lookup():
+                pause(self._kit.clock, wait)
+            for attempt in execution:
+                with attempt:
+                    for wait in attempt.waits():
+                        pause(self._kit.clock, wait)
+                    yield attempt
+
+    @asynccontextmanager
+    async def _ablock(self) -> AsyncIterator[Attempt]:
+        with self._execution() as execution:
+            for wait in execution.lookup():
+                await apause(self._kit.clock, wait)
+            for attempt in execution:
+                with attempt:
+                    for wait in attempt.waits():
+                        await apause(self._kit.clock, wait)
+                    with limiting(self._kit, self._tool, attempt):
+                        yield attempt
+
+    def _execution(self) -> Execution:
+        return Execution(self._kit, self._tool, self._policy, self._kit.running(), single=True)

@@ -1,0 +1,50 @@
+"""What all tools of a Holdfast share."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+
+from holdfast.breaker import CircuitBreaker
+from holdfast.bus import Bus
+from holdfast.clock import Clock
+from holdfast.guards.circuit import BreakerConfig, Circuit, CircuitState
+from holdfast.policy import PolicyBook
+from holdfast.runs import Run, current_run
+from holdfast.threads import Workers
+from holdfast.tracker import ExecutionTracker
+
+
+class Kit:
+    """Clock, policies, bus, circuits, statistics, threads and runs; made once, handed around."""
+
+    def __init__(
+        self, *, book: PolicyBook, clock: Clock, bus: Bus, breaker: CircuitBreaker, tracker: ExecutionTracker
+    ) -> None:
+        self.book = book
+        self.clock = clock
+        self.bus = bus
+        self.breaker = breaker
+        self.tracker = tracker
+        self.workers = Workers()
+        self.runs: list[Run] = []  # those open now; while there are none, nobody needs to ask for the current one
+        self.bound: dict[str, object] = {}  # the decorated functions by tool, for `calls` to find a fallback
+        self.call_ids = itertools.count(1)
+        self.refresh: Callable[[float], object] = lambda now: None  # takes up a changed policy file
+        # Stands where a tool has no breaker: it passes everything and remembers nothing.
+        self.no_circuit = Circuit(BreakerConfig(), itertools.count(), 0, random.random)
+        self.no_circuit.force(CircuitState.CLOSED)
+
+    def running(self) -> Run | None:
+        """The run that the caller is in, if it is one of ours."""
+        run = current_run.get() if self.runs else None
+        return run if run is not None and run.runs is self.runs else None
+
+    def after_fork(self) -> None:
+        """In a forked child: threads and locks are the parent's."""
+        self.book.after_fork()
+        self.bus.after_fork()
+        self.breaker.after_fork()
+        self.tracker.after_fork()
+        self.workers.after_fork()

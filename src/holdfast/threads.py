@@ -1,0 +1,122 @@
+"""Threads for plain functions that have a time limit, or that are called from a coroutine.
+
+A thread cannot be stopped from outside. A function that takes too long is abandoned: its caller goes on, its thread
+ends when the function does. The number of abandoned threads is bounded; all are daemons, so none keeps a process alive.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import os
+import queue
+import threading
+from collections.abc import Callable
+
+from holdfast.guards.line import Signal
+
+LINGER = 1.0  # seconds that an idle thread waits for the next job
+MOST_ABANDONED = 64
+
+
+class Job:
+    """One function to be run in a thread, in a copy of the caller's context; *signal* fires when it has ended."""
+
+    __slots__ = ("signal", "_abandoned", "_context", "_error", "_fn", "_lock", "_result", "_workers")
+
+    def __init__(self, workers: Workers, fn: Callable[[], object]) -> None:
+        self.signal = Signal()
+        self._workers = workers
+        self._context = contextvars.copy_context()
+        self._fn = fn
+        self._lock = threading.Lock()
+        self._abandoned = False
+        self._result: object = None
+        self._error: BaseException | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._workers.start(self)
+
+    def result(self) -> object:
+        """What the function returned, or the error it raised."""
+        if self._error is not None:
+            try:
+                raise self._error
+            finally:
+                self._error = None  # the traceback leads to this frame, and from here to the error
+        return self._result
+
+    def abandon(self) -> None:
+        """Give up waiting for it."""
+        with self._lock:
+            if not self.signal.fired and not self._abandoned:
+                self._abandoned = True
+                self._workers._count(1)
+
+    def run(self) -> None:
+        """Run the function; in the worker's thread."""
+        try:
+            self._result = self._context.run(self._fn)
+        except BaseException as error:
+            self._error = error
+        with self._lock:
+            if self._abandoned:
+                self._workers._count(-1)
+            self.signal.fired = True
+        self.signal.fire()
+
+
+class Workers:
+    """Threads that are started when needed and end when idle."""
+
+    def __init__(self, most_abandoned: int = MOST_ABANDONED) -> None:
+        self._most_abandoned = most_abandoned
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        """In a forked child: its parent's threads are not there."""
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._idle: list[queue.SimpleQueue[Job | None]] = []
+        self.abandoned = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether so many calls were abandoned and still run that no other may be started."""
+        return self.abandoned >= self._most_abandoned
+
+    def start(self, job: Job) -> None:
+        """Run *job* in a thread."""
+        with self._lock:
+            inbox = self._idle.pop() if self._idle else None
+        if inbox is not None:
+            inbox.put(job)
+        else:
+            threading.Thread(target=self._serve, args=(job,), name="holdfast-worker", daemon=True).start()
+
+    def close(self) -> None:
+        """Let idle threads end now."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for inbox in idle:
+            inbox.put(None)
+
+    def _serve(self, job: Job | None) -> None:
+        inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        while job is not None:
+            job.run()
+            del job  # an idle thread keeps nobody's result alive
+            with self._lock:
+                self._idle.append(inbox)
+            try:
+                job = inbox.get(timeout=LINGER)
+            except queue.Empty:
+                with self._lock:
+                    if inbox in self._idle:
+                        self._idle.remove(inbox)
+                        return
+                job = inbox.get()  # taken from the idle ones at the last moment: a job is on its way
+
+    def _count(self, by: int) -> None:
+        with self._lock:
+            self.abandoned += by

@@ -1,0 +1,91 @@
+"""All tools of a Holdfast, by name. Decorated tools stay; of the others, the least recently used go."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+
+from holdfast import checks, events
+from holdfast.errors import ConfigError
+from holdfast.kit import Kit
+from holdfast.tools import Tool
+
+
+class Toolbox:
+    """Gives out tools, at most *max_tools* of those that only pass through, and keeps their policies up to date."""
+
+    def __init__(self, kit: Kit, max_tools: int = 10_000) -> None:
+        self.kit = kit
+        self._max_tools = max_tools
+        self._lock = threading.Lock()
+        self._kept: dict[str, Tool] = {}
+        self._passing: OrderedDict[str, Tool] = OrderedDict()
+        kit.refresh = self.refresh
+        kit.bus.on_change = self._replan
+
+    def keep(self, name: str, given: Mapping[str, object]) -> Tool:
+        """The tool of a decorator, with the settings *given* there; a later decorator of the same name wins."""
+        check_name(name)
+        with self._lock:
+            tool = self._kept.get(name) or self._passing.pop(name, None)
+            if tool is None:
+                tool = Tool(self.kit, name, given)
+            else:
+                tool.take_up(given)
+            self._kept[name] = tool
+        return tool
+
+    def tool(self, name: str) -> Tool:
+        """The tool of that name, made if need be."""
+        tool = self._kept.get(name) if isinstance(name, str) else None
+        if tool is not None:
+            return tool
+        check_name(name)
+        with self._lock:
+            tool = self._kept.get(name) or self._passing.get(name)
+            if tool is None:
+                tool = Tool(self.kit, name, None)
+                while len(self._passing) >= self._max_tools:
+                    self._passing.popitem(last=False)
+            if name not in self._kept:
+                self._passing[name] = tool
+                self._passing.move_to_end(name)
+        return tool
+
+    def refresh(self, now: float) -> None:
+        """Take up a changed policy file; a bad one is reported and leaves everything as it is."""
+        book, bus = self.kit.book, self.kit.bus
+        if now < book.next_check:
+            return
+        tools = self._all()
+        reload = book.refresh(now, known=((tool.name, tool.given) for tool in tools))
+        if reload is None:
+            return
+        if reload.error is not None:
+            bus.emit(events.POLICY_REJECTED, file=reload.path, error=str(reload.error))
+            return
+        for tool in tools:
+            tool.reload()
+        bus.emit(events.POLICY_RELOADED, file=reload.path)
+
+    def after_fork(self) -> None:
+        """In a forked child: threads, locks and calls in flight are the parent's."""
+        self._lock = threading.Lock()
+        self.kit.after_fork()
+        for tool in self._all():
+            tool.after_fork()
+
+    def _all(self) -> list[Tool]:
+        with self._lock:
+            return [*self._kept.values(), *self._passing.values()]
+
+    def _replan(self) -> None:
+        for tool in self._all():
+            tool.replan()
+
+
+def check_name(name: object) -> None:
+    """A tool's name is 1 to 200 printable characters."""
+    if not isinstance(name, str) or not 1 <= len(name) <= 200 or not name.isprintable():
+        raise ConfigError(f"the tool name {checks.shown(name)} must be 1 to 200 printable characters")

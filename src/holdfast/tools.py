@@ -1,0 +1,393 @@
+"""One set of guards a tool, made on first use: circuit, bucket, slots, line, statistics and cache behind two verbs.
+
+`admit` reserves with all of them or none, in the fixed order circuit, rate, concurrency; `settle` tells all of them.
+While no guard has anything to say there is a `Plan`, by which a call passes without asking (see `calls`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from holdfast.cache import Cache
+from holdfast.canonical import canonical
+from holdfast.category import ErrorCategory
+from holdfast.deadlines import Wheel
+from holdfast.errors import CircuitOpen, ConcurrencyFull, Denied, RateLimited
+from holdfast.guards.circuit import Circuit, Grant, until
+from holdfast.guards.concurrency import Slots
+from holdfast.guards.line import Line, Ticket
+from holdfast.guards.rate import UNDIVIDED, Bucket
+from holdfast.kit import Kit
+from holdfast.policy import Policy
+from holdfast.retry import RetryBudget
+from holdfast.tracker import DRAIN_AT, ExecutionStatus
+
+OVERLOADED = frozenset({ErrorCategory.TIMEOUT, ErrorCategory.RATE_LIMIT, ErrorCategory.SERVICE_UNAVAILABLE})
+MOST_OVERRIDES = 64  # policies of single calls that a tool remembers having merged
+
+
+class Pass(NamedTuple):
+    """A yes: what was reserved, and from whom; a reload may have put others in their place when it is settled."""
+
+    circuit: Circuit
+    grant: Grant
+    slots: Slots | None
+
+
+# How the quick path goes, valid as long as the tool has this very plan: the circuit's generation; the gate, None where
+# there is neither rate nor concurrency to ask; the time limit; the seconds from which a call is slow and the time at
+# which something is due, both of which make it tell more than its duration; and where to note that.
+# A bare tuple, because it is unpacked at each call.
+Plan = tuple[int, Callable[[float], Slots | bool] | None, float | None, float, float, list[float]]
+
+
+class Refusal(NamedTuple):
+    """A no: whose, how long until it is worth asking again, and the place in line if the caller waits."""
+
+    kind: type[Denied]
+    wait: float
+    ticket: Ticket | None = None
+
+
+class Tool:
+    """The guards and the memory of one tool."""
+
+    __slots__ = (
+        "brisk", "bucket", "cache", "circuit", "given", "limit", "line", "name", "plan", "plan_untimed", "policy",
+        "retries", "slots", "stats", "_applied", "_cost", "_due", "_former", "_kit", "_lock", "_noted", "_overrides",
+        "_planning", "_wheel",
+    )  # fmt: skip
+
+    def __init__(self, kit: Kit, name: str, given: Mapping[str, object] | None) -> None:
+        self.name = name
+        self.given = given
+        self.line = Line()
+        self.retries = RetryBudget()
+        self.bucket: Bucket | None = None
+        self.slots: Slots | None = None
+        self.cache: Cache | None = None
+        self.policy = kit.book.resolve(name, given)
+        self.circuit = kit.no_circuit
+        self.stats = kit.tracker.of(name)
+        self.plan: Plan | None = None
+        self.plan_untimed: Plan | None = None  # the same, unless there is a time limit, which takes a thread
+        self.brisk = False  # an open circuit may refuse at once: nobody else has a say in it
+        self.limit: float | None = None
+        self._applied: Policy | None = None
+        self._kit = kit
+        self._cost = 1.0
+        self._due = 0.0
+        self._former = self.stats
+        self._lock = threading.Lock()
+        self._noted = 0
+        self._overrides: dict[bytes, Policy] = {}
+        self._planning = threading.Lock()
+        self._wheel: Wheel | None = None
+        self.stats.on_detach = self.replan
+        self.use(self.policy)
+
+    # -- asked and told ------------------------------------------------------------------------------------------------
+
+    def turn_away(self, now: float) -> CircuitOpen:
+        """Refuse a call because the circuit is shut; for the quick path."""
+        circuit = self.circuit
+        circuit.turned_away.append(now)
+        denials = self.stats.denials
+        denials.append(None)
+        if len(denials) >= DRAIN_AT:
+            self.drain(now)
+        wait = until(now, circuit.shut_until)
+        return CircuitOpen(self.name, None, wait if wait < math.inf else None)
+
+    def admit(self, now: float, policy: Policy, ticket: Ticket | None, patience: float) -> Pass | Refusal:
+        """Reserve an attempt with every guard, or with none.
+
+        A caller that can wait *patience* seconds gets a place in line, unless the wait is known to be longer.
+        """
+        circuit = self._circuit(policy)
+        if circuit is not self.circuit:
+            self._attach(circuit)
+        if self.stats.detached:
+            self.tidy(now)
+        generation = circuit.generation
+        grant: Grant | float = Grant(generation) if circuit.calm else circuit.admit(now)
+        self._kit.breaker.tell(self.name, circuit)
+        if not isinstance(grant, Grant):
+            return Refusal(CircuitOpen, grant)
+        with self._lock:
+            if ticket is None and self.line.heap and patience > 0:
+                ticket = self.line.join(now, policy.priority.rank)
+            refusal = self._reserve(now, policy, ticket)
+            if refusal is None:
+                if ticket is not None:
+                    self.line.leave(ticket)
+            elif patience > 0 and (refusal.wait <= patience or refusal.wait == math.inf):
+                if ticket is None:
+                    ticket = self.line.join(now, policy.priority.rank)
+                refusal = refusal._replace(ticket=ticket)
+            slots = self.slots
+        if refusal is None:
+            self.wake()
+            return Pass(circuit, grant, slots)
+        circuit.release(grant)
+        return refusal
+
+    def settle(
+        self,
+        now: float,
+        passed: Pass,
+        begun: float,
+        category: ErrorCategory | None,
+        *,
+        pause: float | None = None,
+        sign: bytes | None = None,
+    ) -> None:
+        """Tell every guard how an attempt went; *category* None is a success, cancelled says nothing about the tool.
+
+        *pause* is how long the tool asked to be left alone, *sign* tells failures apart by their arguments.
+        """
+        neutral = category is ErrorCategory.CANCELLED
+        if neutral:
+            passed.circuit.release(passed.grant)
+        else:
+            passed.circuit.settle(passed.grant, now, category, duration=now - begun, sign=sign)
+            self._kit.breaker.tell(self.name, passed.circuit)
+        if self.bucket is None and passed.slots is None:
+            return
+        with self._lock:
+            bucket = self.bucket
+            if bucket is not None and bucket.config.adaptive:
+                if category is None:
+                    bucket.succeeded(now)
+                elif category is ErrorCategory.RATE_LIMIT:
+                    bucket.limited(now, pause, begun)
+            if passed.slots is not None:
+                passed.slots.settle(None if neutral else now - begun, overloaded=category in OVERLOADED)
+        self.wake()
+
+    def succeeded(self, now: float, duration: float, generation: int) -> None:
+        """Settle a success of the quick path that is more than a duration: slow, due, or the circuit has changed."""
+        self.tidy(now)
+        self.circuit.settle(Grant(generation), now, None, duration=duration)
+        self._kit.breaker.tell(self.name, self.circuit)
+        self._kit.tracker.record(self.name, ExecutionStatus.SUCCESS, duration)
+
+    def leave(self, now: float, duration: float, slots: Slots | bool) -> None:
+        """Give back after a success what the gate took; for the quick path."""
+        bucket = self.bucket
+        if bucket is not None and bucket.learnt is not None:
+            with self._lock:
+                bucket.succeeded(now)
+        if not isinstance(slots, bool):
+            self._give(slots, duration)
+        if self.line.heap:
+            self.wake()
+
+    def give_up(self, ticket: Ticket) -> None:
+        """Leave the line without having been let in."""
+        with self._lock:
+            self.line.leave(ticket)
+        self.wake()
+
+    def wake(self) -> None:
+        """Let the head of the line ask again."""
+        if self.line.heap:
+            with self._lock:
+                head = self.line.head()
+            if head is not None:
+                head.signal.fire()
+
+    def may_retry(self, share: float) -> bool:
+        """Whether the tool as a whole can bear one more retry."""
+        calls = self.stats.calls()
+        with self._lock:
+            return self.retries.take(share, calls)
+
+    # -- settings ------------------------------------------------------------------------------------------------------
+
+    def override(self, call: Mapping[str, object] | None) -> Policy:
+        """The policy for one call that brings settings of its own."""
+        if not call:
+            return self.policy
+        key = canonical(None, (), call)
+        policy = self._overrides.get(key) if key is not None else None
+        if policy is None:
+            policy = self._kit.book.resolve(self.name, self.given, call)
+            if key is not None:
+                if len(self._overrides) >= MOST_OVERRIDES:
+                    self._overrides.clear()
+                self._overrides[key] = policy
+        return policy
+
+    def use(self, policy: Policy) -> None:
+        """Put the guards under *policy*; they keep their state."""
+        if policy is self._applied:
+            return
+        now = self._kit.clock.monotonic()
+        circuit = self._circuit(policy)
+        with self._lock:
+            self._use_rate(policy, now)
+            if policy.concurrency is None:
+                self.slots = None
+            elif self.slots is None:
+                self.slots = Slots(policy.concurrency)
+            else:
+                self.slots.configure(policy.concurrency)
+            if policy.cache is None:
+                self.cache = None
+            elif self.cache is None or self.cache.max_entries != policy.cache.max_entries:
+                self.cache = Cache(policy.cache.max_entries)
+            self._cost = policy.priority.cost
+            self._applied = policy
+        self._attach(circuit)
+        self.wake()
+
+    def replan(self) -> None:
+        """Work out anew how the quick path goes, if it is open; called whenever something it rests on has changed."""
+        with self._planning:
+            policy, circuit, breaker = self.policy, self.circuit, self.policy.breaker
+            generation = circuit.generation
+            limits = [seconds for seconds in (policy.timeout, policy.deadline) if seconds is not None]
+            self.limit = min(limits) if limits else None
+            plain = self._applied is policy and policy.cache is None and not self._kit.bus.sinks
+            self.brisk = plain and policy.fallback is None
+            plan = None
+            if plain and circuit.calm and not self.stats.detached:
+                gate = self._gate() if self.bucket is not None or self.slots is not None else None
+                slow = breaker.slow_call if breaker is not None and breaker.slow_call is not None else math.inf
+                plan = (generation, gate, self.limit, slow, self._due, self.stats.pending)
+            self.plan = plan
+            self.plan_untimed = plan if self.limit is None else None
+
+    def take_up(self, given: Mapping[str, object]) -> None:
+        """Be decorated anew, with other settings."""
+        policy = self._kit.book.resolve(self.name, given)
+        self.given = given
+        self._overrides.clear()
+        self.policy = policy
+        self.use(policy)
+
+    def reload(self) -> None:
+        """Take up changed policies."""
+        self._overrides.clear()
+        self.policy = self._kit.book.resolve(self.name, self.given)
+        self.use(self.policy)
+
+    def drain(self, now: float) -> None:
+        """File what the quick path only noted."""
+        stats = self.stats
+        stats.drain()
+        if self.circuit.window is not None:
+            with self._lock:
+                fresh, self._noted = stats.noted - self._noted, stats.noted
+            if fresh > 0:
+                self.circuit.succeeded_many(min(now, self._due) if self._due else now, fresh)
+
+    def tidy(self, now: float) -> None:
+        """Look after what time and others have changed."""
+        self.drain(now)
+        self._former.drain()
+        if self.stats.detached:
+            with self._lock:
+                self._former, self.stats = self.stats, self._kit.tracker.of(self.name)
+                self._noted = 0
+            self.stats.on_detach = self.replan
+        self._kit.refresh(now)
+        window = self.circuit.window
+        self._due = min(self._kit.book.next_check, now + window.width if window is not None else math.inf)
+        self.replan()
+
+    def wheel(self, loop: asyncio.AbstractEventLoop, seconds: float) -> Wheel:
+        """The timer that all calls of *loop* with this limit share."""
+        wheel = self._wheel
+        if wheel is None or wheel.loop is not loop or wheel.seconds != seconds:
+            wheel = self._wheel = Wheel(loop, self._kit.clock, seconds)
+        return wheel
+
+    def after_fork(self) -> None:
+        """In a forked child: the calls of the parent's other threads are not here."""
+        self._lock = threading.Lock()
+        self._planning = threading.Lock()
+        self.line = Line()
+        if self.slots is not None:
+            self.slots = Slots(self.slots.config)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _attach(self, circuit: Circuit) -> None:
+        """Rest on *circuit*, and hear when it changes its mind."""
+        self.circuit = circuit
+        if circuit is not self._kit.no_circuit:
+            circuit.on_mark = self.replan
+        self.replan()
+
+    def _gate(self) -> Callable[[float], Slots | bool]:
+        """Takes a slot and a token if both are there and nobody waits; answers with the slots it took of."""
+        heap, slots, bucket, cost, lock = self.line.heap, self.slots, self.bucket, self._cost, self._lock
+        pop = slots.free.pop if slots is not None else None
+        take = bucket.take if bucket is not None else None
+
+        def gate(now: float) -> Slots | bool:
+            if heap:
+                return False
+            if pop is not None:
+                try:
+                    pop()
+                except IndexError:
+                    return False
+            if take is not None:
+                if UNDIVIDED:
+                    taken = take(now, cost)
+                else:
+                    with lock:
+                        taken = take(now, cost)
+                if not taken:
+                    if slots is not None:
+                        self._give(slots)
+                    return False
+            return slots if slots is not None else True
+
+        return gate
+
+    def _give(self, slots: Slots, duration: float | None = None) -> None:
+        if slots.plain:
+            slots.free.append(None)
+        else:
+            with self._lock:
+                slots.settle(duration)
+
+    def _circuit(self, policy: Policy) -> Circuit:
+        """The circuit under *policy*; another one if the breaker had to forget the one of before."""
+        if policy.breaker is None:
+            return self._kit.no_circuit
+        circuit = self.circuit
+        if circuit is self._kit.no_circuit or circuit.evicted or circuit.config is not policy.breaker:
+            return self._kit.breaker.circuit(self.name, policy.breaker)
+        return circuit
+
+    def _reserve(self, now: float, policy: Policy, ticket: Ticket | None) -> Refusal | None:
+        """Ask rate, then concurrency; under the lock. Who is not at the head of the line waits for its turn."""
+        cost = policy.priority.cost
+        if self.line.heap and self.line.head() is not ticket:
+            if self.bucket is None:
+                return Refusal(ConcurrencyFull, math.inf)
+            return Refusal(RateLimited, math.inf)
+        if self.bucket is not None and (wait := self.bucket.admit(now, cost)):
+            return Refusal(RateLimited, wait)
+        if self.slots is not None and not self.slots.take():
+            if self.bucket is not None:
+                self.bucket.refund(cost, now)
+            return Refusal(ConcurrencyFull, math.inf)
+        return None
+
+    def _use_rate(self, policy: Policy, now: float) -> None:
+        if policy.rate is None:
+            self.bucket = None
+        elif self.bucket is None:
+            self.bucket = Bucket(policy.rate)
+        else:
+            self.bucket.configure(policy.rate, now)
