@@ -1,0 +1,128 @@
+"""`ToolResilience`: admission, fault isolation and accounting in one place, for those who bring their own loop."""
+
+from __future__ import annotations
+
+import functools
+import math
+from enum import StrEnum
+
+from holdfast import checks
+from holdfast.breaker import BreakerSnapshot, CircuitBreaker
+from holdfast.category import ErrorCategory, retry_after
+from holdfast.clock import Clock, SystemClock
+from holdfast.errors import RateLimited
+from holdfast.guards.rate import Priority
+from holdfast.limiters import AdaptiveRateLimiter, RateLimiter
+from holdfast.permit import Permit
+
+
+class CallOutcome(StrEnum):
+    """How a call went, for those who keep no permit."""
+
+    SUCCESS = "success"
+    INVALID_ARGUMENT = "invalid_argument"
+    EXECUTION_ERROR = "execution_error"
+    TIMED_OUT = "timed_out"
+    RATE_LIMITED = "rate_limited"
+    CANCELLED = "cancelled"
+
+
+_CATEGORIES = {
+    CallOutcome.INVALID_ARGUMENT: ErrorCategory.INVALID_PARAMETERS,
+    CallOutcome.EXECUTION_ERROR: ErrorCategory.EXECUTION_ERROR,
+    CallOutcome.TIMED_OUT: ErrorCategory.TIMEOUT,
+    CallOutcome.RATE_LIMITED: ErrorCategory.RATE_LIMIT,
+    CallOutcome.CANCELLED: ErrorCategory.CANCELLED,
+}
+
+
+class ToolResilience:
+    """Asks the circuit first, then the limiter, and reserves with both or with neither.
+
+    *max_wait* is how long `acquire` may wait for the limiter; 0 refuses at once.
+    """
+
+    def __init__(
+        self,
+        limiter: AdaptiveRateLimiter | RateLimiter | None = None,
+        breaker: CircuitBreaker | None = None,
+        *,
+        max_wait: float = 0.0,
+        clock: Clock | None = None,
+    ) -> None:
+        checks.number("max_wait", max_wait, least=0)
+        self._clock = clock if clock is not None else SystemClock()
+        self._limiter = limiter if limiter is not None else AdaptiveRateLimiter(clock=self._clock)
+        self._breaker = breaker if breaker is not None else CircuitBreaker(clock=self._clock)
+        self._adaptive = self._limiter if isinstance(self._limiter, AdaptiveRateLimiter) else None
+        self._max_wait = max_wait
+
+    def acquire(self, tool: str, priority: Priority = Priority.NORMAL) -> Permit:
+        """A permit for one attempt, to be used as a context manager; raises `CircuitOpen` or `RateLimited`."""
+        waited = 0.0
+        while not isinstance(answer := self._try(tool, priority, waited), Permit):
+            self._clock.sleep(answer)
+            waited += answer
+        return answer
+
+    async def aacquire(self, tool: str, priority: Priority = Priority.NORMAL) -> Permit:
+        """As `acquire`, waiting as a task."""
+        waited = 0.0
+        while not isinstance(answer := self._try(tool, priority, waited), Permit):
+            await self._clock.asleep(answer)
+            waited += answer
+        return answer
+
+    def record_success(self, tool: str) -> None:
+        """Tell a success without a permit."""
+        self.record_outcome(tool, CallOutcome.SUCCESS)
+
+    def record_outcome(self, tool: str, outcome: CallOutcome) -> None:
+        """Tell how a call went without a permit."""
+        outcome = CallOutcome(outcome)
+        if outcome is CallOutcome.SUCCESS:
+            self._breaker.record_success(tool)
+        else:
+            self._breaker.record_failure(tool, _CATEGORIES[outcome])
+        if self._adaptive is not None:
+            if outcome is CallOutcome.SUCCESS:
+                self._adaptive.record_success(tool)
+            elif outcome is CallOutcome.RATE_LIMITED:
+                self._adaptive.record_rate_limited(tool)
+
+    def circuit_snapshot(self) -> BreakerSnapshot:
+        """All circuits at one instant."""
+        return self._breaker.snapshot()
+
+    def _try(self, tool: str, priority: Priority, waited: float) -> Permit | float:
+        """A permit, or how long to wait for the limiter; the circuit is asked anew each time."""
+        granted = self._breaker.admit(tool)
+        try:
+            wait = self._limiter.try_acquire(tool, priority)
+        except BaseException:
+            granted.release()
+            raise
+        if not wait:
+            return Permit(self, tool, granted._circuit, granted._grant, self._clock.monotonic())
+        granted.release()
+        if waited + wait > self._max_wait:
+            raise RateLimited(tool, retry_after=wait if math.isfinite(wait) else None)
+        return wait
+
+    def _answer(self, permit: Permit, category: ErrorCategory | None, error: BaseException | None) -> None:
+        self._breaker._answer(permit, category, error)
+        if self._adaptive is not None:
+            if category is None:
+                self._adaptive.record_success(permit.tool)
+            elif category is ErrorCategory.RATE_LIMIT:
+                pause = retry_after(error, now=self._clock.time()) if error is not None else None
+                self._adaptive.record_rate_limited(permit.tool, pause, permit._at)
+
+    def _take_back(self, permit: Permit) -> None:
+        self._breaker._take_back(permit)
+
+
+@functools.cache
+def default_resilience() -> ToolResilience:
+    """The one of this process, made when first asked for."""
+    return ToolResilience()

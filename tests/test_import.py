@@ -1,0 +1,131 @@
+"""`import holdfast` is cheap and leaves the process as it was. What it costs in milliseconds, the benchmarks print."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+# What a program with an event loop and logging has loaded anyway.
+BASELINE = "import asyncio, contextvars, dataclasses, enum, inspect, logging, threading, typing"
+OPTIONAL = ("click", "httpx", "mcp", "opentelemetry", "psycopg", "redis", "rich", "starlette", "textual", "uvicorn")
+# Beyond the baseline: what msgspec brings, what pathlib brings, what we use ourselves.
+STANDARD = {
+    "__future__", "datetime", "decimal", "numbers", "platform", "uuid",
+    "fnmatch", "glob", "grp", "ipaddress", "ntpath", "pathlib", "pwd", "urllib",
+    "bisect", "hashlib", "json", "queue", "random", "tomllib",
+}  # fmt: skip
+FOREIGN = {"holdfast", "msgspec", "typing_extensions"}  # msgspec asks for typing_extensions, where it is installed
+
+PROBE = """
+import atexit, gc, json, locale, os, signal, sys, warnings
+{baseline}
+
+def lowest_free_descriptor():
+    number = os.open(os.devnull, os.O_RDONLY)
+    os.close(number)
+    return number
+
+def state():
+    return {{
+        "at exit": atexit._ncallbacks(),
+        "descriptors": lowest_free_descriptor(),
+        "environment": dict(os.environ),
+        "garbage collector": [gc.isenabled(), *gc.get_threshold()],
+        "hooks": [repr(hook) for hook in (sys.excepthook, threading.excepthook, sys.displayhook, *sys.meta_path)],
+        "locale": locale.setlocale(locale.LC_ALL),
+        "logging": [logging.root.level, repr(logging.root.handlers), repr(logging.getLoggerClass())],
+        "path": sys.path[:],
+        "recursion": sys.getrecursionlimit(),
+        "signals": [repr(signal.getsignal(number)) for number in sorted(signal.valid_signals())],
+        "switch interval": sys.getswitchinterval(),
+        "threads": [thread.name for thread in threading.enumerate()],
+        "trace": [repr(sys.gettrace()), repr(sys.getprofile())],
+        "warnings": repr(warnings.filters),
+    }}
+
+before, loaded = state(), set(sys.modules)
+import {module}
+print(json.dumps({{"before": before, "after": state(), "loaded": sorted(set(sys.modules) - loaded)}}))
+"""
+
+
+@pytest.mark.parametrize("library", OPTIONAL)
+def test_an_optional_library_is_not_loaded(library: str) -> None:
+    assert library not in loaded_by("holdfast")
+
+
+def test_no_other_foreign_library_is_loaded() -> None:
+    foreign = loaded_by("holdfast") - sys.stdlib_module_names
+
+    assert foreign - FOREIGN == set(), "load it where it is used, inside the function"
+
+
+def test_no_costly_part_of_the_standard_library_is_loaded() -> None:
+    standard = {name for name in loaded_by("holdfast") & sys.stdlib_module_names if not name.startswith("_")}
+
+    assert standard - STANDARD == set(), "load it where it is used, or allow it in STANDARD if it is cheap"
+
+
+def test_the_process_is_left_as_it_was() -> None:
+    probe = probed("holdfast")
+
+    assert probe.after == probe.before
+
+
+@pytest.mark.parametrize(
+    ("line", "changed"),
+    [
+        ("import atexit; atexit.register(print)", "at exit"),
+        ("import os; file = os.open(os.devnull, os.O_RDONLY)", "descriptors"),
+        ("import os; os.environ['CARELESS'] = '1'", "environment"),
+        ("import gc; gc.disable()", "garbage collector"),
+        ("import sys; sys.excepthook = print", "hooks"),
+        ("import logging; logging.basicConfig()", "logging"),
+        ("import sys; sys.path.append('.')", "path"),
+        ("import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)", "signals"),
+        ("import sys; sys.setswitchinterval(0.1)", "switch interval"),
+        ("import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()", "threads"),
+        ("import warnings; warnings.simplefilter('ignore')", "warnings"),
+    ],
+)
+def test_the_probe_sees_what_a_careless_module_changes(tmp_path: Path, line: str, changed: str) -> None:
+    (tmp_path / "careless.py").write_text(line)
+
+    probe = probed("careless", folder=tmp_path)
+
+    assert [key for key, value in probe.after.items() if value != probe.before[key]] == [changed]
+
+
+def test_the_probe_sees_what_a_careless_module_loads(tmp_path: Path) -> None:
+    (tmp_path / "careless.py").write_text("def load():\n    import click\nload()")
+
+    probe = probed("careless", folder=tmp_path)
+
+    assert {"careless", "click"} <= set(probe.loaded)
+
+
+class Probe(NamedTuple):
+    """The state of a fresh process around an import, and the modules that it loaded."""
+
+    before: dict[str, object]
+    after: dict[str, object]
+    loaded: list[str]
+
+
+def loaded_by(module: str) -> set[str]:
+    """The top-level modules that *module* loads beyond the baseline."""
+    return {name.partition(".")[0] for name in probed(module).loaded}
+
+
+@cache
+def probed(module: str, *, folder: Path | None = None) -> Probe:
+    code = PROBE.format(baseline=BASELINE, module=module)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return Probe(**json.loads(done.stdout))

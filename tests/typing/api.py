@@ -1,0 +1,150 @@
+"""How the public names look to a type checker. mypy reads this file; nothing runs it.
+
+An ignored error is an assertion too: mypy complains once the line is no error any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import assert_type
+
+import holdfast
+from holdfast import (
+    AdaptiveRateLimiter,
+    BreakerConfig,
+    BreakerSnapshot,
+    CircuitBreaker,
+    CircuitDiagnostics,
+    CircuitState,
+    Clock,
+    Denied,
+    ErrorCategory,
+    ExecutionRecord,
+    ExecutionStats,
+    ExecutionStatus,
+    ExecutionTracker,
+    Holdfast,
+    Permit,
+    Priority,
+    RateLimiter,
+    SystemClock,
+    ToolResilience,
+)
+from holdfast.testing import ManualClock
+
+hf = holdfast.open(":memory:")
+assert_type(hf, Holdfast)
+
+
+# --- a decorated tool keeps its types ---
+
+
+@hf.tool()
+def function(query: str, *, limit: int = 10) -> list[str]:
+    return [query] * limit
+
+
+@hf.tool("search", timeout=5.0, read_only=True)
+async def coroutine(query: str) -> bytes:
+    return query.encode()
+
+
+@hf.tool()
+def generator(count: int) -> Iterator[int]:
+    yield count
+
+
+@hf.tool()
+async def async_generator(count: int) -> AsyncIterator[str]:
+    yield str(count)
+
+
+assert_type(function("a", limit=2), list[str])
+function(1)  # type: ignore[arg-type]
+function("a", 2)  # type: ignore[call-arg]
+function("a", limits=2)  # type: ignore[call-arg]
+
+
+async def decorated() -> None:
+    assert_type(await coroutine("a"), bytes)
+    await coroutine(1)  # type: ignore[arg-type]
+    async for text in async_generator(1):
+        assert_type(text, str)
+    for number in generator(1):
+        assert_type(number, int)
+
+
+# --- one call of anything ---
+
+
+def plain(number: int) -> str:
+    return str(number)
+
+
+async def called() -> None:
+    assert_type(hf.call(plain, 1), str)
+    assert_type(hf.call(plain, 1, policy={"timeout": 1.0}), str)
+    assert_type(await hf.acall(coroutine, "a"), bytes)
+    with hf.guard("search"):
+        pass
+    async with hf.guard("search"):
+        pass
+    with hf as entered:
+        assert_type(entered, Holdfast)
+    async with hf as entered:
+        assert_type(entered, Holdfast)
+
+
+# --- the parts by themselves ---
+
+
+def parts(clock: Clock) -> None:
+    breaker = CircuitBreaker(BreakerConfig(failure_threshold=3), clock=clock)
+    BreakerConfig(3)  # type: ignore[call-arg]
+    assert_type(breaker.admit("search"), Permit)
+    assert_type(breaker.allow_request("search"), bool)
+    assert_type(breaker.state("search"), CircuitState)
+    assert_type(breaker.remaining_backoff("search"), float | None)
+    assert_type(breaker.diagnostics("search"), CircuitDiagnostics)
+    assert_type(breaker.snapshot(), BreakerSnapshot)
+    assert_type(breaker.snapshot().diagnostics, tuple[CircuitDiagnostics, ...])
+    assert_type(breaker.snapshot().open_circuits, tuple[str, ...])
+
+    assert_type(RateLimiter(20.0, clock=clock).try_acquire("search"), float)
+    limiter = AdaptiveRateLimiter(clock=clock)
+    assert_type(limiter.try_acquire("search", Priority.HIGH), float)
+    assert_type(limiter.rate("search"), float)
+    limiter.record_rate_limited("search", retry_after=1.0)
+
+    tracker = ExecutionTracker(clock=clock)
+    tracker.record("search", ExecutionStatus.SUCCESS, 0.1)
+    assert_type(tracker.recent(1), list[ExecutionRecord])
+    assert_type(tracker.stats(), ExecutionStats)
+    assert_type(tracker.mean_duration("search"), float | None)
+    assert_type(tracker.tools(), list[str])
+
+    assert_type(hf.breaker, CircuitBreaker)
+    assert_type(hf.tracker, ExecutionTracker)
+
+
+async def facade(resilience: ToolResilience) -> None:
+    with resilience.acquire("search", Priority.LOW) as permit:
+        permit.succeed()
+    with await resilience.aacquire("search"):
+        pass
+    assert_type(holdfast.default_resilience(), ToolResilience)
+    assert_type(resilience.circuit_snapshot(), BreakerSnapshot)
+
+
+def errors(error: Denied) -> None:
+    assert_type(error.tool, str)
+    assert_type(error.reason, str)
+    assert_type(error.retry_after, float | None)
+    assert_type(error.for_model(), str)
+    assert_type(holdfast.classify(error), ErrorCategory)
+    assert_type(holdfast.classify(429), ErrorCategory)
+    assert_type(holdfast.retry_after(error), float | None)
+    assert_type(ErrorCategory.TIMEOUT.retryable, bool)
+
+
+clocks: tuple[Clock, ...] = (SystemClock(), ManualClock())
