@@ -32,6 +32,7 @@ from holdfast.guards.rate import Priority
 from holdfast.limiters import AdaptiveRateLimiter, RateLimiter
 from holdfast.permit import Permit
 from holdfast.resilience import CallOutcome, ToolResilience, default_resilience
+from holdfast.retrying import retrying
 from holdfast.runs import Run
 from holdfast.tracker import ExecutionRecord, ExecutionStats, ExecutionStatus, ExecutionTracker
 
@@ -73,4 +74,5 @@ __all__ = [
     "default_resilience",
     "open",
     "retry_after",
+    "retrying",
 ]

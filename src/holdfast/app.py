@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 from holdfast import events
 from holdfast.breaker import CircuitBreaker, CircuitDiagnostics
 from holdfast.bus import Bus
-from holdfast.calls import Bound, Shape, adrive, adrive_stream, drive, drive_stream, name_of, shape_of
+from holdfast.calls import Bound, adrive, adrive_stream, drive, drive_stream
 from holdfast.checks import shown
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import ConfigError
@@ -21,6 +21,7 @@ from holdfast.guards.circuit import CircuitState
 from holdfast.kit import Kit
 from holdfast.policy import PolicyBook
 from holdfast.runs import Run
+from holdfast.shape import Shape, name_of, shape_of
 from holdfast.toolbox import Toolbox
 from holdfast.tracker import ExecutionTracker
 

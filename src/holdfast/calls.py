@@ -13,29 +13,20 @@ import math
 from asyncio import get_running_loop
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, aclosing, nullcontext
-from enum import Enum
 from typing import Any
 
 from holdfast.deadlines import Limit, Wheel
-from holdfast.errors import ConfigError, ToolTimeout, printable
+from holdfast.errors import ConfigError, ToolTimeout
 from holdfast.execution import Attempt, Execution, Made
 from holdfast.guards.circuit import Grant
 from holdfast.guards.concurrency import Slots
 from holdfast.kit import Kit
 from holdfast.runs import current_run
+from holdfast.shape import Shape, shape_of
 from holdfast.threads import Job
 from holdfast.tools import Pass, Plan, Tool
 from holdfast.tracker import DRAIN_AT
 from holdfast.waiting import Wait, apause, pause
-
-
-class Shape(Enum):
-    """How a tool is called."""
-
-    FUNCTION = "a plain function"
-    COROUTINE = "a coroutine function"
-    GENERATOR = "a generator function"
-    ASYNC_GENERATOR = "an async generator function"
 
 
 class Bound:
@@ -84,30 +75,6 @@ class Bound:
         guarded = functools.wraps(self.fn)(make[self.shape](self))
         guarded.__holdfast__ = self  # type: ignore[attr-defined]
         return guarded
-
-
-def shape_of(fn: object) -> Shape:
-    """How *fn* is called; a `ConfigError` if it cannot be."""
-    if not callable(fn):
-        raise ConfigError(f"a tool must be callable, not {printable(repr(fn))}")
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    for each in (fn, vars(type(fn)).get("__call__")):
-        if inspect.isasyncgenfunction(each):
-            return Shape.ASYNC_GENERATOR
-        if inspect.iscoroutinefunction(each):
-            return Shape.COROUTINE
-        if inspect.isgeneratorfunction(each):
-            return Shape.GENERATOR
-    return Shape.FUNCTION
-
-
-def name_of(fn: object) -> str:
-    """The name of a tool that was given none."""
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    name = getattr(fn, "__name__", None)
-    return name if isinstance(name, str) else type(fn).__name__
 
 
 # -- the four drivers --------------------------------------------------------------------------------------------------

@@ -24,14 +24,13 @@ from holdfast.errors import CircuitOpen, ConcurrencyFull, Denied, RateLimited, T
 from holdfast.guards.line import Ticket
 from holdfast.kit import Kit
 from holdfast.policy import Policy
-from holdfast.retry import LONGEST
+from holdfast.retry import NOTE, note
 from holdfast.runs import Run
 from holdfast.tools import Pass, Refusal, Tool
 from holdfast.tracker import ExecutionStatus
 from holdfast.waiting import Wait
 
 STEPS_IN = (CircuitOpen, RateLimited, ConcurrencyFull)  # refusals for which a fallback may step in
-NOTE = "holdfast: "
 
 
 class Made(NamedTuple):
@@ -175,27 +174,21 @@ class Execution:
     def _again(self, category: ErrorCategory, error: BaseException, pause: float | None, now: float) -> bool:
         """Whether to try once more, and after which delay; `_why` says why not."""
         retry = self.policy.retry
-        if self._single:
-            self._why = ""
+        if self._single or not isinstance(error, Exception):
+            return False
+        if self.yielded:
+            why: float | str = "the stream had begun"
         elif retry is None:
-            self._why = "not repeated: neither read-only nor idempotent" if category.retryable else ""
-        elif self.yielded:
-            self._why = "not repeated: the stream had begun"
-        elif not category.retryable or not isinstance(error, Exception):
-            self._why = f"not repeated: {category.label}"
-        elif self.attempts >= retry.attempts:
-            self._why = ""
+            why = "neither read-only nor idempotent" if category.retryable else ""
         else:
-            self._delay = pause if pause is not None else retry.delay(self.attempts, random.random)
-            if now + self._delay >= self.deadline:
-                self._why = "not repeated: the deadline is too near"
-            elif self._delay > LONGEST and self.deadline == math.inf:
-                self._why = f"not repeated: the tool asks to wait {self._delay:g} s"
-            elif not self.tool.may_retry(retry.budget):
-                self._why = "not repeated: the tool's retry budget is used up"
-            else:
-                self._error = error
-                return True
+            why = retry.next_delay(category, self.attempts, pause, self.deadline - now, random.random)
+            if isinstance(why, float):
+                if self.tool.may_retry(retry.budget):
+                    self._delay = why
+                    self._error = error
+                    return True
+                why = "the tool's retry budget is used up"
+        self._why = f"not repeated: {why}" if why else ""
         return False
 
     def _falls_back(self, error: BaseException) -> bool:
@@ -241,7 +234,7 @@ class Execution:
         else:
             status = ExecutionStatus.TIMED_OUT if category is ErrorCategory.TIMEOUT else ExecutionStatus.FAILED
             if isinstance(error, Exception) and not self._cached:
-                self._annotate(error)
+                note(error, self.tool.name, self.attempts, self._why, self.waited)
         if self._counted and self.run is not None and status is not ExecutionStatus.CANCELLED:
             call = (self.tool.name, self._call) if self._call is not None else None
             self.run.settle(call, failed=status is not ExecutionStatus.SUCCESS)
@@ -258,16 +251,6 @@ class Execution:
             category=None if category is None else str(category),
             error=None if error is None else f"{type(error).__name__}: {error}",
         )
-
-    def _annotate(self, error: Exception) -> None:
-        """Note on the tool's own error what was tried; an error object that comes again keeps only the last note."""
-        tries = f"{self.attempts} attempt{'s' if self.attempts != 1 else ''}"
-        waits = f", {self.waited:.2g} s of waiting" if self.waited else ""
-        why = f", {self._why}" if self._why else ""
-        notes = getattr(error, "__notes__", None)
-        if isinstance(notes, list):
-            notes[:] = [note for note in notes if not str(note).startswith(NOTE)]
-        error.add_note(f"{NOTE}{self.tool.name}: {tries}{waits}{why}")
 
     def _too_late(self) -> ToolTimeout:
         self._category = ErrorCategory.TIMEOUT

@@ -20,6 +20,7 @@ LAST_BUCKET: Final = (127 + 20) << 7  # that of LONGEST
 _FIRST_BUCKET: Final = (127 - 30) << 7  # that of 2**-30 s, about a nanosecond; what is below goes to bucket 0
 _BUCKETS: Final = LAST_BUCKET - _FIRST_BUCKET + 2
 _SIGN: Final = 1 << 15
+_COMMON: Final = 8
 _HIGH, _LOW, _UPPER = (3, 2, 1) if sys.byteorder == "little" else (0, 1, 0)  # where in a float its bucket is
 
 
@@ -43,8 +44,13 @@ class Histogram:
             total = sum(durations)
         bits = pack(f"={len(durations)}f", *durations)
         high, low = bits[_HIGH::4], bits[_LOW::4]
-        if high.count(high[0]) == len(high):  # all within two octaves, as is usual: single bytes are cheapest to count
+        if high.count(high[0]) == len(high):  # all within two octaves, as is usual: single bytes are cheap to count
             octaves = high[0] << 8
+            for _ in range(_COMMON):  # and most often a few buckets hold nearly all
+                self.buckets[octaves | low[0]] += low.count(low[0])
+                low = low.replace(low[:1], b"")
+                if not low:
+                    break
             for byte, times in Counter(low).items():
                 self.buckets[octaves | byte] += times
         else:

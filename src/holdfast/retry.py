@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import msgspec
 
 from holdfast import checks
+from holdfast.category import ErrorCategory
 
 RESERVE = 10.0  # retries a tool may make before its calls have earned any
 MOST = 100.0  # retries that a long quiet spell can save up
+NOTE = "holdfast: "
 LONGEST = 60.0  # a Retry-After beyond this is not waited for unless a deadline allows it
 
 
@@ -40,6 +43,25 @@ class RetryConfig(msgspec.Struct, frozen=True, kw_only=True):
             bound = self.max
         return min(bound, self.max) * random()
 
+    def next_delay(
+        self, category: ErrorCategory, failed: int, pause: float | None, left: float, random: Callable[[], float]
+    ) -> float | str:
+        """How long to wait before another try after *failed* attempts, or why there is none.
+
+        *pause* is how long the tool asked to be left alone, which wins over the computed delay; *left* is how long the
+        call may still take.
+        """
+        if not category.retryable:
+            return category.label
+        if failed >= self.attempts:
+            return ""
+        delay = pause if pause is not None else self.delay(failed, random)
+        if delay >= left:
+            return "the deadline is too near"
+        if delay > LONGEST and left == math.inf:
+            return f"the tool asks to wait {delay:g} s"
+        return delay
+
 
 class RetryBudget:
     """Stops retry storms: each call of a tool earns a share of a retry; not locked, its owner is."""
@@ -60,3 +82,13 @@ class RetryBudget:
             return False
         self._saved -= 1
         return True
+
+
+def note(error: Exception, name: str, attempts: int, why: str = "", waited: float = 0.0) -> None:
+    """Note on the tool's own error what was tried; an error object that comes again keeps only the last note."""
+    tries = f"{attempts} attempt{'s' if attempts != 1 else ''}"
+    waits = f", {waited:.2g} s of waiting" if waited else ""
+    notes = getattr(error, "__notes__", None)
+    if isinstance(notes, list):
+        notes[:] = [old for old in notes if not str(old).startswith(NOTE)]
+    error.add_note(f"{NOTE}{name}: {tries}{waits}{', ' if why else ''}{why}")

@@ -96,10 +96,10 @@ class Tool:
         """Refuse a call because the circuit is shut; for the quick path."""
         circuit = self.circuit
         circuit.turned_away.append(now)
-        denials = self.stats.denials
-        denials.append(None)
-        if len(denials) >= DRAIN_AT:
-            self.drain(now)
+        self.stats.denials.append(None)
+        if len(circuit.turned_away) >= DRAIN_AT:
+            self.stats.drain()
+            circuit.count_denials()
         wait = until(now, circuit.shut_until)
         return CircuitOpen(self.name, None, wait if wait < math.inf else None)
 
@@ -154,6 +154,8 @@ class Tool:
         if neutral:
             passed.circuit.release(passed.grant)
         else:
+            if category is not None and passed.circuit.window is not None:
+                self.drain(now)  # a rate is judged by all calls, also those that were only noted
             passed.circuit.settle(passed.grant, now, category, duration=now - begun, sign=sign)
             self._kit.breaker.tell(self.name, passed.circuit)
         if self.bucket is None and passed.slots is None:

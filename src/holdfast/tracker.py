@@ -24,7 +24,7 @@ from holdfast.errors import ConfigError
 from holdfast.guards.names import short_key
 from holdfast.histogram import LAST_BUCKET, LONGEST, Histogram
 
-DRAIN_AT: Final = 256  # pending durations at which the hot path drains: bounds memory and the pause of the one who does
+DRAIN_AT: Final = 512  # pending durations at which the hot path drains: bounds memory and the pause of the one who does
 _CHANCES: Final = 64  # tools in use that one eviction passes over at most
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # what a float can hold

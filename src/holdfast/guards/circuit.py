@@ -151,7 +151,8 @@ class Circuit:
             self.last_used = now
             wait = self._wait(now)
             if wait:
-                self.turned_away.append(now)
+                self._denied += 1
+                self._last_denied = now
                 return wait
             if self.forced is CircuitState.CLOSED or self.state is CircuitState.CLOSED:
                 return Grant(self.generation)
@@ -190,6 +191,14 @@ class Circuit:
         if grant.probe is not None:
             with self._lock:
                 self._probes.pop(grant.probe, None)
+
+    def count_denials(self) -> None:
+        """Count the requests that were turned away; what is noted meanwhile stays for the next time."""
+        with self._lock:
+            if number := len(self.turned_away):
+                self._last_denied = self.turned_away[number - 1]
+                self._denied += number
+                del self.turned_away[:number]
 
     def succeeded_many(self, now: float, calls: int) -> None:
         """Count successes that were made while *calm* and ended about *now*; they matter to the rates alone."""
@@ -261,12 +270,8 @@ class Circuit:
     @property
     def denied(self) -> int:
         """How many requests were refused."""
-        with self._lock:
-            if number := len(self.turned_away):
-                self._last_denied = self.turned_away[number - 1]
-                self._denied += number
-                del self.turned_away[:number]
-            return self._denied
+        self.count_denials()
+        return self._denied
 
     @property
     def healthy(self) -> bool:

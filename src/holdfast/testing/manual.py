@@ -274,32 +274,32 @@ class _Watch:
 
     def _others_at_work(self) -> bool:
         """Whether another thread or a socket may still have something for the loop."""
-        others = self._others()
+        threads = _threads()
+        idle, handed = self._pool(threads)
+        elders = self._clock._elders
+        others = [
+            (thread, frame)
+            for thread, frame in threads
+            if thread is not threading.current_thread() and thread not in idle and _place(frame) != elders.get(thread)
+        ]
         selector = getattr(self._loop, "_selector", None)
-        if not others and selector is not None and len(selector.get_map()) <= 1:  # one is the loop's own
+        if not others and not handed and selector is not None and len(selector.get_map()) <= 1:  # one is the loop's own
             return False
         places = frozenset((thread, *_place(frame)) for thread, frame in others if not _waits(thread, frame))
         now = self._loop.time()
         if self._since is None or places != self._places:
             self._places, self._since = places, now
-        return now - self._since < (_PATIENCE if places or self._queued() else _GRACE)
+        return now - self._since < (_PATIENCE if places or handed else _GRACE)
 
-    def _others(self) -> list[tuple[threading.Thread, FrameType]]:
-        """The other threads and where they are, without those that cannot have anything for the loop."""
+    def _pool(self, threads: list[tuple[threading.Thread, FrameType]]) -> tuple[set[threading.Thread], bool]:
+        """The threads of the loop's pool with nothing to do, and whether one has yet to wake for a job it was handed."""
         pool = getattr(self._loop, "_default_executor", None)
-        idle = () if self._queued() else getattr(pool, "_threads", ())
-        return [
-            (thread, frame)
-            for thread, frame in _threads()
-            if thread is not threading.current_thread()
-            and _place(frame) != self._clock._elders.get(thread)
-            and not (thread in idle and frame.f_code is _POOL_WORKER)
-        ]
-
-    def _queued(self) -> bool:
-        """Whether work waits for a thread of the loop's pool."""
-        queue = getattr(getattr(self._loop, "_default_executor", None), "_work_queue", None)
-        return queue is not None and not queue.empty()
+        if not isinstance(pool, concurrent.futures.ThreadPoolExecutor):
+            return set(), False
+        resting = {thread for thread, frame in threads if thread in pool._threads and frame.f_code is _POOL_WORKER}
+        # Both are asked: a queue may pass a job on without ever holding it, and 3.11 counts too many as idle.
+        handed = len(resting) > pool._idle_semaphore._value or (bool(resting) and not pool._work_queue.empty())
+        return (set() if handed else resting), handed
 
 
 def _threads() -> list[tuple[threading.Thread, FrameType]]:

@@ -1,0 +1,125 @@
+"""Retry by itself, for a function that needs no other guard: the same rules as in a guarded call, and nothing else."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import random
+import threading
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+from holdfast import checks
+from holdfast.category import classify, retry_after
+from holdfast.clock import Clock, SystemClock
+from holdfast.errors import ConfigError, Denied
+from holdfast.retry import RetryBudget, RetryConfig, note
+from holdfast.shape import Shape, name_of, shape_of
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def retrying(
+    *,
+    attempts: int = 3,
+    initial: float = 0.2,
+    max: float = 3.0,
+    factor: float = 2.0,
+    budget: float = 0.2,
+    deadline: float | None = None,
+    clock: Clock | None = None,
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Repeat a function or coroutine function that fails with a retryable error; only for what may be repeated.
+
+    Waits grow from *initial* by *factor* to *max* seconds with full jitter; `Retry-After` wins over them. *budget* is
+    the share of calls that may be retries, *deadline* the seconds after which no other attempt is begun.
+    """
+    config = RetryConfig(attempts=attempts, initial=initial, max=max, factor=factor, budget=budget)
+    if deadline is not None:
+        checks.number("deadline", deadline, above=0)
+
+    def decorate(fn: Callable[P, R]) -> Callable[P, R]:
+        shape = shape_of(fn)
+        retries = _Retries(name_of(fn), config, deadline, clock if clock is not None else SystemClock())
+        if shape is Shape.FUNCTION:
+            return functools.wraps(fn)(_function(fn, retries))
+        if shape is Shape.COROUTINE:
+            return functools.wraps(fn)(_coroutine(fn, retries))
+        raise ConfigError(f"retrying: {name_of(fn)} is {shape.value}; only what has one answer can be repeated")
+
+    return decorate
+
+
+def _function(fn: Callable[..., Any], retries: _Retries) -> Callable[..., Any]:
+    calls = retries.calls
+
+    def repeated(*args: Any, **kwargs: Any) -> Any:
+        call = next(calls)
+        begun = retries.begin()
+        failed = 0
+        while True:
+            try:
+                return fn(*args, **kwargs) if kwargs else fn(*args)
+            except Exception as error:
+                failed += 1
+                delay = retries.delay(error, failed, begun, call)
+                if delay is None:
+                    raise
+            retries.clock.sleep(delay)
+
+    return repeated
+
+
+def _coroutine(fn: Callable[..., Any], retries: _Retries) -> Callable[..., Any]:
+    calls = retries.calls
+
+    async def repeated(*args: Any, **kwargs: Any) -> Any:
+        call = next(calls)
+        begun = retries.begin()
+        failed = 0
+        while True:
+            try:
+                return await (fn(*args, **kwargs) if kwargs else fn(*args))
+            except Exception as error:
+                failed += 1
+                delay = retries.delay(error, failed, begun, call)
+                if delay is None:
+                    raise
+            await retries.clock.asleep(delay)
+
+    return repeated
+
+
+class _Retries:
+    """What the calls of one function share: its settings and its retry budget."""
+
+    def __init__(self, name: str, config: RetryConfig, deadline: float | None, clock: Clock) -> None:
+        self.clock = clock
+        self.calls = itertools.count(1)
+        self._name = name
+        self._config = config
+        self._deadline = math.inf if deadline is None else deadline
+        self._budget = RetryBudget()
+        self._lock = threading.Lock()
+
+    def begin(self) -> float:
+        """When the call began, where that matters."""
+        return self.clock.monotonic() if self._deadline < math.inf else 0.0
+
+    def delay(self, error: Exception, failed: int, begun: float, call: int) -> float | None:
+        """How long to wait before another attempt; None, with a note on *error*, if there is to be none."""
+        if isinstance(error, Denied):  # a refusal is not a failure, and asking again at once does not help
+            return None
+        left = self._deadline - (self.clock.monotonic() - begun) if self._deadline < math.inf else math.inf
+        pause = retry_after(error, now=self.clock.time())
+        delay = self._config.next_delay(classify(error), failed, pause, left, random.random)
+        if isinstance(delay, float):
+            with self._lock:
+                affordable = self._budget.take(self._config.budget, call)
+            if affordable:
+                return delay
+            delay = "the retry budget is used up"
+        note(error, self._name, failed, f"not repeated: {delay}" if delay else "")
+        return None

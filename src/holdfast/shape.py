@@ -1,0 +1,42 @@
+"""The four shapes of a tool: how a callable is called, and what it is called."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from enum import Enum
+
+from holdfast.errors import ConfigError, printable
+
+
+class Shape(Enum):
+    """How a tool is called."""
+
+    FUNCTION = "a plain function"
+    COROUTINE = "a coroutine function"
+    GENERATOR = "a generator function"
+    ASYNC_GENERATOR = "an async generator function"
+
+
+def shape_of(fn: object) -> Shape:
+    """How *fn* is called; a `ConfigError` if it cannot be."""
+    if not callable(fn):
+        raise ConfigError(f"a tool must be callable, not {printable(repr(fn))}")
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    for each in (fn, vars(type(fn)).get("__call__")):
+        if inspect.isasyncgenfunction(each):
+            return Shape.ASYNC_GENERATOR
+        if inspect.iscoroutinefunction(each):
+            return Shape.COROUTINE
+        if inspect.isgeneratorfunction(each):
+            return Shape.GENERATOR
+    return Shape.FUNCTION
+
+
+def name_of(fn: object) -> str:
+    """The name of a tool that was given none."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    name = getattr(fn, "__name__", None)
+    return name if isinstance(name, str) else type(fn).__name__
