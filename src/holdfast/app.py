@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, overload
 
@@ -220,13 +219,14 @@ class Holdfast:
         )
 
 
-def _policy_file() -> Path | str | None:
+def _policy_file() -> str | None:
     """The policy file to read when the caller names none."""
     if named := os.environ.get("HOLDFAST_POLICY"):
         return named
     config = os.environ.get("XDG_CONFIG_HOME") or os.path.join("~", ".config")
-    for path in (Path("holdfast.toml"), Path(config).expanduser() / "holdfast" / "holdfast.toml"):
-        if path.is_file():
+    # Not `Path.expanduser`, which fails where a user has no home, as in many containers.
+    for path in ("holdfast.toml", os.path.join(os.path.expanduser(config), "holdfast", "holdfast.toml")):
+        if os.path.isfile(path):
             return path
     return None
 

@@ -78,10 +78,11 @@ class CircuitBreaker:
         self._on_transition = on_transition
         self._circuits: dict[str, Circuit] = {}
         self._generations = itertools.count(1)
-        self._founding = 0  # the generation of a circuit that is yet to be made
+        self._founding = Grant(0)  # of a circuit that is yet to be made
         self._opened = self._half_opened = self._closed = self._refused = 0
         self._lock = threading.Lock()
         self._slow = self._config.slow_call is not None
+        self._slow_call = self._config.slow_call or math.inf
         self._rated = self._config.failure_rate is not None or self._config.slow_call_rate is not None
 
     # -- asking and telling --------------------------------------------------------------------------------------------
@@ -90,16 +91,18 @@ class CircuitBreaker:
         """A permit for one attempt on *tool*; raises `CircuitOpen` if it is refused."""
         circuit = self._circuits.get(tool)
         if circuit is None and (circuit := self._find(tool)) is None:
-            return Permit(self, tool, None, Grant(self._founding), self._monotonic() if self._slow else 0.0)
-        generation = circuit.generation
+            return Permit(self, tool, None, self._founding, self._monotonic() if self._slow else 0.0)
+        grant = circuit.grant
         if circuit.calm:
-            return Permit(self, tool, circuit, Grant(generation), self._monotonic() if self._slow else 0.0)
+            return Permit(self, tool, circuit, grant, self._monotonic() if self._slow else 0.0)
         now = self._monotonic()
-        grant = circuit.admit(now)
+        if now < circuit.shut_until:
+            raise CircuitOpen(tool, None, circuit.turn_away(now))
+        answer = circuit.admit(now)
         self.tell(tool, circuit)
-        if isinstance(grant, Grant):
-            return Permit(self, tool, circuit, grant, now)
-        raise CircuitOpen(tool, retry_after=grant if math.isfinite(grant) else None)
+        if isinstance(answer, Grant):
+            return Permit(self, tool, circuit, answer, now)
+        raise CircuitOpen(tool, None, answer)
 
     def allow_request(self, tool: str) -> bool:
         """Whether *tool* may be tried now; tell the outcome with `record_success` or `record_failure`."""
@@ -194,7 +197,7 @@ class CircuitBreaker:
         with self._lock:
             circuit = self._circuits.get(name)
             if circuit is None:
-                circuit = self._make(name, config or self._config, self._founding)
+                circuit = self._make(name, config or self._config, self._founding.generation)
         if config is not None and circuit.config != config:
             circuit.configure(config)
         return circuit
@@ -227,15 +230,16 @@ class CircuitBreaker:
 
     def _answer(self, permit: Permit, category: ErrorCategory | None, error: BaseException | None) -> None:
         circuit = permit._circuit
-        if category is None:
-            if circuit is None and not self._rated:
-                return
-            if circuit is not None and circuit.calm and circuit.window is None:
-                return
+        if category is None and (not self._rated if circuit is None else circuit.calm and circuit.window is None):
+            return  # a clean success says nothing new
         if circuit is None and (circuit := self._found(permit, category)) is None:
             return
         now = self._monotonic()
-        circuit.settle(permit._grant, now, category, duration=now - permit._at if self._slow else 0.0)
+        duration = now - permit._at if self._slow else 0.0
+        if category is None and circuit.calm and permit._grant is circuit.grant and duration < self._slow_call:
+            circuit.succeeded_many(now, 1)
+            return
+        circuit.settle(permit._grant, now, category, duration=duration)
         self.tell(permit.tool, circuit)
 
     def _take_back(self, permit: Permit) -> None:
@@ -247,9 +251,9 @@ class CircuitBreaker:
         name = short_key(permit.tool)
         with self._lock:
             circuit = self._circuits.get(name)
-            if circuit is None and permit._grant.generation == self._founding:
+            if circuit is None and permit._grant == self._founding:
                 if category is None or category in self._config.trips:
-                    circuit = self._make(name, self._config, self._founding)
+                    circuit = self._make(name, self._config, self._founding.generation)
             return circuit
 
     def _find(self, tool: str) -> Circuit | None:
@@ -270,7 +274,7 @@ class CircuitBreaker:
             circuit = self._circuits.pop(name)
             circuit.evict()
             self._refused += circuit.denied
-        self._founding = next(self._generations)
+        self._founding = Grant(next(self._generations))
 
     def _force(self, tool: str, state: CircuitState | None) -> None:
         circuit = self._find(tool)

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
-from holdfast import events
+from holdfast import checks, events
 from holdfast.clock import Clock
-from holdfast.errors import printable
+from holdfast.errors import ConfigError, printable
 from holdfast.events import Event
 
 Sink = Callable[[Event], object]
@@ -27,7 +27,9 @@ class Bus:
         self.on_change: Callable[[], object] | None = None
 
     def add(self, sink: Sink) -> None:
-        """Hand every later event to *sink*."""
+        """Hand every later event to *sink*, in the order in which sinks were added."""
+        if not callable(sink):
+            raise ConfigError(f"sink = {checks.shown(sink)}: must be callable with an event")
         with self._lock:
             self.sinks = (*self.sinks, sink)
         self._changed()
@@ -38,17 +40,19 @@ class Bus:
             self.sinks = tuple(other for other in self.sinks if other != sink)
         self._changed()
 
-    def emit(self, type: str, tool: str | None = None, run: str | None = None, **payload: object) -> None:
-        """Tell the sinks that something happened."""
+    def emit(self, type: str, tool: str | None = None, run: str | None = None, /, **payload: object) -> None:
+        """Tell the sinks that something happened; a sink that is added or removed meanwhile starts with the next."""
         if not self.sinks:
             return
         event = Event(type, int(self._clock.time() * 1000), tool, run, payload)
         for sink in self.sinks:
             try:
                 sink(event)
-            except Exception:
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException:  # a sink that looks at a cancelled task must not cancel the call
                 self.remove(sink)
-                _log.exception("an event sink failed at %s and was dropped: %r", type, sink)
+                _log.exception("an event sink failed at %s and was dropped: %s", printable(str(type)), _shown(sink))
 
     def after_fork(self) -> None:
         """In a forked child: no lock may stay held by a thread that is not there."""
@@ -83,5 +87,13 @@ class LoggingSink:
         """Write one line: type, tool, and what else the event says."""
         level = self.levels.get(event.type, logging.INFO)
         if self._logger.isEnabledFor(level):
-            facts = " ".join(f"{key}={printable(str(value))}" for key, value in event.payload.items())
-            self._logger.log(level, "%s %s %s", event.type, printable(event.tool or "-"), facts)
+            facts = " ".join(f"{printable(key)}={_shown(value)}" for key, value in event.payload.items())
+            self._logger.log(level, "%s %s %s", printable(event.type), printable(event.tool or "-"), facts)
+
+
+def _shown(value: object) -> str:
+    """*value* in one line; one that cannot be shown must not cost the others their line."""
+    try:
+        return printable(str(value))
+    except Exception:
+        return f"<{type(value).__name__}>"

@@ -283,6 +283,7 @@ class _Buckets:
 
     def take_first(self, key: str, now: float, cost: float) -> float:
         """The same for a key that is not known: its bucket is full, and only too small a one can refuse."""
+        now = self._latest = max(now, self._latest)
         at = now + cost * self._interval
         if at - self._horizon > now:
             return wait_for(at, now, cost, self._capacity, self._interval)
@@ -291,6 +292,7 @@ class _Buckets:
 
     def wait(self, key: str, now: float, cost: float) -> float:
         """What `take` would answer, with nothing taken."""
+        now = max(now, self._latest)
         at = max(self.full_at.get(key, now), now) + cost * self._interval
         return wait_for(at, now, cost, self._capacity, self._interval) if at - self._horizon > now else 0.0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from enum import StrEnum
 
@@ -79,6 +78,7 @@ class ToolResilience:
 
     def record_outcome(self, tool: str, outcome: CallOutcome) -> None:
         """Tell how a call went without a permit."""
+        checks.choice("outcome", outcome, [*CallOutcome])
         outcome = CallOutcome(outcome)
         if outcome is CallOutcome.SUCCESS:
             self._breaker.record_success(tool)
@@ -96,6 +96,9 @@ class ToolResilience:
 
     def _try(self, tool: str, priority: Priority, waited: float) -> Permit | float:
         """A permit, or how long to wait for the limiter; the circuit is asked anew each time."""
+        if type(priority) is not Priority:
+            checks.choice("priority", priority, [*Priority])
+            priority = next(member for member in Priority if member == priority)
         granted = self._breaker.admit(tool)
         try:
             wait = self._limiter.try_acquire(tool, priority)
@@ -122,7 +125,10 @@ class ToolResilience:
         self._breaker._take_back(permit)
 
 
-@functools.cache
 def default_resilience() -> ToolResilience:
     """The one of this process, made when first asked for."""
-    return ToolResilience()
+    # Of two threads that ask first at the same time, both get what one of them made.
+    return _DEFAULT.get("default") or _DEFAULT.setdefault("default", ToolResilience())
+
+
+_DEFAULT: dict[str, ToolResilience] = {}

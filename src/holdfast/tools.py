@@ -17,7 +17,7 @@ from holdfast.canonical import canonical
 from holdfast.category import ErrorCategory
 from holdfast.deadlines import Wheel
 from holdfast.errors import CircuitOpen, ConcurrencyFull, Denied, RateLimited
-from holdfast.guards.circuit import Circuit, Grant, until
+from holdfast.guards.circuit import Circuit, Grant
 from holdfast.guards.concurrency import Slots
 from holdfast.guards.line import Line, Ticket
 from holdfast.guards.rate import UNDIVIDED, Bucket
@@ -94,14 +94,11 @@ class Tool:
 
     def turn_away(self, now: float) -> CircuitOpen:
         """Refuse a call because the circuit is shut; for the quick path."""
-        circuit = self.circuit
-        circuit.turned_away.append(now)
-        self.stats.denials.append(None)
-        if len(circuit.turned_away) >= DRAIN_AT:
+        denials = self.stats.denials
+        denials.append(None)
+        if len(denials) >= DRAIN_AT:
             self.stats.drain()
-            circuit.count_denials()
-        wait = until(now, circuit.shut_until)
-        return CircuitOpen(self.name, None, wait if wait < math.inf else None)
+        return CircuitOpen(self.name, None, self.circuit.turn_away(now))
 
     def admit(self, now: float, policy: Policy, ticket: Ticket | None, patience: float) -> Pass | Refusal:
         """Reserve an attempt with every guard, or with none.
@@ -113,8 +110,9 @@ class Tool:
             self._attach(circuit)
         if self.stats.detached:
             self.tidy(now)
-        generation = circuit.generation
-        grant: Grant | float = Grant(generation) if circuit.calm else circuit.admit(now)
+        grant: Grant | float = circuit.grant
+        if not circuit.calm:
+            grant = circuit.admit(now)
         self._kit.breaker.tell(self.name, circuit)
         if not isinstance(grant, Grant):
             return Refusal(CircuitOpen, grant)

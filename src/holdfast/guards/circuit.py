@@ -22,6 +22,7 @@ from holdfast.category import ErrorCategory
 from holdfast.errors import ConfigError
 from holdfast.guards.window import Window
 
+MOST_NOTED = 512  # refusals that wait to be counted
 MOST_SIGNS = 10_000  # failures in a row that are remembered, whatever the threshold
 TRIPS = frozenset(category for category in ErrorCategory if category.trips_breaker)
 NOT_CANCELLED = frozenset(ErrorCategory) - {ErrorCategory.CANCELLED}  # a user's cancel says nothing about the tool
@@ -103,12 +104,12 @@ class Circuit:
     """The state machine of one tool. Locked by itself; two marks may be read without the lock.
 
     *calm*: there is nothing to ask and nothing to tell; closed, no failure counted. While it holds, a caller may make
-    its attempt with `Grant(generation)`, read before *calm*, and need not settle a success (but see `succeeded_many`).
-    *shut_until*: before that time every request is refused; who does so without asking says so with `turned_away`.
+    its attempt with *grant*, read before *calm*, and need not settle a success (but see `succeeded_many`).
+    *shut_until*: before that time every request is refused, which `turn_away` does without the lock.
     """
 
     __slots__ = (
-        "calm", "closed_at", "config", "evicted", "forced", "generation", "last_category", "last_used", "moves",
+        "calm", "closed_at", "config", "evicted", "forced", "generation", "grant", "last_category", "last_used", "moves",
         "on_mark", "opened_at", "shut_until", "state", "times_opened", "turned_away", "window", "_denied",
         "_generations", "_last_denied", "_lock", "_numbers", "_probe_successes", "_probes", "_random", "_rung",
         "_shown", "_signs", "_until",
@@ -122,6 +123,7 @@ class Circuit:
         self._random = random
         self._numbers = itertools.count()
         self.generation = generation
+        self.grant = Grant(generation)  # what every request gets while the circuit is closed
         self.times_opened = self._denied = 0
         self._last_denied: float | None = None
         self.turned_away: list[float] = []  # when; appending needs no lock
@@ -155,7 +157,7 @@ class Circuit:
                 self._last_denied = now
                 return wait
             if self.forced is CircuitState.CLOSED or self.state is CircuitState.CLOSED:
-                return Grant(self.generation)
+                return self.grant
             self.state = CircuitState.HALF_OPEN
             self._mark()
             probe = next(self._numbers)
@@ -191,6 +193,14 @@ class Circuit:
         if grant.probe is not None:
             with self._lock:
                 self._probes.pop(grant.probe, None)
+
+    def turn_away(self, now: float) -> float | None:
+        """Refuse a request before *shut_until*, without asking: how long it will be refused, None if nobody knows."""
+        self.turned_away.append(now)
+        if len(self.turned_away) >= MOST_NOTED:
+            self.count_denials()
+        wait = until(now, self.shut_until)
+        return wait if wait < math.inf else None
 
     def count_denials(self) -> None:
         """Count the requests that were turned away; what is noted meanwhile stays for the next time."""
@@ -379,6 +389,7 @@ class Circuit:
 
     def _renew(self) -> None:
         self.generation = next(self._generations)
+        self.grant = Grant(self.generation)
         self._mark()
 
     def _mark(self) -> None:

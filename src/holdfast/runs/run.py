@@ -42,6 +42,11 @@ class Run:
         self.id = run_id if run_id is not None else uuid.uuid4().hex
         if not isinstance(self.id, str) or not 1 <= len(self.id) <= 200 or not self.id.isprintable():
             raise ConfigError(f"run_id = {checks.shown(run_id)}: must be 1 to 200 printable characters")
+        for name, text in (("session", session), ("prompt", prompt)):
+            if not isinstance(text, str):
+                raise ConfigError(f"{name} = {checks.shown(text)}: must be a text")
+        if budget is not None and not isinstance(budget, Mapping):
+            raise ConfigError(f"budget = {checks.shown(budget)}: must be a mapping, say {{'calls': 100, 'usd': 2.0}}")
         self.session_id = session
         self.prompt = prompt
         self.runs = runs  # the open runs of the Holdfast it belongs to
@@ -74,7 +79,7 @@ class Run:
             self._spend[unit] = self._spend.get(unit, 0.0) + amount
         self._warn()
 
-    def emit(self, type: str, **payload: object) -> None:
+    def emit(self, type: str, /, **payload: object) -> None:
         """Tell the sinks of something that happened in this run; never blocks."""
         self._bus.emit(type, None, self.id, **payload)
 
@@ -126,7 +131,13 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.runs.remove(self)
-        current_run.reset(self._tokens.pop())
+        for token in self._tokens[::-1]:
+            try:
+                current_run.reset(token)
+            except ValueError:  # entered in another task or thread: not this one's to put back
+                continue
+            self._tokens.remove(token)
+            return
 
     async def __aenter__(self) -> Run:
         return self.__enter__()
