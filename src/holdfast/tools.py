@@ -58,7 +58,7 @@ class Tool:
 
     __slots__ = (
         "brisk", "bucket", "cache", "circuit", "given", "limit", "line", "name", "plan", "plan_untimed", "policy",
-        "retries", "slots", "stats", "_applied", "_cost", "_due", "_former", "_kit", "_lock", "_noted", "_overrides",
+        "retries", "slots", "stats", "_applied", "_due", "_former", "_kit", "_lock", "_noted", "_overrides",
         "_planning", "_wheel",
     )  # fmt: skip
 
@@ -79,7 +79,6 @@ class Tool:
         self.limit: float | None = None
         self._applied: Policy | None = None
         self._kit = kit
-        self._cost = 1.0
         self._due = 0.0
         self._former = self.stats
         self._lock = threading.Lock()
@@ -127,7 +126,7 @@ class Tool:
                 if ticket is None:
                     ticket = self.line.join(now, policy.priority.rank)
                 refusal = refusal._replace(ticket=ticket)
-            slots = self.slots
+            slots = self.slots if policy.concurrency is not None else None
         if refusal is None:
             self.wake()
             return Pass(circuit, grant, slots)
@@ -224,24 +223,21 @@ class Tool:
         return policy
 
     def use(self, policy: Policy) -> None:
-        """Put the guards under *policy*; they keep their state."""
+        """Put the guards under *policy*. They keep their state, also while a policy has no use for them."""
         if policy is self._applied:
             return
         now = self._kit.clock.monotonic()
         circuit = self._circuit(policy)
         with self._lock:
-            self._use_rate(policy, now)
-            if policy.concurrency is None:
-                self.slots = None
-            elif self.slots is None:
-                self.slots = Slots(policy.concurrency)
-            else:
+            if policy.rate is not None:
+                self.bucket = self.bucket or Bucket(policy.rate)
+                self.bucket.configure(policy.rate, now)
+            if policy.concurrency is not None:
+                self.slots = self.slots or Slots(policy.concurrency)
                 self.slots.configure(policy.concurrency)
-            if policy.cache is None:
-                self.cache = None
-            elif self.cache is None or self.cache.max_entries != policy.cache.max_entries:
-                self.cache = Cache(policy.cache.max_entries)
-            self._cost = policy.priority.cost
+            if policy.cache is not None:
+                self.cache = self.cache if self.cache is not None else Cache(policy.cache.max_entries)
+                self.cache.max_entries = policy.cache.max_entries
             self._applied = policy
         self._attach(circuit)
         self.wake()
@@ -257,7 +253,7 @@ class Tool:
             self.brisk = plain and policy.fallback is None
             plan = None
             if plain and circuit.calm and not self.stats.detached:
-                gate = self._gate() if self.bucket is not None or self.slots is not None else None
+                gate = self._gate(policy) if policy.rate is not None or policy.concurrency is not None else None
                 slow = breaker.slow_call if breaker is not None and breaker.slow_call is not None else math.inf
                 plan = (generation, gate, self.limit, slow, self._due, self.stats.pending)
             self.plan = plan
@@ -325,9 +321,11 @@ class Tool:
             circuit.on_mark = self.replan
         self.replan()
 
-    def _gate(self) -> Callable[[float], Slots | bool]:
+    def _gate(self, policy: Policy) -> Callable[[float], Slots | bool]:
         """Takes a slot and a token if both are there and nobody waits; answers with the slots it took of."""
-        heap, slots, bucket, cost, lock = self.line.heap, self.slots, self.bucket, self._cost, self._lock
+        heap, cost, lock = self.line.heap, policy.priority.cost, self._lock
+        bucket = self.bucket if policy.rate is not None else None
+        slots = self.slots if policy.concurrency is not None else None
         pop = slots.free.pop if slots is not None else None
         take = bucket.take if bucket is not None else None
 
@@ -372,22 +370,16 @@ class Tool:
     def _reserve(self, now: float, policy: Policy, ticket: Ticket | None) -> Refusal | None:
         """Ask rate, then concurrency; under the lock. Who is not at the head of the line waits for its turn."""
         cost = policy.priority.cost
+        bucket = self.bucket if policy.rate is not None else None
+        slots = self.slots if policy.concurrency is not None else None
+        if bucket is None and slots is None:
+            return None
         if self.line.heap and self.line.head() is not ticket:
-            if self.bucket is None:
-                return Refusal(ConcurrencyFull, math.inf)
-            return Refusal(RateLimited, math.inf)
-        if self.bucket is not None and (wait := self.bucket.admit(now, cost)):
+            return Refusal(ConcurrencyFull if bucket is None else RateLimited, math.inf)
+        if bucket is not None and (wait := bucket.admit(now, cost)):
             return Refusal(RateLimited, wait)
-        if self.slots is not None and not self.slots.take():
-            if self.bucket is not None:
-                self.bucket.refund(cost, now)
+        if slots is not None and not slots.take():
+            if bucket is not None:
+                bucket.refund(cost, now)
             return Refusal(ConcurrencyFull, math.inf)
         return None
-
-    def _use_rate(self, policy: Policy, now: float) -> None:
-        if policy.rate is None:
-            self.bucket = None
-        elif self.bucket is None:
-            self.bucket = Bucket(policy.rate)
-        else:
-            self.bucket.configure(policy.rate, now)
