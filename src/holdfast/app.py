@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from types import TracebackType
+from types import MethodType, TracebackType
 from typing import Any, ParamSpec, TypeVar, overload
 
 from holdfast import events
@@ -193,6 +193,8 @@ class Holdfast:
                 raise ConfigError(f"{shown(tool)} is not a decorated tool; known are: {known}")
         else:
             bound = getattr(tool, "__holdfast__", None)
+            if isinstance(bound, Bound) and isinstance(tool, MethodType):
+                bound = Bound(bound.kit, bound.tool, MethodType(bound.fn, tool.__self__))
             if not isinstance(bound, Bound) or bound.kit is not self._kit:
                 shape_of(tool)
                 bound = Bound(self._kit, self._box.tool(name_of(tool)), tool)  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import logging
 import math
@@ -94,6 +95,7 @@ class CircuitBreaker:
             return Permit(self, tool, None, self._founding, self._monotonic() if self._slow else 0.0)
         grant = circuit.grant
         if circuit.calm:
+            circuit.last_used = next(self._generations)
             return Permit(self, tool, circuit, grant, self._monotonic() if self._slow else 0.0)
         now = self._monotonic()
         if now < circuit.shut_until:
@@ -102,7 +104,7 @@ class CircuitBreaker:
         self.tell(tool, circuit)
         if isinstance(answer, Grant):
             return Permit(self, tool, circuit, answer, now)
-        raise CircuitOpen(tool, None, answer)
+        raise CircuitOpen(tool, None, answer if answer < math.inf else None)
 
     def allow_request(self, tool: str) -> bool:
         """Whether *tool* may be tried now; tell the outcome with `record_success` or `record_failure`."""
@@ -230,6 +232,8 @@ class CircuitBreaker:
 
     def _answer(self, permit: Permit, category: ErrorCategory | None, error: BaseException | None) -> None:
         circuit = permit._circuit
+        if circuit is None and self._circuits:
+            circuit = self._find(permit.tool)  # a parallel first call has made it meanwhile
         if category is None and (not self._rated if circuit is None else circuit.calm and circuit.window is None):
             return  # a clean success says nothing new
         if circuit is None and (circuit := self._found(permit, category)) is None:
@@ -268,10 +272,12 @@ class CircuitBreaker:
         return circuit
 
     def _evict(self, number: int) -> None:
-        """Forget the least recently used circuits, healthy ones first."""
-        order = sorted(self._circuits, key=lambda name: (not (c := self._circuits[name]).healthy, c.last_used))
-        for name in order[:number]:
-            circuit = self._circuits.pop(name)
+        """Forget the least recently used healthy circuits; others if there are none, those held by hand last."""
+        circuits = self._circuits
+        names = [name for name, circuit in circuits.items() if circuit.healthy]
+        names = names or [name for name, circuit in circuits.items() if circuit.forced is None] or list(circuits)
+        for name in heapq.nsmallest(number, names, key=lambda name: circuits[name].last_used):
+            circuit = circuits.pop(name)
             circuit.evict()
             self._refused += circuit.denied
         self._founding = Grant(next(self._generations))

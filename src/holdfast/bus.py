@@ -87,8 +87,8 @@ class LoggingSink:
         """Write one line: type, tool, and what else the event says."""
         level = self.levels.get(event.type, logging.INFO)
         if self._logger.isEnabledFor(level):
-            facts = " ".join(f"{printable(key)}={_shown(value)}" for key, value in event.payload.items())
-            self._logger.log(level, "%s %s %s", printable(event.type), printable(event.tool or "-"), facts)
+            facts = "".join(f" {printable(key)}={_shown(value)}" for key, value in event.payload.items())
+            self._logger.log(level, "%s %s%s", printable(event.type), printable(event.tool or "-"), facts)
 
 
 def _shown(value: object) -> str:

@@ -22,7 +22,7 @@ from holdfast.guards.circuit import Grant
 from holdfast.guards.concurrency import Slots
 from holdfast.kit import Kit
 from holdfast.runs import current_run
-from holdfast.shape import Shape, shape_of
+from holdfast.shape import Shape, name_of, shape_of
 from holdfast.threads import Job
 from holdfast.tools import Pass, Plan, Tool
 from holdfast.tracker import DRAIN_AT
@@ -73,6 +73,8 @@ class Bound:
             Shape.ASYNC_GENERATOR: _guard_async_generator,
         }
         guarded = functools.wraps(self.fn)(make[self.shape](self))
+        if not hasattr(self.fn, "__name__"):  # a partial, or an object that can be called
+            guarded.__name__ = guarded.__qualname__ = name_of(self.fn)
         guarded.__holdfast__ = self  # type: ignore[attr-defined]
         return guarded
 
@@ -84,6 +86,7 @@ def drive(execution: Execution, bound: Bound, args: tuple[Any, ...], kwargs: Map
     """Call a function."""
     clock = bound.kit.clock
     policy = execution.policy
+    execution.driver = Shape.FUNCTION
     execution.threaded = policy.timeout is not None or policy.deadline is not None
     with execution:
         for wait in execution.lookup():
@@ -102,6 +105,7 @@ def drive(execution: Execution, bound: Bound, args: tuple[Any, ...], kwargs: Map
 async def adrive(execution: Execution, bound: Bound, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Call a coroutine function, or a function in a thread."""
     clock = bound.kit.clock
+    execution.driver = Shape.COROUTINE
     execution.threaded = bound.shape is Shape.FUNCTION
     with execution:
         for wait in execution.lookup():
@@ -130,6 +134,7 @@ def drive_stream(
     """Iterate a generator function, or any function that returns an iterable."""
     clock = bound.kit.clock
     policy = execution.policy
+    execution.driver = Shape.GENERATOR
     execution.threaded = policy.timeout is not None or policy.deadline is not None
     with execution:
         for wait in execution.lookup():
@@ -138,7 +143,7 @@ def drive_stream(
             with attempt:
                 for wait in attempt.waits():
                     pause(clock, wait)
-                execution.value = yield from _items(execution, attempt, bound, iter(bound.fn(*args, **kwargs)))
+                execution.value = yield from _items(execution, attempt, bound, lambda: bound.fn(*args, **kwargs))
     if execution.fallback is not None:
         other = instead(execution, bound)
         return (yield from drive_stream(other.execution(args, kwargs, ONE_HOP), other, args, kwargs))
@@ -153,6 +158,7 @@ async def adrive_stream(
 ) -> AsyncGenerator[Any]:
     """Iterate an async generator function; a generator function's items are made in a thread."""
     clock = bound.kit.clock
+    execution.driver = Shape.ASYNC_GENERATOR
     execution.threaded = bound.shape in (Shape.GENERATOR, Shape.FUNCTION)
     with execution:
         for wait in execution.lookup():
@@ -161,7 +167,8 @@ async def adrive_stream(
             with attempt:
                 for wait in attempt.waits():
                     await apause(clock, wait)
-                async with aclosing(_aitems(execution, attempt, bound, bound.fn(*args, **kwargs))) as items:
+                source = _aitems(execution, attempt, bound, lambda: bound.fn(*args, **kwargs))
+                async with aclosing(source) as items:
                     async for item in items:
                         execution.yielded = True
                         handed = clock.monotonic()
@@ -201,12 +208,12 @@ def _call(execution: Execution, attempt: Attempt, bound: Bound, fn: Callable[[],
     limit = attempt.limit(now)
     if limit is None:
         return fn()
-    job = Job(bound.kit.workers, fn)
+    job = Job(bound.kit.workers, clock, fn)
     try:
-        in_time = pause(clock, Wait(now + limit, job.signal, job.start))
+        pause(clock, Wait(now + limit, job.signal, job.start))
     finally:
         job.abandon()
-    if not in_time:
+    if not job.ended_by(now + limit):
         raise ToolTimeout(bound.tool.name, limit)
     return job.result()
 
@@ -216,18 +223,20 @@ async def _acall(execution: Execution, attempt: Attempt, bound: Bound, fn: Calla
     clock = bound.kit.clock
     now = clock.monotonic()
     limit = attempt.limit(now)
-    job = Job(bound.kit.workers, fn)
+    job = Job(bound.kit.workers, clock, fn)
+    until = math.inf if limit is None else now + limit
     try:
-        in_time = await apause(clock, Wait(math.inf if limit is None else now + limit, job.signal, job.start))
+        await apause(clock, Wait(until, job.signal, job.start))
     finally:
         job.abandon()
-    if not in_time:
+    if not job.ended_by(until):
         raise ToolTimeout(bound.tool.name, limit or 0.0)
     return job.result()
 
 
-def _items(execution: Execution, attempt: Attempt, bound: Bound, stream: Iterator[Any]) -> Generator[Any, Any, Any]:
+def _items(execution: Execution, attempt: Attempt, bound: Bound, fn: Callable[[], Any]) -> Generator[Any, Any, Any]:
     clock = bound.kit.clock
+    stream: Iterator[Any] = iter(_call(execution, attempt, bound, fn) if bound.shape is Shape.FUNCTION else fn())
     sent = None
     try:
         while True:
@@ -248,7 +257,8 @@ def _items(execution: Execution, attempt: Attempt, bound: Bound, stream: Iterato
         _close(stream)
 
 
-async def _aitems(execution: Execution, attempt: Attempt, bound: Bound, source: Any) -> AsyncGenerator[Any]:
+async def _aitems(execution: Execution, attempt: Attempt, bound: Bound, fn: Callable[[], Any]) -> AsyncGenerator[Any]:
+    source = await _acall(execution, attempt, bound, fn) if bound.shape is Shape.FUNCTION else fn()
     if inspect.isawaitable(source):
         with limiting(bound.kit, bound.tool, attempt):
             source = await source
@@ -268,10 +278,7 @@ async def _aitems(execution: Execution, attempt: Attempt, bound: Bound, source: 
     items = iter(source)
     try:
         while True:
-            try:
-                item = await _acall(execution, attempt, bound, lambda: next(items, _END))
-            except StopIteration:
-                return
+            item = await _acall(execution, attempt, bound, lambda: next(items, _END))
             if item is _END:
                 return
             yield item

@@ -6,9 +6,13 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Mapping
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
+
+LONG = 64  # bytes; a longer call is known by a digest, since those who compare calls keep many of them
+_DIGEST = b"\xc1"  # no encoding begins with it
 
 
 def canonical(fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes | None:
@@ -16,19 +20,19 @@ def canonical(fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: Mapp
 
     None if an argument has no value that can be compared (an open file, say): then it is the same as no other call.
     """
-    signature = _signature(fn)
-    if signature is not None:
-        try:
-            bound = signature.bind(*args, **kwargs)
-        except TypeError:
-            pass  # a wrong call still has arguments; the tool itself will say what is wrong with them
-        else:
-            bound.apply_defaults()
-            args, kwargs = (), bound.arguments
+    call: object = (args, dict(kwargs))
     try:
-        return _ENCODER.encode((args, dict(kwargs)))
-    except (TypeError, ValueError, NotImplementedError, OverflowError, RecursionError):
+        if (signature := _signature(fn)) is not None:
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            call = bound.arguments
+    except TypeError:
+        pass  # a wrong call still has arguments; the tool itself will say what is wrong with them
+    try:
+        encoded = _ENCODER.encode(call)
+    except Exception:  # among others what an argument's own code raises when asked for its value
         return None
+    return encoded if len(encoded) <= LONG else _DIGEST + blake2b(encoded, digest_size=32).digest()
 
 
 @functools.lru_cache(maxsize=1024)

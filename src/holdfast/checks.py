@@ -9,6 +9,7 @@ from collections.abc import Collection
 from holdfast.errors import ConfigError, printable
 
 MOST = sys.float_info.max
+MOST_WHOLE = 2**63 - 1
 
 
 def number(
@@ -25,10 +26,11 @@ def number(
         raise ConfigError(f"{name} = {shown(value)}: must be a number {' and '.join(bounds)}".rstrip())
 
 
-def whole(name: str, value: object, *, least: int = 1) -> None:
-    """A whole number of at least *least*."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ConfigError(f"{name} = {shown(value)}: must be a whole number of at least {least}")
+def whole(name: str, value: object, *, least: int = 1, most: int = MOST_WHOLE) -> None:
+    """A whole number of at least *least* and at most *most*."""
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        bound = f" and at most {most}" if most < MOST_WHOLE or (isinstance(value, int) and value > most) else ""
+        raise ConfigError(f"{name} = {shown(value)}: must be a whole number of at least {least}{bound}")
 
 
 def flag(name: str, value: object) -> None:
@@ -39,10 +41,13 @@ def flag(name: str, value: object) -> None:
 
 def choice(name: str, value: object, allowed: Collection[str]) -> None:
     """One of *allowed*."""
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
         raise ConfigError(f"{name} = {shown(value)}: must be one of {', '.join(sorted(allowed))}")
 
 
 def shown(value: object) -> str:
     """*value* as it may stand in an error text: short and printable."""
-    return printable(repr(value))
+    try:
+        return printable(repr(value))
+    except Exception:  # a number of thousands of digits, or an object that cannot even say what it is
+        return f"a value of type {printable(type(value).__name__)}"

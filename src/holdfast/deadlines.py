@@ -87,8 +87,8 @@ class Limit:
                 wheel.stop()
             return
         cancels = self._task.uncancel()
-        if error is None:  # it finished although it was cancelled: its result is as good as any
-            return
+        if error is None or isinstance(error, KeyboardInterrupt | SystemExit):
+            return  # it finished although it was cancelled: its result is as good as any
         if cancels > self._cancels and isinstance(error, asyncio.CancelledError):
             return  # somebody else wants the task to end, too
         raise ToolTimeout(self._tool, wheel.seconds) from error

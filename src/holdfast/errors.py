@@ -48,7 +48,7 @@ class Denied(HoldfastError):
         )
 
     def _when(self) -> str:
-        if self.retry_after is None:
+        if self.retry_after is None or not math.isfinite(self.retry_after):
             return ""
         return f"; available in about {math.ceil(self.retry_after * 10) / 10:g} s"
 
@@ -114,7 +114,7 @@ class ConfigError(HoldfastError, ValueError):
 
 
 def printable(name: str, limit: int = 120) -> str:
-    """*name* safe to show on a terminal or in a log: control characters escaped, the middle of a long one cut."""
+    """*name* safe to show on a terminal or in a log: control characters escaped, a long one cut."""
     if len(name) > limit:
         name = f"{name[: limit // 2]}…({len(name)} characters)"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)

@@ -20,17 +20,28 @@ from holdfast import events
 from holdfast.cache import Flight, Hit
 from holdfast.canonical import canonical
 from holdfast.category import ErrorCategory, classify, retry_after
-from holdfast.errors import CircuitOpen, ConcurrencyFull, Denied, RateLimited, ToolTimeout
+from holdfast.errors import (
+    BudgetExceeded,
+    CircuitOpen,
+    ConcurrencyFull,
+    Denied,
+    LoopDetected,
+    RateLimited,
+    ToolTimeout,
+)
 from holdfast.guards.line import Ticket
 from holdfast.kit import Kit
 from holdfast.policy import Policy
 from holdfast.retry import NOTE, note
 from holdfast.runs import Run
+from holdfast.shape import DRIVES, Shape
 from holdfast.tools import Pass, Refusal, Tool
 from holdfast.tracker import ExecutionStatus
 from holdfast.waiting import Wait
 
 STEPS_IN = (CircuitOpen, RateLimited, ConcurrencyFull)  # refusals for which a fallback may step in
+OF_ITS_RUN = (LoopDetected, BudgetExceeded)  # refusals that say nothing to a caller in another run
+ANSWERS = (Shape.FUNCTION, Shape.COROUTINE)  # calls with one answer, which can be kept
 
 
 class Made(NamedTuple):
@@ -45,9 +56,9 @@ class Execution:
     """One call of a tool; *single* allows one attempt only, *threaded* says that attempts are made in a thread."""
 
     __slots__ = (
-        "attempts", "call_id", "deadline", "fallback", "fell_back", "left", "made", "policy", "run", "threaded", "tool",
-        "value", "waited", "yielded", "_args", "_cached", "_call", "_category", "_counted", "_delay", "_denied",
-        "_error", "_flight", "_fn", "_kit", "_kwargs", "_over", "_single", "_spent", "_why",
+        "attempts", "call_id", "deadline", "driver", "fallback", "fell_back", "left", "made", "policy", "run",
+        "threaded", "tool", "value", "waited", "yielded", "_args", "_cached", "_call", "_category", "_counted",
+        "_delay", "_denied", "_error", "_flight", "_fn", "_kit", "_kwargs", "_over", "_single", "_spent", "_why",
     )  # fmt: skip
 
     def __init__(
@@ -66,7 +77,8 @@ class Execution:
         self.policy = policy
         self.run = run
         self.call_id = next(kit.call_ids)
-        self.deadline = math.inf if policy.deadline is None else kit.clock.monotonic() + policy.deadline
+        self.deadline = math.inf
+        self.driver: Shape | None = None  # the shape that its driver gives the call
         self.value: Any = None
         self.fallback: str | None = None  # the tool to call instead
         self.fell_back = False  # `value` is the fixed answer for when the tool has none
@@ -94,7 +106,10 @@ class Execution:
     def lookup(self) -> Iterator[Wait]:
         """Answer from the cache if possible, else count the call with the run; yields what to wait for meanwhile."""
         self.tool.use(self.policy)
-        if self.policy.cache is not None and self.made is None:
+        if self.policy.deadline is not None:  # a call begins here: a stream may be asked for long before its first item
+            begun = self._kit.clock.monotonic() if self.made is None else self.made.begun
+            self.deadline = begun + self.policy.deadline
+        if self.policy.cache is not None and self.made is None and self.driver in ANSWERS:
             yield from self._ask_cache()
         if self.run is not None and not self._over:
             wants_sign = self.policy.loop is not None
@@ -111,8 +126,8 @@ class Execution:
             yield Attempt(self)
 
     def sign(self) -> bytes | None:
-        """The canonical arguments, worked out when first needed."""
-        if self._call is None:
+        """The canonical arguments, worked out when first needed; None if they cannot be told, as those of a block."""
+        if self._call is None and self._fn is not None:
             self._call = canonical(self._fn, self._args, self._kwargs)
         return self._call
 
@@ -165,7 +180,8 @@ class Execution:
         if error is None and cache is not None and self.policy.cache is not None:
             cache.land(key, flight, self.value, self._kit.clock.monotonic() + self.policy.cache.ttl)
         elif cache is not None:
-            cache.crash(key, flight, error if isinstance(error, Exception) else None)
+            own = not isinstance(error, Exception) or isinstance(error, OF_ITS_RUN)
+            cache.crash(key, flight, None if own else error)
         else:  # a reload took the cache away meanwhile
             flight.end()
 
@@ -204,12 +220,15 @@ class Execution:
         if fallback.tool is None:
             self.value = fallback.value
             self.fell_back = True
-        elif fallback.tool in self._kit.bound:
-            self.fallback = fallback.tool
-        else:
+            return True
+        other = self._kit.bound.get(fallback.tool)
+        if other is None:
             error.add_note(f"{NOTE}the fallback {fallback.tool!r} is not a tool that was decorated here")
-            return False
-        return True
+        elif self.driver is not None and other.shape not in DRIVES[self.driver]:
+            error.add_note(f"{NOTE}the fallback {fallback.tool!r} is {other.shape.value}: it cannot answer here")
+        else:
+            self.fallback = fallback.tool
+        return self.fallback is not None
 
     # -- telling -------------------------------------------------------------------------------------------------------
 
@@ -335,9 +354,9 @@ class Attempt:
         if self._ticket is not None:
             execution.tool.give_up(self._ticket)
         execution._over = True
-        if passed is None:  # refused, or cancelled in line
-            if error is not None and execution._category is None and not isinstance(error, Denied):
-                execution._category = classify(error)
+        if passed is None:  # refused, or cancelled while it waited
+            if error is not None and error is not execution._error and not isinstance(error, Denied):
+                execution._category = self._verdict(error)
             return False
         now = execution._kit.clock.monotonic()
         execution._spent += now - self.begun

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable
+from typing import Protocol
 
 from holdfast.breaker import CircuitBreaker
 from holdfast.bus import Bus
@@ -12,8 +13,16 @@ from holdfast.clock import Clock
 from holdfast.guards.circuit import BreakerConfig, Circuit, CircuitState
 from holdfast.policy import PolicyBook
 from holdfast.runs import Run, current_run
+from holdfast.shape import Shape
 from holdfast.threads import Workers
 from holdfast.tracker import ExecutionTracker
+
+
+class HasShape(Protocol):
+    """What is known here of a decorated function."""
+
+    @property
+    def shape(self) -> Shape: ...
 
 
 class Kit:
@@ -29,7 +38,7 @@ class Kit:
         self.tracker = tracker
         self.workers = Workers()
         self.runs: list[Run] = []  # those open now; while there are none, nobody needs to ask for the current one
-        self.bound: dict[str, object] = {}  # the decorated functions by tool, for `calls` to find a fallback
+        self.bound: dict[str, HasShape] = {}  # the decorated functions by tool, for `calls` to find a fallback
         self.call_ids = itertools.count(1)
         self.refresh: Callable[[float], object] = lambda now: None  # takes up a changed policy file
         # Stands where a tool has no breaker: it passes everything and remembers nothing.
@@ -48,3 +57,4 @@ class Kit:
         self.breaker.after_fork()
         self.tracker.after_fork()
         self.workers.after_fork()
+        self.no_circuit.after_fork()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from enum import Enum
+from typing import Final
 
 from holdfast.errors import ConfigError, printable
 
@@ -18,13 +19,22 @@ class Shape(Enum):
     ASYNC_GENERATOR = "an async generator function"
 
 
+# What each driver can call: one shape natively, plain code too, in a thread or as it is.
+DRIVES: Final = {
+    Shape.FUNCTION: frozenset({Shape.FUNCTION}),
+    Shape.COROUTINE: frozenset({Shape.COROUTINE, Shape.FUNCTION}),
+    Shape.GENERATOR: frozenset({Shape.GENERATOR, Shape.FUNCTION}),
+    Shape.ASYNC_GENERATOR: frozenset(Shape),
+}
+
+
 def shape_of(fn: object) -> Shape:
     """How *fn* is called; a `ConfigError` if it cannot be."""
     if not callable(fn):
         raise ConfigError(f"a tool must be callable, not {printable(repr(fn))}")
     while isinstance(fn, functools.partial):
         fn = fn.func
-    for each in (fn, vars(type(fn)).get("__call__")):
+    for each in (fn, getattr(type(fn), "__call__", None)):
         if inspect.isasyncgenfunction(each):
             return Shape.ASYNC_GENERATOR
         if inspect.iscoroutinefunction(each):

@@ -7,11 +7,12 @@ ends when the function does. The number of abandoned threads is bounded; all are
 from __future__ import annotations
 
 import contextvars
-import os
+import math
 import queue
 import threading
 from collections.abc import Callable
 
+from holdfast.clock import Clock
 from holdfast.guards.line import Signal
 
 LINGER = 1.0  # seconds that an idle thread waits for the next job
@@ -21,21 +22,31 @@ MOST_ABANDONED = 64
 class Job:
     """One function to be run in a thread, in a copy of the caller's context; *signal* fires when it has ended."""
 
-    __slots__ = ("signal", "_abandoned", "_context", "_error", "_fn", "_lock", "_result", "_workers")
+    __slots__ = (
+        "signal", "_abandoned", "_begun", "_clock", "_context", "_ended", "_error", "_fn", "_lock", "_result",
+        "_workers",
+    )  # fmt: skip
 
-    def __init__(self, workers: Workers, fn: Callable[[], object]) -> None:
+    def __init__(self, workers: Workers, clock: Clock, fn: Callable[[], object]) -> None:
         self.signal = Signal()
+        self._clock = clock
+        self._ended = math.inf
         self._workers = workers
         self._context = contextvars.copy_context()
         self._fn = fn
         self._lock = threading.Lock()
-        self._abandoned = False
+        self._abandoned = self._begun = False
         self._result: object = None
         self._error: BaseException | None = None
 
     def start(self) -> None:
         """Begin."""
         self._workers.start(self)
+        self._begun = True  # only now: where no thread could be started, there is none to abandon
+
+    def ended_by(self, when: float) -> bool:
+        """Whether it had ended at *when*; not whether it has ended now, which depends on who woke first."""
+        return self.signal.fired and self._ended <= when
 
     def result(self) -> object:
         """What the function returned, or the error it raised."""
@@ -49,7 +60,7 @@ class Job:
     def abandon(self) -> None:
         """Give up waiting for it."""
         with self._lock:
-            if not self.signal.fired and not self._abandoned:
+            if self._begun and not self.signal.fired and not self._abandoned:
                 self._abandoned = True
                 self._workers._count(1)
 
@@ -59,6 +70,7 @@ class Job:
             self._result = self._context.run(self._fn)
         except BaseException as error:
             self._error = error
+        self._ended = self._clock.monotonic()
         with self._lock:
             if self._abandoned:
                 self._workers._count(-1)
@@ -75,9 +87,9 @@ class Workers:
 
     def after_fork(self) -> None:
         """In a forked child: its parent's threads are not there."""
-        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._idle: list[queue.SimpleQueue[Job | None]] = []
+        self._lingering = True
         self.abandoned = 0
 
     @property
@@ -95,8 +107,9 @@ class Workers:
             threading.Thread(target=self._serve, args=(job,), name="holdfast-worker", daemon=True).start()
 
     def close(self) -> None:
-        """Let idle threads end now."""
+        """Let idle threads end now, and others as soon as they become idle."""
         with self._lock:
+            self._lingering = False
             idle, self._idle = self._idle, []
         for inbox in idle:
             inbox.put(None)
@@ -107,6 +120,8 @@ class Workers:
             job.run()
             del job  # an idle thread keeps nobody's result alive
             with self._lock:
+                if not self._lingering:
+                    return
                 self._idle.append(inbox)
             try:
                 job = inbox.get(timeout=LINGER)

@@ -93,6 +93,8 @@ class Tool:
 
     def turn_away(self, now: float) -> CircuitOpen:
         """Refuse a call because the circuit is shut; for the quick path."""
+        if now >= self._due:
+            self.tidy(now)
         denials = self.stats.denials
         denials.append(None)
         if len(denials) >= DRAIN_AT:
@@ -119,6 +121,10 @@ class Tool:
             if ticket is None and self.line.heap and patience > 0:
                 ticket = self.line.join(now, policy.priority.rank)
             refusal = self._reserve(now, policy, ticket)
+            if refusal is not None and ticket is None and refusal.wait == math.inf and patience > 0:
+                # A slot may have come back before there was anybody to wake; from now on there is.
+                ticket = self.line.join(now, policy.priority.rank)
+                refusal = self._reserve(now, policy, ticket)
             if refusal is None:
                 if ticket is not None:
                     self.line.leave(ticket)
@@ -209,7 +215,9 @@ class Tool:
     # -- settings ------------------------------------------------------------------------------------------------------
 
     def override(self, call: Mapping[str, object] | None) -> Policy:
-        """The policy for one call that brings settings of its own."""
+        """The policy for one call that may bring settings of its own; a changed file is taken up first."""
+        if self._kit.book.path is not None:
+            self._kit.refresh(self._kit.clock.monotonic())
         if not call:
             return self.policy
         key = canonical(None, (), call)
@@ -311,6 +319,9 @@ class Tool:
         self.line = Line()
         if self.slots is not None:
             self.slots = Slots(self.slots.config)
+        if self.cache is not None:
+            self.cache = Cache(self.cache.max_entries)
+        self.replan()
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -346,6 +357,7 @@ class Tool:
                 if not taken:
                     if slots is not None:
                         self._give(slots)
+                        self.wake()
                     return False
             return slots if slots is not None else True
 

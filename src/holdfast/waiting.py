@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from holdfast.clock import Clock
+from holdfast.clock import Clock, Timer
 from holdfast.guards.circuit import until
 from holdfast.guards.line import Signal
 
@@ -29,24 +30,23 @@ class Wait:
         self.begin = begin
 
 
-def pause(clock: Clock, wait: Wait) -> bool:
-    """Wait as a thread; false if the time was up before the signal came."""
+def pause(clock: Clock, wait: Wait) -> None:
+    """Wait as a thread."""
     if wait.signal is None:
         if (seconds := until(clock.monotonic(), wait.until)) > 0:
             clock.sleep(seconds)
-        return False
+        return
     woken = threading.Event()
-    with _Alarm(clock, wait, wait.signal, woken.set) as alarm:
+    with _alarm(_call_at, clock, wait, wait.signal, woken.set):
         woken.wait()
-    return alarm.in_time
 
 
-async def apause(clock: Clock, wait: Wait) -> bool:
-    """Wait as a task; false if the time was up before the signal came."""
+async def apause(clock: Clock, wait: Wait) -> None:
+    """Wait as a task."""
     if wait.signal is None:
         if (seconds := until(clock.monotonic(), wait.until)) > 0:
             await clock.asleep(seconds)
-        return False
+        return
     loop = asyncio.get_running_loop()
     woken = loop.create_future()
 
@@ -60,32 +60,38 @@ async def apause(clock: Clock, wait: Wait) -> bool:
         except RuntimeError:  # the loop is closed, and the waiter gone with it
             return
 
-    with _Alarm(clock, wait, wait.signal, wake_from_anywhere) as alarm:
+    with _alarm(lambda clock, when, fn: clock.call_at(when, fn), clock, wait, wait.signal, wake_from_anywhere):
         await woken
-    return alarm.in_time
 
 
-class _Alarm:
-    """Calls *wake* when the signal fires or when the time is up, and remembers which came first."""
-
-    __slots__ = ("in_time", "_signal", "_timer", "_wake")
-
-    def __init__(self, clock: Clock, wait: Wait, signal: Signal, wake: Callable[[], object]) -> None:
-        self.in_time = True
-        self._signal = signal
-        self._wake = wake
-        self._timer = clock.call_at(wait.until, self._ring) if wait.until < math.inf and not signal.fired else None
+@contextmanager
+def _alarm(
+    call_at: Callable[[Clock, float, Callable[[], object]], Timer],
+    clock: Clock,
+    wait: Wait,
+    signal: Signal,
+    wake: Callable[[], object],
+) -> Iterator[None]:
+    """Have *wake* called when the signal fires or when the time is up."""
+    timer = call_at(clock, wait.until, wake) if wait.until < math.inf and not signal.fired else None
+    try:
         if wait.begin is not None:
             wait.begin()
         signal.listen(wake)
+        yield
+    finally:
+        if timer is not None:
+            timer.cancel()
 
-    def _ring(self) -> None:
-        self.in_time = self._signal.fired
-        self._wake()
 
-    def __enter__(self) -> _Alarm:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+def _call_at(clock: Clock, when: float, wake: Callable[[], object]) -> Timer:
+    """A timer that rings although this thread is blocked: it must not be on the event loop that runs in it, if any."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return clock.call_at(when, wake)
+    timers: list[Timer] = []
+    asker = threading.Thread(target=lambda: timers.append(clock.call_at(when, wake)), name="holdfast-asker")
+    asker.start()
+    asker.join()
+    return timers[0]

@@ -21,6 +21,8 @@ class Spent(NamedTuple):
 
 def check_budget(budget: Mapping[str, float]) -> None:
     """`calls` is a whole number, everything else a number above 0; names are plain words."""
+    if not isinstance(budget, Mapping):
+        raise ConfigError(f"budget = {checks.shown(budget)}: must be a table, such as {{'calls': 100, 'usd': 2.0}}")
     for unit, limit in budget.items():
         if not isinstance(unit, str) or not unit.isidentifier():
             raise ConfigError(

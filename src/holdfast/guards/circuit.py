@@ -11,7 +11,7 @@ import itertools
 import math
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -80,9 +80,17 @@ class BreakerConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
         checks.whole("minimum_calls", self.minimum_calls)
         checks.flag("distinct_arguments", self.distinct_arguments)
-        for category in self.trips:
+        trips: object = self.trips
+        if isinstance(trips, str) or not isinstance(trips, Collection):
+            raise ConfigError(f"trips = {checks.shown(trips)}: must be a set of error categories")
+        for category in trips:
             checks.choice("trips", category, NOT_CANCELLED)
         msgspec.structs.force_setattr(self, "trips", frozenset(map(ErrorCategory, self.trips)))
+
+    @property
+    def judged_from(self) -> int:
+        """How many calls a rate needs: `minimum_calls`, but no more than the window holds."""
+        return min(self.minimum_calls, self.window_calls or self.minimum_calls)
 
     def backoff(self, rung: int) -> float:
         """The nominal wait on *rung* of the ladder, the first being 0."""
@@ -109,8 +117,8 @@ class Circuit:
     """
 
     __slots__ = (
-        "calm", "closed_at", "config", "evicted", "forced", "generation", "grant", "last_category", "last_used", "moves",
-        "on_mark", "opened_at", "shut_until", "state", "times_opened", "turned_away", "window", "_denied",
+        "calm", "closed_at", "config", "evicted", "forced", "generation", "grant", "last_category", "last_used",
+        "moves", "on_mark", "opened_at", "shut_until", "state", "times_opened", "turned_away", "window", "_denied",
         "_generations", "_last_denied", "_lock", "_numbers", "_probe_successes", "_probes", "_random", "_rung",
         "_shown", "_signs", "_until",
     )  # fmt: skip
@@ -129,7 +137,7 @@ class Circuit:
         self.turned_away: list[float] = []  # when; appending needs no lock
         self.on_mark: Callable[[], object] | None = None  # called, under the lock, when *calm* may have changed
         self.shut_until = -math.inf
-        self.last_used = 0.0
+        self.last_used = next(generations)  # a count of uses, not a time: it tells them apart when time stands still
         self.evicted = False
         self.moves: deque[tuple[CircuitState, CircuitState]] = deque()  # changes of state that nobody was told of yet
         self.state = self._shown = CircuitState.CLOSED
@@ -150,7 +158,7 @@ class Circuit:
     def admit(self, now: float) -> Grant | float:
         """A grant, or the seconds until it is worth asking again (infinite when held open by hand)."""
         with self._lock:
-            self.last_used = now
+            self.last_used = next(self._generations)
             wait = self._wait(now)
             if wait:
                 self._denied += 1
@@ -178,8 +186,8 @@ class Circuit:
         *sign* tells failures apart where the circuit counts distinct arguments.
         """
         with self._lock:
-            self.last_used = now
-            if self.forced is CircuitState.CLOSED:
+            self.last_used = next(self._generations)
+            if self.forced is not None:
                 return
             if self.state is CircuitState.CLOSED:
                 if grant is None or (grant.generation == self.generation and grant.probe is None):
@@ -206,14 +214,16 @@ class Circuit:
         """Count the requests that were turned away; what is noted meanwhile stays for the next time."""
         with self._lock:
             if number := len(self.turned_away):
-                self._last_denied = self.turned_away[number - 1]
+                last = self.turned_away[number - 1]
+                if self._last_denied is None or last > self._last_denied:
+                    self._last_denied = last
                 self._denied += number
                 del self.turned_away[:number]
 
     def succeeded_many(self, now: float, calls: int) -> None:
         """Count successes that were made while *calm* and ended about *now*; they matter to the rates alone."""
         with self._lock:
-            if self.window is not None and self.state is CircuitState.CLOSED:
+            if self.window is not None and self.healthy:
                 self.window.add(now, calls)
 
     # -- controls ------------------------------------------------------------------------------------------------------
@@ -227,9 +237,10 @@ class Circuit:
     def force(self, state: CircuitState | None) -> None:
         """Hold it open or closed whatever happens; None gives it back to the automatic state it was in."""
         with self._lock:
-            self.forced = state
-            self._probes.clear()
-            self._renew()
+            if state is not self.forced:
+                self.forced = state
+                self._probes.clear()
+                self._renew()
 
     def evict(self) -> None:
         """Take it out of service: whoever still holds it sees that it is not calm and asks for another."""
@@ -268,7 +279,7 @@ class Circuit:
                 wait=wait,
                 failures=sum(at > now - self.config.window for at in self._signs.values()),
                 backoff=0.0 if self.state is CircuitState.CLOSED else self.config.backoff(self._rung),
-                remaining=max(0.0, self._until - now) if is_open and self.forced is None else None,
+                remaining=wait if is_open and self.forced is None else None,
                 opened_at=self.opened_at if state is not CircuitState.CLOSED else None,
                 probes=sum(lease > now for lease in self._probes.values()),
                 times_opened=self.times_opened,
@@ -311,7 +322,7 @@ class Circuit:
             if window is not None:
                 slow = config.slow_call is not None and duration >= config.slow_call
                 window.add(now, 1, slow=slow)
-                if slow and config.slow_call_rate is not None and window.calls >= config.minimum_calls:
+                if slow and config.slow_call_rate is not None and window.calls >= config.judged_from:
                     if window.slow / window.calls >= config.slow_call_rate:
                         self._open(now)
         elif category in config.trips:
@@ -321,7 +332,7 @@ class Circuit:
             if window is not None:
                 slow = config.slow_call is not None and duration >= config.slow_call
                 window.add(now, 1, failures=1, slow=slow)
-                if window.calls >= config.minimum_calls:
+                if window.calls >= config.judged_from:
                     tripped |= config.failure_rate is not None and window.failures / window.calls >= config.failure_rate
                     tripped |= config.slow_call_rate is not None and window.slow / window.calls >= config.slow_call_rate
             if tripped:

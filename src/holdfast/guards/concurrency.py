@@ -1,7 +1,8 @@
 """How many calls of a tool may run at once: a fixed limit, or one that follows the tool's latency.
 
-The adaptive limit compares the latency of now with the latency of the long run. While they agree there is no queue in
-the tool and the limit may grow; when calls take longer, they wait inside the tool, and it shrinks.
+While the adaptive limit is used up, it is now and then lowered to a third for a moment, to see how long calls take when
+the tool has little to do. When they take longer than that, they wait inside the tool, and the limit shrinks until they
+hardly do; else it grows. A latency that was only remembered would rise with the load that it is to be compared with.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import msgspec
 
 from holdfast import checks
 
-TOLERANCE = 1.5  # latency may grow by half before the limit shrinks
-QUICK, SLOW = 0.2, 0.01  # weight of a new sample in the latency of now and of the long run
-SMOOTHING = 0.2  # share of the way to the wanted limit that one round of calls goes
+FIRST = 20  # where an adaptive limit starts
+MOST_SLOTS = 1_000_000  # each costs memory
+ENOUGH = 20  # calls, at least, by which a latency is judged; with a greater limit, as many as that
+ROUNDS = 50  # of as many calls, after which the limit is lowered to look
+TOLERANCE = 1.2  # calls may take a fifth longer before the limit shrinks
 OVERLOAD = 0.8  # what an overload leaves of the limit
-FIRST = 20.0  # where an adaptive limit starts
 
 
 class ConcurrencyConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,7 +28,7 @@ class ConcurrencyConfig(msgspec.Struct, frozen=True, kw_only=True):
     adaptive: bool = False
 
     def __post_init__(self) -> None:
-        checks.whole("limit", self.limit)
+        checks.whole("limit", self.limit, most=MOST_SLOTS)
         checks.flag("adaptive", self.adaptive)
 
 
@@ -37,7 +39,10 @@ class Slots:
     and needs no lock; nor does giving it back by `append` while *plain* says that nothing else is to be done.
     """
 
-    __slots__ = ("config", "free", "plain", "_made", "_now", "_owed", "_usual", "_wanted")
+    __slots__ = (
+        "config", "free", "plain", "_alone", "_alone_at", "_calls", "_lowered", "_made", "_owed", "_rounds", "_seconds",
+        "_stale", "_wanted",
+    )  # fmt: skip
 
     def __init__(self, config: ConcurrencyConfig) -> None:
         self.config = config
@@ -46,7 +51,11 @@ class Slots:
         self._made = 0  # slots there are, free or taken
         self._owed = 0  # slots that go when they come back
         self._wanted = 0.0
-        self._now = self._usual = 0.0  # latency; 0 before the first sample
+        self._lowered = False  # to look how long calls take
+        self._alone, self._alone_at = 0.0, 0  # how long they took then, 0 if never, and with how many at once
+        self._rounds = 1  # until the next look
+        self._calls, self._seconds = 0, 0.0  # of this round
+        self._stale = 0  # calls to pass over: they began under another limit
         self._start()
 
     @property
@@ -77,12 +86,15 @@ class Slots:
 
     def settle(self, duration: float | None, *, overloaded: bool = False) -> None:
         """Give a slot back and learn from the attempt; *duration* is None when it says nothing about latency."""
-        if self.config.adaptive:
-            if overloaded:
-                self._aim(self._wanted * OVERLOAD)
-            elif duration is not None:
-                self._learn(duration)
+        full = self.in_flight >= self.limit
         self.give()
+        if self.config.adaptive:
+            if self._stale:
+                self._stale -= 1  # so that many overloads at once count as one
+            elif overloaded:
+                self._aim(self._wanted * OVERLOAD)
+            elif duration is not None and full:  # else demand holds the number down, and there is nothing to learn
+                self._learn(duration)
         self.plain = not self.config.adaptive and not self._owed
 
     def configure(self, config: ConcurrencyConfig) -> None:
@@ -95,36 +107,59 @@ class Slots:
             self._start()
 
     def _start(self) -> None:
-        limit = float(self.config.limit)
-        self._aim(min(FIRST, limit) if self.config.adaptive else limit)
+        self._aim(FIRST if self.config.adaptive else self.config.limit)
 
     def _learn(self, duration: float) -> None:
-        duration = max(duration, 1e-6)
-        if not self._usual:
-            self._now = self._usual = duration
-        self._now += QUICK * (duration - self._now)
-        self._usual = min(self._usual + SLOW * (duration - self._usual), self._now)
-        gradient = min(1.0, max(0.5, TOLERANCE * self._usual / self._now))
-        if gradient == 1.0 and self.in_flight * 2 < self._wanted:
-            return  # demand, not the limit, holds the number down: nothing to learn
-        target = self._wanted * gradient + math.sqrt(self._wanted)
-        self._aim(self._wanted + SMOOTHING * (target - self._wanted) / self._wanted)
+        self._calls += 1
+        self._seconds += duration
+        if self._calls < max(ENOUGH, self.limit):
+            return
+        latency = max(self._seconds / self._calls, 1e-6)
+        self._rounds -= 1
+        if self._lowered or self.limit == 1:
+            known = self._alone and self._alone_at <= self.limit
+            self._alone = (self._alone + latency) / 2 if known else latency
+            self._alone_at, self._rounds = self.limit, ROUNDS
+        if self._lowered:
+            self._aim(self._wanted)
+        else:
+            self._follow(latency)
+
+    def _follow(self, latency: float) -> None:
+        """Move the limit after a round, or lower it to look."""
+        if self._alone:
+            share = min(1.5, max(0.5, TOLERANCE * self._alone / latency))
+            self._wanted = self._within(self._wanted * share + math.sqrt(self._wanted) / 2)
+        doubtful = self._wanted < 2 * self._alone_at or 2 * latency < self._alone
+        self._lowered = self._wanted >= 2 and (self._rounds <= 0 or doubtful)
+        if self._lowered:
+            self._have(max(1, int(self._wanted / 3)))
+            self._stale = self.in_flight + self.limit
+        else:
+            self._have(int(self._wanted))
 
     def _aim(self, wanted: float) -> None:
-        """Have as many slots as *wanted*, within the limits; slots in use go when they come back."""
-        self._wanted = min(max(wanted, 1.0), float(self.config.limit))
-        more = int(self._wanted) - self.limit
-        while more > 0:
+        """Go on with *wanted* for the right limit."""
+        self._lowered = False
+        self._wanted = self._within(wanted)
+        self._have(int(self._wanted))
+        self._stale = self.in_flight
+
+    def _within(self, wanted: float) -> float:
+        return min(max(wanted, 1.0), float(self.config.limit))
+
+    def _have(self, limit: int) -> None:
+        """Have as many slots as *limit*; slots in use go when they come back."""
+        while self.limit < limit:
             if self._owed:
                 self._owed -= 1
             else:
                 self._made += 1
                 self.free.append(None)
-            more -= 1
-        while more < 0:
+        while self.limit > limit:
             if self.take():
                 self._made -= 1
             else:
                 self._owed += 1
-            more += 1
+        self._calls, self._seconds = 0, 0.0
         self.plain = not self.config.adaptive and not self._owed

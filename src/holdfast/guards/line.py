@@ -79,6 +79,8 @@ class Line:
             self._live -= 1
             while self.heap and self.heap[0][2]._place is None:
                 heapq.heappop(self.heap)
+            if len(self.heap) > 2 * self._live + 64:  # a head that waits long must not keep all who left behind it
+                self.heap[:] = sorted(entry for entry in self.heap if entry[2]._place is not None)
 
     def head(self) -> Ticket | None:
         """Whose turn it is."""

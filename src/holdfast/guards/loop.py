@@ -25,9 +25,8 @@ class LoopConfig(msgspec.Struct, frozen=True, kw_only=True):
     stop: bool = False
 
     def __post_init__(self) -> None:
-        checks.whole("repeats", self.repeats)
-        checks.number("window", self.window, least=self.repeats, most=MOST_WINDOW)
-        checks.whole("window", self.window)
+        checks.whole("repeats", self.repeats, most=MOST_WINDOW)
+        checks.whole("window", self.window, least=self.repeats, most=MOST_WINDOW)
         checks.flag("stop", self.stop)
 
 
@@ -56,6 +55,9 @@ class LoopGuard:
         last = list(self._recent)[-config.window :]
         if sum(failed and other == call for other, failed in last) < config.repeats:
             return LoopVerdict.PASS
+        if len(self._refusals) >= MOST_WINDOW:  # a call that is no longer remembered has to fail anew first
+            known = {other for other, _ in self._recent}
+            self._refusals = Counter({other: n for other, n in self._refusals.items() if other in known})
         self._refusals[call] += 1
         if self._refusals[call] != REFUSALS:
             return LoopVerdict.REFUSED

@@ -20,7 +20,7 @@ from holdfast.guards.learning import Learnt
 
 # CPython with its global lock changes threads at calls and backward jumps only. Code that says so has neither between
 # reading the state and writing it, so there it needs no lock; elsewhere its owner holds one.
-UNDIVIDED = sys.implementation.name == "cpython" and "t" not in sys.abiflags
+UNDIVIDED = sys.implementation.name == "cpython" and "t" not in getattr(sys, "abiflags", "t")
 
 _ALMOST = 1e-6  # tokens a bucket may lack: clocks and sums of floats are off by that little
 _LONGEST_PAUSE = 86_400.0  # a server that asks for more is not believed

@@ -90,7 +90,7 @@ class Run:
         spent = None
         with self._lock:
             verdict = LoopVerdict.PASS
-            if call is not None and policy.loop is not None:
+            if policy.loop is not None and (call is not None or self._loop.stopped):
                 verdict = self._loop.admit(call, policy.loop)
             stopped = self._loop.stopped
             if verdict is LoopVerdict.PASS:

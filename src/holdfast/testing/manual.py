@@ -292,7 +292,7 @@ class _Watch:
         return now - self._since < (_PATIENCE if places or handed else _GRACE)
 
     def _pool(self, threads: list[tuple[threading.Thread, FrameType]]) -> tuple[set[threading.Thread], bool]:
-        """The threads of the loop's pool with nothing to do, and whether one has yet to wake for a job it was handed."""
+        """The threads of the loop's pool with nothing to do, and whether one has yet to wake for a job."""
         pool = getattr(self._loop, "_default_executor", None)
         if not isinstance(pool, concurrent.futures.ThreadPoolExecutor):
             return set(), False

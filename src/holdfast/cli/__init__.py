@@ -1,0 +1,70 @@
+"""The command line. One file per command group, imported when it is asked for: `holdfast --help` loads none of them.
+
+Data goes to stdout, messages to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Final
+
+import click
+
+from holdfast.errors import HoldfastError
+
+DONE: Final = 0
+FAILED: Final = 1
+INTERRUPTED: Final = 130
+
+# The command NAME is the function NAME of the module holdfast.cli.NAME.
+COMMANDS: Final[Mapping[str, str]] = {
+    "demo": "Watch an agent cope with flaky tools, with and without guards.",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line on *arguments*, the process's own by default, and give the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a letter is no reason to fail
+    try:
+        code = holdfast.main(arguments, prog_name="holdfast", standalone_mode=False)
+        return code if isinstance(code, int) else DONE
+    except click.Abort:
+        click.echo("holdfast: interrupted", err=True)
+        return INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except HoldfastError as error:
+        click.echo(f"holdfast: {'; '.join(str(error).splitlines())}", err=True)
+        return FAILED
+
+
+class Lazy(click.Group):
+    """A group that knows its commands by name and summary; click has no other way to load them when they are used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of the commands."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, imported now."""
+        if cmd_name not in COMMANDS:
+            return None
+        command = getattr(import_module(f"holdfast.cli.{cmd_name}"), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="holdfast", message="%(prog)s %(version)s")
+def holdfast() -> None:
+    """The reliability layer for the tool calls of AI agents."""
