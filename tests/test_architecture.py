@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pytest
 
 ROWS = {
-    "outside": {"holdfast", "app", "cli"},  # puts it together; "holdfast" is the package's own __init__
+    "outside": {"holdfast", "app", "cli", "demo"},  # puts it together; "holdfast" is the package's own __init__
     "adapters": {"mcp", "web", "frameworks", "telemetry", "testing"},  # speak to the outside
     "doing": {"calls", "execution", "resilience", "runs", "guarding", "backtest"}  # make things happen
     | {"kit", "retrying", "toolbox", "tools", "deadlines", "threads", "waiting"},  # … and what a call stands on

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -609,22 +610,40 @@ async def test_a_thread_that_stays_where_it_is_for_too_long_is_taken_to_hang(
         await worker
 
 
-async def test_a_thread_that_gets_on_with_its_work_holds_the_clock_as_long_as_it_takes(
-    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(manual, "_PATIENCE", 0.04)
+class Stopwatch:
+    """Stands in for an event loop of which nothing is known but its time."""
+
+    now = 0.0
+
+    def time(self) -> float:
+        return self.now
+
+
+def test_a_thread_that_gets_on_with_its_work_holds_the_clock_as_long_as_it_takes(clock: ManualClock) -> None:
+    ours, theirs = socket.socketpair()
+    halfway = threading.Event()
 
     def work() -> None:
-        for _ in range(8):
-            time.sleep(0.004)
-            time.sleep(0.004)
+        ours.recv(1)
+        halfway.set()
+        ours.recv(1)
 
-    timeout = asyncio.create_task(clock.asleep(5))
+    loop = Stopwatch()
+    watch = manual._Watch(clock, cast("asyncio.AbstractEventLoop", loop))
+    thread = threading.Thread(target=work)
+    with ours, theirs:
+        thread.start()
+        assert watch._others_at_work()
 
-    await asyncio.to_thread(work)
+        theirs.send(b"x")
+        assert halfway.wait(LONG)
+        loop.now = 0.9 * manual._PATIENCE
+        assert watch._others_at_work()
+        loop.now = 1.8 * manual._PATIENCE
+        assert watch._others_at_work()
 
-    assert not timeout.done()
-    timeout.cancel()
+        theirs.send(b"x")
+        thread.join(LONG)
 
 
 async def test_a_busy_clock_does_not_move_by_itself(clock: ManualClock) -> None:

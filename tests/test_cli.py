@@ -1,0 +1,153 @@
+"""The command line as a process: exit codes, what goes where, and that help is cheap because it loads nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from types import ModuleType
+
+import click
+import pytest
+
+from holdfast import cli
+from holdfast.errors import ConfigError
+
+HOLDFAST = Path(sys.executable).with_name("holdfast")
+
+Plant = Callable[[Callable[[], object]], str]
+
+
+@pytest.fixture
+def plant(monkeypatch: pytest.MonkeyPatch) -> Plant:
+    """Plants a command that does what it is given, and answers its name."""
+
+    def plant(work: Callable[[], object]) -> str:
+        module = ModuleType("holdfast.cli.planted")
+        module.planted = click.command("planted")(work)  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        monkeypatch.setattr(cli, "COMMANDS", {**cli.COMMANDS, "planted": "Only here for a test."})
+        return "planted"
+
+    return plant
+
+
+def test_help_is_data_and_names_every_command() -> None:
+    done = run("--help")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(f"  {name}  {summary}" in done.stdout for name, summary in cli.COMMANDS.items())
+
+
+def test_help_loads_nothing_that_the_package_and_click_have_not_loaded_anyway() -> None:
+    anyway = loaded_by("import click, holdfast; click.Group().main(['--help'], standalone_mode=False)")
+
+    loaded = loaded_by("from holdfast.cli import main; main(['--help'])")
+
+    assert loaded - anyway == {"holdfast.cli"}
+
+
+@pytest.mark.parametrize("library", ["rich", "importlib.metadata", "holdfast.demo", "holdfast.testing"])
+def test_help_does_not_load_what_only_commands_need(library: str) -> None:
+    assert library not in loaded_by("from holdfast.cli import main; main(['--help'])")
+
+
+def test_a_usage_error_loads_no_command() -> None:
+    loaded = loaded_by("from holdfast.cli import main; main(['no-such-command'])")
+
+    assert {name for name in loaded if name.startswith("holdfast.cli")} == {"holdfast.cli"}
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    done = run("--version")
+
+    assert (done.returncode, done.stdout) == (0, f"holdfast {version('holdfast')}\n")
+
+
+@pytest.mark.parametrize("arguments", [["no-such-command"], ["--no-such-option"], ["demo", "--seed", "many"]])
+def test_wrong_usage_ends_with_2_and_says_why_on_stderr(arguments: list[str]) -> None:
+    done = run(*arguments)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert arguments[-1].lstrip("-") in done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_reason_for_a_traceback() -> None:
+    read, write = os.pipe()
+    os.close(read)
+
+    done = subprocess.run([HOLDFAST, "--help"], stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_what_a_terminal_cannot_show_is_replaced() -> None:
+    done = run("demo", "--fast", PYTHONIOENCODING="ascii")
+
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_a_command_is_where_its_name_says_and_its_summary_is_its_own(name: str) -> None:
+    command = cli.holdfast.get_command(click.Context(cli.holdfast), name)
+
+    assert command is not None
+    assert command.get_short_help_str(limit=200) == cli.COMMANDS[name]
+
+
+def test_an_error_of_holdfast_is_one_line_on_stderr(plant: Plant, capsys: pytest.CaptureFixture[str]) -> None:
+    def work() -> None:
+        raise ConfigError("holdfast.toml: timeout = -1\nholdfast.toml: retry = 0")
+
+    code = cli.main([plant(work)])
+
+    assert code == 1
+    assert capsys.readouterr() == ("", "holdfast: holdfast.toml: timeout = -1; holdfast.toml: retry = 0\n")
+
+
+def test_an_interrupt_ends_with_130(plant: Plant, capsys: pytest.CaptureFixture[str]) -> None:
+    def work() -> None:
+        raise KeyboardInterrupt
+
+    code = cli.main([plant(work)])
+
+    assert code == 130
+    assert capsys.readouterr().err.strip() == "holdfast: interrupted"
+
+
+def test_any_other_error_keeps_its_traceback(plant: Plant) -> None:
+    def work() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        cli.main([plant(work)])
+
+
+@pytest.mark.parametrize(("answer", "code"), [(None, 0), (0, 0), (3, 3)])
+def test_what_a_command_returns_is_the_exit_code(plant: Plant, answer: int | None, code: int) -> None:
+    assert cli.main([plant(lambda: answer)]) == code
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [HOLDFAST, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, **environment},
+    )
+
+
+@cache
+def loaded_by(code: str) -> set[str]:
+    """The modules that a fresh process has loaded after *code*."""
+    probe = f"{code}\nimport json, sys\nprint(json.dumps(sorted(sys.modules)), file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stderr.splitlines()[-1]))
