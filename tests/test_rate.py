@@ -10,9 +10,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from holdfast.clock import until
 from holdfast.errors import ConfigError
 from holdfast.guards.names import short_key
-from holdfast.guards.rate import Bucket, Priority, RateConfig, wait_until
+from holdfast.guards.rate import Bucket, Priority, RateConfig
 
 COSTS = st.sampled_from([priority.cost for priority in Priority])
 SECONDS = st.floats(0.0, 100.0) | st.sampled_from([0.0, 1e-9, 0.1, 0.5, 1.0, 3600.0])
@@ -186,7 +187,7 @@ def test_a_refund_to_a_full_bucket_does_not_overfill_it() -> None:
 @given(st.floats(0, 1e9), st.floats(0, 1e9))
 @example(2**-53, 1 + 2**-52)  # here the plain difference, rounded, is too short
 def test_a_wait_reaches_its_time_in_floating_point(now: float, at: float) -> None:
-    wait = wait_until(at, now)
+    wait = until(now, at)
 
     assert now + wait >= at
     assert wait == 0.0 or wait == pytest.approx(at - now)

@@ -10,12 +10,10 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from asyncio import get_running_loop
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, aclosing, nullcontext
 from typing import Any
 
-from holdfast.deadlines import Limit, Wheel
 from holdfast.errors import ConfigError, ToolTimeout
 from holdfast.execution import Attempt, Execution, Made
 from holdfast.guards.circuit import Grant
@@ -301,10 +299,9 @@ def limiting(kit: Kit, tool: Tool, attempt: Attempt) -> AbstractContextManager[N
     seconds = attempt.limit(now)
     if seconds is None:
         return nullcontext()
-    loop = get_running_loop()
     if seconds == tool.limit:
-        return Limit(tool.wheel(loop, seconds), tool.name, now)
-    return Limit(Wheel(loop, kit.clock, seconds), tool.name, now, alone=True)
+        return tool.deadlines.within(seconds, now)
+    return tool.deadlines.once_within(seconds, now)
 
 
 def _fallback_items(value: object) -> list[Any]:
@@ -354,7 +351,7 @@ def _guard_function(bound: Bound) -> Callable[..., Any]:
 def _guard_coroutine(bound: Bound) -> Callable[..., Any]:
     kit, fn, tool = bound.kit, bound.fn, bound.tool
     name, monotonic, remember = tool.name, kit.clock.monotonic, kit.tracker.history.append
-    runs, running = kit.runs, current_run.get
+    runs, running, within = kit.runs, current_run.get, tool.deadlines.within
 
     async def guarded(*args: Any, **kwargs: Any) -> Any:
         plan = tool.plan
@@ -366,7 +363,7 @@ def _guard_coroutine(bound: Bound) -> Callable[..., Any]:
                     if limit is None:
                         result = await (fn(*args, **kwargs) if kwargs else fn(*args))
                     else:
-                        with Limit(tool.wheel(get_running_loop(), limit), name, begun):
+                        with within(limit, begun):
                             result = await fn(*args, **kwargs)
                 except BaseException as error:
                     execution = bound.failed(args, kwargs, error, plan, begun, None if gate is None else slots)

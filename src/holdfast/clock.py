@@ -83,6 +83,14 @@ def check_sleep(seconds: float) -> None:
         raise ValueError(f"sleep length must be a non-negative number, not {seconds!r}")
 
 
+def until(now: float, then: float) -> float:
+    """The seconds from *now* to *then*, never so few that adding them to *now* falls short; 0 if it is past."""
+    wait = max(0.0, then - now)
+    while now + wait < then:
+        wait = math.nextafter(wait, math.inf)
+    return wait
+
+
 class _TimerThread:
     """One daemon thread for all timers asked for outside an event loop."""
 

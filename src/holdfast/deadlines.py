@@ -6,7 +6,8 @@ Entering costs a dict entry instead of a timer; the one timer stands at the olde
 from __future__ import annotations
 
 import asyncio
-from asyncio import current_task
+from asyncio import current_task, get_running_loop
+from threading import get_ident
 from types import TracebackType
 
 from holdfast.clock import Clock, Timer
@@ -16,10 +17,11 @@ from holdfast.errors import ToolTimeout
 class Wheel:
     """The calls of one event loop that must end within *seconds*, oldest first; used by that loop's thread alone."""
 
-    __slots__ = ("entries", "loop", "seconds", "timer", "_clock")
+    __slots__ = ("entries", "loop", "seconds", "thread", "timer", "_clock")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, seconds: float) -> None:
         self.loop = loop
+        self.thread = get_ident()
         self.seconds = seconds
         self.entries: dict[Limit, float] = {}
         self.timer: Timer | None = None
@@ -49,6 +51,34 @@ class Wheel:
             limit.expire()
 
 
+class Deadlines:
+    """The time limits of one tool. Calls with its usual limit share a wheel, one a loop."""
+
+    __slots__ = ("_clock", "_tool", "_wheel")
+
+    def __init__(self, clock: Clock, tool: str) -> None:
+        self._clock = clock
+        self._tool = tool
+        self._wheel: Wheel | None = None
+
+    def within(self, seconds: float, now: float) -> Limit:
+        """The usual limit, from *now* on."""
+        wheel = self._wheel
+        # Asking for the running loop costs a system call. In the thread of the wheel's loop, that loop is the running
+        # one if it has a current task.
+        if wheel is not None and wheel.seconds == seconds and wheel.thread == get_ident():
+            task = current_task(wheel.loop)
+            if task is not None:
+                return Limit(wheel, self._tool, now, task)
+        self._wheel = wheel = Wheel(get_running_loop(), self._clock, seconds)
+        return Limit(wheel, self._tool, now, _current_task())
+
+    def once_within(self, seconds: float, now: float) -> Limit:
+        """A limit for this time only, from *now* on; it takes its timer along when it is left."""
+        wheel = Wheel(get_running_loop(), self._clock, seconds)
+        return Limit(wheel, self._tool, now, _current_task(), alone=True)
+
+
 class Limit:
     """Around an await that begins at *now*: turns the cancellation by *wheel* into `ToolTimeout`, and nobody else's.
 
@@ -57,10 +87,11 @@ class Limit:
 
     __slots__ = ("_alone", "_cancels", "_now", "_task", "_tool", "_wheel")
 
-    def __init__(self, wheel: Wheel, tool: str, now: float, alone: bool = False) -> None:
+    def __init__(self, wheel: Wheel, tool: str, now: float, task: asyncio.Task[object], *, alone: bool = False) -> None:
         self._wheel = wheel
         self._tool = tool
         self._now = now
+        self._task = task
         self._alone = alone
 
     def expire(self) -> None:
@@ -69,11 +100,7 @@ class Limit:
 
     def __enter__(self) -> None:
         wheel = self._wheel
-        task = current_task(wheel.loop)
-        if task is None:
-            raise RuntimeError("a time limit needs a running task")
-        self._task = task
-        self._cancels = task.cancelling()
+        self._cancels = self._task.cancelling()
         wheel.entries[self] = when = self._now + wheel.seconds
         if wheel.timer is None:
             wheel.wind(when)
@@ -92,3 +119,10 @@ class Limit:
         if cancels > self._cancels and isinstance(error, asyncio.CancelledError):
             return  # somebody else wants the task to end, too
         raise ToolTimeout(self._tool, wheel.seconds) from error
+
+
+def _current_task() -> asyncio.Task[object]:
+    task = current_task()
+    if task is None:
+        raise RuntimeError("a time limit needs a running task")
+    return task

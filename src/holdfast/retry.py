@@ -92,5 +92,5 @@ def note(error: Exception, name: str, attempts: int, why: str = "", waited: floa
     notes = getattr(error, "__notes__", None)
     if isinstance(notes, list):
         notes[:] = [old for old in notes if not str(old).startswith(NOTE)]
-    with suppress(Exception):  # an error that is frozen takes no note, and leaves all the same
+    with suppress(AttributeError, TypeError):  # an error that is frozen takes no note, and leaves all the same
         error.add_note(f"{NOTE}{name}: {tries}{waits}{', ' if why else ''}{why}")

@@ -34,7 +34,7 @@ def shape_of(fn: object) -> Shape:
         raise ConfigError(f"a tool must be callable, not {printable(repr(fn))}")
     while isinstance(fn, functools.partial):
         fn = fn.func
-    for each in (fn, getattr(type(fn), "__call__", None)):
+    for each in (fn, getattr(type(fn), "__call__", None)):  # noqa: B004 - its kind is asked, not whether it is there
         if inspect.isasyncgenfunction(each):
             return Shape.ASYNC_GENERATOR
         if inspect.iscoroutinefunction(each):

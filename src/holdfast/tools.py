@@ -6,7 +6,6 @@ While no guard has anything to say there is a `Plan`, by which a call passes wit
 
 from __future__ import annotations
 
-import asyncio
 import math
 import threading
 from collections.abc import Callable, Mapping
@@ -15,7 +14,7 @@ from typing import NamedTuple
 from holdfast.cache import Cache
 from holdfast.canonical import canonical
 from holdfast.category import ErrorCategory
-from holdfast.deadlines import Wheel
+from holdfast.deadlines import Deadlines
 from holdfast.errors import CircuitOpen, ConcurrencyFull, Denied, RateLimited
 from holdfast.guards.circuit import Circuit, Grant
 from holdfast.guards.concurrency import Slots
@@ -57,9 +56,9 @@ class Tool:
     """The guards and the memory of one tool."""
 
     __slots__ = (
-        "brisk", "bucket", "cache", "circuit", "given", "limit", "line", "name", "plan", "plan_untimed", "policy",
-        "retries", "slots", "stats", "_applied", "_due", "_former", "_kit", "_lock", "_noted", "_overrides",
-        "_planning", "_wheel",
+        "brisk", "bucket", "cache", "circuit", "deadlines", "given", "limit", "line", "name", "plan", "plan_untimed",
+        "policy", "retries", "slots", "stats", "_applied", "_due", "_former", "_kit", "_lock", "_noted", "_overrides",
+        "_planning",
     )  # fmt: skip
 
     def __init__(self, kit: Kit, name: str, given: Mapping[str, object] | None) -> None:
@@ -72,6 +71,7 @@ class Tool:
         self.cache: Cache | None = None
         self.policy = kit.book.resolve(name, given)
         self.circuit = kit.no_circuit
+        self.deadlines = Deadlines(kit.clock, name)
         self.stats = kit.tracker.of(name)
         self.plan: Plan | None = None
         self.plan_untimed: Plan | None = None  # the same, unless there is a time limit, which takes a thread
@@ -85,7 +85,6 @@ class Tool:
         self._noted = 0
         self._overrides: dict[bytes, Policy] = {}
         self._planning = threading.Lock()
-        self._wheel: Wheel | None = None
         self.stats.on_detach = self.replan
         self.use(self.policy)
 
@@ -304,13 +303,6 @@ class Tool:
         window = self.circuit.window
         self._due = min(self._kit.book.next_check, now + window.width if window is not None else math.inf)
         self.replan()
-
-    def wheel(self, loop: asyncio.AbstractEventLoop, seconds: float) -> Wheel:
-        """The timer that all calls of *loop* with this limit share."""
-        wheel = self._wheel
-        if wheel is None or wheel.loop is not loop or wheel.seconds != seconds:
-            wheel = self._wheel = Wheel(loop, self._kit.clock, seconds)
-        return wheel
 
     def after_fork(self) -> None:
         """In a forked child: the calls of the parent's other threads are not here."""

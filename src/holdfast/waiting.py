@@ -11,8 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from holdfast.clock import Clock, Timer
-from holdfast.guards.circuit import until
+from holdfast.clock import Clock, Timer, until
 from holdfast.guards.line import Signal
 
 

@@ -53,8 +53,8 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
     too_many: int  # 429 answers
     geocoded: int  # requests of geocode, which are paid for
     word_by_word: int  # translations left to the fallback
-    double_bookings: int
-    paid_twice: int  # dollars for these
+    rebooked: int  # trips that were booked already
+    wasted: int  # dollars for these
 
 
 class Guards(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,8 +86,8 @@ class Race:
         self.holdfast = app.open(":memory:", policies={}, clock=self.clock)
         self.journal = Journal(self.clock, POLICIES, on_line)
         self.holdfast.bus.add(self.journal)
-        self.bare_world = World(seed, self.clock, on_double_booking=self._told_of_bookings("bare"))
-        self.guarded_world = World(seed, self.clock, on_double_booking=self._told_of_bookings("guarded"))
+        self.bare_world = World(seed, self.clock, on_rebooking=self._told_of_bookings("bare"))
+        self.guarded_world = World(seed, self.clock, on_rebooking=self._told_of_bookings("guarded"))
         self.bare = Agent(
             self.bare_world.services(), plan_of(TRIPS), self.clock, on_given_up=self._told_of_giving_up("bare")
         )
@@ -130,7 +130,6 @@ class Race:
 
     def _tally(self, agent: Agent, world: World) -> Tally:
         requests = {service: ledger.requests for service, ledger in world.ledgers.items()}
-        twice = {trip: number - 1 for trip, number in world.bookings.items() if number > 1}
         return Tally(
             trips=len(agent.progress),
             done=agent.count(Progress.DONE),
@@ -143,12 +142,12 @@ class Race:
             too_many=world.refused,
             geocoded=requests.get("geocode", 0),
             word_by_word=requests.get("phrasebook", 0),
-            double_bookings=sum(twice.values()),
-            paid_twice=sum(world.fare(trip) * number for trip, number in twice.items()),
+            rebooked=world.rebooked,
+            wasted=sum(world.fare(trip) * (times - 1) for trip, times in world.bookings.items()),
         )
 
     def _told_of_bookings(self, who: str) -> Callable[[str], None]:
-        return lambda trip: self.journal.write(who, f"{trip} is booked twice", Tone.BAD)
+        return lambda trip: self.journal.write(who, f"{trip} is booked again", Tone.BAD)
 
     def _told_of_giving_up(self, who: str) -> Callable[[str, str], None]:
         return lambda trip, why: self.journal.write(who, f"{trip} given up: {why}", Tone.BAD)

@@ -46,9 +46,7 @@ async def tell(seed: int, console: Console) -> Report:
 
     race = Race(seed, on_line=say)
     trips = len(race.guarded.progress)
-    console.out(
-        f"An agent plans {trips} trips with flaky tools, twice: bare, and guarded by Holdfast."
-    )
+    console.out(f"An agent plans {trips} trips with flaky tools, twice: bare, and guarded by Holdfast.")
     return await race.run()
 
 

@@ -138,14 +138,14 @@ def _progress(who: str, agent: Agent, world: World, width: int) -> Text:
     text = Text(f"{who:<8}", style="bold", no_wrap=True, overflow="ellipsis")
     for trip, progress in agent.progress.items():
         cell, style = CELLS[progress]
-        if progress is Progress.DONE and world.bookings[trip.name] > 1:
-            cell, style = "2", "bold red"
+        if progress is Progress.DONE and (times := world.bookings[trip.name]) > 1:
+            cell, style = str(times), "bold red"
         text.append(cell * (2 if width >= 120 else 1), style=f"not bold {style}")
     text.append(f"  {agent.count(Progress.DONE)} done", style="not bold")
     if given_up := agent.count(Progress.GIVEN_UP):
         text.append(f", {given_up} given up", style="not bold red")
-    if twice := sum(number > 1 for number in world.bookings.values()):
-        text.append(f", {twice} booked twice", style="not bold red")
+    if world.rebooked:
+        text.append(f", {world.rebooked} booked again", style="not bold red")
     if agent.finished_at is not None:
         text.append(f", in {agent.finished_at:.0f} s", style="not bold")
     elif hanging := +world.hanging:
@@ -186,8 +186,8 @@ def rows(report: Report) -> list[Row]:
         row("429s provoked", "too_many", f"adaptive rate: {guards.held_back} paced"),
         row("geocode requests to pay for", "geocoded", f"cache: {guards.cached} answered"),
         row("texts translated word by word only", "word_by_word", "the price of a fallback"),
-        row("flights booked twice", "double_bookings", "no blind repeats"),
-        row("paid for these", "paid_twice", "", "${:,}"),
+        row("flights booked again by mistake", "rebooked", "no blind repeats"),
+        row("paid for these", "wasted", "", "${:,}"),
     ]
 
 

@@ -46,9 +46,7 @@ class HttpError(Exception):
 class World:
     """The services of a travel agency; each takes one text and answers with one."""
 
-    def __init__(
-        self, seed: int, clock: Clock, *, on_double_booking: Callable[[str], object] = lambda trip: None
-    ) -> None:
+    def __init__(self, seed: int, clock: Clock, *, on_rebooking: Callable[[str], object] = lambda trip: None) -> None:
         self.ledgers: dict[str, Ledger] = {}
         self.hanging: Counter[str] = Counter()  # requests in flight that will not be answered
         self.refused = 0  # 429 answers
@@ -56,7 +54,7 @@ class World:
         self.bookings: Counter[str] = Counter()
         self._seed = seed
         self._clock = clock
-        self._on_double_booking = on_double_booking
+        self._on_rebooking = on_rebooking
         self._seen: Counter[tuple[str, str]] = Counter()
         self._tokens = BURST
         self._filled = 0.0
@@ -139,7 +137,7 @@ class World:
             await self._clock.asleep(latency(fate))
             self.bookings[trip] += 1
             if self.bookings[trip] > 1:
-                self._on_double_booking(trip)
+                self._on_rebooking(trip)
             if fate.random() < 0.2:
                 raise ConnectionResetError("the answer got lost")
             return f"{trip} is booked"
@@ -149,6 +147,11 @@ class World:
         async with self._request("find_booking", trip) as fate:
             await self._clock.asleep(latency(fate) / 2)
             return "booked" if self.bookings[trip] else "not booked"
+
+    @property
+    def rebooked(self) -> int:
+        """How many bookings were made of trips that were booked already."""
+        return self.bookings.total() - len(self.bookings)
 
     def fare(self, flight: str) -> int:
         """What a flight costs, in dollars."""

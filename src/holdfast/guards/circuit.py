@@ -19,6 +19,7 @@ import msgspec
 
 from holdfast import checks
 from holdfast.category import ErrorCategory
+from holdfast.clock import until
 from holdfast.errors import ConfigError
 from holdfast.guards.window import Window
 
@@ -440,13 +441,3 @@ def _rated(config: BreakerConfig) -> bool:
 
 def _window(config: BreakerConfig) -> Window | None:
     return Window(config.window, config.window_calls) if _rated(config) else None
-
-
-def until(now: float, then: float) -> float:
-    """The seconds from *now* to *then*, never so few that adding them to *now* falls short; 0 if it is past."""
-    if then <= now:
-        return 0.0
-    wait = then - now
-    while now + wait < then:
-        wait += math.ulp(then)
-    return wait

@@ -15,6 +15,7 @@ from enum import StrEnum
 import msgspec
 
 from holdfast import checks
+from holdfast.clock import until
 from holdfast.errors import ConfigError
 from holdfast.guards.learning import Learnt
 
@@ -179,7 +180,7 @@ class Bucket:
             full_at = max(self.full_at, now) + cost * self.interval
         if full_at - self._horizon > now or learnt.paused_until > now:
             wait = wait_for(full_at, now, cost, self.capacity, self.interval)
-            return max(wait, wait_until(learnt.paused_until, now))
+            return max(wait, until(now, learnt.paused_until))
         learnt.admitted(cost, lull=now - self.full_at > self.interval)
         self.full_at = full_at
         if not self._reports:  # where nobody reports successes, a call that was let through has to stand for one
@@ -230,12 +231,4 @@ def wait_for(full_at: float, now: float, cost: float, capacity: float, interval:
     """The wait until a call may be made that would leave a bucket to be full at *full_at*."""
     if cost > capacity:
         raise ConfigError(f"a call of {cost:g} tokens does not fit a bucket of {capacity:g}: allow a larger burst")
-    return wait_until(full_at - capacity * interval, now)
-
-
-def wait_until(at: float, now: float) -> float:
-    """The least number that, added to *now*, gives *at* or more; 0.0 if that is past."""
-    wait = max(0.0, at - now)
-    while now + wait < at:
-        wait = math.nextafter(wait, math.inf)
-    return wait
+    return until(now, full_at - capacity * interval)
