@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -87,10 +88,13 @@ def test_a_reader_that_goes_away_is_no_reason_for_a_traceback() -> None:
     assert (done.returncode, done.stderr) == (1, "")
 
 
-def test_what_a_terminal_cannot_show_is_replaced() -> None:
-    done = run("demo", "--fast", PYTHONIOENCODING="ascii")
+def test_what_a_terminal_cannot_show_is_replaced(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(terminal, encoding="ascii"))
 
-    assert done.returncode == 0, done.stderr
+    code = cli.main([plant(lambda: sys.stdout.write("3 × 3") and sys.stdout.flush())])
+
+    assert (code, terminal.getvalue()) == (0, b"3 ? 3")
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
@@ -134,15 +138,8 @@ def test_what_a_command_returns_is_the_exit_code(plant: Plant, answer: int | Non
     assert cli.main([plant(lambda: answer)]) == code
 
 
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [HOLDFAST, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, **environment},
-    )
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([HOLDFAST, *arguments], capture_output=True, text=True, check=False)
 
 
 @cache

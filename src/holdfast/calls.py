@@ -211,7 +211,7 @@ def _call(execution: Execution, attempt: Attempt, bound: Bound, fn: Callable[[],
         pause(clock, Wait(now + limit, job.signal, job.start))
     finally:
         job.abandon()
-    if not job.ended_by(now + limit):
+    if not job.ended_before(now + limit):
         raise ToolTimeout(bound.tool.name, limit)
     return job.result()
 
@@ -227,7 +227,7 @@ async def _acall(execution: Execution, attempt: Attempt, bound: Bound, fn: Calla
         await apause(clock, Wait(until, job.signal, job.start))
     finally:
         job.abandon()
-    if not job.ended_by(until):
+    if not job.ended_before(until):
         raise ToolTimeout(bound.tool.name, limit or 0.0)
     return job.result()
 

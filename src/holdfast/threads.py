@@ -44,9 +44,9 @@ class Job:
         self._workers.start(self)
         self._begun = True  # only now: where no thread could be started, there is none to abandon
 
-    def ended_by(self, when: float) -> bool:
-        """Whether it had ended at *when*; not whether it has ended now, which depends on who woke first."""
-        return self.signal.fired and self._ended <= when
+    def ended_before(self, when: float) -> bool:
+        """Whether it ended before *when*; not whether it has ended by now, which depends on who woke first."""
+        return self.signal.fired and self._ended < when
 
     def result(self) -> object:
         """What the function returned, or the error it raised."""

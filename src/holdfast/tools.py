@@ -120,20 +120,18 @@ class Tool:
             if ticket is None and self.line.heap and patience > 0:
                 ticket = self.line.join(now, policy.priority.rank)
             refusal = self._reserve(now, policy, ticket)
-            if refusal is not None and ticket is None and refusal.wait == math.inf and patience > 0:
-                # A slot may have come back before there was anybody to wake; from now on there is.
+            if refusal is not None and ticket is None and patience > 0:
                 ticket = self.line.join(now, policy.priority.rank)
+                # A slot may have come back while there was nobody to wake; from now on there is.
                 refusal = self._reserve(now, policy, ticket)
-            if refusal is None:
-                if ticket is not None:
-                    self.line.leave(ticket)
-            elif patience > 0 and (refusal.wait <= patience or refusal.wait == math.inf):
-                if ticket is None:
-                    ticket = self.line.join(now, policy.priority.rank)
+            if refusal is not None and patience > 0 and (refusal.wait <= patience or refusal.wait == math.inf):
                 refusal = refusal._replace(ticket=ticket)
+            elif ticket is not None:
+                self.line.leave(ticket)
             slots = self.slots if policy.concurrency is not None else None
-        if refusal is None:
+        if refusal is None or refusal.ticket is None:
             self.wake()
+        if refusal is None:
             return Pass(circuit, grant, slots)
         circuit.release(grant)
         return refusal

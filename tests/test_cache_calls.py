@@ -1,0 +1,411 @@
+"""The cache of read-only tools: an answer is good for a while, and identical calls in flight are made once."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests import shapes
+from tests.shapes import Call, Gate, Shape, Thread, eventually, settled
+
+import holdfast
+from holdfast import BudgetExceeded, CircuitOpen, ConfigError, Holdfast, LoopDetected, ToolTimeout
+from holdfast.testing import ManualClock, Recorder, Script, Step, fail, hang, ok, slow
+
+hf = shapes.hf
+
+CACHED: dict[str, Any] = {"read_only": True, "cache": 60.0, "retry": False}
+
+
+@pytest.fixture(params=["function", "coroutine"])
+def shape(request: pytest.FixtureRequest) -> Shape:
+    """The shapes that have one answer."""
+    return Shape(request.param)
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    made = Gate()
+    yield made
+    made.let_out(1000)
+
+
+def numbered() -> Script:
+    """A tool whose answers can be told apart."""
+    return Script(*map(ok, range(100)), name="tool")
+
+
+# --- answers that are kept ---
+
+
+def test_the_same_call_is_answered_from_the_cache(shape: Shape, hf: Holdfast) -> None:
+    script = numbered()
+    call = shape(hf, script, **CACHED)
+
+    assert [call("a"), call("a"), call("a")] == [0, 0, 0]
+    assert script.count == 1
+
+
+def test_other_arguments_are_another_call(shape: Shape, hf: Holdfast) -> None:
+    call = shape(hf, numbered(), **CACHED)
+
+    assert [call("a"), call("b"), call("a", 1), call(1), call(1.5), call(None), call()] == list(range(7))
+
+
+def test_a_none_is_an_answer_too(shape: Shape, hf: Holdfast) -> None:
+    script = Script(ok(None))
+    call = shape(hf, script, **CACHED)
+
+    assert call() is call() is None
+    assert script.count == 1
+
+
+def test_an_answer_is_good_for_its_time(shape: Shape, hf: Holdfast, clock: ManualClock) -> None:
+    call = shape(hf, numbered(), **CACHED)
+    call()
+
+    clock.advance(59.9)
+    assert call() == 0
+
+    clock.advance(0.1)
+    assert call() == 1
+
+
+def test_the_time_of_an_answer_begins_when_it_came(shape: Shape, hf: Holdfast, clock: ManualClock) -> None:
+    call = shape(hf, Script(slow(30.0, "slow"), ok("again"), clock=clock), **CACHED)
+    call()
+
+    clock.advance(59.0)
+
+    assert call() == "slow"
+
+
+def test_an_answer_is_not_kept_longer_because_it_was_used(shape: Shape, hf: Holdfast, clock: ManualClock) -> None:
+    call = shape(hf, numbered(), **CACHED)
+
+    answers = []
+    for _ in range(4):
+        answers.append(call())
+        clock.advance(25.0)
+
+    assert answers == [0, 0, 0, 1]
+
+
+def test_the_least_recently_used_answers_go_first(shape: Shape, hf: Holdfast) -> None:
+    call = shape(hf, numbered(), read_only=True, cache={"ttl": 60.0, "max_entries": 2})
+    call("a"), call("b"), call("a")
+
+    call("c")
+
+    assert (call("a"), call("c")) == (0, 2)
+    assert call("b") == 3
+
+
+@pytest.mark.parametrize(
+    "spell",
+    [
+        lambda call: call(1, 2),
+        lambda call: call(1, b=2),
+        lambda call: call(a=1, b=2),
+        lambda call: call(b=2, a=1),
+        lambda call: call(1, 2, c="c"),
+        lambda call: call(c="c", b=2, a=1),
+    ],
+)
+def test_it_does_not_matter_how_the_arguments_were_spelt(shape: Shape, hf: Holdfast, spell: Any) -> None:
+    made = []
+
+    def tool(a: int, b: int, c: str = "c") -> int:
+        made.append((a, b, c))
+        return len(made)
+
+    call = shape(hf, tool, **CACHED)
+    call(1, 2)
+
+    assert spell(call) == 1
+    assert made == [(1, 2, "c")]
+
+
+def test_the_order_of_keys_inside_an_argument_does_not_matter(shape: Shape, hf: Holdfast) -> None:
+    call = shape(hf, numbered(), **CACHED)
+
+    assert call({"x": 1, "y": {2, 3}}) == call({"y": {3, 2}, "x": 1}) == 0
+
+
+@pytest.mark.parametrize("argument", [io.StringIO(), object(), lambda: None, threading.Lock()], ids=lambda a: type(a).__name__)
+def test_arguments_that_cannot_be_compared_pass_the_cache_by(shape: Shape, hf: Holdfast, argument: object) -> None:
+    call = shape(hf, numbered(), **CACHED)
+
+    assert [call(argument), call(argument)] == [0, 1]
+
+
+def test_a_failure_is_not_kept(shape: Shape, hf: Holdfast) -> None:
+    call = shape(hf, Script(fail(ValueError), ok("fine")), **CACHED)
+
+    with pytest.raises(ValueError):
+        call()
+
+    assert call() == "fine"
+
+
+def test_only_a_read_only_tool_may_have_a_cache(shape: Shape, hf: Holdfast) -> None:
+    with pytest.raises(ConfigError, match="cache = .* needs read_only"):
+        shape(hf, numbered(), cache=60.0)
+
+
+def test_what_a_file_says_of_all_tools_holds_for_the_read_only_ones(shape: Shape, clock: ManualClock) -> None:
+    hf = holdfast.open(":memory:", policies={"policy": {"cache": 60.0}}, clock=clock)
+    reading = shape(hf, Script(ok(1), ok(2), name="reading"), read_only=True)
+    writing = shape(hf, Script(ok(1), ok(2), name="writing"))
+
+    assert [reading(), reading()] == [1, 1]
+    assert [writing(), writing()] == [1, 2]
+
+
+def test_a_cached_answer_is_counted_as_such(shape: Shape, hf: Holdfast, clock: ManualClock) -> None:
+    recorder = Recorder()
+    hf.bus.add(recorder)
+    call = shape(hf, Script(slow(2.0, "slow"), clock=clock), **CACHED)
+
+    call(), call()
+
+    stats = hf.tracker.stats("script")
+    assert (stats.total, stats.successful, stats.cached_hits) == (2, 2, 1)
+    assert (stats.mean, stats.total_duration) == (2.0, 2.0)
+    assert [event.payload["cached"] for event in recorder.of("tool_ended")] == [False, True]
+    assert len(recorder.of("tool_started")) == 1
+
+
+def test_a_cached_answer_needs_no_guard(shape: Shape, hf: Holdfast) -> None:
+    call = shape(hf, numbered(), rate={"per_second": 0.01, "burst": 1}, **CACHED)
+    call()
+    hf.breaker.force_open("tool")
+
+    assert call() == 0
+    assert hf.tracker.stats("tool").denied == 0
+
+
+def test_a_cached_answer_does_not_count_against_the_budget(shape: Shape, hf: Holdfast) -> None:
+    call = shape(hf, numbered(), **CACHED)
+
+    with hf.run(budget={"calls": 1}):
+        assert [call("a"), call("a"), call("a")] == [0, 0, 0]
+        with pytest.raises(BudgetExceeded):
+            call("b")
+        assert call("a") == 0
+
+
+def test_one_call_can_do_without_the_cache_and_leaves_it_as_it_is(hf: Holdfast) -> None:
+    tool = hf.tool(**CACHED)(numbered().function)
+    tool()
+
+    assert hf.call(tool, policy={"cache": False}) == 1
+    assert tool() == 0
+
+
+def test_the_answer_of_a_fallback_is_not_kept(shape: Shape, hf: Holdfast) -> None:
+    call = shape(hf, Script(fail(ConnectionError), ok("the real one")), fallback={"value": "instead"}, **CACHED)
+
+    assert call() == "instead"
+    assert call() == "the real one"
+
+
+# --- identical calls in flight ---
+
+
+def test_identical_calls_of_many_threads_are_made_once(shape: Shape, hf: Holdfast, clock: ManualClock, gate: Gate) -> None:
+    def tool(what: str) -> list[str]:
+        return gate(what)
+
+    call = shape(hf, tool, **CACHED)
+
+    with clock.busy():
+        threads = [Thread(call, "same") for _ in range(16)]
+        eventually(lambda: followers(hf, "tool") == 15)
+        gate.let_out()
+        answers = [thread.result() for thread in threads]
+
+    assert answers == [["same"]] * 16
+    assert gate.entered == ["same"]
+    stats = hf.tracker.stats("tool")
+    assert (stats.total, stats.cached_hits) == (16, 15)
+
+
+async def test_identical_calls_of_many_coroutines_are_made_once(hf: Holdfast, clock: ManualClock) -> None:
+    script = Script(slow(1.0, "found"), clock=clock)
+    tool = hf.tool(**CACHED)(script.coroutine)
+
+    answers = await asyncio.gather(*(tool("same") for _ in range(100)), tool("other"))
+
+    assert answers == ["found"] * 101
+    assert script.count == 2
+    assert clock.monotonic() == 1.0
+
+
+def test_a_thread_and_a_coroutine_share_one_call(hf: Holdfast, clock: ManualClock, gate: Gate) -> None:
+    tool = hf.tool("tool", **CACHED)(lambda: gate("only one"))
+
+    with clock.busy():
+        leader = Thread(tool)
+        eventually(lambda: gate.entered)
+        follower = Thread(lambda: asyncio.run(hf.acall("tool")))
+        eventually(lambda: followers(hf, "tool") == 1)
+        gate.let_out()
+
+        assert leader.result() == follower.result() == ["only one"]
+    assert gate.entered == ["only one"]
+
+
+def test_the_error_of_the_call_in_flight_is_shared(shape: Shape, hf: Holdfast, clock: ManualClock, gate: Gate) -> None:
+    def tool() -> None:
+        gate()
+        raise ConnectionError("for all")
+
+    call = shape(hf, tool, **CACHED)
+
+    with clock.busy():
+        threads = [Thread(call) for _ in range(4)]
+        eventually(lambda: followers(hf, "tool") == 3)
+        gate.let_out()
+        errors = [thread.error for thread in threads]
+
+    assert [str(error) for error in errors] == ["for all"] * 4
+    assert len(gate.entered) == 1
+    stats = hf.tracker.stats("tool")
+    assert (stats.failed, stats.cached_hits) == (4, 3)
+    assert hf.breaker.diagnostics("tool").failure_count == 1
+
+
+def test_the_refusal_of_the_call_in_flight_is_shared(hf: Holdfast, clock: ManualClock) -> None:
+    policy = {"rate": {"per_second": 0.1, "burst": 1}, "max_wait": 20.0, **CACHED}
+    script = Script(ok())
+    tool = hf.tool(**policy)(script.coroutine)
+
+    async def main() -> list[Any]:
+        await tool("first")
+        calls = [asyncio.create_task(tool("same")) for _ in range(3)]
+        await settled()
+        hf.breaker.force_open("script")
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    errors = asyncio.run(main())
+
+    assert [type(error) for error in errors] == [CircuitOpen] * 3
+    assert hf.tracker.stats("script").denied == 3
+
+
+async def test_a_cancelled_leader_hands_over(hf: Holdfast, clock: ManualClock) -> None:
+    script = Script(hang(), slow(1.0, "by the next one"), clock=clock)
+    tool = hf.tool(**CACHED)(script.coroutine)
+    leader = asyncio.create_task(tool())
+    await settled()
+    others = [asyncio.create_task(tool()) for _ in range(3)]
+    await settled()
+
+    leader.cancel()
+
+    assert await asyncio.gather(*others) == ["by the next one"] * 3
+    assert leader.cancelled()
+    assert script.count == 2
+
+
+def test_a_leader_that_was_interrupted_hands_over(shape: Shape, hf: Holdfast, clock: ManualClock, gate: Gate) -> None:
+    def tool() -> str:
+        gate()
+        if len(gate.entered) == 1:
+            raise KeyboardInterrupt
+        return "by the next one"
+
+    call = shape(hf, tool, **CACHED)
+
+    with clock.busy():
+        leader = Thread(call)
+        eventually(lambda: gate.entered)
+        follower = Thread(call)
+        eventually(lambda: followers(hf, "tool") == 1)
+        gate.let_out(2)
+
+        assert isinstance(leader.error, KeyboardInterrupt)
+        assert follower.result() == "by the next one"
+
+
+def test_a_leader_refused_for_its_own_run_hands_over(shape: Shape, hf: Holdfast, clock: ManualClock) -> None:
+    """The loop of one run, or its budget, is nothing to a caller in another."""
+    call = shape(hf, Script(ok("fine")), **CACHED)
+    flights = []
+
+    with hf.run(budget={"calls": 1}) as poor:
+        call("first")
+        admit = poor.admit
+
+        def slowly(*args: Any) -> None:
+            follower = Thread(call, "same")
+            flights.append(follower)
+            eventually(lambda: followers(hf, "script") == 1)
+            admit(*args)
+
+        poor.admit = slowly  # type: ignore[method-assign]
+        with clock.busy(), pytest.raises(BudgetExceeded):
+            call("same")
+
+    assert flights[0].result() == "fine"
+
+
+async def test_a_follower_waits_no_longer_than_its_deadline(hf: Holdfast, clock: ManualClock) -> None:
+    script = Script(slow(10.0, "late"), clock=clock)
+    tool = hf.tool(**CACHED)(script.coroutine)
+    leader = asyncio.create_task(tool())
+    await settled()
+
+    with pytest.raises(ToolTimeout):
+        await hf.acall(tool, policy={"deadline": 1.0})
+
+    assert clock.monotonic() == 1.0
+    assert hf.tracker.stats("script").timed_out == 1
+    assert await leader == "late"
+
+
+async def test_a_cancelled_follower_does_not_disturb_the_others(hf: Holdfast, clock: ManualClock) -> None:
+    script = Script(slow(1.0, "found"), clock=clock)
+    tool = hf.tool(**CACHED)(script.coroutine)
+    calls = [asyncio.create_task(tool()) for _ in range(3)]
+    await settled()
+
+    calls[1].cancel()
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+
+    assert (answers[0], answers[2]) == ("found", "found")
+    assert isinstance(answers[1], asyncio.CancelledError)
+    assert script.count == 1
+
+
+async def test_a_followers_retries_are_the_leaders(hf: Holdfast, clock: ManualClock) -> None:
+    script = Script(Step(lead=1.0, error=ConnectionError), slow(1.0, "at last"), clock=clock)
+    tool = hf.tool(read_only=True, cache=60.0, retry={"attempts": 2, "initial": 0, "max": 0})(script.coroutine)
+
+    answers = await asyncio.gather(tool(), tool())
+
+    assert answers == ["at last", "at last"]
+    assert script.count == 2
+
+
+def test_a_call_that_keeps_failing_is_refused_though_it_has_a_cache(shape: Shape, hf: Holdfast) -> None:
+    call = shape(hf, Script(fail(ValueError)), **CACHED)
+
+    with hf.run():
+        for _ in range(3):
+            with pytest.raises(ValueError):
+                call()
+        with pytest.raises(LoopDetected):
+            call()
+
+
+def followers(hf: Holdfast, tool: str) -> int:
+    """How many wait for somebody else's identical call of *tool*."""
+    cache = hf._box.tool(tool).cache
+    assert cache is not None
+    return sum(len(flight._followers) for flight in list(cache._flights.values()))

@@ -1,0 +1,230 @@
+"""Fallbacks: somebody else answers for a tool that cannot, once, and the statistics keep what really happened."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests import shapes
+from tests.shapes import Shape
+
+from holdfast import BudgetExceeded, CircuitOpen, CircuitState, Holdfast, LoopDetected, RateLimited
+from holdfast.testing import ManualClock, Recorder, Script, fail, hang, ok, rate_limit
+
+shape, hf = shapes.shape, shapes.hf
+
+INSTEAD: dict[str, Any] = {"fallback": {"value": ["instead"]}}
+EASY = {"failure_threshold": 1, "min_backoff": 5.0, "jitter": 0.0}
+
+
+class Unavailable(Exception):
+    status_code = 503
+
+
+# --- when ---
+
+
+@pytest.mark.parametrize("step", [fail(ConnectionError), fail(TimeoutError), fail(Unavailable), rate_limit()])
+def test_a_failure_of_a_retryable_category_is_answered_by_the_fallback(shape: Shape, hf: Holdfast, step: Any) -> None:
+    assert shape(hf, Script(step), **INSTEAD)() == ["instead"]
+
+
+@pytest.mark.parametrize("error", [ValueError, PermissionError, RuntimeError, asyncio.CancelledError, KeyboardInterrupt])
+def test_another_failure_leaves_as_it_is(shape: Shape, hf: Holdfast, error: type[BaseException]) -> None:
+    call = shape(hf, Script(fail(error)), **INSTEAD)
+
+    with pytest.raises(error):
+        call()
+
+
+def test_an_open_circuit_is_answered_by_the_fallback(shape: Shape, hf: Holdfast) -> None:
+    script = Script(ok(["the tool"]))
+    call = shape(hf, script, **INSTEAD)
+    hf.breaker.force_open("script")
+
+    assert call() == ["instead"]
+    assert script.count == 0
+    assert hf.tracker.stats("script").denied == 1
+
+
+def test_a_used_up_rate_is_answered_by_the_fallback(shape: Shape, hf: Holdfast) -> None:
+    call = shape(hf, Script(ok(["the tool"])), rate={"per_second": 0.1, "burst": 1}, **INSTEAD)
+
+    assert [call(), call()] == [["the tool"], ["instead"]]
+
+
+def test_a_full_tool_is_answered_by_the_fallback(shape: Shape, hf: Holdfast) -> None:
+    call = shape(hf, Script(ok(["the tool"])), concurrency=1, max_wait=0, **INSTEAD)
+
+    with hf.guard("script"):
+        assert call() == ["instead"]
+    assert call() == ["the tool"]
+
+
+def test_a_timeout_is_answered_by_the_fallback(shape: Shape, hf: Holdfast, clock: ManualClock) -> None:
+    call = shape(hf, Script(hang(1.0), clock=clock), timeout=1.0, **INSTEAD)
+
+    assert call() == ["instead"]
+    assert hf.tracker.stats("script").timed_out == 1
+
+
+def test_only_the_final_failure_is_answered_by_the_fallback(shape: Shape, hf: Holdfast) -> None:
+    script = Script(fail(ConnectionError), ok(["at last"]))
+
+    assert shape(hf, script, retry={"attempts": 2, "initial": 0, "max": 0}, **INSTEAD)() == ["at last"]
+    assert script.count == 2
+
+
+def test_a_loop_is_not_hidden_by_a_fallback(shape: Shape, hf: Holdfast) -> None:
+    call = shape(hf, Script(fail(ValueError)), **INSTEAD)
+
+    with hf.run():
+        for _ in range(3):
+            with pytest.raises(ValueError):
+                call()
+        with pytest.raises(LoopDetected):
+            call()
+
+
+def test_a_used_up_budget_is_not_hidden_by_a_fallback(shape: Shape, hf: Holdfast) -> None:
+    call = shape(hf, Script(ok(["the tool"])), **INSTEAD)
+
+    with hf.run(budget={"calls": 1}):
+        call(1)
+        with pytest.raises(BudgetExceeded):
+            call(2)
+
+
+def test_a_refusal_inside_the_tool_is_answered_like_a_failure(shape: Shape, hf: Holdfast) -> None:
+    inner = hf.tool("inner")(Script(ok()).function)
+    hf.breaker.force_open("inner")
+
+    def outer() -> Any:
+        return inner()
+
+    assert shape(hf, outer, **INSTEAD)() == ["instead"]
+
+
+def test_after_an_answer_no_fallback_is_asked(shape: Shape, hf: Holdfast) -> None:
+    other = Script(ok(["other"]), name="other")
+    hf.tool(other.function)
+
+    assert shape(hf, Script(ok(["the tool"])), fallback={"tool": "other"})() == ["the tool"]
+    assert other.count == 0
+
+
+# --- what ---
+
+
+@pytest.mark.parametrize("value", [None, 0, "text", {"a": 1}])
+def test_a_value_that_is_no_list_is_the_answer_or_the_only_item(shape: Shape, hf: Holdfast, value: object) -> None:
+    answer = shape(hf, Script(fail(ConnectionError)), fallback={"value": value})()
+
+    assert answer == ([value] if shape.is_stream else value)
+
+
+def test_another_tool_answers_with_the_same_arguments(shape: Shape, hf: Holdfast) -> None:
+    other = Script(ok(["other"]), name="other")
+    shape(hf, other)
+    call = shape(hf, Script(fail(ConnectionError)), fallback={"tool": "other"})
+
+    assert call(1, key=2) == ["other"]
+    assert other.calls == [((1,), {"key": 2})]
+
+
+@pytest.mark.parametrize("names", [("coroutine", "function"), ("generator", "function"), ("async_generator", "generator"),
+                                   ("async_generator", "function"), ("async_generator", "coroutine")])  # fmt: skip
+def test_a_simpler_tool_can_answer_for_another(hf: Holdfast, names: tuple[str, str]) -> None:
+    shape, simpler = map(Shape, names)
+    simpler(hf, Script(ok(["simple"]), name="simple"))
+
+    assert shape(hf, Script(fail(ConnectionError)), fallback={"tool": "simple"})() == ["simple"]
+
+
+@pytest.mark.parametrize("names", [("function", "coroutine"), ("function", "generator"), ("coroutine", "generator"),
+                                   ("coroutine", "async_generator"), ("generator", "coroutine")])  # fmt: skip
+def test_a_tool_whose_answer_cannot_be_had_here_is_not_asked(hf: Holdfast, names: tuple[str, str]) -> None:
+    shape, other = map(Shape, names)
+    script = Script(ok(["other"]), name="other")
+    other(hf, script)
+
+    with pytest.raises(ConnectionError) as caught:
+        shape(hf, Script(fail(ConnectionError)), fallback={"tool": "other"})()
+
+    assert script.count == 0
+    assert any("the fallback 'other' is a" in note for note in caught.value.__notes__)
+
+
+def test_a_tool_that_is_not_there_is_noted_on_the_error(shape: Shape, hf: Holdfast) -> None:
+    call = shape(hf, Script(fail(ConnectionError)), fallback={"tool": "missing"})
+
+    with pytest.raises(ConnectionError) as caught:
+        call()
+
+    assert any("the fallback 'missing' is not a tool" in note for note in caught.value.__notes__)
+
+
+def test_there_is_one_hop(shape: Shape, hf: Holdfast) -> None:
+    third = Script(ok(["third"]), name="third")
+    shape(hf, third)
+    second = shape(hf, Script(fail(ConnectionError("second")), name="second"), fallback={"tool": "third"})
+    first = shape(hf, Script(fail(ConnectionError("first")), name="first"), fallback={"tool": "second"})
+
+    with pytest.raises(ConnectionError, match="second"):
+        first()
+
+    assert third.count == 0
+    assert second() == ["third"]
+
+
+def test_two_tools_may_stand_in_for_each_other(shape: Shape, hf: Holdfast) -> None:
+    one = shape(hf, Script(fail(ConnectionError("one")), name="one"), fallback={"tool": "two"})
+    shape(hf, Script(fail(ConnectionError("two")), name="two"), fallback={"tool": "one"})
+
+    with pytest.raises(ConnectionError, match="two"):
+        one()
+
+
+def test_the_fallback_is_guarded_itself(shape: Shape, hf: Holdfast) -> None:
+    shape(hf, Script(ok(["other"]), name="other"), rate={"per_second": 0.1, "burst": 1})
+    call = shape(hf, Script(fail(ConnectionError)), breaker=False, fallback={"tool": "other"})
+
+    assert call() == ["other"]
+    with pytest.raises(RateLimited) as caught:
+        call()
+    assert caught.value.tool == "other"
+
+
+# --- what is counted ---
+
+
+def test_the_statistics_keep_the_original_outcome(shape: Shape, hf: Holdfast) -> None:
+    shape(hf, Script(ok(["other"]), name="other"))
+    call = shape(hf, Script(fail(ConnectionError)), breaker=EASY, fallback={"tool": "other"})
+
+    call()
+    call()
+
+    stats, other = hf.tracker.stats("script"), hf.tracker.stats("other")
+    assert (stats.failed, stats.denied, stats.successful) == (1, 1, 0)
+    assert (other.successful, other.failed) == (2, 0)
+    assert hf.breaker.state("script") is CircuitState.OPEN
+
+
+def test_events_tell_the_original_outcome(shape: Shape, hf: Holdfast) -> None:
+    recorder = Recorder()
+    hf.bus.add(recorder)
+
+    shape(hf, Script(fail(ConnectionError)), **INSTEAD)()
+
+    (ended,) = recorder.of("tool_ended")
+    assert (ended.payload["status"], ended.payload["category"]) == ("failed", "network")
+
+
+def test_a_call_can_do_without_the_fallback(hf: Holdfast) -> None:
+    tool = hf.tool(**INSTEAD)(Script(ok()).function)
+    hf.breaker.force_open("script")
+
+    with pytest.raises(CircuitOpen):
+        hf.call(tool, policy={"fallback": False})

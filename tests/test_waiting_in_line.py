@@ -1,0 +1,552 @@
+"""Waiting for a token or a slot: in line, by priority, up to `max_wait`, and nothing is lost when a waiter leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests import shapes
+from tests.shapes import Gate, Shape, Thread, eventually, settled
+
+import holdfast
+from holdfast import CircuitOpen, CircuitState, ConcurrencyFull, Denied, Holdfast, Priority, RateLimited, ToolTimeout
+from holdfast.testing import ManualClock, Script, fail, hang, ok, slow
+
+shape, hf = shapes.shape, shapes.hf
+
+ONE_A_SECOND = {"per_second": 1, "burst": 1}
+
+
+def waiting(hf: Holdfast, tool: str) -> int:
+    """How many stand in line before *tool*."""
+    return len(hf._box.tool(tool).line)
+
+
+def taken(hf: Holdfast, tool: str) -> int:
+    """How many slots of *tool* are taken."""
+    slots = hf._box.tool(tool).slots
+    assert slots is not None
+    return slots.in_flight
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    made = Gate()
+    yield made
+    made.let_out(1000)
+
+
+# --- slots, in every shape, each call in a thread of its own ---
+
+
+def test_no_more_calls_run_at_once_than_allowed(shape: Shape, hf: Holdfast, clock: ManualClock, gate: Gate) -> None:
+    def tool(who: int) -> list[int]:
+        return gate(who)
+
+    call = shape(hf, tool, concurrency=2)
+
+    with clock.busy():
+        threads = [Thread(call, who) for who in range(4)]
+        eventually(lambda: len(gate.entered) == 2 and waiting(hf, "tool") == 2)
+        gate.let_out(4)
+        answers = [thread.result() for thread in threads]
+
+    assert answers == [[0], [1], [2], [3]]
+    assert taken(hf, "tool") == waiting(hf, "tool") == 0
+
+
+def test_those_who_wait_for_a_slot_get_it_in_the_order_they_came(
+    shape: Shape, hf: Holdfast, clock: ManualClock, gate: Gate
+) -> None:
+    def tool(who: int) -> list[int]:
+        return gate(who)
+
+    call = shape(hf, tool, concurrency=1)
+    threads = []
+
+    with clock.busy():
+        for who in range(5):
+            threads.append(Thread(call, who))
+            eventually(lambda who=who: len(gate.entered) + waiting(hf, "tool") == who + 1)
+        gate.let_out(5)
+        for thread in threads:
+            thread.result()
+
+    assert gate.entered == [0, 1, 2, 3, 4]
+
+
+def test_a_wait_for_a_slot_longer_than_allowed_is_refused(
+    shape: Shape, hf: Holdfast, clock: ManualClock, gate: Gate
+) -> None:
+    def tool(who: int) -> list[int]:
+        return gate(who)
+
+    call = shape(hf, tool, concurrency=1, max_wait=2.0)
+
+    with clock.busy():
+        first = Thread(call, 1)
+        eventually(lambda: gate.entered == [1])
+        second = Thread(call, 2)
+        eventually(lambda: clock.pending == 1)
+        clock.advance(1.9)
+        assert waiting(hf, "tool") == 1
+        clock.advance(0.1)
+        refusal = second.error
+        gate.let_out()
+        first.result()
+
+    assert isinstance(refusal, ConcurrencyFull)
+    assert refusal.retry_after is None
+    assert waiting(hf, "tool") == taken(hf, "tool") == 0
+    assert hf.tracker.stats("tool").denied == 1
+
+
+def test_without_patience_a_full_tool_refuses_at_once(shape: Shape, hf: Holdfast, gate: Gate) -> None:
+    def tool(who: int) -> list[int]:
+        return gate(who)
+
+    call = shape(hf, tool, concurrency=1, max_wait=0)
+    first = Thread(call, 1)
+    eventually(lambda: gate.entered == [1])
+
+    refusal = Thread(call, 2).error
+
+    assert isinstance(refusal, ConcurrencyFull)
+    gate.let_out()
+    assert first.result() == [1]
+
+
+def test_a_failed_call_gives_its_slot_back(shape: Shape, hf: Holdfast) -> None:
+    call = shape(hf, Script(fail(ValueError), ok(["fine"])), concurrency=1, max_wait=0)
+
+    with pytest.raises(ValueError):
+        call()
+
+    assert call() == ["fine"]
+
+
+def test_a_circuit_that_opens_meanwhile_refuses_those_who_wait(
+    shape: Shape, hf: Holdfast, clock: ManualClock, gate: Gate
+) -> None:
+    def tool(who: int) -> list[int]:
+        gate(who)
+        raise ConnectionError
+
+    call = shape(hf, tool, concurrency=1, breaker={"failure_threshold": 1, "jitter": 0.0})
+
+    with clock.busy():
+        first = Thread(call, 1)
+        eventually(lambda: gate.entered == [1])
+        waiters = [Thread(call, who) for who in (2, 3)]
+        eventually(lambda: waiting(hf, "tool") == 2)
+        gate.let_out()
+        errors = [type(thread.error) for thread in (first, *waiters)]
+
+    assert errors == [ConnectionError, CircuitOpen, CircuitOpen]
+    assert gate.entered == [1]
+    assert waiting(hf, "tool") == taken(hf, "tool") == 0
+
+
+def test_the_deadline_ends_the_wait_for_a_slot(shape: Shape, hf: Holdfast, clock: ManualClock, gate: Gate) -> None:
+    def tool(who: int) -> list[int]:
+        return gate(who)
+
+    call = shape(hf, tool, concurrency=1)
+    hasty = shape.run(
+        lambda who: getattr(
+            hf, {"function": "call", "coroutine": "acall", "generator": "stream"}.get(shape.name, "astream")
+        )("tool", who, policy={"deadline": 1.0})
+    )
+
+    with clock.busy():
+        first = Thread(call, 1)
+        eventually(lambda: gate.entered == [1])
+        second = Thread(hasty, 2)
+        eventually(lambda: clock.pending == 1)
+        clock.advance(1.0)
+        error = second.error
+        gate.let_out()
+        first.result()
+
+    assert isinstance(error, ToolTimeout)
+    assert gate.entered == [1]
+    assert hf.tracker.stats("tool").timed_out == 1
+
+
+# --- many threads ---
+
+
+@pytest.mark.parametrize("policy", [{}, {"rate": {"per_second": 1e6, "burst": 1}}], ids=["slots", "slots and tokens"])
+def test_no_wake_up_is_lost_between_threads(hf: Holdfast, policy: dict[str, Any]) -> None:
+    running: list[int] = []
+    most = []
+
+    def tool() -> None:
+        running.append(1)
+        most.append(len(running))
+        running.pop()
+
+    call = hf.tool(concurrency=2, max_wait=1000.0, **policy)(tool)
+    hurry = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+
+    try:
+        threads = [Thread(lambda: [call() for _ in range(200)]) for _ in range(8)]
+        for thread in threads:
+            thread.result()
+    finally:
+        sys.setswitchinterval(hurry)
+
+    assert max(most) <= 2
+    assert hf.tracker.stats("tool").successful == 1600
+    assert waiting(hf, "tool") == taken(hf, "tool") == 0
+
+
+def test_a_slot_that_comes_back_just_before_the_waiter_joins_the_line_is_not_missed(hf: Holdfast) -> None:
+    """The quick path gives a slot back without a lock: between a waiter's failed try and its joining the line, say."""
+    holder = hf.tool("tool", concurrency=1)(lambda: None)
+    tool = hf._box.tool("tool")
+    slots = tool.slots
+    assert slots is not None
+    slots.take()
+    join = tool.line.join
+
+    class Late:
+        """A line before which, just as somebody joins it, the slot comes back and there is nobody to wake."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(line, name)
+
+        def __len__(self) -> int:
+            return len(line)
+
+        def join(self, now: float, rank: int) -> Any:
+            if slots.in_flight:
+                tool.leave(now, 0.0, slots)
+            return join(now, rank)
+
+    line = tool.line
+    tool.line = Late()  # type: ignore[assignment]
+
+    assert Thread(holder).result() is None
+    assert len(line) == 0
+
+
+# --- tokens ---
+
+
+async def test_those_who_wait_for_a_token_get_it_in_the_order_they_came(hf: Holdfast, clock: ManualClock) -> None:
+    order: list[tuple[float, int]] = []
+
+    @hf.tool(rate=ONE_A_SECOND)
+    async def tool(who: int) -> None:
+        order.append((clock.monotonic(), who))
+
+    await asyncio.gather(*(tool(who) for who in range(5)))
+
+    assert order == [(0.0, 0), (1.0, 1), (2.0, 2), (3.0, 3), (4.0, 4)]
+
+
+async def test_a_newcomer_does_not_overtake_those_who_wait(hf: Holdfast, clock: ManualClock) -> None:
+    order: list[int] = []
+
+    @hf.tool(rate=ONE_A_SECOND)
+    async def tool(who: int) -> None:
+        order.append(who)
+
+    await tool(0)
+    waiter = asyncio.create_task(tool(1))
+    await settled()
+    clock.advance(1.0)
+    await tool(2)
+    await waiter
+
+    assert order == [0, 1, 2]
+
+
+async def test_who_cannot_be_served_in_time_is_refused_and_the_others_are_not(hf: Holdfast, clock: ManualClock) -> None:
+    script = Script(ok())
+    tool = hf.tool(rate=ONE_A_SECOND, max_wait=2.0)(script.coroutine)
+
+    answers = await asyncio.gather(*(tool() for _ in range(5)), return_exceptions=True)
+
+    assert [type(answer) for answer in answers] == [type(None)] * 3 + [RateLimited] * 2
+    assert script.count == 3
+
+
+async def test_a_circuit_opened_meanwhile_refuses_the_waiter_and_keeps_its_token(hf: Holdfast, clock: ManualClock) -> None:
+    script = Script(ok())
+    tool = hf.tool(rate={"per_second": 1, "burst": 2})(script.coroutine)
+    await tool()
+    await tool()
+    waiter = asyncio.create_task(tool())
+    await settled()
+
+    hf.breaker.force_open("script")
+    with pytest.raises(CircuitOpen):
+        await waiter
+    hf.breaker.auto("script")
+    now = clock.monotonic()
+    await tool()
+
+    assert clock.monotonic() == now
+    assert script.count == 3
+    assert waiting(hf, "script") == 0
+
+
+async def test_a_half_open_circuit_keeps_its_probe_while_the_prober_waits(hf: Holdfast, clock: ManualClock) -> None:
+    script = Script(fail(ConnectionError), ok("well again"))
+    tool = hf.tool(rate={"per_second": 0.2, "burst": 1}, breaker={"failure_threshold": 1, "min_backoff": 3, "jitter": 0})(
+        script.coroutine
+    )
+    with pytest.raises(ConnectionError):
+        await tool()
+    await clock.asleep(3.0)
+
+    probe = asyncio.create_task(tool())
+    await settled()
+    assert hf.breaker.diagnostics("script").probes_in_flight == 0
+
+    assert await probe == "well again"
+    assert clock.monotonic() == 5.0
+    assert hf.breaker.state("script") is CircuitState.CLOSED
+
+
+async def test_a_token_is_not_taken_by_who_finds_no_slot(hf: Holdfast, clock: ManualClock) -> None:
+    script = Script(slow(1.0), ok("second"), ok("third"), clock=clock)
+    tool = hf.tool(rate={"per_second": 0.001, "burst": 2}, concurrency=1, max_wait=5.0)(script.coroutine)
+    first = asyncio.create_task(tool())
+    await settled()
+
+    waiter = asyncio.create_task(tool())
+    await settled()
+    waiter.cancel()
+    await asyncio.gather(first, waiter, return_exceptions=True)
+
+    assert await tool() == "second"
+
+
+@pytest.mark.parametrize("policy", [{"rate": ONE_A_SECOND}, {"concurrency": 1}], ids=["token", "slot"])
+async def test_a_cancelled_waiter_gives_its_place_and_token_back(
+    hf: Holdfast, clock: ManualClock, policy: dict[str, Any]
+) -> None:
+    order: list[int] = []
+
+    @hf.tool(breaker=False, **policy)
+    async def tool(who: int) -> None:
+        order.append(who)
+        await clock.asleep(1.0)
+
+    first = asyncio.create_task(tool(0))
+    await settled()
+    gone, stays = asyncio.create_task(tool(1)), asyncio.create_task(tool(2))
+    await settled()
+
+    gone.cancel()
+    await asyncio.gather(first, gone, stays, return_exceptions=True)
+
+    assert gone.cancelled()
+    assert order == [0, 2]
+    assert clock.monotonic() == 2.0
+    assert waiting(hf, "tool") == 0
+    assert hf.tracker.stats("tool").cancelled == 1
+
+
+async def test_a_waiter_that_is_cancelled_at_the_head_of_the_line_lets_the_next_one_ask(
+    hf: Holdfast, clock: ManualClock
+) -> None:
+    @hf.tool(concurrency=1)
+    async def tool(who: int) -> int:
+        await clock.asleep(1.0)
+        return who
+
+    first = asyncio.create_task(tool(0))
+    await settled()
+    head, following = asyncio.create_task(tool(1)), asyncio.create_task(tool(2))
+    await settled()
+    with clock.busy():
+        head.cancel()
+        await settled()
+
+    assert await first == 0
+    assert await following == 2
+    assert clock.monotonic() == 2.0
+
+
+async def test_a_call_cancelled_while_it_waits_to_try_again_is_cancelled(hf: Holdfast, clock: ManualClock) -> None:
+    script = Script(fail(ConnectionError), ok())
+    tool = hf.tool(retry=3)(script.coroutine)
+    task = asyncio.create_task(tool())
+    with clock.busy():
+        while not clock.pending:
+            await asyncio.sleep(0)
+
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    stats = hf.tracker.stats("script")
+    assert (stats.cancelled, stats.failed, stats.total) == (1, 0, 1)
+    assert script.count == 1
+
+
+def test_an_interrupt_while_waiting_leaves_no_one_in_line(hf: Holdfast) -> None:
+    class Interrupting(ManualClock):
+        def sleep(self, seconds: float) -> None:
+            raise KeyboardInterrupt
+
+    hf = holdfast.open(":memory:", policies={}, clock=Interrupting())
+    tool = hf.tool(rate=ONE_A_SECOND)(Script(ok()).function)
+    tool()
+
+    with pytest.raises(KeyboardInterrupt):
+        tool()
+
+    assert waiting(hf, "script") == 0
+    assert hf.tracker.stats("script").cancelled == 1
+
+
+# --- priority ---
+
+
+async def serve(
+    hf: Holdfast, clock: ManualClock, arrivals: list[tuple[float, str]], **policy: Any
+) -> list[tuple[float, int]]:
+    """Who was served when, of calls that came at a time with a priority; one is served each second."""
+    served: list[tuple[float, int]] = []
+
+    async def tool(who: int) -> None:
+        served.append((clock.monotonic(), who))
+        await clock.asleep(1.0)
+
+    hf.tool("tool", concurrency=1, max_wait=1000.0, **policy)(tool)
+
+    async def come(who: int, at: float, priority: str) -> None:
+        if at:
+            await clock.asleep(at)
+        await hf.acall("tool", who, policy={"priority": priority})
+
+    await asyncio.gather(*(come(who, at, priority) for who, (at, priority) in enumerate(arrivals)))
+    return served
+
+
+async def test_a_more_urgent_call_is_served_first(hf: Holdfast, clock: ManualClock) -> None:
+    served = await serve(hf, clock, [(0, "normal"), (0, "low"), (0, "normal"), (0, "critical"), (0, "high")])
+
+    assert [who for _, who in served] == [0, 3, 4, 2, 1]
+
+
+async def test_equally_urgent_calls_are_served_in_the_order_they_came(hf: Holdfast, clock: ManualClock) -> None:
+    served = await serve(hf, clock, [(0, "normal"), *[(0, "high")] * 3, *[(0, "low")] * 3])
+
+    assert [who for _, who in served] == [0, 1, 2, 3, 4, 5, 6]
+
+
+async def test_a_waiting_call_rises_one_class_a_second(hf: Holdfast, clock: ManualClock) -> None:
+    served = await serve(hf, clock, [(0, "normal"), (0, "low"), (0.9, "normal"), (1.1, "normal"), (1.9, "high")])
+
+    assert [who for _, who in served] == [0, 2, 4, 1, 3]
+
+
+async def test_nobody_starves(hf: Holdfast, clock: ManualClock) -> None:
+    urgent = [(0.5 * n, "critical") for n in range(40)]
+
+    served = await serve(hf, clock, [(0, "normal"), (0.1, "low"), *urgent])
+
+    when = {who: at for at, who in served}
+    assert when[1] <= 12.0
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.integers(0, 12).map(lambda n: n / 4), st.sampled_from([*Priority])), min_size=1, max_size=12))
+def test_the_line_is_ordered_by_when_each_would_have_come_without_its_priority(
+    arrivals: list[tuple[float, Priority]],
+) -> None:
+    clock = ManualClock()
+    hf = holdfast.open(":memory:", policies={}, clock=clock)
+
+    served = asyncio.run(serve(hf, clock, [(at, priority.value) for at, priority in arrivals]))
+
+    assert sorted(who for _, who in served) == list(range(len(arrivals)))
+    for (at, who), (_, following) in zip(served, served[1:], strict=False):
+        here, there = arrivals[who], arrivals[following]
+        if there[0] < at:  # both were in line
+            assert here[0] - here[1].rank <= there[0] - there[1].rank
+
+
+async def test_a_more_urgent_call_costs_fewer_tokens(hf: Holdfast, clock: ManualClock) -> None:
+    script = Script(ok())
+    tool = hf.tool(rate={"per_second": 1, "burst": 2}, max_wait=0)(script.coroutine)
+
+    for priority, calls in (("low", 1), ("high", 4), ("critical", 20)):
+        clock.advance(2.0)
+        for _ in range(calls):
+            await hf.acall(tool, policy={"priority": priority})
+        with pytest.raises(RateLimited):
+            await hf.acall(tool, policy={"priority": priority})
+
+    assert script.count == 25
+
+
+# --- any mixture ---
+
+
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 10_000),
+    concurrency=st.sampled_from([None, 1, 3]),
+    rate=st.sampled_from([None, {"per_second": 4, "burst": 2}]),
+)
+def test_whatever_happens_no_slot_and_no_place_is_lost(
+    seed: int, concurrency: int | None, rate: dict[str, float] | None
+) -> None:
+    chance = random.Random(seed)
+    clock = ManualClock()
+    hf = holdfast.open(":memory:", policies={}, clock=clock)
+    running: list[int] = []
+
+    async def tool(step: str) -> None:
+        running.append(1)
+        assert concurrency is None or len(running) <= concurrency
+        try:
+            await clock.asleep(chance.random())
+            if step == "fail":
+                raise ConnectionError
+            if step == "hang":
+                await clock.asleep(60.0)
+        finally:
+            running.pop()
+
+    hf.tool(
+        "tool", concurrency=concurrency or False, rate=rate or False, timeout=1.5, max_wait=2.0, retry=2,
+        breaker={"failure_threshold": 3, "min_backoff": 1.0, "jitter": 0.0},
+    )(tool)  # fmt: skip
+
+    async def come() -> None:
+        await clock.asleep(chance.random() * 8)
+        step = chance.choice(["ok", "ok", "fail", "hang"])
+        task = asyncio.create_task(
+            hf.acall("tool", step, policy={"priority": chance.choice(["low", "normal", "critical"])})
+        )
+        if chance.random() < 0.3:
+            await clock.asleep(chance.random() * 2)
+            task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    async def main() -> None:
+        await asyncio.gather(*(come() for _ in range(30)))
+
+    asyncio.run(main())
+
+    guards = hf._box.tool("tool")
+    assert len(guards.line) == 0
+    assert guards.slots is None or guards.slots.in_flight == 0
+    assert hf.breaker.diagnostics("tool").probes_in_flight == 0
+    stats = hf.tracker.stats("tool")
+    assert stats.total + stats.denied == 30
