@@ -186,6 +186,8 @@ class Holdfast:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _bound(self, tool: object, shapes: tuple[Shape, ...], verb: str, policy: Mapping[str, object] | None) -> Bound:
+        if policy is not None and not isinstance(policy, Mapping):
+            raise ConfigError(f"policy = {shown(policy)}: must be a mapping of settings, such as {{'timeout': 5.0}}")
         if isinstance(tool, str):
             bound = self._kit.bound.get(tool)
             if bound is None:

@@ -20,20 +20,18 @@ LAST_BUCKET: Final = (127 + 20) << 7  # that of LONGEST
 _FIRST_BUCKET: Final = (127 - 30) << 7  # that of 2**-30 s, about a nanosecond; what is below goes to bucket 0
 _BUCKETS: Final = LAST_BUCKET - _FIRST_BUCKET + 2
 _SIGN: Final = 1 << 15
-_COMMON: Final = 12
-_UPPER, _LOW = (1, 0) if sys.byteorder == "little" else (0, 1)  # of a float's halves; of a half's bytes
+_UPPER: Final = 1 if sys.byteorder == "little" else 0  # of a float's halves
 
 
 class Histogram:
     """How many durations there were, their sum, and how they are spread; needs a lock of its owner's."""
 
-    __slots__ = ("buckets", "count", "total", "_base")
+    __slots__ = ("buckets", "count", "total")
 
     def __init__(self, buckets: Mapping[int, int] | None = None, total: float = 0.0) -> None:
         self.buckets = Counter(buckets)
         self.count = self.buckets.total()
         self.total = total
-        self._base = 0
 
     def add(self, durations: Sequence[float]) -> None:
         """File *durations*, which the caller measured; of what cannot be, negative and NaN read as 0."""
@@ -43,13 +41,7 @@ class Histogram:
         if not 0.0 <= total <= LONGEST * len(durations):  # also where one is infinite or NaN
             durations = [min(max(0.0, duration), LONGEST) for duration in durations]
             total = sum(durations)
-        buckets = array("H", pack(f"={len(durations)}f", *durations))[_UPPER::2]
-        offsets = self._offsets(buckets)
-        if offsets is None:
-            self.buckets.update(buckets)
-            self._base = max(0, min(buckets) - 32)
-        else:
-            self._count(offsets)
+        self.buckets.update(array("H", pack(f"={len(durations)}f", *durations))[_UPPER::2])
         self.count += len(durations)
         self.total += total
         self._bound()
@@ -87,30 +79,6 @@ class Histogram:
         buckets = self.buckets
         for bucket in [bucket for bucket in buckets if bucket and not _FIRST_BUCKET <= bucket <= LAST_BUCKET]:
             buckets[LAST_BUCKET if LAST_BUCKET < bucket < _SIGN else 0] += buckets.pop(bucket)
-
-    def _count(self, offsets: bytes) -> None:
-        """Count *offsets*, first those that are there many times: taking one out everywhere is a single cheap pass."""
-        for _ in range(_COMMON):
-            rest = offsets.translate(None, offsets[:1])
-            self.buckets[self._base + offsets[0]] += len(offsets) - len(rest)
-            if not rest:
-                return
-            offsets = rest
-        for offset, times in Counter(offsets).items():
-            self.buckets[self._base + offset] += times
-
-    def _offsets(self, buckets: array[int]) -> bytes | None:
-        """How far each bucket is above the base, if all are less than 256 above it: bytes are the cheapest to count.
-
-        All subtractions are done at once, as one of two large numbers. A bucket below the base borrows from the one
-        beside it, which then shows as too large.
-        """
-        base = array("H", [self._base]) * len(buckets)
-        above = int.from_bytes(buckets, sys.byteorder) - int.from_bytes(base, sys.byteorder)
-        if above < 0:
-            return None
-        both = above.to_bytes(2 * len(buckets), sys.byteorder)
-        return both[_LOW::2] if both[1 - _LOW :: 2].count(0) == len(buckets) else None
 
     def _bound(self) -> None:
         if len(self.buckets) > _BUCKETS:

@@ -90,7 +90,7 @@ class ExecutionTracker:
         self.max_tools = max_tools
         # A clean success in one attempt may be left as (tool, monotonic end, duration). Its wall time is worked out on
         # reading: a wall clock set back or forth since then moves it, which is the price of asking one clock less.
-        self.history: deque[ExecutionRecord | tuple[str, float, float]] = deque(maxlen=min(max_history, sys.maxsize))
+        self.history: deque[ExecutionRecord | tuple[str, float, float]] = deque(maxlen=max_history)
         self._clock: Clock = SystemClock() if clock is None else clock
         self._lock = threading.Lock()
         self._tools: OrderedDict[str, ToolStats] = OrderedDict()  # least recently used first
@@ -132,7 +132,7 @@ class ExecutionTracker:
             ExecutionRecord(entry[0], ExecutionStatus.SUCCESS, max(0.0, entry[2]), entry[1] + ahead)
             if isinstance(entry, tuple)
             else entry
-            for entry in islice(reversed(self.history.copy()), min(n, sys.maxsize))
+            for entry in islice(reversed(self.history.copy()), n)
         ]
 
     def stats(self, tool: str | None = None) -> ExecutionStats:

@@ -77,7 +77,6 @@ class Agent:
     ) -> None:
         self.progress = dict.fromkeys(trips, Progress.WAITING)
         self.turns = 0
-        self.calls = 0
         self.errors = 0  # calls whose answer was an error of the tool
         self.refusals = 0  # calls that a guard refused
         self.finished_at: float | None = None
@@ -157,7 +156,6 @@ class Agent:
         raise GaveUp(f"{tool} failed {tries} times")
 
     async def _call(self, tool: str, argument: str) -> Answer:
-        self.calls += 1
         try:
             return Answer(await self._tools[tool](argument))
         except Denied as refusal:

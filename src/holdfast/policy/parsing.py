@@ -6,7 +6,6 @@ fields of a table, False for what was removed.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import sys
@@ -47,6 +46,8 @@ class Place(NamedTuple):
         self, key: object, value: object, allowed: Collection[str], *, within: str = "", hint: str = ""
     ) -> None:
         """Note that nothing is called *key*, and what is; *hint* is for those who meant a table."""
+        import difflib  # costs a fifth of the whole import, and only mistakes need it
+
         near = difflib.get_close_matches(str(key), allowed, 1)
         guess = f", did you mean {near[0]}?" if near else ";"
         more = f"; {hint}" if hint and isinstance(value, Mapping) else ""
