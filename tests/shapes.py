@@ -1,4 +1,4 @@
-"""One test body for all four shapes of a tool. The fixture `shape` guards a tool and calls it to its end, synchronously.
+"""One test body for all four shapes of a tool: the fixture `shape` guards a tool and calls it to its end.
 
 A list is the answer of a function and the items of a stream, so that one script gives one result in every shape.
 A test file takes the fixtures up with `shape, hf = shapes.shape, shapes.hf`.
@@ -36,7 +36,7 @@ class Shape:
     def __call__(self, hf: holdfast.Holdfast, tool: Script | Call, /, **policy: object) -> Call:
         """Guard *tool*, a script or a plain function that is put into this shape, and have it called to its end."""
         fn = getattr(tool, self.name) if isinstance(tool, Script) else self.of(tool)
-        return self.run(hf.tool(**policy)(fn))
+        return self.run(hf.tool(None, **policy)(fn))
 
     def of(self, fn: Call) -> Call:
         """The plain function *fn* in this shape; a list it returns is what a stream gives."""
@@ -54,7 +54,8 @@ class Shape:
             for item in fn(*args, **kwargs) or ():
                 yield item
 
-        return {"function": fn, "coroutine": coroutine, "generator": generator}.get(self.name, async_generator)
+        shapes: dict[str, Call] = {"function": fn, "coroutine": coroutine, "generator": generator}
+        return shapes.get(self.name, async_generator)
 
     def run(self, guarded: Call) -> Call:
         """A plain function that calls *guarded* and gives its answer, or all its items."""

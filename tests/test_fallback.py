@@ -30,7 +30,9 @@ def test_a_failure_of_a_retryable_category_is_answered_by_the_fallback(shape: Sh
     assert shape(hf, Script(step), **INSTEAD)() == ["instead"]
 
 
-@pytest.mark.parametrize("error", [ValueError, PermissionError, RuntimeError, asyncio.CancelledError, KeyboardInterrupt])
+@pytest.mark.parametrize(
+    "error", [ValueError, PermissionError, RuntimeError, asyncio.CancelledError, KeyboardInterrupt]
+)
 def test_another_failure_leaves_as_it_is(shape: Shape, hf: Holdfast, error: type[BaseException]) -> None:
     call = shape(hf, Script(fail(error)), **INSTEAD)
 
@@ -77,11 +79,11 @@ def test_only_the_final_failure_is_answered_by_the_fallback(shape: Shape, hf: Ho
 
 
 def test_a_loop_is_not_hidden_by_a_fallback(shape: Shape, hf: Holdfast) -> None:
-    call = shape(hf, Script(fail(ValueError)), **INSTEAD)
+    call = shape(hf, Script(fail(LookupError)), **INSTEAD)
 
     with hf.run():
         for _ in range(3):
-            with pytest.raises(ValueError):
+            with pytest.raises(LookupError):
                 call()
         with pytest.raises(LoopDetected):
             call()
@@ -133,8 +135,16 @@ def test_another_tool_answers_with_the_same_arguments(shape: Shape, hf: Holdfast
     assert other.calls == [((1,), {"key": 2})]
 
 
-@pytest.mark.parametrize("names", [("coroutine", "function"), ("generator", "function"), ("async_generator", "generator"),
-                                   ("async_generator", "function"), ("async_generator", "coroutine")])  # fmt: skip
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("coroutine", "function"),
+        ("generator", "function"),
+        ("async_generator", "generator"),
+        ("async_generator", "function"),
+        ("async_generator", "coroutine"),
+    ],
+)
 def test_a_simpler_tool_can_answer_for_another(hf: Holdfast, names: tuple[str, str]) -> None:
     shape, simpler = map(Shape, names)
     simpler(hf, Script(ok(["simple"]), name="simple"))
@@ -142,8 +152,16 @@ def test_a_simpler_tool_can_answer_for_another(hf: Holdfast, names: tuple[str, s
     assert shape(hf, Script(fail(ConnectionError)), fallback={"tool": "simple"})() == ["simple"]
 
 
-@pytest.mark.parametrize("names", [("function", "coroutine"), ("function", "generator"), ("coroutine", "generator"),
-                                   ("coroutine", "async_generator"), ("generator", "coroutine")])  # fmt: skip
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("function", "coroutine"),
+        ("function", "generator"),
+        ("coroutine", "generator"),
+        ("coroutine", "async_generator"),
+        ("generator", "coroutine"),
+    ],
+)
 def test_a_tool_whose_answer_cannot_be_had_here_is_not_asked(hf: Holdfast, names: tuple[str, str]) -> None:
     shape, other = map(Shape, names)
     script = Script(ok(["other"]), name="other")

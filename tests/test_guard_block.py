@@ -93,7 +93,7 @@ def test_a_block_is_tried_once(block: Block, hf: Holdfast) -> None:
 def test_an_open_circuit_keeps_the_block_from_running(block: Block, hf: Holdfast) -> None:
     with pytest.raises(ConnectionError):
         block(raising(ConnectionError), breaker=EASY)
-    ran = []
+    ran: list[object] = []
 
     with pytest.raises(CircuitOpen):
         block(ran.append, breaker=EASY)

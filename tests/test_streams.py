@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests import shapes
-from tests.shapes import Shape
+from tests.shapes import Call, Shape
 
 import holdfast
 from holdfast import CircuitOpen, CircuitState, ConcurrencyFull, ConfigError, Holdfast, ToolTimeout
@@ -158,7 +158,7 @@ def test_all_items_are_under_one_deadline(stream: Stream, hf: Holdfast, clock: M
 def test_the_consumers_time_does_not_count(
     stream: Stream, hf: Holdfast, clock: ManualClock, policy: dict[str, object]
 ) -> None:
-    guarded = hf.tool(**policy)(getattr(Script(slow(0.5, [1, 2, 3]), clock=clock), stream.name))
+    guarded = hf.tool(None, **policy)(getattr(Script(slow(0.5, [1, 2, 3]), clock=clock), stream.name))
 
     got = stream.consume(guarded, lambda item: clock.advance(100.0))
 
@@ -178,7 +178,7 @@ def test_a_function_that_is_streamed_has_its_time_limit_too(hf: Holdfast, clock:
     script = Script(slow(1.0, [1, 2]), clock=clock)
 
     with pytest.raises(ToolTimeout):
-        list(hf.stream(script.function, policy={"timeout": 1.0}))  # type: ignore[arg-type]
+        list(hf.stream(script.function, policy={"timeout": 1.0}))
 
 
 # --- leaving ---
@@ -268,12 +268,13 @@ def test_a_probe_that_was_left_early_closes_the_circuit(stream: Stream, hf: Hold
 
 def test_a_stream_that_was_never_begun_can_be_closed(stream: Stream, hf: Holdfast) -> None:
     script = Script(ok([1]))
-    items = hf.tool(getattr(script, stream.name))()
+    tool: Call = getattr(script, stream.name)
+    items = hf.tool(tool)()
 
     if stream.is_async:
-        asyncio.run(items.aclose())  # type: ignore[attr-defined]
+        asyncio.run(items.aclose())
     else:
-        items.close()  # type: ignore[attr-defined]
+        items.close()
 
     assert script.count == 0
     assert hf.tracker.stats("script").total == 0
@@ -328,7 +329,7 @@ async def test_leaving_a_plain_generator_early_in_a_coroutine_frees_the_slot(hf:
     for _ in range(2):
         items = hf.astream(script.generator, policy=policy)
         assert await anext(items) == 1
-        await items.aclose()  # type: ignore[attr-defined]
+        await items.aclose()
 
     assert hf.tracker.stats("script").successful == 2
 
@@ -380,7 +381,7 @@ def test_the_return_value_comes_through_yield_from(hf: Holdfast) -> None:
 
 
 def test_an_endless_stream_is_made_item_by_item(stream: Stream, hf: Holdfast) -> None:
-    made = []
+    made: list[int] = []
 
     def generator() -> Iterator[int]:
         while True:
@@ -415,7 +416,7 @@ def test_streaming_a_cached_function_leaves_its_cache_alone(hf: Holdfast) -> Non
     script = Script(ok([1, 2]))
     guarded = hf.tool(read_only=True, cache=60.0)(script.function)
 
-    assert list(hf.stream(guarded)) == [1, 2]  # type: ignore[arg-type]
+    assert list(hf.stream(guarded)) == [1, 2]
     assert guarded() == [1, 2]
     assert script.count == 2
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator, Iterable, Mapping
 from types import MethodType, TracebackType
 from typing import Any, ParamSpec, TypeVar, overload
 
@@ -122,22 +122,22 @@ class Holdfast:
 
     def stream(
         self,
-        tool: Callable[..., Iterator[T]] | str,
+        tool: Callable[..., Iterable[T]] | str,
         *args: object,
         policy: Mapping[str, object] | None = None,
         **kwargs: object,
-    ) -> Iterator[T]:
+    ) -> Generator[T, Any, Any]:
         """One guarded call of a generator function, or of a function that returns an iterable."""
         bound = self._bound(tool, (Shape.GENERATOR, Shape.FUNCTION), "stream", policy)
         return drive_stream(bound.execution(args, kwargs, policy), bound, args, kwargs)
 
     def astream(
         self,
-        tool: Callable[..., AsyncIterator[T]] | Callable[..., Iterator[T]] | str,
+        tool: Callable[..., AsyncIterable[T]] | Callable[..., Iterable[T]] | str,
         *args: object,
         policy: Mapping[str, object] | None = None,
         **kwargs: object,
-    ) -> AsyncIterator[T]:
+    ) -> AsyncGenerator[T]:
         """One guarded call of an async generator function; a plain generator's items are made in a thread."""
         bound = self._bound(tool, tuple(Shape), "astream", policy)
         return adrive_stream(bound.execution(args, kwargs, policy), bound, args, kwargs)

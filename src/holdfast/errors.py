@@ -42,9 +42,10 @@ class Denied(HoldfastError):
 
     def for_model(self) -> str:
         """A short text for the model: what is unavailable, until when, what to do instead."""
+        when = self._when()
         return (
-            f"The tool {printable(self.tool)!r} was not called: {self.reason}{self._when()}. "
-            f"Do not repeat this call{' before then' if self.retry_after else ''}. {self.advice}"
+            f"The tool {printable(self.tool)!r} was not called: {self.reason}{when}. "
+            f"Do not repeat this call{' before then' if when else ''}. {self.advice}"
         )
 
     def _when(self) -> str:

@@ -150,12 +150,11 @@ class Slots:
 
     def _have(self, limit: int) -> None:
         """Have as many slots as *limit*; slots in use go when they come back."""
-        while self.limit < limit:
-            if self._owed:
-                self._owed -= 1
-            else:
-                self._made += 1
-                self.free.append(None)
+        more = max(0, limit - self.limit)
+        kept = min(more, self._owed)
+        self._owed -= kept
+        self._made += more - kept
+        self.free.extend([None] * (more - kept))
         while self.limit > limit:
             if self.take():
                 self._made -= 1

@@ -1,0 +1,300 @@
+"""The cache: answers for a while, bounded, and identical calls in flight made once."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
+
+from holdfast.cache import Cache, Flight, Hit
+
+
+def lead(cache: Cache, key: bytes = b"k", now: float = 0.0) -> Flight:
+    answer = cache.ask(key, now)
+    assert isinstance(answer, tuple)
+    flight, leads = answer
+    assert leads
+    return flight
+
+
+def follow(cache: Cache, key: bytes = b"k", now: float = 0.0) -> Flight:
+    answer = cache.ask(key, now)
+    assert isinstance(answer, tuple)
+    flight, leads = answer
+    assert not leads
+    return flight
+
+
+def hit(cache: Cache, key: bytes = b"k", now: float = 0.0) -> object:
+    answer = cache.ask(key, now)
+    assert isinstance(answer, Hit)
+    return answer.value
+
+
+def put(cache: Cache, key: bytes, value: object = "answer", expires: float = 10.0, now: float = 0.0) -> None:
+    cache.land(key, lead(cache, key, now), value, expires)
+
+
+# --- answers ---
+
+
+def test_an_answer_is_given_again() -> None:
+    cache = Cache(10)
+
+    put(cache, b"k", "answer")
+
+    assert hit(cache) == "answer"
+    assert len(cache) == 1
+
+
+@pytest.mark.parametrize("value", [None, False, 0, "", []])
+def test_an_answer_may_be_nothing(value: object) -> None:
+    cache = Cache(10)
+
+    put(cache, b"k", value)
+
+    assert hit(cache) is value
+
+
+def test_an_answer_is_good_until_it_expires() -> None:
+    cache = Cache(10)
+    put(cache, b"k", expires=10.0)
+
+    assert hit(cache, now=9.999) == "answer"
+    lead(cache, now=10.0)
+
+    assert len(cache) == 0
+
+
+def test_other_arguments_have_answers_of_their_own() -> None:
+    cache = Cache(10)
+    put(cache, b"one", 1)
+    put(cache, b"two", 2)
+
+    assert (hit(cache, b"one"), hit(cache, b"two")) == (1, 2)
+    lead(cache, b"three")
+
+
+def test_the_least_recently_used_answer_goes_first() -> None:
+    cache = Cache(2)
+    put(cache, b"one")
+    put(cache, b"two")
+    hit(cache, b"one")
+
+    put(cache, b"three")
+
+    assert len(cache) == 2
+    hit(cache, b"one")
+    hit(cache, b"three")
+    lead(cache, b"two")
+
+
+def test_an_answer_that_comes_anew_counts_as_used() -> None:
+    cache = Cache(2)
+    put(cache, b"one", "old", expires=1.0)
+    put(cache, b"two")
+
+    put(cache, b"one", "new", now=1.0)
+    put(cache, b"three")
+
+    assert hit(cache, b"one") == "new"
+    lead(cache, b"two")
+
+
+def test_many_different_calls_stay_within_the_bound() -> None:
+    cache = Cache(100)
+
+    for n in range(10_000):
+        put(cache, str(n).encode())
+
+    assert len(cache) == 100
+
+
+def test_clear_forgets_all_answers() -> None:
+    cache = Cache(10)
+    put(cache, b"one")
+    put(cache, b"two")
+
+    cache.clear()
+
+    assert len(cache) == 0
+    lead(cache, b"one")
+
+
+# --- identical calls in flight ---
+
+
+def test_identical_calls_in_flight_are_made_once() -> None:
+    cache = Cache(10)
+    flight = lead(cache)
+
+    followed = [follow(cache) for _ in range(5)]
+    signals = [one.follow() for one in followed]
+    assert not any(signal.fired for signal in signals)
+    cache.land(b"k", flight, "answer", 10.0)
+
+    assert all(signal.fired for signal in signals)
+    assert all((one.landed, one.value, one.error) == (True, "answer", None) for one in followed)
+
+
+def test_the_answer_is_kept_before_the_followers_wake() -> None:
+    cache = Cache(10)
+    flight = lead(cache)
+    seen: list[object] = []
+    follow(cache).follow().listen(lambda: seen.append(hit(cache)))
+
+    cache.land(b"k", flight, "answer", 10.0)
+
+    assert seen == ["answer"]
+
+
+def test_who_follows_after_the_landing_is_told_at_once() -> None:
+    cache = Cache(10)
+    flight = lead(cache)
+    late = follow(cache)
+    cache.land(b"k", flight, "answer", 10.0)
+
+    assert late.follow().fired
+
+
+def test_a_failure_is_shared_and_not_kept() -> None:
+    cache, error = Cache(10), ValueError("of the tool")
+    flight = lead(cache)
+    followed = follow(cache)
+    signal = followed.follow()
+
+    cache.crash(b"k", flight, error)
+
+    assert signal.fired
+    assert (followed.landed, followed.error) == (True, error)
+    lead(cache)
+
+
+def test_a_cancelled_leader_hands_over_to_one_of_its_followers() -> None:
+    cache = Cache(10)
+    flight = lead(cache)
+    followers = [follow(cache) for _ in range(3)]
+    signals = [one.follow() for one in followers]
+
+    cache.crash(b"k", flight, None)
+
+    assert all(signal.fired for signal in signals)
+    assert not any(one.landed or one.error for one in followers)
+    second = lead(cache)
+    assert follow(cache) is follow(cache) is second
+
+
+def test_an_expired_answer_is_fetched_by_one_caller() -> None:
+    cache = Cache(10)
+    put(cache, b"k", expires=1.0)
+
+    flight = lead(cache, now=2.0)
+
+    assert follow(cache, now=2.0) is flight
+
+
+def test_clear_leaves_calls_in_flight_alone() -> None:
+    cache = Cache(10)
+    flight = lead(cache)
+
+    cache.clear()
+
+    assert follow(cache) is flight
+
+
+def test_of_many_threads_that_ask_at_once_one_leads() -> None:
+    for _ in range(50):
+        cache, barrier = Cache(10), threading.Barrier(8)
+        led: list[bool] = []
+
+        def ask(cache: Cache = cache, barrier: threading.Barrier = barrier, led: list[bool] = led) -> None:
+            barrier.wait(10.0)
+            answer = cache.ask(b"k", 0.0)
+            if isinstance(answer, Hit):
+                led.append(False)
+                return
+            flight, leads = answer
+            led.append(leads)
+            if leads:
+                cache.land(b"k", flight, "answer", 10.0)
+            else:
+                woken = threading.Event()
+                flight.follow().listen(woken.set)
+                assert woken.wait(10.0)
+                assert flight.value == "answer"
+
+        threads = [threading.Thread(target=ask) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+        assert sorted(led) == [False] * 7 + [True]
+
+
+class CacheMachine(RuleBasedStateMachine):
+    """Beside the cache a dictionary of answers in order of use, and one of calls in flight."""
+
+    leaders: Bundle[tuple[bytes, Flight]] = Bundle("leaders")
+
+    @initialize(size=st.integers(1, 3))
+    def begin(self, size: int) -> None:
+        self.size = size
+        self.cache = Cache(size)
+        self.answers: dict[bytes, tuple[float, int]] = {}
+        self.flights: dict[bytes, Flight] = {}
+        self.now = 0.0
+        self.landed = 0
+
+    @rule(target=leaders, key=st.sampled_from([b"a", b"b", b"c", b"d"]))
+    def ask(self, key: bytes) -> Any:
+        answer = self.cache.ask(key, self.now)
+        kept = self.answers.pop(key, None)
+        if kept is not None and kept[0] > self.now:
+            self.answers[key] = kept
+            assert isinstance(answer, Hit)
+            assert answer.value == kept[1]
+            return multiple()
+        assert isinstance(answer, tuple)
+        flight, leads = answer
+        assert leads is (key not in self.flights)
+        assert self.flights.setdefault(key, flight) is flight
+        return (key, flight) if leads else multiple()
+
+    @rule(leader=consumes(leaders), ttl=st.sampled_from([0.0, 1.0, 5.0]))
+    def land(self, leader: tuple[bytes, Flight], ttl: float) -> None:
+        key, flight = leader
+        self.landed += 1
+        self.cache.land(key, flight, self.landed, self.now + ttl)
+        del self.flights[key]
+        self.answers.pop(key, None)
+        self.answers[key] = (self.now + ttl, self.landed)
+        if len(self.answers) > self.size:
+            del self.answers[next(iter(self.answers))]
+
+    @rule(leader=consumes(leaders), error=st.sampled_from([None, ValueError("of the tool")]))
+    def crash(self, leader: tuple[bytes, Flight], error: Exception | None) -> None:
+        key, flight = leader
+        self.cache.crash(key, flight, error)
+        del self.flights[key]
+
+    @rule(seconds=st.sampled_from([0.5, 1.0, 4.0]))
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule()
+    def clear(self) -> None:
+        self.cache.clear()
+        self.answers = {}
+
+    @invariant()
+    def they_agree(self) -> None:
+        assert len(getattr(self, "cache", ())) == len(getattr(self, "answers", ()))
+
+
+CacheMachine.TestCase.settings = settings(max_examples=50, stateful_step_count=40)
+TestTheCacheDoesWhatADictionaryDoes = CacheMachine.TestCase

@@ -1,0 +1,418 @@
+"""Checks of settings, the errors and their texts, and canonical arguments."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import functools
+import io
+import math
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast import checks, errors
+from holdfast.canonical import LONG, canonical
+from holdfast.category import ErrorCategory, classify
+from holdfast.errors import (
+    BudgetExceeded,
+    CircuitOpen,
+    ConcurrencyFull,
+    ConfigError,
+    Denied,
+    HoldfastError,
+    LoopDetected,
+    RateLimited,
+    ToolTimeout,
+    printable,
+)
+
+HUGE = 10**400
+REFUSALS = [CircuitOpen, RateLimited, ConcurrencyFull, LoopDetected, BudgetExceeded]
+
+
+# --- checks ---
+
+
+@pytest.mark.parametrize("value", [0, 1, -1, 0.5, 1e308, -1e308, 2**1000])
+def test_a_finite_number_is_a_number(value: float) -> None:
+    checks.number("x", value)
+
+
+NO_NUMBERS = [math.nan, math.inf, -math.inf, HUGE, -HUGE, True, False, None, "1", b"1", [1], 1j, Decimal(1)]
+
+
+@pytest.mark.parametrize("value", NO_NUMBERS)
+def test_what_is_no_finite_number_is_refused(value: object) -> None:
+    with pytest.raises(ConfigError, match=r"^x = .+: must be a number$"):
+        checks.number("x", value)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "good", "bad", "text"),
+    [
+        ({"least": 0}, [0, 0.0, 5], [-0.001, math.nan], "of at least 0"),
+        ({"above": 0}, [0.001, 5], [0, -1], "above 0"),
+        ({"most": 1}, [-5, 1], [1.001], "at most 1"),
+        ({"least": 0, "most": 1}, [0, 0.5, 1], [-0.1, 1.1], "of at least 0 and at most 1"),
+        ({"above": 0, "most": 0.5}, [0.1, 0.5], [0, 0.6], "above 0 and at most 0.5"),
+    ],
+)
+def test_a_number_keeps_within_its_bounds(bounds: Any, good: list[float], bad: list[float], text: str) -> None:
+    for value in good:
+        checks.number("x", value, **bounds)
+    for value in bad:
+        with pytest.raises(ConfigError) as caught:
+            checks.number("x", value, **bounds)
+        assert str(caught.value) == f"x = {value!r}: must be a number {text}"
+
+
+@pytest.mark.parametrize("value", [1.0, math.nan, HUGE, 2**63, True, None, "1", 0])
+def test_what_is_no_whole_number_from_one_on_is_refused(value: object) -> None:
+    with pytest.raises(ConfigError, match=r"^x = .+: must be a whole number of at least 1"):
+        checks.whole("x", value)
+
+
+def test_a_whole_number_keeps_within_its_bounds() -> None:
+    for value in (1, 2**63 - 1):
+        checks.whole("x", value)
+    checks.whole("x", 0, least=0)
+    checks.whole("x", 5, least=5, most=5)
+
+    with pytest.raises(ConfigError, match=r"^x = 0: must be a whole number of at least 1$"):
+        checks.whole("x", 0)
+    with pytest.raises(ConfigError, match=r"^x = 6: must be a whole number of at least 1 and at most 5$"):
+        checks.whole("x", 6, most=5)
+    with pytest.raises(ConfigError, match=r"^x = 0: must be a whole number of at least 1 and at most 5$"):
+        checks.whole("x", 0, most=5)
+    with pytest.raises(ConfigError, match=r"at most 9223372036854775807$"):
+        checks.whole("x", 2**63)
+
+
+@pytest.mark.parametrize("value", [0, 1, None, "true", []])
+def test_what_is_neither_true_nor_false_is_refused(value: object) -> None:
+    with pytest.raises(ConfigError, match=r"^x = .+: must be true or false$"):
+        checks.flag("x", value)
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_true_and_false_are_flags(value: bool) -> None:
+    checks.flag("x", value)
+
+
+@pytest.mark.parametrize("allowed", [["b", "a"], {"a", "b"}, {"a": 1, "b": 2}])
+def test_a_choice_is_one_of_those_allowed(allowed: Any) -> None:
+    checks.choice("x", "a", allowed)
+
+    for bad in ("c", "", None, 5, ["a"], {}):
+        with pytest.raises(ConfigError) as caught:
+            checks.choice("x", bad, allowed)
+        assert str(caught.value) == f"x = {bad!r}: must be one of a, b"
+
+
+def test_a_value_is_shown_short_and_printable() -> None:
+    assert checks.shown("a\x1b[31m\n") == r"'a\x1b[31m\n'"
+    assert len(checks.shown("x" * 10_000)) < 100
+    assert checks.shown(HUGE).endswith("(401 characters)")
+
+
+def test_a_value_that_cannot_be_shown_is_named_by_its_type() -> None:
+    class Secretive:
+        def __repr__(self) -> str:
+            raise RuntimeError("I say nothing")
+
+    assert checks.shown(Secretive()) == "a value of type Secretive"
+    assert checks.shown(10**10_000) == "a value of type int"
+    with pytest.raises(ConfigError, match=r"^x = a value of type int: must be a whole number of at least 1"):
+        checks.whole("x", -(10**10_000))
+
+
+# --- the tree of errors ---
+
+
+@pytest.mark.parametrize("kind", REFUSALS)
+def test_every_refusal_is_a_denied_with_its_facts(kind: type[Denied]) -> None:
+    error = kind("search", "because", 1.5)
+
+    assert isinstance(error, Denied)
+    assert (error.tool, error.reason, error.retry_after) == ("search", "because", 1.5)
+
+
+@pytest.mark.parametrize("kind", [Denied, *REFUSALS])
+def test_a_refusal_without_a_reason_has_that_of_its_kind(kind: type[Denied]) -> None:
+    error = kind("search")
+
+    assert error.reason == kind.reason
+    assert error.retry_after is None
+
+
+def test_errors_of_ours_are_what_callers_may_catch() -> None:
+    assert issubclass(ToolTimeout, TimeoutError)
+    assert issubclass(ConfigError, ValueError)
+    for kind in (Denied, ToolTimeout, ConfigError):
+        assert issubclass(kind, HoldfastError)
+        assert not issubclass(kind, asyncio.CancelledError)
+
+
+@pytest.mark.parametrize(
+    ("error", "category"),
+    [
+        (CircuitOpen("t"), ErrorCategory.CIRCUIT_OPEN),
+        (RateLimited("t"), ErrorCategory.RATE_LIMIT),
+        (ConcurrencyFull("t"), ErrorCategory.RESOURCE_EXHAUSTED),
+        (LoopDetected("t"), ErrorCategory.POLICY_VIOLATION),
+        (BudgetExceeded("t"), ErrorCategory.RESOURCE_EXHAUSTED),
+        (ToolTimeout("t", 1.0), ErrorCategory.TIMEOUT),
+        (ConfigError("x"), ErrorCategory.INVALID_PARAMETERS),
+    ],
+)
+def test_errors_of_ours_have_their_category(error: Exception, category: ErrorCategory) -> None:
+    assert classify(error) is category
+
+
+@pytest.mark.parametrize("kind", [Denied, *REFUSALS])
+def test_no_refusal_trips_the_breaker(kind: type[Denied]) -> None:
+    assert not classify(kind("t")).trips_breaker
+
+
+@pytest.mark.parametrize("again", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))], ids=["copy", "pickle"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        *[kind("search", retry_after=2.0) for kind in REFUSALS],
+        CircuitOpen("search", "because", 2.0),
+        ToolTimeout("search", 1.5),
+        ConfigError("x = 5: must be less"),
+    ],
+    ids=repr,
+)
+def test_errors_travel_between_processes(error: Exception, again: Callable[[Exception], Exception]) -> None:
+    other = again(error)
+
+    assert type(other) is type(error)
+    assert str(other) == str(error)
+    assert vars(other) == vars(error)
+
+
+def test_a_timeout_says_which_tool_and_how_long() -> None:
+    error = ToolTimeout("search", 2.5)
+
+    assert str(error) == "search: no answer within 2.5 s"
+    assert (error.tool, error.seconds) == ("search", 2.5)
+
+
+# --- what a refusal says ---
+
+
+@pytest.mark.parametrize(
+    ("wait", "when"),
+    [
+        (None, ""),
+        (math.inf, ""),
+        (math.nan, ""),
+        (0.0, "; available in about 0 s"),
+        (0.01, "; available in about 0.1 s"),
+        (4.9999, "; available in about 5 s"),
+        (119.04, "; available in about 119.1 s"),
+    ],
+)
+def test_a_refusal_says_how_long_to_wait_rounded_up(wait: float | None, when: str) -> None:
+    assert str(CircuitOpen("search", "it is down", wait)) == f"search: it is down{when}"
+
+
+@pytest.mark.parametrize("kind", REFUSALS)
+def test_the_text_for_the_model_says_what_until_when_and_what_to_do_instead(kind: type[Denied]) -> None:
+    text = kind("search", retry_after=3.0).for_model()
+
+    assert "'search' was not called" in text
+    assert kind.reason in text
+    assert "about 3 s" in text
+    assert "Do not repeat this call before then." in text
+    assert text.endswith(kind.advice)
+    assert len(text) < 300
+
+
+@pytest.mark.parametrize("wait", [None, math.inf])
+def test_the_text_for_the_model_names_no_time_where_there_is_none(wait: float | None) -> None:
+    text = CircuitOpen("search", retry_after=wait).for_model()
+
+    assert "Do not repeat this call." in text
+    assert "available" not in text
+
+
+def test_a_hostile_name_cannot_write_to_the_terminal_or_fill_the_log() -> None:
+    error = CircuitOpen("\x1b[2J" + "x" * 100_000)
+
+    for text in (str(error), error.for_model(), str(ToolTimeout(error.tool, 1.0))):
+        assert "\x1b" not in text
+        assert len(text) < 400
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("plain", "plain"),
+        ("größe · 大", "größe · 大"),
+        ("a\nb\t\x00", r"a\nb\t\x00"),
+        ("\u202etxt", r"\u202etxt"),
+        ("half \ud800", r"half \ud800"),
+        ("x" * 120, "x" * 120),
+        ("x" * 121, "x" * 60 + "…(121 characters)"),
+    ],
+)
+def test_a_name_is_shown_printable_and_short(name: str, shown: str) -> None:
+    assert printable(name) == shown
+
+
+@given(st.text(max_size=300))
+def test_whatever_the_name_what_is_shown_is_printable(name: str) -> None:
+    assert errors.printable(name).isprintable()
+
+
+# --- canonical arguments ---
+
+
+def find(query: str, limit: int = 10, *, deep: bool = False) -> None: ...
+
+
+def everything(*args: Any, **kwargs: Any) -> None: ...
+
+
+def key(*args: Any, **kwargs: Any) -> bytes | None:
+    return canonical(everything, args, kwargs)
+
+
+def test_the_same_call_is_the_same_however_it_is_spelt() -> None:
+    spellings = [
+        canonical(find, ("x",), {}),
+        canonical(find, ("x", 10), {}),
+        canonical(find, (), {"query": "x"}),
+        canonical(find, ("x",), {"deep": False, "limit": 10}),
+        canonical(find, (), {"limit": 10, "query": "x", "deep": False}),
+    ]
+
+    assert spellings[0] is not None
+    assert set(spellings) == {spellings[0]}
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [(("y",), {}), (("x", 11), {}), (("x",), {"deep": True}), (("x", 10.0), {}), ((b"x",), {}), ((["x"],), {})],
+)
+def test_other_arguments_are_another_call(args: Any, kwargs: Any) -> None:
+    assert canonical(find, args, kwargs) != canonical(find, ("x",), {})
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(1, 1.0), (1, True), (0, None), ("1", 1), ("1", b"1"), ([], {}), ([1, 2], [2, 1]), ([1, [2]], [[1], 2]), (0, "")],
+)
+def test_values_that_differ_are_different_arguments(one: object, other: object) -> None:
+    assert key(one) != key(other)
+    assert key(a=one) != key(a=other)
+
+
+def test_the_order_of_keys_and_of_sets_does_not_matter() -> None:
+    assert key({"a": 1, "b": {"c": 2, "d": 3}}) == key({"b": {"d": 3, "c": 2}, "a": 1})
+    assert key({f"item-{n}" for n in range(50)}) == key({f"item-{n}" for n in reversed(range(50))})
+
+
+def test_a_function_without_a_signature_is_known_by_what_it_is_given() -> None:
+    class Odd:
+        __signature__ = "none"
+
+        def __call__(self, query: str) -> None: ...
+
+    for fn in (None, Odd()):
+        assert canonical(fn, ("x",), {}) == canonical(fn, ("x",), {})
+        assert canonical(fn, ("x",), {}) != canonical(fn, (), {"query": "x"})
+
+
+def test_a_wrong_call_still_has_arguments() -> None:
+    assert canonical(find, (), {"bogus": 1}) == canonical(find, (), {"bogus": 1})
+    assert canonical(find, (), {"bogus": 1}) != canonical(find, (), {"bogus": 2})
+
+
+def test_a_wrong_call_is_not_the_same_as_a_right_one() -> None:
+    def positional(a: int, /) -> None: ...
+
+    assert canonical(positional, (), {"a": 1}) != canonical(positional, (1,), {})
+
+
+def test_a_callable_that_cannot_be_hashed_is_known_by_what_it_is_given() -> None:
+    @dataclass
+    class Tool:
+        name: str
+
+        def __call__(self, query: str) -> None: ...
+
+    assert canonical(Tool("t"), ("x",), {}) == canonical(Tool("t"), ("x",), {})
+    assert canonical(Tool("t"), ("x",), {}) != canonical(Tool("t"), ("y",), {})
+
+
+def test_methods_and_partials_are_known_by_their_own_arguments() -> None:
+    class Search:
+        def find(self, query: str, limit: int = 10) -> None: ...
+
+    assert canonical(Search().find, ("x",), {}) == canonical(Search().find, (), {"limit": 10, "query": "x"})
+    assert canonical(functools.partial(find, "x"), (5,), {}) == canonical(
+        functools.partial(find, "x"), (), {"limit": 5}
+    )
+
+
+def test_paths_and_models_have_values_to_compare() -> None:
+    class Model:
+        def __init__(self, x: int) -> None:
+            self.x = x
+
+        def model_dump(self) -> dict[str, int]:
+            return {"x": self.x}
+
+    assert key(Path("a/b")) == key("a/b") != key(Path("a/c"))
+    assert key(Model(1)) == key(Model(1)) != key(Model(2))
+    assert key(Model(1)) != key({"x": 1})
+
+
+class Broken:
+    """Raises what nobody expects when it is asked for its value."""
+
+    def __fspath__(self) -> str:
+        raise RuntimeError("no value today")
+
+
+def endless() -> list[Any]:
+    inner: list[Any] = []
+    inner.append(inner)
+    return inner
+
+
+@pytest.mark.parametrize(
+    "value",
+    [io.StringIO(), object(), Broken(), 2**70, "half \ud800", endless(), {(1, 2): 3}, lambda: None],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_call_whose_arguments_cannot_be_compared_is_the_same_as_no_other(value: object) -> None:
+    assert key(value) is None
+    assert key("good", deep=[{"bad": value}]) is None
+
+
+def test_a_long_call_is_known_by_a_short_digest() -> None:
+    long, longer = "x" * 1_000_000, "x" * 1_000_001
+
+    digest = key(long)
+
+    assert digest is not None
+    assert len(digest) <= LONG
+    assert digest == key(long) != key(longer)
+
+
+@given(st.binary(max_size=80), st.binary(max_size=80))
+def test_calls_are_the_same_just_when_their_arguments_are(one: bytes, other: bytes) -> None:
+    assert (key(one) == key(other)) is (one == other)

@@ -1,0 +1,326 @@
+"""The quick path is the long path, only quicker: nobody can tell by results, statistics or circuits which was taken.
+
+A sink forces the long way, so the same calls with and without one must come to the same end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tests import shapes
+from tests.shapes import Call, Shape, Thread, settled
+
+import holdfast
+from holdfast import CircuitState, ExecutionStats, Holdfast
+from holdfast.breaker import CircuitDiagnostics
+from holdfast.testing import ManualClock, Recorder, Script, Step, fail, hang, ok, rate_limit, slow
+from holdfast.tracker import DRAIN_AT
+
+shape, hf = shapes.shape, shapes.hf
+
+EASY = {"failure_threshold": 1, "min_backoff": 5.0, "jitter": 0.0}
+
+STEPS = st.one_of(
+    st.integers(0, 5).map(ok),
+    st.sampled_from([ConnectionError, ValueError, PermissionError, asyncio.CancelledError]).map(fail),
+    st.sampled_from([0.5, 2.0]).map(lambda seconds: slow(seconds, "slow")),
+    st.sampled_from([None, 0.0, 1.0, 90.0]).map(rate_limit),
+    st.sampled_from([Step(lead=0.25, error=ConnectionError), hang(30.0)]),
+)
+MOVES = st.lists(st.tuples(STEPS, st.sampled_from([0.0, 0.1, 1.0, 7.0])), min_size=1, max_size=40)
+POLICIES = st.fixed_dictionaries(
+    {
+        "breaker": st.sampled_from(
+            [
+                {"failure_threshold": 2, "min_backoff": 3.0},
+                {"failure_threshold": 1, "min_backoff": 0.5, "half_open_probes": 2, "successes_to_close": 2},
+                {
+                    "failure_threshold": 99,
+                    "failure_rate": 0.4,
+                    "slow_call": 1.0,
+                    "slow_call_rate": 0.3,
+                    "minimum_calls": 4,
+                },
+                {"failure_threshold": 3, "distinct_arguments": True, "trips": ["rate_limit", "network"]},
+                False,
+            ]
+        ),
+    },
+    optional={
+        "rate": st.sampled_from(
+            ["2/s", {"per_second": 1, "burst": 2}, {"per_second": 2, "burst": 3, "adaptive": True}]
+        ),
+        "concurrency": st.sampled_from([1, 3, {"limit": 4, "adaptive": True}]),
+        "timeout": st.sampled_from([1.0, 10.0]),
+        "deadline": st.sampled_from([1.5, 20.0]),
+        "max_wait": st.sampled_from([0.0, 0.7]),
+        "read_only": st.just(True),
+        "fallback": st.just({"value": "instead"}),
+        "priority": st.sampled_from(["low", "critical"]),
+    },
+)
+
+
+class End(NamedTuple):
+    """Where a series of calls has led."""
+
+    results: list[str]
+    stats: ExecutionStats
+    history: Sequence[object]
+    circuits: tuple[CircuitDiagnostics, ...]
+    at: float
+    made: int
+
+
+def play(moves: list[tuple[Step, float]], policy: dict[str, Any], name: str, *, quick: bool) -> End:
+    random.seed(0)
+    clock = ManualClock()
+    results: list[str] = []
+
+    async def main() -> End:
+        for number, (_, pause) in enumerate(moves):
+            try:
+                answer = guarded(number % 3)
+                results.append(str(await answer if name == "coroutine" else answer))
+            except BaseException as error:
+                results.append(f"{type(error).__name__}: {error} {getattr(error, '__notes__', '')}")
+            clock.advance(pause)
+        history = [
+            (record.status, round(record.duration, 6), round(record.at, 6), record.attempts, record.category)
+            for record in hf.tracker.recent(100)
+        ]
+        circuits = hf.breaker.snapshot().diagnostics
+        return End(results, hf.tracker.stats("script"), history, circuits, clock.monotonic(), script.count)
+
+    with holdfast.open(":memory:", policies={}, clock=clock) as hf:
+        if not quick:
+            hf.bus.add(Recorder())
+        script = Script(*(step for step, _ in moves), clock=clock)
+        guarded = hf.tool(**policy)(getattr(script, name))
+        return asyncio.run(main())
+
+
+@pytest.mark.parametrize("name", ["function", "coroutine"])
+@settings(max_examples=120)
+@given(moves=MOVES, policy=POLICIES)
+@example(moves=[(ok(1), 0.0)] * 5 + [(fail(ConnectionError), 0.0)] * 4, policy={"breaker": {"failure_threshold": 2}})
+def test_the_quick_path_leads_where_the_long_one_leads(
+    name: str, moves: list[tuple[Step, float]], policy: dict[str, Any]
+) -> None:
+    if name == "function":  # its time limits take a thread and so the long way
+        policy = {key: value for key, value in policy.items() if key not in {"timeout", "deadline"}}
+
+    quick, long = (play(moves, policy, name, quick=quick) for quick in (True, False))
+
+    assert quick.results == long.results
+    assert quick.history == long.history
+    assert quick.circuits == long.circuits
+    assert (quick.at, quick.made) == (long.at, long.made)
+    assert quick.stats.total_duration == pytest.approx(long.stats.total_duration)
+    for counter in ("total", "successful", "failed", "timed_out", "cancelled", "denied", "p50", "p99"):
+        assert getattr(quick.stats, counter) == getattr(long.stats, counter)
+
+
+def test_a_sink_that_is_added_later_is_told_from_then_on(shape: Shape, hf: Holdfast) -> None:
+    recorder = Recorder()
+    call = shape(hf, Script(ok()))
+    call()
+
+    hf.bus.add(recorder)
+    call()
+    hf.bus.remove(recorder)
+    call()
+
+    assert recorder.types() == ["tool_started", "tool_ended"]
+    assert hf.tracker.stats("script").successful == 3
+
+
+def test_a_run_that_is_entered_later_counts_from_then_on(shape: Shape, hf: Holdfast) -> None:
+    call = shape(hf, Script(ok()))
+    call()
+
+    with hf.run(budget={"calls": 1}):
+        call()
+        with pytest.raises(holdfast.BudgetExceeded):
+            call()
+    call()
+
+    assert hf.tracker.stats("script").successful == 3
+
+
+def test_another_holdfasts_run_is_none_of_ours(shape: Shape, hf: Holdfast, clock: ManualClock) -> None:
+    other = holdfast.open(":memory:", policies={}, clock=clock)
+    call = shape(hf, Script(ok()))
+
+    with other.run(budget={"calls": 1}), hf.run():
+        for _ in range(3):
+            call()
+    with other.run(budget={"calls": 1}):
+        for _ in range(3):
+            call()
+
+    assert hf.tracker.stats("script").successful == 6
+
+
+def test_thousands_of_successes_are_all_counted(shape: Shape, hf: Holdfast) -> None:
+    tool: Call = getattr(Script(ok(["fine"])), shape.name)
+    guarded = hf.tool(tool)
+
+    async def many() -> None:
+        for _ in range(DRAIN_AT * 3 + 1):
+            if shape.is_stream:
+                assert [item async for item in guarded()] == ["fine"]
+            else:
+                await guarded()
+
+    if shape.is_async:
+        asyncio.run(many())
+    else:
+        for _ in range(DRAIN_AT * 3 + 1):
+            shape.run(guarded)()
+
+    assert hf.tracker.stats("script").successful == DRAIN_AT * 3 + 1
+    assert len(hf.tracker.recent(2000)) == hf.tracker.max_history
+
+
+def test_cleared_statistics_begin_anew(shape: Shape, hf: Holdfast) -> None:
+    call = shape(hf, Script(ok()))
+    call(), call()
+
+    hf.tracker.clear()
+    call()
+
+    assert hf.tracker.stats("script").total == 1
+
+
+def test_no_call_of_many_threads_is_lost(hf: Holdfast) -> None:
+    def tool(number: int) -> int:
+        if number % 5 == 0:
+            raise ConnectionError
+        return number
+
+    guarded = hf.tool(breaker={"failure_threshold": 3, "min_backoff": 0.001}, concurrency=16)(tool)
+    barrier = threading.Barrier(8)
+    outcomes: list[str] = []
+
+    def work() -> None:
+        barrier.wait(shapes.PATIENCE)
+        for number in range(300):
+            try:
+                guarded(number)
+            except (ConnectionError, holdfast.CircuitOpen) as error:
+                outcomes.append(type(error).__name__)
+            else:
+                outcomes.append("success")
+
+    for thread in [Thread(work) for _ in range(8)]:
+        thread.result()
+
+    stats = hf.tracker.stats("tool")
+    assert stats.successful == outcomes.count("success")
+    assert stats.failed == outcomes.count("ConnectionError")
+    assert stats.denied == hf.breaker.diagnostics("tool").denied_requests == outcomes.count("CircuitOpen")
+    assert len(outcomes) == 2400
+
+
+# --- calls that began before something changed ---
+
+
+@pytest.fixture(params=["quick", "long"])
+def path(request: pytest.FixtureRequest, hf: Holdfast) -> str:
+    if request.param == "long":
+        hf.bus.add(Recorder())
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("path")
+async def test_a_success_that_began_before_the_outage_does_not_close_the_circuit(
+    hf: Holdfast, clock: ManualClock
+) -> None:
+    tool = hf.tool(breaker=EASY)(Script(slow(2.0, "old"), fail(ConnectionError), clock=clock).coroutine)
+    old = asyncio.create_task(tool())
+    await settled()
+    with pytest.raises(ConnectionError):
+        await tool()
+
+    assert await old == "old"
+
+    assert hf.breaker.state("script") is CircuitState.OPEN
+    assert hf.breaker.remaining_backoff("script") == 3.0
+
+
+@pytest.mark.usefixtures("path")
+async def test_a_failure_that_began_before_the_outage_does_not_move_its_end(hf: Holdfast, clock: ManualClock) -> None:
+    late = Step(lead=2.0, error=ConnectionError)
+    tool = hf.tool(breaker=EASY)(Script(late, fail(ConnectionError), clock=clock).coroutine)
+    old = asyncio.create_task(tool())
+    await settled()
+    with pytest.raises(ConnectionError):
+        await tool()
+
+    with pytest.raises(ConnectionError):
+        await old
+
+    diagnostics = hf.breaker.diagnostics("script")
+    assert (diagnostics.remaining_backoff, diagnostics.times_opened) == (3.0, 1)
+    assert hf.tracker.stats("script").failed == 2
+
+
+@pytest.mark.usefixtures("path")
+async def test_a_success_that_began_before_the_outage_does_not_answer_for_the_probe(
+    hf: Holdfast, clock: ManualClock
+) -> None:
+    script = Script(slow(6.0, "old"), fail(ConnectionError), slow(10.0, "probe"), clock=clock)
+    tool = hf.tool(breaker=EASY)(script.coroutine)
+    old = asyncio.create_task(tool())
+    await settled()
+    with pytest.raises(ConnectionError):
+        await tool()
+    await clock.asleep(5.0)
+    probe = asyncio.create_task(tool())
+
+    await old
+
+    assert hf.breaker.state("script") is CircuitState.HALF_OPEN
+    assert await probe == "probe"
+    assert hf.breaker.state("script") is CircuitState.CLOSED
+
+
+@pytest.mark.usefixtures("path")
+async def test_a_success_among_failures_that_run_at_once_forgets_them(hf: Holdfast, clock: ManualClock) -> None:
+    script = Script(slow(2.0, "fine"), fail(ConnectionError), fail(ConnectionError), clock=clock)
+    tool = hf.tool(breaker={"failure_threshold": 3})(script.coroutine)
+    fine = asyncio.create_task(tool())
+    await settled()
+    for _ in range(2):
+        with pytest.raises(ConnectionError):
+            await tool()
+
+    await fine
+
+    assert hf.breaker.diagnostics("script").failure_count == 0
+
+
+@pytest.mark.usefixtures("path")
+async def test_a_call_that_runs_while_its_tool_gets_other_slots_gives_its_own_back(
+    hf: Holdfast, clock: ManualClock
+) -> None:
+    script = Script(slow(2.0, "first"), ok("second"), clock=clock)
+    tool = hf.tool(concurrency=1)(script.coroutine)
+    first = asyncio.create_task(tool())
+    await settled()
+
+    hf.tool("script", concurrency=2, max_wait=0)(script.coroutine)
+    assert await tool() == "second"
+    await first
+
+    slots = hf._box.tool("script").slots
+    assert slots is not None
+    assert (slots.in_flight, slots.limit) == (0, 2)
