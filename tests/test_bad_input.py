@@ -277,7 +277,6 @@ def test_a_value_of_a_megabyte_is_cut_in_the_error(hf: Holdfast) -> None:
     assert "…" in problem(lambda: holdfast.open(MEGABYTE))
 
 
-@pytest.mark.xfail(reason="parsing.quoted shows a key that needs no quotes in full length")
 def test_a_key_of_a_megabyte_is_cut_in_the_error(hf: Holdfast) -> None:
     assert "…" in problem(lambda: hf.guard("t", **{MEGABYTE: 1}))
     assert "…" in problem(lambda: holdfast.open(policies={"tool": {MEGABYTE: {"timeout": -1}}}))
@@ -476,7 +475,6 @@ class Wordless(Exception):
     __repr__ = __str__
 
 
-@pytest.mark.xfail(reason="Execution puts the error into words for an event, outside of every `try`")
 @pytest.mark.parametrize("heard", [False, True], ids=["unheard", "heard"])
 def test_an_error_that_cannot_be_put_into_words_leaves_as_it_is(hf: Holdfast, heard: bool) -> None:
     if heard:

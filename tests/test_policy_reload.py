@@ -224,7 +224,6 @@ def test_a_call_that_an_open_circuit_refuses_notices_too(hf: Holdfast, write: Wr
     assert tool() == 42
 
 
-@pytest.mark.xfail(reason="the quick path looks at the file after its call, not before")
 async def test_a_call_that_comes_long_after_the_change_is_itself_under_the_new_policies(
     hf: Holdfast, write: Write, clock: ManualClock
 ) -> None:

@@ -21,7 +21,7 @@ import holdfast
 from holdfast import CircuitState, ExecutionStats, Holdfast
 from holdfast.breaker import CircuitDiagnostics
 from holdfast.testing import ManualClock, Recorder, Script, Step, fail, hang, ok, rate_limit, slow
-from holdfast.tracker import DRAIN_AT
+from holdfast.tracker import BATCH
 
 shape, hf = shapes.shape, shapes.hf
 
@@ -174,7 +174,7 @@ def test_thousands_of_successes_are_all_counted(shape: Shape, hf: Holdfast) -> N
     guarded = hf.tool(tool)
 
     async def many() -> None:
-        for _ in range(DRAIN_AT * 3 + 1):
+        for _ in range(BATCH * 3 + 1):
             if shape.is_stream:
                 assert [item async for item in guarded()] == ["fine"]
             else:
@@ -183,10 +183,10 @@ def test_thousands_of_successes_are_all_counted(shape: Shape, hf: Holdfast) -> N
     if shape.is_async:
         asyncio.run(many())
     else:
-        for _ in range(DRAIN_AT * 3 + 1):
+        for _ in range(BATCH * 3 + 1):
             shape.run(guarded)()
 
-    assert hf.tracker.stats("script").successful == DRAIN_AT * 3 + 1
+    assert hf.tracker.stats("script").successful == BATCH * 3 + 1
     assert len(hf.tracker.recent(2000)) == hf.tracker.max_history
 
 

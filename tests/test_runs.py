@@ -797,7 +797,6 @@ def test_a_run_does_not_count_the_calls_of_another_holdfast_that_has_a_run_elsew
     elsewhere.run(theirs.__exit__, None, None, None)
 
 
-@pytest.mark.xfail(reason="Kit.running looks at the innermost run alone, whoever's it is")
 def test_a_run_counts_its_calls_inside_a_run_of_another_holdfast_too(hf: Holdfast, other: Holdfast) -> None:
     search = hf.tool("search")(lambda: None)
 
@@ -807,7 +806,6 @@ def test_a_run_counts_its_calls_inside_a_run_of_another_holdfast_too(hf: Holdfas
             search()
 
 
-@pytest.mark.xfail(reason="Kit.running takes a run that is over for the current one while any other is open")
 async def test_a_task_that_outlives_its_run_belongs_to_none(hf: Holdfast) -> None:
     search = hf.tool("search")(lambda: None)
     over = asyncio.Event()

@@ -23,7 +23,6 @@ from holdfast.runs import current_run
 from holdfast.shape import Shape, name_of, shape_of
 from holdfast.threads import Job
 from holdfast.tools import Pass, Plan, Tool
-from holdfast.tracker import DRAIN_AT
 from holdfast.waiting import Wait, apause, pause
 
 
@@ -314,15 +313,16 @@ def _fallback_items(value: object) -> list[Any]:
 
 def _guard_function(bound: Bound) -> Callable[..., Any]:
     kit, fn, tool = bound.kit, bound.fn, bound.tool
-    name, monotonic, remember = tool.name, kit.clock.monotonic, kit.tracker.history.append
+    name, monotonic, tracker = tool.name, kit.clock.monotonic, kit.tracker
+    journal, note, full, file = tracker.journal, tracker.journal.extend, tracker.journal_is_full, tracker.file
     runs, running = kit.runs, current_run.get
 
     def guarded(*args: Any, **kwargs: Any) -> Any:
         plan = tool.plan_untimed
         if plan is not None and (not runs or running() is None):
-            generation, gate, _, slow, due, pending = plan
+            generation, gate, _, slow, due = plan
             begun = monotonic()
-            if gate is None or (slots := gate(begun)):
+            if begun < due and (gate is None or (slots := gate(begun))):
                 try:
                     result = fn(*args, **kwargs) if kwargs else fn(*args)
                 except BaseException as error:
@@ -332,11 +332,10 @@ def _guard_function(bound: Bound) -> Callable[..., Any]:
                     duration = now - begun
                     if gate is not None:
                         tool.leave(now, duration, slots)
-                    if duration < slow and now < due and plan is tool.plan_untimed:
-                        pending.append(duration)
-                        remember((name, now, duration))
-                        if len(pending) >= DRAIN_AT:
-                            tool.drain(now)
+                    if duration < slow and plan is tool.plan_untimed:
+                        note((name, now, duration))
+                        if len(journal) >= full:
+                            file()
                     else:
                         tool.succeeded(now, duration, generation)
                     return result
@@ -350,15 +349,16 @@ def _guard_function(bound: Bound) -> Callable[..., Any]:
 
 def _guard_coroutine(bound: Bound) -> Callable[..., Any]:
     kit, fn, tool = bound.kit, bound.fn, bound.tool
-    name, monotonic, remember = tool.name, kit.clock.monotonic, kit.tracker.history.append
+    name, monotonic, tracker = tool.name, kit.clock.monotonic, kit.tracker
+    journal, note, full, file = tracker.journal, tracker.journal.extend, tracker.journal_is_full, tracker.file
     runs, running, within = kit.runs, current_run.get, tool.deadlines.within
 
     async def guarded(*args: Any, **kwargs: Any) -> Any:
         plan = tool.plan
         if plan is not None and (not runs or running() is None):
-            generation, gate, limit, slow, due, pending = plan
+            generation, gate, limit, slow, due = plan
             begun = monotonic()
-            if gate is None or (slots := gate(begun)):
+            if begun < due and (gate is None or (slots := gate(begun))):
                 try:
                     if limit is None:
                         result = await (fn(*args, **kwargs) if kwargs else fn(*args))
@@ -372,11 +372,10 @@ def _guard_coroutine(bound: Bound) -> Callable[..., Any]:
                     duration = now - begun
                     if gate is not None:
                         tool.leave(now, duration, slots)
-                    if duration < slow and now < due and plan is tool.plan:
-                        pending.append(duration)
-                        remember((name, now, duration))
-                        if len(pending) >= DRAIN_AT:
-                            tool.drain(now)
+                    if duration < slow and plan is tool.plan:
+                        note((name, now, duration))
+                        if len(journal) >= full:
+                            file()
                     else:
                         tool.succeeded(now, duration, generation)
                     return result

@@ -114,6 +114,14 @@ class ConfigError(HoldfastError, ValueError):
     problems: tuple[str, ...] = ()  # one line a mistake, where there may be several
 
 
+def in_words(error: BaseException) -> str:
+    """The kind and the text of *error*, safe to show; whoever wrote the error wrote its text, which may fail."""
+    try:
+        return f"{type(error).__name__}: {printable(str(error), 500)}"
+    except Exception:
+        return type(error).__name__
+
+
 def printable(name: str, limit: int = 120) -> str:
     """*name* safe to show on a terminal or in a log: control characters escaped, a long one cut."""
     if len(name) > limit:

@@ -28,6 +28,7 @@ from holdfast.errors import (
     LoopDetected,
     RateLimited,
     ToolTimeout,
+    in_words,
 )
 from holdfast.guards.line import Ticket
 from holdfast.kit import Kit
@@ -268,7 +269,7 @@ class Execution:
             attempts=self.attempts,
             cached=self._cached,
             category=None if category is None else str(category),
-            error=None if error is None else f"{type(error).__name__}: {error}",
+            error=None if error is None else in_words(error),
         )
 
     def _too_late(self) -> ToolTimeout:
@@ -376,7 +377,7 @@ class Attempt:
             events.TOOL_ATTEMPT_FAILED,
             attempt=execution.attempts,
             category=str(category),
-            error=f"{type(error).__name__}: {error}",
+            error=in_words(error),
             retry_in_ms=round(execution._delay * 1000) if again else None,
         )
         return again

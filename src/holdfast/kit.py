@@ -46,9 +46,11 @@ class Kit:
         self.no_circuit.force(CircuitState.CLOSED)
 
     def running(self) -> Run | None:
-        """The run that the caller is in, if it is one of ours."""
+        """The innermost run of ours that the caller is in and that is not over."""
         run = current_run.get() if self.runs else None
-        return run if run is not None and run.runs is self.runs else None
+        while run is not None and (run.runs is not self.runs or run not in self.runs):
+            run = run.outer
+        return run
 
     def after_fork(self) -> None:
         """In a forked child: threads and locks are the parent's."""

@@ -23,7 +23,7 @@ from holdfast.guards.rate import UNDIVIDED, Bucket
 from holdfast.kit import Kit
 from holdfast.policy import Policy
 from holdfast.retry import RetryBudget
-from holdfast.tracker import DRAIN_AT, ExecutionStatus
+from holdfast.tracker import BATCH, ExecutionStatus
 
 OVERLOADED = frozenset({ErrorCategory.TIMEOUT, ErrorCategory.RATE_LIMIT, ErrorCategory.SERVICE_UNAVAILABLE})
 MOST_OVERRIDES = 64  # policies of single calls that a tool remembers having merged
@@ -39,9 +39,9 @@ class Pass(NamedTuple):
 
 # How the quick path goes, valid as long as the tool has this very plan: the circuit's generation; the gate, None where
 # there is neither rate nor concurrency to ask; the time limit; the seconds from which a call is slow and the time at
-# which something is due, both of which make it tell more than its duration; and where to note that.
+# which something is due, both of which make it tell more than its duration.
 # A bare tuple, because it is unpacked at each call.
-Plan = tuple[int, Callable[[float], Slots | bool] | None, float | None, float, float, list[float]]
+Plan = tuple[int, Callable[[float], Slots | bool] | None, float | None, float, float]
 
 
 class Refusal(NamedTuple):
@@ -57,7 +57,7 @@ class Tool:
 
     __slots__ = (
         "brisk", "bucket", "cache", "circuit", "deadlines", "given", "limit", "line", "name", "plan", "plan_untimed",
-        "policy", "retries", "slots", "stats", "_applied", "_due", "_former", "_kit", "_lock", "_noted", "_overrides",
+        "policy", "retries", "slots", "_applied", "_due", "_kit", "_lock", "_noted", "_overrides",
         "_planning",
     )  # fmt: skip
 
@@ -72,7 +72,6 @@ class Tool:
         self.policy = kit.book.resolve(name, given)
         self.circuit = kit.no_circuit
         self.deadlines = Deadlines(kit.clock, name)
-        self.stats = kit.tracker.of(name)
         self.plan: Plan | None = None
         self.plan_untimed: Plan | None = None  # the same, unless there is a time limit, which takes a thread
         self.brisk = False  # an open circuit may refuse at once: nobody else has a say in it
@@ -80,12 +79,10 @@ class Tool:
         self._applied: Policy | None = None
         self._kit = kit
         self._due = 0.0
-        self._former = self.stats
         self._lock = threading.Lock()
         self._noted = 0
         self._overrides: dict[bytes, Policy] = {}
         self._planning = threading.Lock()
-        self.stats.on_detach = self.replan
         self.use(self.policy)
 
     # -- asked and told ------------------------------------------------------------------------------------------------
@@ -94,10 +91,10 @@ class Tool:
         """Refuse a call because the circuit is shut; for the quick path."""
         if now >= self._due:
             self.tidy(now)
-        denials = self.stats.denials
-        denials.append(None)
-        if len(denials) >= DRAIN_AT:
-            self.stats.drain()
+        tracker = self._kit.tracker
+        tracker.refusals.append(self.name)
+        if len(tracker.refusals) >= BATCH:
+            tracker.file()
         return CircuitOpen(self.name, None, self.circuit.turn_away(now))
 
     def admit(self, now: float, policy: Policy, ticket: Ticket | None, patience: float) -> Pass | Refusal:
@@ -108,8 +105,6 @@ class Tool:
         circuit = self._circuit(policy)
         if circuit is not self.circuit:
             self._attach(circuit)
-        if self.stats.detached:
-            self.tidy(now)
         grant: Grant | float = circuit.grant
         if not circuit.calm:
             grant = circuit.admit(now)
@@ -172,8 +167,8 @@ class Tool:
         self.wake()
 
     def succeeded(self, now: float, duration: float, generation: int) -> None:
-        """Settle a success of the quick path that is more than a duration: slow, due, or the circuit has changed."""
-        self.tidy(now)
+        """Settle a success of the quick path that is more than a duration: slow, or the circuit has changed."""
+        self.drain(now)
         self.circuit.settle(Grant(generation), now, None, duration=duration)
         self._kit.breaker.tell(self.name, self.circuit)
         self._kit.tracker.record(self.name, ExecutionStatus.SUCCESS, duration)
@@ -205,7 +200,7 @@ class Tool:
 
     def may_retry(self, share: float) -> bool:
         """Whether the tool as a whole can bear one more retry."""
-        calls = self.stats.calls()
+        calls, _ = self._kit.tracker.counts(self.name)
         with self._lock:
             return self.retries.take(share, calls)
 
@@ -213,8 +208,9 @@ class Tool:
 
     def override(self, call: Mapping[str, object] | None) -> Policy:
         """The policy for one call that may bring settings of its own; a changed file is taken up first."""
-        if self._kit.book.path is not None:
-            self._kit.refresh(self._kit.clock.monotonic())
+        now = self._kit.clock.monotonic()
+        if now >= self._due:
+            self.tidy(now)
         if not call:
             return self.policy
         key = canonical(None, (), call)
@@ -257,10 +253,10 @@ class Tool:
             plain = self._applied is policy and policy.cache is None and not self._kit.bus.sinks
             self.brisk = plain and policy.fallback is None
             plan = None
-            if plain and circuit.calm and not self.stats.detached:
+            if plain and circuit.calm:
                 gate = self._gate(policy) if policy.rate is not None or policy.concurrency is not None else None
                 slow = breaker.slow_call if breaker is not None and breaker.slow_call is not None else math.inf
-                plan = (generation, gate, self.limit, slow, self._due, self.stats.pending)
+                plan = (generation, gate, self.limit, slow, self._due)
             self.plan = plan
             self.plan_untimed = plan if self.limit is None else None
 
@@ -279,24 +275,20 @@ class Tool:
         self.use(self.policy)
 
     def drain(self, now: float) -> None:
-        """File what the quick path only noted."""
-        stats = self.stats
-        stats.drain()
-        if self.circuit.window is not None:
-            with self._lock:
-                fresh, self._noted = stats.noted - self._noted, stats.noted
-            if fresh > 0:
-                self.circuit.succeeded_many(min(now, self._due) if self._due else now, fresh)
+        """Tell the circuit of the successes that the quick path only noted; they matter to its rates."""
+        if self.circuit.window is None:
+            return
+        _, noted = self._kit.tracker.counts(self.name)
+        with self._lock:
+            fresh, self._noted = noted - self._noted, noted
+        if fresh < 0:  # the tracker was cleared, or had to forget the tool
+            fresh = noted
+        if fresh:
+            self.circuit.succeeded_many(min(now, self._due) if self._due else now, fresh)
 
     def tidy(self, now: float) -> None:
-        """Look after what time and others have changed."""
+        """Look after what time has changed."""
         self.drain(now)
-        self._former.drain()
-        if self.stats.detached:
-            with self._lock:
-                self._former, self.stats = self.stats, self._kit.tracker.of(self.name)
-                self._noted = 0
-            self.stats.on_detach = self.replan
         self._kit.refresh(now)
         window = self.circuit.window
         self._due = min(self._kit.book.next_check, now + window.width if window is not None else math.inf)

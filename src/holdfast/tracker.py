@@ -1,19 +1,18 @@
 """What happened, in bounded memory: the last executions, and lifetime statistics per tool and in all.
 
-The hot path appends to two containers without a lock (`ToolStats.pending`, `ExecutionTracker.history`); whoever reads
-pays for the filing. Only executions that really took place and ran to an end count in mean and percentiles: cached,
-cancelled and refused calls are counted apart.
+The hot path adds to a journal without a lock; it is filed when somebody reads, or when enough has gathered. Only
+executions that really took place and ran to an end count in mean and percentiles: cached, cancelled and refused calls
+are counted apart.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from itertools import islice
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -24,8 +23,8 @@ from holdfast.errors import ConfigError
 from holdfast.guards.names import short_key
 from holdfast.histogram import LAST_BUCKET, LONGEST, Histogram
 
-DRAIN_AT: Final = 512  # pending durations at which the hot path drains: bounds memory and the pause of the one who does
-_CHANCES: Final = 64  # tools in use that one eviction passes over at most
+BATCH: Final = 512  # notes that gather in the journal before they are filed
+_NOTE: Final = 3  # items of the journal that make a note
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # what a float can hold
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=sys.float_info.max)]
@@ -88,13 +87,18 @@ class ExecutionTracker:
         checks.whole("max_tools", max_tools)
         self.max_history = max_history
         self.max_tools = max_tools
-        # A clean success in one attempt may be left as (tool, monotonic end, duration). Its wall time is worked out on
-        # reading: a wall clock set back or forth since then moves it, which is the price of asking one clock less.
-        self.history: deque[ExecutionRecord | tuple[str, float, float]] = deque(maxlen=max_history)
+        # In order of arrival, three items each: a tool, the monotonic time and the duration of a clean success that is
+        # yet to be filed; or a record, its time and 0.0. One `extend` adds all three, which the interpreter does not
+        # split. What has been filed stays as history. A success's wall time is worked out on reading: a wall clock set
+        # back or forth since then moves it, which is the price of asking one clock less.
+        self.journal: list[Any] = []
+        self.refusals: list[str] = []  # the tools of refused calls that are yet to be counted
+        self.journal_is_full = _NOTE * (max_history + BATCH)
+        self._filed = 0  # items of the journal that were filed
         self._clock: Clock = SystemClock() if clock is None else clock
         self._lock = threading.Lock()
         self._tools: OrderedDict[str, ToolStats] = OrderedDict()  # least recently used first
-        self._evicted = ToolStats("", self)
+        self._evicted = ToolStats("")
 
     def record(
         self,
@@ -116,7 +120,8 @@ class ExecutionTracker:
         with self._lock:
             stats = self._of(name)
             stats.file(status, duration, was_cached)
-            self.history.append(ExecutionRecord(stats.name, status, duration, at, was_cached, attempts, category))
+            record = ExecutionRecord(stats.name, status, duration, at, was_cached, attempts, category)
+            self._write(record, self._clock.monotonic())
 
     def denied(self, tool: str) -> None:
         """Note a call that was refused: it counts in `denied` and nowhere else."""
@@ -127,52 +132,48 @@ class ExecutionTracker:
     def recent(self, n: int) -> list[ExecutionRecord]:
         """The last *n* executions, newest first."""
         checks.whole("n", n, least=0)
+        n = min(n, self.max_history)
+        notes = self.journal[-_NOTE * n :] if n else []
         ahead = self._clock.time() - self._clock.monotonic()
         return [
-            ExecutionRecord(entry[0], ExecutionStatus.SUCCESS, max(0.0, entry[2]), entry[1] + ahead)
-            if isinstance(entry, tuple)
-            else entry
-            for entry in islice(reversed(self.history.copy()), n)
+            ExecutionRecord(tool, ExecutionStatus.SUCCESS, max(0.0, duration), ended + ahead)
+            if isinstance(tool, str)
+            else tool
+            for tool, ended, duration in zip(notes[-3::-3], notes[-2::-3], notes[-1::-3], strict=True)
         ]
 
     def stats(self, tool: str | None = None) -> ExecutionStats:
         """The statistics of *tool*, or of all tools; zeros where nothing happened."""
-        whole = ToolStats("", self)
+        whole = ToolStats("")
         if tool is None:
             self._gather(whole.merge)
         else:
             name = short_key(tool)
             with self._lock:
+                self._file()
                 if (stats := self._tools.get(name)) is not None:
-                    self._drain(stats)
                     whole.merge(stats)
         return whole.summary()
 
     def mean_duration(self, tool: str) -> float | None:
         """The mean duration of *tool*, or None where it has not run yet."""
-        name = short_key(tool)
-        with self._lock:
-            if (stats := self._tools.get(name)) is None:
-                return None
-            self._drain(stats)
-            return stats.histogram.mean()
+        return self.stats(tool).mean
 
     def tools(self) -> list[str]:
         """The names of the tools that have statistics of their own, sorted."""
         with self._lock:
+            self._file()
             names = list(self._tools)
         return sorted(names)
 
     def clear(self) -> None:
         """Forget history and statistics."""
         with self._lock:
-            tools, self._tools = self._tools, OrderedDict()
-            self._evicted = ToolStats("", self)
-            self.history.clear()
-            for stats in tools.values():
-                stats.detach()
-                stats.take()
-                stats.denials.clear()
+            self._tools = OrderedDict()
+            self._evicted = ToolStats("")
+            self._filed = 0
+            self.refusals.clear()
+            self.journal.clear()
 
     def to_dict(self) -> dict[str, object]:
         """All of it as plain data, for JSON."""
@@ -201,53 +202,70 @@ class ExecutionTracker:
             max_tools=dump.max_tools if max_tools is None else max_tools,
             clock=clock,
         )
-        tracker.history.extend(dump.history)
+        ahead = tracker._clock.time() - tracker._clock.monotonic()
+        for record in dump.history[-tracker.max_history :] if tracker.max_history else ():
+            tracker._write(record, record.at - ahead)
         dump.evicted.add_to(tracker._evicted)
         for entry in dump.tools:
-            entry.add_to(tracker.of(entry.tool))
+            entry.add_to(tracker._of(short_key(entry.tool)))
         return tracker
 
-    def of(self, tool: str) -> ToolStats:
-        """The statistics of *tool* for the hot path to keep hold of; `ToolStats` says how."""
+    def counts(self, tool: str) -> tuple[int, int]:
+        """How many calls of *tool* there were, and how many of them came as notes in the journal."""
         name = short_key(tool)
         with self._lock:
-            return self._of(name)
+            self._file()
+            stats = self._tools.get(name)
+            return (0, 0) if stats is None else (stats.total(), stats.noted)
+
+    def file(self) -> None:
+        """File what has gathered in the journal."""
+        with self._lock:
+            self._file()
 
     def after_fork(self) -> None:
         """In a forked child: whoever held the lock is a thread of the parent."""
         self._lock = threading.Lock()
 
+    def _file(self) -> None:
+        """Count what is new in the journal, and let go of what is too old; the lock is held."""
+        journal, start, end = self.journal, self._filed, len(self.journal)
+        tools, durations = journal[start:end:_NOTE], journal[start + 2 : end : _NOTE]
+        if tools:
+            if isinstance(tools[0], str) and tools.count(tools[0]) == len(tools):
+                self._of(tools[0]).succeed(durations)
+            else:
+                notes: dict[str, list[float]] = {}
+                for tool, duration in zip(tools, durations, strict=True):
+                    if isinstance(tool, str):
+                        notes.setdefault(tool, []).append(duration)
+                for tool, durations in notes.items():
+                    self._of(tool).succeed(durations)
+        old = max(0, end - _NOTE * self.max_history)
+        del journal[:old]
+        self._filed = end - old
+        if self.refusals:
+            number = len(self.refusals)
+            for tool, times in Counter(self.refusals[:number]).items():
+                self._of(tool).denied += times
+            del self.refusals[:number]
+
+    def _write(self, record: ExecutionRecord, ended: float) -> None:
+        """Add a record that is counted already; the lock is held."""
+        self.journal.extend((record, ended, 0.0))
+        if len(self.journal) >= self.journal_is_full:
+            self._file()
+
     def _of(self, name: str) -> ToolStats:
         """That of *name*, now the most recently used; the lock is held."""
         if (stats := self._tools.get(name)) is None:
             if len(self._tools) >= self.max_tools:
-                self._evict()
-            stats = self._tools[name] = ToolStats(name, self)
+                _, oldest = self._tools.popitem(last=False)
+                self._evicted.merge(oldest)
+            stats = self._tools[name] = ToolStats(name)
         else:
             self._tools.move_to_end(name)
         return stats
-
-    def _evict(self) -> None:
-        """Make room for one; the lock is held."""
-        for _ in range(_CHANCES):
-            oldest = next(iter(self._tools.values()))
-            if not self._drain(oldest):
-                break
-        _, stats = self._tools.popitem(last=False)
-        stats.detach()  # before the last look at what is pending: who appends later finds the flag
-        stats.succeed(stats.take())
-        stats.denied += stats.take_denials()
-        self._evicted.merge(stats)
-
-    def _drain(self, stats: ToolStats) -> bool:
-        """File what is pending under the name's present owner, as a use of the tool; the lock is held."""
-        taken = stats.take()
-        if taken:
-            self._of(stats.name).succeed(taken)
-        if stats.denials:
-            self._of(stats.name).denied += stats.take_denials()
-            return True
-        return bool(taken)
 
     def _gather(self, read: Callable[[ToolStats], _T]) -> list[_T]:
         """What *read* gives for the evicted, then for each tool; the lock is taken anew for each, to be held briefly.
@@ -255,35 +273,23 @@ class ExecutionTracker:
         One evicted meanwhile is read as it was, and what it left to the evicted was not yet there: all count once.
         """
         with self._lock:
+            self._file()
             tools = list(self._tools.values())
             result = [read(self._evicted)]
         for stats in tools:
             with self._lock:
-                self._drain(stats)
                 result.append(read(stats))
         return result
 
 
 class ToolStats:
-    """The statistics of one tool, for the hot path to keep hold of.
+    """The statistics of one tool; *noted* is how many of its calls came as notes. Its tracker locks."""
 
-    For a clean success append its duration to `pending`, for a refusal None to `denials`, and at `DRAIN_AT` of them
-    call `drain()`. All else needs the lock. Once `detached` (evicted, or the tracker was cleared; `on_detach` tells at
-    once) ask `ExecutionTracker.of` for another one, and drain this one again later: what comes late is filed there too.
-    `noted` is how many were ever taken from `pending`, whoever took them and wherever they were filed.
-    """
+    __slots__ = (*_COUNTERS, "histogram", "name", "noted")
 
-    __slots__ = (
-        *_COUNTERS, "denials", "detached", "histogram", "name", "noted", "on_detach", "pending", "_tracker",
-    )  # fmt: skip
-
-    def __init__(self, name: str, tracker: ExecutionTracker) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self.pending: list[float] = []
-        self.denials: list[None] = []
         self.noted = 0
-        self.detached = False
-        self.on_detach: Callable[[], object] | None = None
         self.successful = 0
         self.failed = 0
         self.timed_out = 0
@@ -291,45 +297,10 @@ class ToolStats:
         self.cached_hits = 0
         self.denied = 0
         self.histogram = Histogram()
-        self._tracker = tracker
-
-    @property
-    def total_duration(self) -> float:
-        """The seconds of all real executions that were filed."""
-        return self.histogram.total
-
-    def calls(self) -> int:
-        """How many calls were made, with those still pending."""
-        with self._tracker._lock:
-            return self._filed() + len(self.pending)
-
-    def drain(self) -> None:
-        """File what is pending."""
-        with self._tracker._lock:
-            self._tracker._drain(self)
-
-    def detach(self) -> None:
-        """Tell the hot path to ask for another one; the lock is held."""
-        self.detached = True
-        if self.on_detach is not None:
-            self.on_detach()
-
-    def take_denials(self) -> int:
-        """Take the refusals that are pending; what is appended meanwhile stays."""
-        n = len(self.denials)
-        del self.denials[:n]
-        return n
-
-    def take(self) -> list[float]:
-        """Take what is pending; what is appended meanwhile stays."""
-        n = len(self.pending)
-        taken = self.pending[:n]
-        del self.pending[:n]
-        self.noted += n
-        return taken
 
     def succeed(self, durations: list[float]) -> None:
         """Count clean successes."""
+        self.noted += len(durations)
         self.successful += len(durations)
         self.histogram.add(durations)
 
@@ -366,7 +337,7 @@ class ToolStats:
         """What was filed, as a caller sees it."""
         p50, p95, p99 = self.histogram.percentiles(50, 95, 99)
         return ExecutionStats(
-            total=self._filed(),
+            total=self.total(),
             **self.counters(),
             total_duration=self.histogram.total,
             mean=self.histogram.mean(),
@@ -375,7 +346,8 @@ class ToolStats:
             p99=p99,
         )
 
-    def _filed(self) -> int:
+    def total(self) -> int:
+        """How many calls there were."""
         return self.successful + self.failed + self.timed_out + self.cancelled
 
 

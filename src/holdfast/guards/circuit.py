@@ -208,7 +208,10 @@ class Circuit:
         self.turned_away.append(now)
         if len(self.turned_away) >= MOST_NOTED:
             self.count_denials()
-        wait = until(now, self.shut_until)
+        shut_until = self.shut_until
+        wait = shut_until - now
+        if now + wait < shut_until:  # by the last digit; a call of `until` for each refusal is dear
+            wait = until(now, shut_until)
         return wait if wait < math.inf else None
 
     def count_denials(self) -> None:

@@ -138,7 +138,7 @@ def shown(value: object) -> str:
 def quoted(key: object) -> str:
     """*key* as one would write it in a file."""
     text = str(key)
-    return text if re.fullmatch(r"[A-Za-z0-9_-]+", text) else shown(text)
+    return printable(text) if re.fullmatch(r"[A-Za-z0-9_-]+", text) else shown(text)
 
 
 def _plain(key: str, value: object, place: Place) -> object:

@@ -50,6 +50,7 @@ class Run:
         self.session_id = session
         self.prompt = prompt
         self.runs = runs  # the open runs of the Holdfast it belongs to
+        self.outer: Run | None = None  # the run within which it was entered
         self._bus = bus
         self._clock = clock
         self._lock = threading.Lock()
@@ -123,6 +124,9 @@ class Run:
     # -- as a context manager ------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Run:
+        outer = current_run.get()
+        if outer is not self:
+            self.outer = outer
         self._tokens.append(current_run.set(self))
         self.runs.append(self)
         return self
