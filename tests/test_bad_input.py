@@ -171,7 +171,6 @@ def test_an_absurd_retry_after_stops_a_limiter_for_a_day_at_most(clock: ManualCl
     assert 0.0 < limiter.try_acquire("t") <= 1.1 * 86_400
 
 
-@pytest.mark.xfail(raises=AttributeError, reason="the limiters ask whatever they are given for its cost")
 @pytest.mark.parametrize("priority", ["urgent", 5, None])
 def test_a_limiter_names_a_priority_that_is_none(clock: ManualClock, priority: Any) -> None:
     assert "priority" in problem(lambda: AdaptiveRateLimiter(clock=clock).try_acquire("t", priority))

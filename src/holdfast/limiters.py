@@ -16,7 +16,17 @@ import msgspec
 from holdfast import checks
 from holdfast.clock import Clock, SystemClock
 from holdfast.guards.names import short_key
-from holdfast.guards.rate import LEAST_COST, LEAST_RATE, UNDIVIDED, Bucket, Priority, RateConfig, horizon, wait_for
+from holdfast.guards.rate import (
+    LEAST_COST,
+    LEAST_RATE,
+    UNDIVIDED,
+    Bucket,
+    Priority,
+    RateConfig,
+    horizon,
+    priority_of,
+    wait_for,
+)
 
 
 class KeyState(msgspec.Struct, frozen=True):
@@ -56,18 +66,22 @@ class AdaptiveRateLimiter:
     def try_acquire(self, key: str, priority: Priority = Priority.NORMAL) -> float:
         """0.0 if the call may be made; else the seconds after which it may if nobody else asks (nothing is taken)."""
         now = self._now()
-        if self._quick and (wait := self._plain.take(key, now, priority.cost)) is not None:
+        try:
+            cost = priority.cost
+        except AttributeError:
+            cost = priority_of(priority).cost
+        if self._quick and (wait := self._plain.take(key, now, cost)) is not None:
             return wait
-        return self._take_locked(key, now, priority.cost)
+        return self._take_locked(key, now, cost)
 
     def refund(self, key: str, priority: Priority = Priority.NORMAL) -> None:
         """Give back what an admitted call took that was never made."""
-        now, key = self._now(), short_key(key)
+        now, key, cost = self._now(), short_key(key), priority_of(priority).cost
         with self._lock:
             if (bucket := self._learnt.get(key)) is not None:
-                bucket.refund(priority.cost, now)
+                bucket.refund(cost, now)
             else:
-                self._plain.give(key, priority.cost)
+                self._plain.give(key, cost)
 
     def record_rate_limited(self, key: str, retry_after: float | None = None, admitted_at: float | None = None) -> None:
         """The server refused a call that was admitted at *admitted_at* (None: just now).
@@ -189,22 +203,26 @@ class RateLimiter:
         It is infinite where the budget of the *run* or the *session* is used up.
         """
         now = self._now()
-        if self._quick and (wait := self._plain.take(key, now, priority.cost)) is not None:
+        try:
+            cost = priority.cost
+        except AttributeError:
+            cost = priority_of(priority).cost
+        if self._quick and (wait := self._plain.take(key, now, cost)) is not None:
             return wait
         key = short_key(key)
         with self._lock:
             if self._simple:
-                return self._take_one(self._plain, key, now, priority.cost)
-            return self._take_all(key, now, priority.cost, run, session)
+                return self._take_one(self._plain, key, now, cost)
+            return self._take_all(key, now, cost, run, session)
 
     def refund(
         self, key: str, priority: Priority = Priority.NORMAL, *, run: str | None = None, session: str | None = None
     ) -> None:
         """Give back what an admitted call took that was never made."""
-        key = short_key(key)
+        key, cost = short_key(key), priority_of(priority).cost
         with self._lock:
             for buckets in self._buckets:
-                buckets.give(key, priority.cost)
+                buckets.give(key, cost)
             self._runs.add(key, run, -1)
             self._sessions.add(key, session, -1)
 

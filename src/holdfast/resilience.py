@@ -10,7 +10,7 @@ from holdfast.breaker import BreakerSnapshot, CircuitBreaker
 from holdfast.category import ErrorCategory, retry_after
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import RateLimited
-from holdfast.guards.rate import Priority
+from holdfast.guards.rate import Priority, priority_of
 from holdfast.limiters import AdaptiveRateLimiter, RateLimiter
 from holdfast.permit import Permit
 
@@ -96,9 +96,7 @@ class ToolResilience:
 
     def _try(self, tool: str, priority: Priority, waited: float) -> Permit | float:
         """A permit, or how long to wait for the limiter; the circuit is asked anew each time."""
-        if type(priority) is not Priority:
-            checks.choice("priority", priority, [*Priority])
-            priority = next(member for member in Priority if member == priority)
+        priority = priority_of(priority)
         granted = self._breaker.admit(tool)
         try:
             wait = self._limiter.try_acquire(tool, priority)

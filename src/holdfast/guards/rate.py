@@ -48,6 +48,14 @@ class Priority(StrEnum):
 
 
 LEAST_RATE = 1e-9  # one call in thirty years; below, the times would be no numbers
+
+
+def priority_of(value: object) -> Priority:
+    """*value* as a priority; its plain text will do."""
+    checks.choice("priority", value, [*Priority])
+    return Priority(value)  # type: ignore[call-arg, arg-type]
+
+
 LEAST_COST = min(priority.cost for priority in Priority)
 
 
