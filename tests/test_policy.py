@@ -45,6 +45,18 @@ class Unspeakable:
         raise RuntimeError("no")
 
 
+class Incomparable:
+    """A value that cannot even be compared."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("no")
+
+    def __repr__(self) -> str:
+        return "Incomparable()"
+
+
 # --- defaults ---
 
 
@@ -506,8 +518,8 @@ def test_an_empty_budget_counts_as_not_given() -> None:
         ("cache", True, "cache = true: must be a number of seconds, false, or a table of ttl, max_entries"),
         ("cache", {"max_entries": 0}, "cache.max_entries = 0: must be a whole number of at least 1"),
         ("loop", 3, "loop = 3: must be true, false, or a table of repeats, window, stop"),
-        ("loop", {"repeats": 5, "window": 2}, "loop.window = 2: must be a number of at least 5"),
-        ("loop", {"repeats": 2000}, "loop.repeats = 2000: then window must be a number of at least 2000"),
+        ("loop", {"repeats": 5, "window": 2}, "loop.window = 2: must be a whole number of at least 5"),
+        ("loop", {"repeats": 2000}, "loop.repeats = 2000: must be a whole number of at least 1 and at most 1000"),
         ("budget", 100, "budget = 100: must be false or a table of limits, such as { calls = 100, seconds = 60.0 }"),
         ("budget", {"calls": 1.5}, "budget.calls = 1.5: must be a whole number of at least 1"),
         ("budget", {"usd": math.nan}, "budget.usd = nan: must be a number above 0"),
@@ -523,8 +535,9 @@ def test_an_empty_budget_counts_as_not_given() -> None:
         ("zzz", 3, "zzz = 3: unknown key; allowed: breaker, budget, cache, concurrency,"),
         ("a\nb", 3, r'"a\nb" = 3: unknown key; allowed: breaker, budget,'),
         ("timeout", 10**400, "timeout = 1000000000"),
-        ("timeout", Unspeakable(), "timeout = <Unspeakable>: cannot be used, or false"),
-        ("retry", {"max": Unspeakable()}, "retry.max = <Unspeakable>: cannot be used"),
+        ("mode", Incomparable(), "mode = Incomparable(): cannot be used"),
+        ("timeout", Unspeakable(), "timeout = a value of type Unspeakable: must be a number above 0, or false"),
+        ("retry", {"max": Unspeakable()}, "retry.max = a value of type Unspeakable: must be a number of at least 0"),
     ],
 )
 def test_a_mistake_in_code_names_the_tool_the_key_the_value_and_what_is_allowed(
