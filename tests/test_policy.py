@@ -535,7 +535,7 @@ def test_an_empty_budget_counts_as_not_given() -> None:
         ("zzz", 3, "zzz = 3: unknown key; allowed: breaker, budget, cache, concurrency,"),
         ("a\nb", 3, r'"a\nb" = 3: unknown key; allowed: breaker, budget,'),
         ("timeout", 10**400, "timeout = 1000000000"),
-        ("mode", Incomparable(), "mode = Incomparable(): cannot be used"),
+        ("mode", Incomparable(), "mode = Incomparable(): must be one of exact, leased, view"),
         ("timeout", Unspeakable(), "timeout = a value of type Unspeakable: must be a number above 0, or false"),
         ("retry", {"max": Unspeakable()}, "retry.max = a value of type Unspeakable: must be a number of at least 0"),
     ],

@@ -104,8 +104,6 @@ def objection(check: Callable[[], object], settings: Mapping[str, object]) -> tu
         check()
     except ConfigError as error:
         return reason(error, settings)
-    except Exception:  # a value so odd that it cannot even be looked at must not hide the other mistakes
-        return "", "cannot be used"
     return None
 
 
