@@ -11,6 +11,7 @@ from bench.peers import anoop, noop
 from bench.report import Table, at_least, timed
 
 ALONE = "holdfast breaker"
+TOOL = "holdfast breaker+tracker"
 STACK = "holdfast breaker+rate+concurrency+tracker"
 TIMED = "holdfast the same + timeout"
 NOPANIC_STACK = "nopanic breaker+rate+bulkhead"
@@ -22,7 +23,8 @@ def run(settings: Settings) -> list[Table]:
     plain = timed(*measure(partial(_plain, settings), settings))
     if not settings.peers_only:
         # A window that does not hold the successes that were put off would be cheap, and wrong.
-        plain.verdicts.append(at_least(f"{ALONE}, until 2 of 3 failing open it", ours.opens_after(30), 80, " calls"))
+        for name, calls_made in zip((ALONE, TOOL), ours.opens_after(30), strict=True):
+            plain.verdicts.append(at_least(f"{name}, until 2 of 3 failing open it", calls_made, 80, " calls"))
     return [plain, timed(*ameasure(partial(_awaited, settings), settings))]
 
 
@@ -41,7 +43,8 @@ def _plain(settings: Settings) -> Group:
     group.add("nopanic + slow calls", lambda: calls(peers.by_nopanic(noop, slow=True)))
     group.add(NOPANIC_STACK, lambda: calls(peers.by_nopanic_stack(noop)))
     if not settings.peers_only:
-        group.add(ALONE, lambda: ours.tool(group, noop, calls, breaker=ours.BREAKER))
+        group.add(ALONE, lambda: ours.protected(noop, calls))
+        group.add(TOOL, lambda: ours.tool(group, noop, calls, breaker=ours.BREAKER))
         group.add(STACK, lambda: ours.tool(group, noop, calls, **ours.STACK))
         group.add("holdfast with breaker.admit(tool)", _admitted)
         group.add("holdfast with ToolResilience.acquire(tool)", _facade)
@@ -65,7 +68,8 @@ def _awaited(settings: Settings) -> Group:
     group.add(NOPANIC_STACK, lambda: acalls(peers.by_nopanic_stack(anoop)))
     group.add(NOPANIC_TIMED, lambda: acalls(peers.by_nopanic_stack(anoop, timeout=True)))
     if not settings.peers_only:
-        group.add(ALONE, lambda: ours.tool(group, anoop, acalls, breaker=ours.BREAKER))
+        group.add(ALONE, lambda: ours.protected(anoop, acalls))
+        group.add(TOOL, lambda: ours.tool(group, anoop, acalls, breaker=ours.BREAKER))
         group.add(STACK, lambda: ours.tool(group, anoop, acalls, **ours.STACK))
         group.add(TIMED, lambda: ours.tool(group, anoop, acalls, **ours.STACK_TIMED))
     return group

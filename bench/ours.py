@@ -34,6 +34,14 @@ def opened(group: Group) -> Any:
     return hf
 
 
+def protected(fn: Any, batch: Callable[[Any], Batch]) -> Contender:
+    """*fn* behind a breaker and nothing else; its circuit is read at the end of each batch."""
+    import holdfast
+
+    breaker = holdfast.CircuitBreaker(holdfast.BreakerConfig(**BREAKER))
+    return Contender("", batch(holdfast.protecting(breaker, "bench")(fn)), settle=breaker.snapshot)
+
+
 def tool(group: Group, fn: Any, batch: Callable[[Any], Batch], **policy: Any) -> Contender:
     """*fn* as a guarded tool."""
     hf = opened(group)
@@ -61,25 +69,35 @@ def settled(hf: Any, batch: Batch) -> Contender:
     return Contender("", counted, settle=settle)
 
 
-def opens_after(successes: int) -> int:
-    """Calls that a circuit bears when, after *successes*, two of three fail: 86 after 30 if its window holds them."""
+def opens_after(successes: int) -> tuple[int, int]:
+    """Calls that a circuit bears when, after *successes*, two of three fail: 86 after 30 if its window holds them.
+
+    First of a breaker alone, then of a guarded tool.
+    """
+    import holdfast
+
+    alone = holdfast.protecting(holdfast.CircuitBreaker(holdfast.BreakerConfig(**BREAKER)))
+    with holdfast.open(":memory:", policies={}) as hf:
+        return _opens_after(successes, alone), _opens_after(successes, hf.tool(breaker=BREAKER))
+
+
+def _opens_after(successes: int, guard: Callable[[Any], Any]) -> int:
     import holdfast
 
     made = 0
 
+    @guard
     def flaky() -> None:
         nonlocal made
         made += 1
         if made > successes and made % 3:
             raise ConnectionError
 
-    with holdfast.open(":memory:", policies={}) as hf:
-        tool = hf.tool("flaky", breaker=BREAKER)(flaky)
-        for _ in range(100 * successes):
-            try:
-                tool()
-            except ConnectionError:
-                continue
-            except holdfast.CircuitOpen:
-                break
+    for _ in range(100 * successes):
+        try:
+            flaky()
+        except ConnectionError:
+            continue
+        except holdfast.CircuitOpen:
+            break
     return made - successes

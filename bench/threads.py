@@ -15,6 +15,7 @@ from bench.report import Table, at_least
 THREADS = 8
 WORK = 0.005  # seconds a call of the tool that waits
 OURS = "holdfast breaker"
+TOOL = "holdfast breaker+tracker"
 STACK = "holdfast breaker+rate+concurrency+tracker"
 _FASTEST = THREADS / WORK
 
@@ -64,7 +65,8 @@ def _build(title: str, fn: Callable[[], None], settings: Settings) -> Group:
     group.add("nopanic", lambda: calls(peers.by_nopanic(fn)))
     group.add("pybreaker", lambda: calls(peers.by_pybreaker(fn)))
     if not settings.peers_only:
-        group.add(OURS, lambda: ours.tool(group, fn, calls, breaker=ours.BREAKER))
+        group.add(OURS, lambda: ours.protected(fn, calls))
+        group.add(TOOL, lambda: ours.tool(group, fn, calls, breaker=ours.BREAKER))
         group.add(STACK, lambda: ours.tool(group, fn, calls, **ours.STACK))
     return group
 

@@ -20,10 +20,11 @@ ROWS = {
     "outside": {"holdfast", "app", "cli", "demo"},  # puts it together; "holdfast" is the package's own __init__
     "adapters": {"mcp", "web", "frameworks", "telemetry", "testing"},  # speak to the outside
     "doing": {"calls", "execution", "resilience", "runs", "guarding", "backtest"}  # make things happen
-    | {"kit", "retrying", "toolbox", "tools", "deadlines", "threads", "waiting"},  # … and what a call stands on
+    | {"protecting", "retrying"}  # … one thing alone
+    | {"kit", "toolbox", "tools", "deadlines", "threads", "waiting"},  # … and what a call stands on
     "knowing": {"policy", "bus", "stores", "fleet"},  # stores and fleet touch disk and network
     "deciding": {"guards", "retry", "tracker", "histogram", "breaker", "cache", "limiters", "permit"},  # pure
-    "ground": {"errors", "category", "clock", "events", "checks", "canonical", "shape"},  # standard library and msgspec only
+    "ground": {"errors", "category", "clock", "events", "checks", "canonical", "shape"},  # standard library, msgspec
 }
 PLAIN_ROWS = {"deciding", "ground"}  # import nothing foreign but msgspec
 ASKS_ENVIRONMENT = {"app", "cli"}  # the only rooms that read environment variables

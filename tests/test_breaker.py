@@ -445,6 +445,15 @@ def test_a_refusal_from_further_in_is_no_failure_of_the_tool(breaker: CircuitBre
     assert breaker.diagnostics("t").probes_in_flight == 0
 
 
+def test_refusals_from_further_in_do_not_open_a_circuit_that_counts_rate_limits(clock: ManualClock) -> None:
+    breaker = steady(clock, trips=["rate_limit"], failure_threshold=1)
+
+    with pytest.raises(RateLimited), breaker.admit("t"):
+        raise RateLimited("t")
+
+    assert breaker.state("t") is CLOSED
+
+
 # --- rates through the breaker ---
 
 
@@ -850,6 +859,17 @@ def test_asking_for_a_calm_circuit_is_a_use_of_it(clock: ManualClock) -> None:
     assert names(breaker) == ["busy", "new"]
 
 
+def test_asking_for_a_circuit_that_counts_failures_is_a_use_of_it(clock: ManualClock) -> None:
+    breaker = steady(clock, max_tools=2)
+    breaker.record_failure("busy")
+    breaker.record_failure("idle")
+
+    breaker.admit("busy")
+    breaker.record_failure("new")
+
+    assert names(breaker) == ["busy", "new"]
+
+
 def test_where_no_circuit_is_healthy_the_least_recently_used_automatic_one_goes(clock: ManualClock) -> None:
     breaker = steady(clock, max_tools=3, failure_threshold=1)
     breaker.force_open("held")
@@ -883,6 +903,21 @@ def test_an_evicted_circuit_made_again_matches_no_old_permit(clock: ManualClock)
         permit.fail()
 
     assert breaker.diagnostics("t").failure_count == 1
+
+
+def test_whoever_holds_an_evicted_circuit_can_see_it_and_change_nothing(clock: ManualClock) -> None:
+    told: list[object] = []
+    breaker = steady(clock, max_tools=1, failure_threshold=2, on_transition=lambda *args: told.append(args))
+    held = breaker.circuit("t")
+    permits = [breaker.admit("t") for _ in range(2)]
+    breaker.record_failure("other")
+
+    for permit in permits:
+        permit.fail()
+
+    assert held.evicted
+    assert not held.calm
+    assert told == []
 
 
 def test_an_evicted_circuit_made_again_matches_no_permit_of_its_first_calls(clock: ManualClock) -> None:
@@ -982,6 +1017,25 @@ def test_of_32_threads_after_the_wait_exactly_one_probes() -> None:
 
         assert sum(passed) == 1
         assert breaker.diagnostics("t").denied_requests == 31
+
+
+def test_nobody_slips_in_while_a_request_becomes_the_probe(breaker: CircuitBreaker, clock: ManualClock) -> None:
+    passed: list[bool] = []
+    thread = threading.Thread(target=lambda: passed.append(breaker.allow_request("t")))
+
+    def intrude() -> None:
+        circuit.on_mark = None
+        thread.start()
+        thread.join(0.05)  # it must not get further than the lock
+
+    open_then_wait(breaker, clock)
+    circuit = breaker.circuit("t")
+    circuit.on_mark = intrude
+
+    assert breaker.allow_request("t")
+    thread.join()
+
+    assert passed == [False]
 
 
 @pytest.mark.usefixtures("hurried")
@@ -1244,8 +1298,8 @@ class Model:
         self.unborn = object()
 
 
-TOOLS = st.sampled_from(["a", "b", "c", "d", "e"])
-OUTCOMES = st.sampled_from([None, FAILED, TIMEOUT, ErrorCategory.INVALID_PARAMETERS, CANCELLED])
+TOOLS = st.sampled_from(["a", "a", "a", "b", "c"])
+OUTCOMES = st.sampled_from([None, None, FAILED, TIMEOUT, ErrorCategory.INVALID_PARAMETERS, CANCELLED])
 
 
 class BreakerMachine(RuleBasedStateMachine):
@@ -1257,7 +1311,7 @@ class BreakerMachine(RuleBasedStateMachine):
         threshold=st.integers(1, 3),
         probes=st.integers(1, 2),
         successes=st.integers(1, 2),
-        max_tools=st.integers(1, 4),
+        max_tools=st.integers(1, 3),
     )
     def begin(self, threshold: int, probes: int, successes: int, max_tools: int) -> None:
         config = BreakerConfig(
@@ -1283,6 +1337,12 @@ class BreakerMachine(RuleBasedStateMachine):
         self.clock.advance(seconds)
         self.model.now += seconds
 
+    @rule(tool=TOOLS)
+    def fail_until_it_opens_and_let_it_rest(self, tool: str) -> None:
+        for _ in range(self.model.config.failure_threshold):
+            self.tell_without_a_permit(tool, FAILED)
+        self.pass_time(self.breaker.remaining_backoff(tool) or 0.0)
+
     @rule(target=permits, tool=TOOLS)
     def ask(self, tool: str) -> Any:
         expected = self.model.ask(tool)
@@ -1292,6 +1352,14 @@ class BreakerMachine(RuleBasedStateMachine):
             self.breaker.admit(tool)
         assert caught.value.retry_after == (None if expected == math.inf else expected)
         return multiple()
+
+    @rule(tool=TOOLS, outcome=OUTCOMES)
+    def ask_and_answer(self, tool: str, outcome: ErrorCategory | None) -> None:
+        slip = self.model.ask(tool)
+        if isinstance(slip, Slip):
+            self.answer((self.breaker.admit(tool), slip), outcome)
+        else:
+            assert not self.breaker.allow_request(tool)
 
     @rule(tool=TOOLS)
     def ask_and_lose_the_permit(self, tool: str) -> None:
@@ -1332,28 +1400,22 @@ class BreakerMachine(RuleBasedStateMachine):
                 self._make(tool)
         self.model.tell(tool, None, outcome)
 
-    @rule(tool=TOOLS)
-    def reset(self, tool: str) -> None:
-        self.breaker.reset(tool)
-        self.model.reset(tool)
-
-    @rule()
-    def reset_all(self) -> None:
-        self.breaker.reset_all()
-        for tool in list(self.model.records):
-            self.model.reset(tool)
-
-    @rule(tool=TOOLS, state=st.sampled_from([OPEN, CLOSED]))
-    def hold(self, tool: str, state: CircuitState) -> None:
-        {OPEN: self.breaker.force_open, CLOSED: self.breaker.force_closed}[state](tool)
-        self._make(tool)
-        self.model.force(tool, state)
-
-    @rule(tool=TOOLS)
-    def give_back(self, tool: str) -> None:
-        self.breaker.auto(tool)
+    @rule(tool=TOOLS, held=st.sampled_from([OPEN, CLOSED, None]))
+    def hold_or_give_back(self, tool: str, held: CircuitState | None) -> None:
+        {OPEN: self.breaker.force_open, CLOSED: self.breaker.force_closed, None: self.breaker.auto}[held](tool)
+        if held is not None:
+            self._make(tool)
         if tool in self.model.records:
-            self.model.force(tool, None)
+            self.model.force(tool, held)
+
+    @rule(tool=st.none() | TOOLS)
+    def reset(self, tool: str | None) -> None:
+        if tool is None:
+            self.breaker.reset_all()
+        else:
+            self.breaker.reset(tool)
+        for each in list(self.model.records) if tool is None else [tool]:
+            self.model.reset(each)
 
     @invariant()
     @precondition(lambda self: hasattr(self, "model"))
@@ -1412,5 +1474,5 @@ class BreakerMachine(RuleBasedStateMachine):
             self.model.evict(other)
 
 
-BreakerMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
+BreakerMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=50)
 TestTheBreakerDoesWhatTheModelDoes = BreakerMachine.TestCase

@@ -660,6 +660,16 @@ def test_the_loop_guard_does_not_count_refusals(shape: Shape, hf: Holdfast) -> N
         assert call() == ["fine"]
 
 
+def test_the_loop_guard_does_not_count_cancelled_calls(shape: Shape, hf: Holdfast) -> None:
+    call = shape(hf, Script(*[fail(asyncio.CancelledError)] * 5, ok(["fine"])))
+
+    with hf.run():
+        for _ in range(5):
+            called_with(asyncio.CancelledError, call)
+
+        assert call() == ["fine"]
+
+
 def test_the_loop_guard_can_be_switched_off(shape: Shape, hf: Holdfast) -> None:
     script = Script(fail(ValueError))
     call = shape(hf, script, loop=False, breaker=False)
@@ -751,6 +761,17 @@ def test_a_call_is_told_from_start_to_end(shape: Shape, hf: Holdfast) -> None:
     assert (failed["attempt"], failed["category"], failed["retry_in_ms"]) == (1, "rate_limit", 2000)
     assert (ended["status"], ended["attempts"], ended["waited_ms"], ended["cached"]) == ("success", 2, 2000, False)
     assert len({event.payload["call_id"] for event in recorder.events}) == 1
+
+
+def test_a_cancelled_call_is_told_as_ended_and_not_as_failed(shape: Shape, hf: Holdfast) -> None:
+    recorder = Recorder()
+    hf.bus.add(recorder)
+    call = shape(hf, Script(fail(asyncio.CancelledError)))
+
+    called_with(asyncio.CancelledError, call)
+
+    assert recorder.types() == ["tool_started", "tool_ended"]
+    assert recorder.events[-1].payload["status"] == "cancelled"
 
 
 def test_a_refusal_is_told_with_its_wait(shape: Shape, hf: Holdfast) -> None:

@@ -14,6 +14,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -411,6 +412,8 @@ def test_a_long_call_is_known_by_a_short_digest() -> None:
     assert digest is not None
     assert len(digest) <= LONG
     assert digest == key(long) != key(longer)
+    with pytest.raises(msgspec.DecodeError):  # so that it is no short call's own encoding
+        msgspec.msgpack.decode(digest)
 
 
 @given(st.binary(max_size=80), st.binary(max_size=80))

@@ -239,6 +239,17 @@ def test_the_ladder_continues_up_to_the_last_moment() -> None:
     assert it.look(125.0).backoff == 10.0
 
 
+def test_a_reset_forgets_that_the_circuit_has_just_closed() -> None:
+    it = circuit(failure_threshold=1)
+    fail(it, 0.0)
+    it.settle(probe(it, 5.0), 5.0)
+
+    it.reset()
+    fail(it, 6.0)
+
+    assert refused(it, 6.0) == 5.0
+
+
 def test_a_reset_forgets_the_ladder() -> None:
     it = circuit(failure_threshold=1)
     fail(it, 0.0)
@@ -312,6 +323,18 @@ def test_a_failed_probe_makes_the_answers_of_the_others_void() -> None:
     assert refused(it, 5.0) == 10.0
 
 
+def test_a_circuit_that_opens_again_has_all_its_slots_for_the_next_probes() -> None:
+    it = circuit(half_open_probes=2)
+    fail(it, 0.0, 7)
+    first, _ = probe(it, 5.0), probe(it, 5.0)
+    it.settle(first, 5.0, FAILED)
+
+    probe(it, 15.0)
+    probe(it, 15.0)
+
+    assert it.look(15.0).probes == 2
+
+
 def test_a_grant_of_before_the_outage_answers_no_probe() -> None:
     it = circuit()
     early = admitted(it, 0.0)
@@ -363,6 +386,15 @@ def test_a_failure_older_than_the_window_does_not_count_each_by_itself() -> None
     fail(it, 12.0)
 
     assert it.state is OPEN
+
+
+def test_a_failure_as_old_as_the_window_does_not_count() -> None:
+    it = circuit(failure_threshold=2, window=10.0)
+    fail(it, 0.0)
+
+    fail(it, 10.0)
+
+    assert it.state is CLOSED
 
 
 def test_failures_that_have_grown_old_are_not_shown() -> None:
@@ -605,6 +637,18 @@ def test_outcomes_that_come_while_it_is_held_do_not_change_what_it_was(held: Cir
     assert it.look(0.0) == before
 
 
+@pytest.mark.parametrize("held", [OPEN, CLOSED])
+def test_an_outcome_of_before_it_was_held_is_void(held: CircuitState) -> None:
+    it = circuit(failure_threshold=1)
+    early = admitted(it, 0.0)
+    it.force(held)
+    it.force(None)
+
+    it.settle(early, 0.0, FAILED)
+
+    assert it.state is CLOSED
+
+
 def test_held_closed_an_open_circuit_passes_requests_that_are_no_probes() -> None:
     it = circuit()
     fail(it, 0.0, 7)
@@ -767,6 +811,17 @@ def test_an_evicted_circuit_takes_no_answer_to_what_it_granted() -> None:
     it.settle(grant, 0.0, FAILED)
 
     assert it.state is CLOSED
+
+
+def test_an_evicted_circuit_takes_no_answer_of_a_probe() -> None:
+    it = circuit()
+    fail(it, 0.0, 7)
+    grant = probe(it, 5.0)
+
+    it.evict()
+    it.settle(grant, 5.0)
+
+    assert it.state is HALF_OPEN
 
 
 # --- other settings in mid-life ---

@@ -416,6 +416,17 @@ def test_an_adaptive_limit_gets_used_to_a_server_that_is_slower_in_itself() -> N
     assert slower == pytest.approx(before, rel=0.25)
 
 
+def test_an_adaptive_limit_gets_used_to_a_server_that_is_quicker_in_itself() -> None:
+    server = Server(adaptive(200))
+    before = server.run(60.0)
+
+    server.seconds = 0.06
+    server.run(100.0)
+    quicker = server.run(100.0)
+
+    assert quicker == pytest.approx(before, rel=0.25)
+
+
 def test_an_adaptive_limit_bears_calls_that_differ_much() -> None:
     server = Server(adaptive(200))
     server.uneven = 0.95

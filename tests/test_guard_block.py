@@ -197,9 +197,13 @@ def test_a_block_is_not_answered_from_a_cache(block: Block, hf: Holdfast) -> Non
     assert hf.tracker.stats("web").cached_hits == 0
 
 
-def test_a_block_has_no_fallback(block: Block) -> None:
+def test_a_block_has_no_fallback(block: Block, hf: Holdfast) -> None:
     with pytest.raises(ConnectionError):
         block(raising(ConnectionError), fallback={"value": "instead"})
+
+    hf.breaker.force_open("web")
+    with pytest.raises(CircuitOpen):
+        block(fine, fallback={"value": "instead"})
 
 
 def test_a_bad_setting_of_a_block_is_refused(hf: Holdfast) -> None:

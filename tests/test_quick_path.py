@@ -294,6 +294,24 @@ async def test_a_success_that_began_before_the_outage_does_not_answer_for_the_pr
 
 
 @pytest.mark.usefixtures("path")
+async def test_a_failure_that_began_before_the_outage_does_not_count_after_it(hf: Holdfast, clock: ManualClock) -> None:
+    old_one = Step(lead=8.0, error=ConnectionError)
+    tool = hf.tool(breaker=EASY)(Script(old_one, fail(ConnectionError), ok("well again"), clock=clock).coroutine)
+    old = asyncio.create_task(tool())
+    await settled()
+    with pytest.raises(ConnectionError):
+        await tool()
+    await clock.asleep(5.0)
+    await tool()
+
+    with pytest.raises(ConnectionError):
+        await old
+
+    diagnostics = hf.breaker.diagnostics("script")
+    assert (diagnostics.state, diagnostics.failure_count) == (CircuitState.CLOSED, 0)
+
+
+@pytest.mark.usefixtures("path")
 async def test_a_success_among_failures_that_run_at_once_forgets_them(hf: Holdfast, clock: ManualClock) -> None:
     script = Script(slow(2.0, "fine"), fail(ConnectionError), fail(ConnectionError), clock=clock)
     tool = hf.tool(breaker={"failure_threshold": 3})(script.coroutine)

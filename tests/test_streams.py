@@ -241,6 +241,16 @@ def test_leaving_early_closes_the_tools_stream(stream: Stream, hf: Holdfast) -> 
     assert closed == ["closed"]
 
 
+def test_leaving_early_closes_also_a_stream_that_the_tool_keeps(hf: Holdfast) -> None:
+    kept = Script(ok([1, 2])).generator()
+    items = hf.stream(lambda: kept)
+    next(items)
+
+    items.close()
+
+    assert kept.gi_frame is None
+
+
 def test_the_consumers_own_error_is_no_failure_of_the_tool(stream: Stream, hf: Holdfast) -> None:
     guarded = hf.tool(breaker=EASY, concurrency=1, max_wait=0)(getattr(Script(ok([1, 2])), stream.name))
 

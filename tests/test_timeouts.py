@@ -15,7 +15,7 @@ from tests.shapes import Thread, eventually, settled
 import holdfast
 from holdfast import CircuitState, ConcurrencyFull, Holdfast, ToolTimeout
 from holdfast.clock import SystemClock
-from holdfast.testing import ManualClock, Script, hang, ok
+from holdfast.testing import ManualClock, Recorder, Script, hang, ok
 from holdfast.threads import MOST_ABANDONED
 
 hf = shapes.hf
@@ -240,7 +240,10 @@ async def test_a_limit_does_not_disturb_a_timeout_of_asyncio_around_it(hf: Holdf
     assert hf.tracker.stats("script").cancelled == 1
 
 
-async def test_a_thousand_coroutines_with_limits_share_one_timer(hf: Holdfast, clock: ManualClock) -> None:
+@pytest.mark.parametrize("path", ["quick", "long"])
+async def test_a_thousand_coroutines_with_limits_share_one_timer(hf: Holdfast, clock: ManualClock, path: str) -> None:
+    if path == "long":
+        hf.bus.add(Recorder())
     timers = []
 
     @hf.tool(timeout=10.0, breaker=False)
@@ -377,6 +380,20 @@ def test_no_more_than_64_functions_are_abandoned(hf: Holdfast, stuck: Stuck) -> 
 
     assert MOST_ABANDONED == 64
     assert hf._kit.workers.abandoned == 64
+
+
+async def test_nor_are_more_when_they_are_called_from_a_coroutine(hf: Holdfast, stuck: Stuck) -> None:
+    for _ in range(MOST_ABANDONED):
+        with pytest.raises(ToolTimeout):
+            await hf.acall(stuck.function, policy={"timeout": 1.0, "breaker": False})
+    script = Script(ok(["never"]))
+
+    with pytest.raises(ConcurrencyFull):
+        await hf.acall(script.function)
+    with pytest.raises(ConcurrencyFull):
+        await anext(hf.astream(script.generator))
+
+    assert script.count == 0
 
 
 def test_abandoned_threads_do_not_hinder_what_needs_no_thread(hf: Holdfast, stuck: Stuck) -> None:

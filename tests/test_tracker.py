@@ -6,18 +6,22 @@ import json
 import math
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.category import ErrorCategory
+from holdfast.clock import Clock
 from holdfast.errors import ConfigError
 from holdfast.histogram import LAST_BUCKET, LONGEST, Histogram
 from holdfast.testing import ManualClock
-from holdfast.tracker import DRAIN_AT, ExecutionRecord, ExecutionStats, ExecutionStatus, ExecutionTracker, ToolStats
+from holdfast.tracker import BATCH, ExecutionRecord, ExecutionStats, ExecutionStatus, ExecutionTracker
 
 SUCCESS, FAILED, TIMED_OUT, CANCELLED = ExecutionStatus
 NOTHING = ExecutionStats(0, 0, 0, 0, 0, 0, 0, 0.0, None, None, None, None)
@@ -44,12 +48,18 @@ def tracker(clock: ManualClock) -> ExecutionTracker:
     return ExecutionTracker(clock=clock)
 
 
-def succeed(tracker: ExecutionTracker, stats: ToolStats, duration: float) -> ToolStats:
-    """A clean success as the hot path notes it; returns what to use for the next one."""
-    stats.pending.append(duration)
-    if stats.detached or len(stats.pending) >= DRAIN_AT:
-        stats.drain()
-    return tracker.of(stats.name) if stats.detached else stats
+def note(tracker: ExecutionTracker, tool: str, duration: float = 0.1, *, ended: float = 0.0) -> None:
+    """A clean success as the hot path notes it."""
+    tracker.journal.extend((tool, ended, duration))
+    if len(tracker.journal) >= tracker.journal_is_full:
+        tracker.file()
+
+
+def refuse(tracker: ExecutionTracker, tool: str) -> None:
+    """A refusal as the hot path notes it."""
+    tracker.refusals.append(tool)
+    if len(tracker.refusals) >= BATCH:
+        tracker.file()
 
 
 # --- what counts where ---
@@ -271,11 +281,12 @@ def test_recent_of_none_is_empty(tracker: ExecutionTracker) -> None:
     assert tracker.recent(0) == []
 
 
-def test_a_success_left_by_the_hot_path_reads_like_a_recorded_one(clock: ManualClock) -> None:
-    tracker = ExecutionTracker(clock=clock)
+def test_a_success_left_by_the_hot_path_reads_like_a_recorded_one(
+    tracker: ExecutionTracker, clock: ManualClock
+) -> None:
     clock.advance(7.0)
     tracker.record("search", SUCCESS, 0.5)
-    tracker.history.append(("search", clock.monotonic(), 0.5))
+    note(tracker, "search", 0.5, ended=clock.monotonic())
     clock.advance(60.0)
 
     left, recorded = tracker.recent(2)
@@ -283,147 +294,268 @@ def test_a_success_left_by_the_hot_path_reads_like_a_recorded_one(clock: ManualC
     assert left == recorded
 
 
+@pytest.mark.parametrize("jump", [0.0, -3600.0, 3600.0])
+def test_recent_is_in_order_of_arrival_whatever_the_clock_says(
+    tracker: ExecutionTracker, clock: ManualClock, jump: float
+) -> None:
+    arrivals = ["fetch", "search", "fetch", "write", "search", "write", "fetch"]
+    for n, tool in enumerate(arrivals):
+        if n % 3 == 2:
+            tracker.record(tool, FAILED, 0.1)
+        else:
+            note(tracker, tool, ended=clock.monotonic())
+        clock.shift_time(jump)
+
+    assert [record.tool for record in tracker.recent(10)] == arrivals[::-1]
+
+
+def test_filing_changes_nothing_in_recent(tracker: ExecutionTracker, clock: ManualClock) -> None:
+    for tool in ("fetch", "search", "fetch"):
+        note(tracker, tool)
+        tracker.record(tool, FAILED, 0.2)
+        clock.advance(1.0)
+    before = tracker.recent(10)
+
+    tracker.file()
+    note(tracker, "write", 0.3, ended=clock.monotonic())
+
+    assert tracker.recent(10)[1:] == before
+
+
+@pytest.mark.parametrize("max_history", [0, 1, 3])
+def test_recent_never_gives_more_than_the_history_holds(clock: ManualClock, max_history: int) -> None:
+    tracker = ExecutionTracker(max_history, clock=clock)
+    for n in range(BATCH + 10):
+        note(tracker, f"noted-{n}")
+        assert len(tracker.recent(sys.maxsize)) == min(max_history, 2 * n + 1)
+        tracker.record(f"recorded-{n}", FAILED, 0.1)
+        assert len(tracker.recent(sys.maxsize)) == min(max_history, 2 * n + 2)
+
+
 def test_without_history_there_are_still_statistics(clock: ManualClock) -> None:
     tracker = ExecutionTracker(max_history=0, clock=clock)
-    tracker.history.append(("search", 0.0, 0.1))
+    note(tracker, "search")
 
     tracker.record("search", SUCCESS, 0.1)
 
     assert tracker.recent(10) == []
-    assert tracker.stats("search").total == 1
+    assert tracker.stats("search").total == 2
 
 
 def test_a_history_without_a_bound_worth_the_name_is_allowed() -> None:
     tracker = ExecutionTracker(max_history=sys.maxsize)
+    note(tracker, "search")
 
     tracker.record("search", SUCCESS, 0.1)
 
-    assert len(tracker.recent(10)) == 1
+    assert len(tracker.recent(10)) == 2
+    assert tracker.stats("search").total == 2
 
 
 # --- the hot path ---
 
 
-def test_pending_successes_are_in_whatever_is_read(tracker: ExecutionTracker) -> None:
-    readings: list[Callable[[], object]] = [
-        lambda: tracker.stats("search").total,
-        lambda: tracker.stats().total,
-        lambda: tracker.of("search").calls(),
-        lambda: sum(entry["successful"] for entry in tracker.to_dict()["tools"]),  # type: ignore[attr-defined]
-    ]
-    for n, read in enumerate(readings, start=1):
-        tracker.of("search").pending.append(2.0)
-        assert read() == n
-    tracker.of("search").pending.append(7.0)
-
-    assert tracker.mean_duration("search") == 3.0
+def successes_in(data: dict[str, Any]) -> int:
+    return sum(entry["successful"] for entry in [*data["tools"], data["evicted"]])
 
 
-def test_draining_files_each_pending_success_once(tracker: ExecutionTracker) -> None:
-    stats = tracker.of("search")
-    stats.pending.extend([1.0, 2.0])
+READINGS: dict[str, Callable[[ExecutionTracker], object]] = {
+    "stats of a tool": lambda tracker: tracker.stats("search").total,
+    "stats in all": lambda tracker: tracker.stats().total,
+    "counts": lambda tracker: tracker.counts("search")[0],
+    "plain data": lambda tracker: successes_in(tracker.to_dict()),
+}
+FILINGS = {
+    **READINGS,
+    "mean": lambda tracker: tracker.mean_duration("search"),
+    "tools": lambda tracker: tracker.tools(),
+    "file": lambda tracker: tracker.file(),
+}
 
-    stats.drain()
-    stats.drain()
 
-    assert stats.pending == []
-    assert (stats.successful, stats.total_duration, stats.calls()) == (2, 3.0, 2)
+@pytest.mark.parametrize("read", READINGS.values(), ids=READINGS.keys())
+def test_what_the_hot_path_noted_is_in_whatever_is_read(
+    tracker: ExecutionTracker, read: Callable[[ExecutionTracker], object]
+) -> None:
+    for n in range(1, 4):
+        note(tracker, "search")
+        assert read(tracker) == n
 
 
-def test_calls_counts_every_status_and_what_is_pending(tracker: ExecutionTracker) -> None:
+def test_what_the_hot_path_noted_is_in_the_mean(tracker: ExecutionTracker) -> None:
+    note(tracker, "search", 1.0)
+    note(tracker, "search", 4.0)
+
+    assert tracker.mean_duration("search") == 2.5
+
+
+def test_a_tool_that_was_only_noted_is_among_the_tools(tracker: ExecutionTracker) -> None:
+    note(tracker, "search")
+    tracker.refusals.append("fetch")
+
+    assert tracker.tools() == ["fetch", "search"]
+
+
+@pytest.mark.parametrize("again", FILINGS.values(), ids=FILINGS.keys())
+def test_what_has_been_filed_is_not_filed_again(
+    tracker: ExecutionTracker, again: Callable[[ExecutionTracker], object]
+) -> None:
+    note(tracker, "search", 1.0)
+    note(tracker, "search", 2.0)
+    tracker.refusals.append("search")
+    tracker.file()
+
+    again(tracker)
+    note(tracker, "search", 4.0)
+    again(tracker)
+
+    stats = tracker.stats("search")
+    assert (stats.successful, stats.total_duration, stats.denied) == (3, 7.0, 1)
+
+
+def test_notes_of_several_tools_and_records_mixed_in_one_batch_count_once_each(tracker: ExecutionTracker) -> None:
+    note(tracker, "search", 1.0)
+    tracker.record("search", FAILED, 2.0)
+    note(tracker, "fetch", 4.0)
+    tracker.record("write", SUCCESS, 8.0)
+    note(tracker, "search", 16.0)
+    tracker.record("fetch", CANCELLED, 32.0)
+    note(tracker, "write", 64.0)
+
+    tracker.file()
+
+    seen = {tool: tracker.stats(tool) for tool in tracker.tools()}
+    assert {tool: (stats.total, stats.total_duration) for tool, stats in seen.items()} == {
+        "fetch": (2, 4.0),
+        "search": (3, 19.0),
+        "write": (2, 72.0),
+    }
+    assert (tracker.stats().total, tracker.stats().total_duration) == (7, 95.0)
+
+
+def test_a_batch_that_begins_with_a_record_loses_no_note(tracker: ExecutionTracker) -> None:
+    tracker.record("search", FAILED, 1.0)
+    note(tracker, "search", 2.0)
+
+    assert tracker.stats("search").total_duration == 3.0
+
+
+def test_a_batch_of_records_alone_is_not_counted_again(tracker: ExecutionTracker) -> None:
+    tracker.record("search", SUCCESS, 1.0)
+    tracker.record("search", SUCCESS, 1.0)
+
+    tracker.file()
+
+    assert tracker.stats("search").successful == 2
+
+
+def test_calls_are_counted_whatever_their_end_and_notes_also_apart(tracker: ExecutionTracker) -> None:
     for status in ExecutionStatus:
         tracker.record("search", status, 0.1)
+    tracker.record("search", SUCCESS, 0.1, was_cached=True)
     tracker.denied("search")
-    stats = tracker.of("search")
-    stats.pending.append(0.1)
+    note(tracker, "search")
+    note(tracker, "search")
+    note(tracker, "fetch")
 
-    assert stats.calls() == 5
-
-
-def test_a_success_noted_while_draining_stays_pending(tracker: ExecutionTracker) -> None:
-    stats = tracker.of("search")
-    stats.pending = Watched([1.0], on_read=lambda: stats.pending.append(2.0))
-
-    stats.drain()
-
-    assert stats.pending == [2.0]
-    assert stats.total_duration == 1.0
+    assert tracker.counts("search") == (7, 2)
+    assert tracker.counts("fetch") == (1, 1)
 
 
-def test_what_was_noted_is_known_whoever_took_it(clock: ManualClock) -> None:
-    tracker = ExecutionTracker(max_tools=1, clock=clock)
-    stats = tracker.of("search")
-    takers: list[Callable[[], object]] = [stats.drain, tracker.stats, lambda: tracker.of("other"), stats.drain]
-    for n, take in enumerate(takers, start=1):
-        stats.pending.append(0.1)
-        take()
-        assert stats.noted == n
+def test_the_counts_of_a_tool_never_seen_are_zero_and_it_gets_no_entry(tracker: ExecutionTracker) -> None:
+    assert tracker.counts("search") == (0, 0)
+    assert tracker.tools() == []
 
 
-def test_what_clear_drops_was_noted_all_the_same(tracker: ExecutionTracker) -> None:
-    stats = tracker.of("search")
-    stats.pending.append(0.1)
-
-    tracker.clear()
-
-    assert stats.noted == 1
-
-
-def test_what_is_recorded_was_not_noted_by_the_hot_path(tracker: ExecutionTracker) -> None:
-    tracker.record("search", SUCCESS, 0.1)
-
-    assert tracker.of("search").noted == 0
+@pytest.mark.parametrize("file", FILINGS.values(), ids=FILINGS.keys())
+def test_what_was_noted_is_known_whoever_filed_it(
+    tracker: ExecutionTracker, file: Callable[[ExecutionTracker], object]
+) -> None:
+    for n in range(1, 4):
+        note(tracker, "search")
+        file(tracker)
+        assert tracker.counts("search") == (n, n)
 
 
-READINGS: list[Callable[[ExecutionTracker], object]] = [
-    lambda tracker: tracker.of("search").drain(),
-    lambda tracker: tracker.stats("search"),
-    lambda tracker: tracker.stats(),
-    lambda tracker: tracker.mean_duration("search"),
-    lambda tracker: tracker.to_dict(),
-]
+def test_a_success_noted_while_filing_is_filed_the_next_time(tracker: ExecutionTracker) -> None:
+    late = iter([("search", 0.0, 2.0)])
+    tracker.journal = Watched(["search", 0.0, 1.0], on_read=lambda: tracker.journal.extend(next(late, ())))
+
+    tracker.file()
+
+    assert len(tracker.journal) == 6
+    assert tracker._tools["search"].histogram.total == 1.0
+    assert tracker.stats("search").total_duration == 3.0
 
 
-@pytest.mark.parametrize("read", READINGS)
-def test_what_is_pending_is_taken_by_one_thread_at_a_time(
+def test_a_refusal_noted_while_counting_is_counted_the_next_time(tracker: ExecutionTracker) -> None:
+    late = iter(["search"])
+    tracker.refusals = Watched(["search"], on_read=lambda: tracker.refusals.extend(late))
+
+    tracker.file()
+
+    assert tracker.refusals == ["search"]
+    assert tracker.stats("search").denied == 2
+
+
+def test_a_call_refused_on_the_hot_path_counts_as_denied_and_nowhere_else(tracker: ExecutionTracker) -> None:
+    tracker.refusals.extend(["search", "fetch", "search"])
+
+    assert tracker.stats("search") == msgspec.structs.replace(NOTHING, denied=2)
+    assert tracker.stats() == msgspec.structs.replace(NOTHING, denied=3)
+    assert tracker.counts("search") == (0, 0)
+    assert tracker.recent(10) == []
+
+
+@pytest.mark.parametrize("read", [*FILINGS.values(), ExecutionTracker.clear], ids=[*FILINGS.keys(), "clear"])
+def test_notes_are_filed_or_cleared_by_one_thread_at_a_time(
     tracker: ExecutionTracker, read: Callable[[ExecutionTracker], object]
 ) -> None:
     locked: list[bool] = []
-    tracker.of("search").pending = Watched([1.0], on_read=lambda: locked.append(tracker._lock.locked()))
+    tracker.refusals = Watched(["search"], on_read=lambda: locked.append(tracker._lock.locked()))
+    note(tracker, "search")
 
     read(tracker)
 
     assert locked == [True]
 
 
-class Watched(list[float]):
-    """A list that tells when it was read, and when some of it was taken."""
+class Watched(list[Any]):
+    """A list that tells when it was read or emptied."""
 
-    def __init__(
-        self, items: list[float], *, on_read: Callable[[], object] = int, on_take: Callable[[], object] = int
-    ) -> None:
+    def __init__(self, items: list[Any], *, on_read: Callable[[], object]) -> None:
         super().__init__(items)
         self._on_read = on_read
-        self._on_take = on_take
 
     def __getitem__(self, index: Any) -> Any:
         items = super().__getitem__(index)
         self._on_read()
         return items
 
-    def __delitem__(self, index: Any) -> None:
-        super().__delitem__(index)
-        self._on_take()
+    def clear(self) -> None:
+        super().clear()
+        self._on_read()
 
 
-def test_the_same_tool_has_the_same_statistics(tracker: ExecutionTracker) -> None:
-    assert tracker.of("search") is tracker.of("search")
+def test_nobody_waits_for_the_lock_while_the_clock_is_read(tracker: ExecutionTracker) -> None:
+    locked: list[bool] = []
+
+    def read() -> float:
+        locked.append(tracker._lock.locked())
+        return 0.0
+
+    tracker._clock = cast("Clock", SimpleNamespace(time=read, monotonic=read))
+
+    tracker.record("search", SUCCESS, 0.1)
+    tracker.recent(1)
+
+    assert locked == [False] * 4
 
 
 @pytest.mark.parametrize("nonsense", [math.nan, math.inf, -math.inf, -5.0, 1e30])
 def test_nonsense_from_the_hot_path_does_not_spoil_the_rest(tracker: ExecutionTracker, nonsense: float) -> None:
-    stats = tracker.of("search")
-    stats.pending.extend([1.0] * 3 + [nonsense])
+    for duration in (1.0, 1.0, 1.0, nonsense):
+        note(tracker, "search", duration)
 
     seen = tracker.stats("search")
 
@@ -446,25 +578,35 @@ def test_clear_empties_history_and_statistics(tracker: ExecutionTracker) -> None
     assert tracker.stats() == NOTHING
 
 
-def test_clear_forgets_what_is_pending_and_tells_its_holder(tracker: ExecutionTracker) -> None:
-    held = tracker.of("search")
-    held.pending.append(0.1)
+def test_clear_forgets_what_is_yet_to_be_filed(tracker: ExecutionTracker) -> None:
+    note(tracker, "search")
+    tracker.refusals.append("search")
 
     tracker.clear()
-    held.drain()
 
-    assert held.detached
     assert tracker.stats() == NOTHING
+    assert tracker.counts("search") == (0, 0)
+    assert tracker.recent(10) == []
 
 
-def test_a_success_after_clear_counts_for_its_tool_even_by_an_old_hold(tracker: ExecutionTracker) -> None:
-    held = tracker.of("search")
+@pytest.mark.parametrize("filed", [0, 1, 2, 3])
+def test_what_is_noted_after_clear_counts_even_by_an_old_hold_of_the_journal(
+    tracker: ExecutionTracker, filed: int
+) -> None:
+    hold, hold_refusals = tracker.journal.extend, tracker.refusals.append
+    for _ in range(filed):
+        hold(("search", 0.0, 1.0))
+    tracker.file()
     tracker.clear()
 
-    held = succeed(tracker, held, 0.1)
+    hold(("search", 0.0, 2.0))
+    hold(("search", 0.0, 4.0))
+    hold_refusals("search")
 
-    assert held is tracker.of("search")
-    assert tracker.stats("search").total == tracker.stats().total == 1
+    stats = tracker.stats("search")
+    assert (stats.total, stats.total_duration, stats.denied) == (2, 6.0, 1)
+    assert tracker.counts("search") == (2, 2)
+    assert [record.duration for record in tracker.recent(10)] == [4.0, 2.0]
 
 
 # --- bounds ---
@@ -475,6 +617,52 @@ def filled_beyond_its_bound(tracker: ExecutionTracker) -> ExecutionTracker:
     for n in range(5):
         tracker.record(f"tool-{n}", SUCCESS, 1.0 + n)
     return tracker
+
+
+@pytest.mark.parametrize("max_history", [0, 1, 100])
+@pytest.mark.parametrize("every", [2, 7, 10_000], ids=lambda every: f"read every {every}")
+def test_the_journal_stays_bounded(clock: ManualClock, max_history: int, every: int) -> None:
+    tracker, longest, rounds = ExecutionTracker(max_history, clock=clock), 0, 3 * BATCH
+    for n in range(rounds):
+        note(tracker, f"tool-{n % 3}")
+        longest = max(longest, len(tracker.journal))
+        if n % every == 1:
+            tracker.stats()
+
+    assert longest < tracker.journal_is_full
+    assert tracker.stats().total == rounds
+    assert len(tracker.recent(rounds)) == max_history
+
+
+def test_a_hold_of_the_journal_stays_good_however_much_is_filed(clock: ManualClock) -> None:
+    tracker = ExecutionTracker(1, clock=clock)
+    journal, refusals = tracker.journal, tracker.refusals
+    for _ in range(3 * BATCH):
+        journal.extend(("search", 0.0, 1.0))
+        refusals.append("search")
+        if len(journal) >= tracker.journal_is_full:
+            tracker.file()
+
+    stats = tracker.stats("search")
+    assert (stats.total, stats.denied) == (3 * BATCH, 3 * BATCH)
+
+
+def test_the_journal_stays_bounded_where_nothing_is_a_clean_success(clock: ManualClock) -> None:
+    tracker = ExecutionTracker(1, clock=clock)
+    for _ in range(3 * BATCH):
+        tracker.record("search", FAILED, 0.1)
+        assert len(tracker.journal) < tracker.journal_is_full
+
+    assert tracker.stats().failed == 3 * BATCH
+
+
+def test_the_history_is_not_moved_at_every_reading(clock: ManualClock) -> None:
+    tracker = ExecutionTracker(10, clock=clock)
+    for _ in range(BATCH):
+        note(tracker, "search")
+        tracker.stats()
+
+    assert len(tracker.journal) == 3 * BATCH
 
 
 def test_the_least_recently_used_tool_goes_first(clock: ManualClock) -> None:
@@ -488,77 +676,97 @@ def test_the_least_recently_used_tool_goes_first(clock: ManualClock) -> None:
     assert tracker.tools() == ["first", "third"]
 
 
+def test_of_the_tools_in_one_batch_too_the_least_recently_used_goes_first(clock: ManualClock) -> None:
+    tracker = ExecutionTracker(max_tools=2, clock=clock)
+    for tool in ("first", "second", "first", "third"):
+        note(tracker, tool)
+
+    assert tracker.tools() == ["first", "third"]
+    assert tracker.stats("first").total == 2
+
+
 def test_what_an_evicted_tool_did_stays_in_the_statistics_in_all(clock: ManualClock) -> None:
     tracker = ExecutionTracker(max_tools=1, clock=clock)
-    tracker.record("first", SUCCESS, 1.0)
+    note(tracker, "first", 2.0)
     tracker.record("first", CANCELLED, 1.0)
     tracker.record("first", FAILED, 3.0)
     tracker.denied("first")
     before = tracker.stats()
 
-    tracker.of("second")
+    tracker.denied("second")
 
     assert tracker.tools() == ["second"]
     assert tracker.stats("first") == NOTHING
-    assert tracker.stats() == before
+    assert tracker.stats() == msgspec.structs.replace(before, denied=2)
 
 
-def test_a_tool_in_use_by_the_hot_path_is_not_evicted_by_idle_names(clock: ManualClock) -> None:
+INTRUSIONS: list[Callable[[ExecutionTracker, str], None]] = [
+    lambda tracker, name: tracker.denied(name),
+    lambda tracker, name: tracker.record(name, FAILED, 0.1),
+]
+
+
+@pytest.mark.parametrize("intrude", INTRUSIONS, ids=["denied", "recorded"])
+def test_a_tool_in_use_by_the_hot_path_is_not_evicted_by_idle_names(
+    clock: ManualClock, intrude: Callable[[ExecutionTracker, str], None]
+) -> None:
     tracker = ExecutionTracker(max_tools=3, clock=clock)
-    held = tracker.of("busy")
+    note(tracker, "busy")
+    tracker.file()
     for n in range(100):
-        held.pending.append(0.1)
-        tracker.denied(f"hostile-{n}")
+        note(tracker, "busy")
+        intrude(tracker, f"hostile-{n}")
 
-    assert not held.detached
-    assert tracker.stats("busy").total == 100
+    assert tracker.counts("busy") == (101, 101)
 
 
 def test_where_all_tools_are_in_use_one_goes_all_the_same(clock: ManualClock) -> None:
     tracker = ExecutionTracker(max_tools=200, clock=clock)
     for n in range(200):
-        tracker.of(f"busy-{n}").pending.append(0.1)
+        note(tracker, f"busy-{n}")
 
-    tracker.of("one more")
+    tracker.denied("one more")
 
     assert len(tracker.tools()) == 200
     assert tracker.stats().total == 200
 
 
-def test_a_success_after_eviction_counts_for_its_tool_even_by_an_old_hold(clock: ManualClock) -> None:
+def test_an_evicted_tool_that_is_noted_later_gets_a_new_entry(clock: ManualClock) -> None:
     tracker = ExecutionTracker(max_tools=1, clock=clock)
-    held = succeed(tracker, tracker.of("search"), 0.1)
-    held.drain()
-    tracker.of("other")
-    assert held.detached
+    note(tracker, "search", 1.0)
+    tracker.file()
+    tracker.denied("other")
+    assert tracker.tools() == ["other"]
 
-    held = succeed(tracker, held, 0.1)
+    note(tracker, "search", 2.0)
 
-    assert not held.detached
-    assert tracker.stats("search").total == 1
-    assert tracker.stats().total == 2
+    assert tracker.counts("search") == (1, 1)
+    assert tracker.mean_duration("search") == 2.0
+    assert tracker.stats().total_duration == 3.0
 
 
-def test_who_notes_a_success_after_the_last_look_of_an_eviction_finds_the_flag(clock: ManualClock) -> None:
-    tracker = ExecutionTracker(max_tools=1, clock=clock)
-    stats, flags = tracker.of("search"), []
-    stats.pending = Watched([], on_take=lambda: flags.append(stats.detached))
+def test_more_tools_in_one_batch_than_there_is_room_for_leave_the_totals_exact(clock: ManualClock) -> None:
+    tracker = ExecutionTracker(max_tools=2, clock=clock)
+    for n in range(300):
+        note(tracker, f"tool-{n % 50}", 1.0)
+        tracker.refusals.append(f"tool-{n % 30}")
 
-    tracker.of("other")
+    stats = tracker.stats()
 
-    assert flags[-1] is True
+    assert (stats.total, stats.total_duration, stats.denied) == (300, 300.0, 300)
+    assert len(tracker.tools()) == 2
 
 
 def test_hostile_names_stay_bounded_and_the_totals_exact() -> None:
-    tracker = ExecutionTracker(max_history=10, max_tools=100)
+    tracker, number = ExecutionTracker(max_history=10, max_tools=100), 100_000
 
-    for n in range(100_000):
+    for n in range(number):
         tracker.record(f"hostile-{n}", SUCCESS, 0.5)
 
     assert len(tracker.tools()) == 100
     assert len(tracker.recent(1000)) == 10
-    assert tracker.stats().total == 100_000
-    assert tracker.stats().total_duration == 50_000.0
+    assert tracker.stats().total == number
+    assert tracker.stats().total_duration == number / 2
 
 
 def test_a_long_name_is_kept_short_and_still_tells_tools_apart(tracker: ExecutionTracker) -> None:
@@ -567,6 +775,7 @@ def test_a_long_name_is_kept_short_and_still_tells_tools_apart(tracker: Executio
     tracker.denied(one)
 
     assert tracker.stats(one).total == 1
+    assert tracker.counts(one) == (1, 0)
     assert tracker.mean_duration(one) == 0.1
     assert tracker.stats(other) == NOTHING
     assert all(len(name) <= 200 for name in (*tracker.tools(), tracker.recent(1)[0].tool))
@@ -591,16 +800,17 @@ def test_a_tracker_comes_back_from_plain_data_as_it_was(history: list[Execution]
 
 
 def test_a_success_left_by_the_hot_path_is_in_the_plain_data(tracker: ExecutionTracker, clock: ManualClock) -> None:
-    tracker.history.append(("search", clock.monotonic(), 0.5))
+    note(tracker, "search", 0.5, ended=clock.monotonic())
 
-    again = ExecutionTracker.from_dict(tracker.to_dict())
+    again = ExecutionTracker.from_dict(tracker.to_dict(), clock=clock)
 
     assert again.recent(1) == tracker.recent(1)
+    assert again.stats("search") == tracker.stats("search")
 
 
 def test_nonsense_from_the_hot_path_does_not_make_the_data_unreadable(tracker: ExecutionTracker) -> None:
-    tracker.of("search").pending.extend([-1.0, 2.0, 1e-20, LONGEST + LONGEST / 2, 0.0])
-    tracker.history.append(("search", 0.0, -1.0))
+    for duration in (2.0, 1e-20, LONGEST + LONGEST / 2, 0.0, -1.0):
+        note(tracker, "search", duration)
 
     again = ExecutionTracker.from_dict(tracker.to_dict())
 
@@ -622,12 +832,15 @@ def test_bounds_given_anew_win_over_the_stored_ones(tracker: ExecutionTracker, c
 
 def test_a_tracker_from_plain_data_goes_on_counting(tracker: ExecutionTracker, clock: ManualClock) -> None:
     tracker.record("search", SUCCESS, 1.0)
+    note(tracker, "search", 2.0)
     again = ExecutionTracker.from_dict(tracker.to_dict(), clock=clock)
 
     again.record("search", SUCCESS, 3.0)
+    note(again, "search", 6.0)
 
-    assert again.stats("search").total == 2
-    assert again.mean_duration("search") == 2.0
+    assert again.counts("search") == (4, 1)
+    assert again.mean_duration("search") == 3.0
+    assert [record.duration for record in again.recent(10)] == [6.0, 3.0, 2.0, 1.0]
 
 
 BROKEN: list[tuple[list[str | int], object, str]] = [
@@ -688,6 +901,94 @@ def test_missing_data_is_a_config_error_that_names_it(tracker: ExecutionTracker)
 
     with pytest.raises(ConfigError, match="tools"):
         ExecutionTracker.from_dict(data)
+
+
+# --- against a naive model ---
+
+
+class Naive:
+    """A tracker that remembers everything, counts anew at each question and knows nothing of batches."""
+
+    def __init__(self) -> None:
+        self.executions: list[ExecutionRecord] = []
+        self.refused: list[str] = []
+
+    def check(self, tracker: ExecutionTracker) -> None:
+        """That *tracker* tells the same."""
+        known = {record.tool for record in self.executions} | set(self.refused)
+        assert tracker.recent(10_000) == self.executions[::-1][: tracker.max_history]
+        self.check_stats(tracker, None)
+        if len(known) <= tracker.max_tools:
+            assert tracker.tools() == sorted(known)
+            for tool in known:
+                self.check_stats(tracker, tool)
+
+    def check_stats(self, tracker: ExecutionTracker, tool: str | None) -> None:
+        stats = tracker.stats(tool)
+        of_tool = [record for record in self.executions if tool in (None, record.tool)]
+        ended = sorted(r.duration for r in of_tool if not r.was_cached and r.status is not CANCELLED)
+        by_status = Counter(record.status for record in of_tool)
+        assert stats.total == len(of_tool)
+        assert (stats.successful, stats.failed) == (by_status[SUCCESS], by_status[FAILED])
+        assert (stats.timed_out, stats.cancelled) == (by_status[TIMED_OUT], by_status[CANCELLED])
+        assert stats.cached_hits == sum(record.was_cached for record in of_tool)
+        assert stats.denied == sum(tool in (None, name) for name in self.refused)
+        assert stats.total_duration == pytest.approx(sum(ended))
+        assert stats.mean == (pytest.approx(sum(ended) / len(ended)) if ended else None)
+        for percent, estimate in ((50, stats.p50), (95, stats.p95), (99, stats.p99)):
+            exact = ended[math.ceil(len(ended) * percent / 100) - 1] if ended else None
+            assert estimate == (pytest.approx(exact, rel=0.01) if ended else None)
+
+
+names = st.sampled_from(["fetch", "search", "write"])
+durations = st.just(0.0) | seconds
+steps = st.one_of(
+    st.tuples(st.just("note"), st.lists(names, min_size=1, max_size=3), durations, st.integers(1, 5)),
+    st.tuples(st.just("note"), st.lists(names, min_size=1, max_size=3), durations, st.sampled_from([BATCH, BATCH + 9])),
+    st.tuples(st.just("record"), names, st.sampled_from(ExecutionStatus), durations, st.booleans()),
+    st.tuples(st.just("refuse"), names, st.sampled_from([1, 2, BATCH])),
+    st.tuples(st.just("deny"), names),
+    st.tuples(st.just("advance"), st.sampled_from([0.25, 60.0])),
+    st.tuples(st.just("read"), st.sampled_from(list(FILINGS.values()))),
+    st.tuples(st.just("clear")),
+)
+
+
+@given(st.lists(steps, max_size=20), st.sampled_from([0, 1, 7, 1000]), st.sampled_from([1, 2, 3]))
+@settings(max_examples=300)
+def test_whatever_comes_in_whatever_order_the_tracker_tells_what_happened(
+    story: list[tuple[Any, ...]], max_history: int, max_tools: int
+) -> None:
+    clock, naive = ManualClock(), Naive()
+    tracker = ExecutionTracker(max_history, max_tools=max_tools, clock=clock)
+
+    for step in story:
+        match step:
+            case ("note", tools, duration, times):
+                for n in range(times):
+                    tool = tools[n % len(tools)]
+                    note(tracker, tool, duration, ended=clock.monotonic())
+                    naive.executions.append(ExecutionRecord(tool, SUCCESS, duration, clock.time()))
+            case ("record", tool, status, duration, was_cached):
+                tracker.record(tool, status, duration, was_cached)
+                naive.executions.append(ExecutionRecord(tool, status, duration, clock.time(), was_cached))
+            case ("refuse", tool, times):
+                for _ in range(times):
+                    refuse(tracker, tool)
+                naive.refused.extend([tool] * times)
+            case ("deny", tool):
+                tracker.denied(tool)
+                naive.refused.append(tool)
+            case ("advance", duration):
+                clock.advance(duration)
+            case ("read", read):
+                read(tracker)
+            case _:
+                tracker.clear()
+                naive = Naive()
+
+    naive.check(tracker)
+    naive.check(ExecutionTracker.from_dict(tracker.to_dict(), clock=clock))
 
 
 # --- the histogram ---
@@ -774,14 +1075,12 @@ def _hurried_switches() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_hurried_switches")
 def test_nothing_is_lost_between_threads() -> None:
-    tracker, rounds = ExecutionTracker(max_history=50), 1000
+    tracker, rounds = ExecutionTracker(max_history=50), 3000
 
     def hot(n: int) -> None:
-        stats = tracker.of(f"tool-{n % 2}")
         for _ in range(rounds):
-            stats.pending.append(1.0)
-            tracker.history.append((stats.name, 0.0, 1.0))
-            stats.drain()
+            note(tracker, f"tool-{n % 2}", 1.0)
+            refuse(tracker, f"tool-{n % 2}")
 
     def cold(n: int) -> None:
         for _ in range(rounds):
@@ -799,18 +1098,54 @@ def test_nothing_is_lost_between_threads() -> None:
     at_once(hot, hot, hot, cold, cold, cold, reader, reader)
 
     stats = tracker.stats()
-    assert (stats.successful, stats.failed, stats.denied) == (3 * rounds, 3 * rounds, 3 * rounds)
+    assert (stats.successful, stats.failed, stats.denied) == (3 * rounds, 3 * rounds, 6 * rounds)
     assert stats.total_duration == 6.0 * rounds
+    assert sum(tracker.counts(tool)[1] for tool in tracker.tools()) == 3 * rounds
+
+
+@pytest.mark.usefixtures("_hurried_switches")
+def test_eight_threads_that_note_leave_exact_totals_and_a_bounded_journal() -> None:
+    tracker, rounds = ExecutionTracker(max_history=1), 5000
+    longest = [0] * 8
+
+    def hot(n: int) -> None:
+        for _ in range(rounds):
+            note(tracker, f"tool-{n}", 1.0)
+            longest[n] = max(longest[n], len(tracker.journal))
+
+    at_once(*[hot] * 8)
+
+    assert {tool: tracker.counts(tool) for tool in tracker.tools()} == {f"tool-{n}": (rounds, rounds) for n in range(8)}
+    assert tracker.stats().total_duration == 8.0 * rounds
+    assert max(longest) <= tracker.journal_is_full + 3 * BATCH
+
+
+@pytest.mark.usefixtures("_hurried_switches")
+def test_refusals_are_counted_once_whoever_counts_them() -> None:
+    tracker, rounds = ExecutionTracker(), 10_000
+
+    def hot(n: int) -> None:
+        for _ in range(rounds):
+            refuse(tracker, f"tool-{n % 2}")
+
+    def reader(n: int) -> None:
+        for _ in range(rounds // 10):
+            tracker.file()
+            assert tracker.stats(f"tool-{n % 2}").denied <= 2 * rounds
+
+    at_once(hot, hot, hot, hot, reader, reader, reader, reader)
+
+    assert [tracker.stats(tool).denied for tool in tracker.tools()] == [2 * rounds, 2 * rounds]
+    assert tracker.stats().total == 0
 
 
 @pytest.mark.usefixtures("_hurried_switches")
 def test_nothing_is_lost_while_tools_are_evicted() -> None:
-    tracker, rounds = ExecutionTracker(max_tools=2), 500
+    tracker, rounds = ExecutionTracker(max_tools=2), 2000
 
     def hot(n: int) -> None:
-        stats = tracker.of(f"tool-{n}")
         for _ in range(rounds):
-            stats = succeed(tracker, stats, 1.0)
+            note(tracker, f"tool-{n}", 1.0)
 
     def hostile(n: int) -> None:
         for i in range(rounds):
@@ -824,36 +1159,40 @@ def test_nothing_is_lost_while_tools_are_evicted() -> None:
 
 
 @pytest.mark.usefixtures("_hurried_switches")
-def test_clearing_amid_calls_leaves_only_what_came_after() -> None:
-    tracker, rounds = ExecutionTracker(), 500
+def test_clearing_amid_calls_leaves_all_that_came_after_and_nothing_that_came_before() -> None:
+    tracker, rounds = ExecutionTracker(max_history=10), 10_000
+    begun, done = [0] * 8, [0] * 8
+    first_to_stay, last_to_go = [0] * 8, [0] * 8
 
     def hot(n: int) -> None:
-        stats = tracker.of(f"tool-{n}")
         for _ in range(rounds):
-            stats = succeed(tracker, stats, 1.0)
-
-    def cold(n: int) -> None:
-        for _ in range(rounds):
-            tracker.record(f"tool-{n}", TIMED_OUT, 1.0)
+            begun[n] += 1
+            note(tracker, f"tool-{n}", 1.0)
+            done[n] += 1
 
     def clearer(_: int) -> None:
-        for _ in range(rounds // 10):
+        for _ in range(rounds // 5):
+            last_to_go[:] = done
             tracker.clear()
-            assert tracker.stats().total <= 7 * rounds
+            first_to_stay[:] = begun
 
-    at_once(hot, hot, hot, hot, cold, cold, cold, clearer)
-    tracker.clear()
-    tracker.record("search", SUCCESS, 1.0)
+    def reader(_: int) -> None:
+        for _ in range(rounds):
+            tracker.file()
 
-    assert tracker.stats().total == 1
-    assert tracker.tools() == ["search"]
+    at_once(*[hot] * 8, clearer, reader, reader)
+
+    for n in range(8):
+        calls, noted = tracker.counts(f"tool-{n}")
+        assert rounds - first_to_stay[n] <= calls == noted <= rounds - last_to_go[n]
+    assert tracker.stats().total_duration == tracker.stats().total
 
 
 def test_statistics_read_while_a_tool_is_evicted_count_each_call_once(clock: ManualClock) -> None:
     tracker = ExecutionTracker(max_tools=2, clock=clock)
     tracker.record("first", SUCCESS, 1.0)
     tracker.record("second", SUCCESS, 1.0)
-    tracker._lock = lock = InterruptedLock(lambda: tracker.of("third"))  # type: ignore[assignment]
+    tracker._lock = lock = InterruptedLock(lambda: tracker.denied("third"))  # type: ignore[assignment]
 
     stats = tracker.stats()
 
@@ -879,14 +1218,13 @@ class InterruptedLock:
 
 
 def test_a_lock_held_at_the_fork_does_not_bind_the_child(tracker: ExecutionTracker) -> None:
-    stats = tracker.of("search")
     tracker._lock.acquire()
 
     tracker.after_fork()
 
-    stats.drain()
+    note(tracker, "search")
     tracker.record("search", SUCCESS, 0.1)
-    assert stats.calls() == 1
+    assert tracker.counts("search") == (2, 1)
 
 
 # --- what the tests share ---

@@ -31,6 +31,7 @@ from holdfast.guards.circuit import BreakerConfig, CircuitState
 from holdfast.guards.rate import Priority
 from holdfast.limiters import AdaptiveRateLimiter, RateLimiter
 from holdfast.permit import Permit
+from holdfast.protecting import protecting
 from holdfast.resilience import CallOutcome, ToolResilience, default_resilience
 from holdfast.retrying import retrying
 from holdfast.runs import Run
@@ -73,6 +74,7 @@ __all__ = [
     "classify",
     "default_resilience",
     "open",
+    "protecting",
     "retry_after",
     "retrying",
 ]

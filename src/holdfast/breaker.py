@@ -73,8 +73,8 @@ class CircuitBreaker:
     ) -> None:
         checks.whole("max_tools", max_tools)
         self._config = config if config is not None else BreakerConfig()
-        self._clock = clock if clock is not None else SystemClock()
-        self._monotonic = self._clock.monotonic
+        self.clock = clock if clock is not None else SystemClock()
+        self._monotonic = self.clock.monotonic
         self._max_tools = max_tools
         self._on_transition = on_transition
         self._circuits: dict[str, Circuit] = {}
@@ -296,7 +296,7 @@ class CircuitBreaker:
             return list(self._circuits.items())
 
     def _now(self) -> tuple[float, float]:
-        return self._monotonic(), self._clock.time()
+        return self._monotonic(), self.clock.time()
 
     def _diagnose(self, tool: str, circuit: Circuit, now: float, wall: float) -> CircuitDiagnostics:
         look = circuit.look(now)

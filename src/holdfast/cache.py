@@ -84,7 +84,6 @@ class Cache:
         """The leader has an answer, good until *expires*."""
         with self._lock:
             self._answers[key] = (expires, value)
-            self._answers.move_to_end(key)
             while len(self._answers) > self.max_entries:
                 self._answers.popitem(last=False)
             self._flights.pop(key, None)

@@ -313,13 +313,12 @@ def _fallback_items(value: object) -> list[Any]:
 
 def _guard_function(bound: Bound) -> Callable[..., Any]:
     kit, fn, tool = bound.kit, bound.fn, bound.tool
-    name, monotonic, tracker = tool.name, kit.clock.monotonic, kit.tracker
-    journal, note, full, file = tracker.journal, tracker.journal.extend, tracker.journal_is_full, tracker.file
-    runs, running = kit.runs, current_run.get
+    name, monotonic, journal, runs = tool.name, kit.clock.monotonic, kit.tracker.journal, kit.runs
+    full = kit.tracker.journal_is_full
 
     def guarded(*args: Any, **kwargs: Any) -> Any:
         plan = tool.plan_untimed
-        if plan is not None and (not runs or running() is None):
+        if plan is not None and (not runs or current_run.get() is None):
             generation, gate, _, slow, due = plan
             begun = monotonic()
             if begun < due and (gate is None or (slots := gate(begun))):
@@ -333,9 +332,9 @@ def _guard_function(bound: Bound) -> Callable[..., Any]:
                     if gate is not None:
                         tool.leave(now, duration, slots)
                     if duration < slow and plan is tool.plan_untimed:
-                        note((name, now, duration))
+                        journal.extend((name, now, duration))
                         if len(journal) >= full:
-                            file()
+                            kit.tracker.file()
                     else:
                         tool.succeeded(now, duration, generation)
                     return result
@@ -349,13 +348,12 @@ def _guard_function(bound: Bound) -> Callable[..., Any]:
 
 def _guard_coroutine(bound: Bound) -> Callable[..., Any]:
     kit, fn, tool = bound.kit, bound.fn, bound.tool
-    name, monotonic, tracker = tool.name, kit.clock.monotonic, kit.tracker
-    journal, note, full, file = tracker.journal, tracker.journal.extend, tracker.journal_is_full, tracker.file
-    runs, running, within = kit.runs, current_run.get, tool.deadlines.within
+    name, monotonic, journal, runs = tool.name, kit.clock.monotonic, kit.tracker.journal, kit.runs
+    full = kit.tracker.journal_is_full
 
     async def guarded(*args: Any, **kwargs: Any) -> Any:
         plan = tool.plan
-        if plan is not None and (not runs or running() is None):
+        if plan is not None and (not runs or current_run.get() is None):
             generation, gate, limit, slow, due = plan
             begun = monotonic()
             if begun < due and (gate is None or (slots := gate(begun))):
@@ -363,7 +361,7 @@ def _guard_coroutine(bound: Bound) -> Callable[..., Any]:
                     if limit is None:
                         result = await (fn(*args, **kwargs) if kwargs else fn(*args))
                     else:
-                        with within(limit, begun):
+                        with tool.deadlines.within(limit, begun):
                             result = await fn(*args, **kwargs)
                 except BaseException as error:
                     execution = bound.failed(args, kwargs, error, plan, begun, None if gate is None else slots)
@@ -373,9 +371,9 @@ def _guard_coroutine(bound: Bound) -> Callable[..., Any]:
                     if gate is not None:
                         tool.leave(now, duration, slots)
                     if duration < slow and plan is tool.plan:
-                        note((name, now, duration))
+                        journal.extend((name, now, duration))
                         if len(journal) >= full:
-                            file()
+                            kit.tracker.file()
                     else:
                         tool.succeeded(now, duration, generation)
                     return result

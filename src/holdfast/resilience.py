@@ -96,7 +96,8 @@ class ToolResilience:
 
     def _try(self, tool: str, priority: Priority, waited: float) -> Permit | float:
         """A permit, or how long to wait for the limiter; the circuit is asked anew each time."""
-        priority = priority_of(priority)
+        if type(priority) is not Priority:
+            priority = priority_of(priority)
         granted = self._breaker.admit(tool)
         try:
             wait = self._limiter.try_acquire(tool, priority)

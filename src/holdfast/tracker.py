@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal, TypeVar
@@ -116,18 +116,18 @@ class ExecutionTracker:
         checks.number("duration", duration, least=0)
         checks.flag("was_cached", was_cached)
         checks.whole("attempts", attempts)
-        name, duration, at = short_key(tool), float(duration), self._clock.time()
+        name, duration = short_key(tool), float(duration)
+        at, ended = self._clock.time(), self._clock.monotonic()
         with self._lock:
-            stats = self._of(name)
+            stats = self._use(name)
             stats.file(status, duration, was_cached)
-            record = ExecutionRecord(stats.name, status, duration, at, was_cached, attempts, category)
-            self._write(record, self._clock.monotonic())
+            self._write(ExecutionRecord(stats.name, status, duration, at, was_cached, attempts, category), ended)
 
     def denied(self, tool: str) -> None:
         """Note a call that was refused: it counts in `denied` and nowhere else."""
         name = short_key(tool)
         with self._lock:
-            self._of(name).denied += 1
+            self._use(name).denied += 1
 
     def recent(self, n: int) -> list[ExecutionRecord]:
         """The last *n* executions, newest first."""
@@ -235,15 +235,17 @@ class ExecutionTracker:
             if isinstance(tools[0], str) and tools.count(tools[0]) == len(tools):
                 self._of(tools[0]).succeed(durations)
             else:
-                notes: dict[str, list[float]] = {}
-                for tool, duration in zip(tools, durations, strict=True):
+                notes: defaultdict[str, list[float]] = defaultdict(list)  # the most recently used first
+                for tool, duration in zip(reversed(tools), reversed(durations), strict=True):
                     if isinstance(tool, str):
-                        notes.setdefault(tool, []).append(duration)
-                for tool, durations in notes.items():
-                    self._of(tool).succeed(durations)
-        old = max(0, end - _NOTE * self.max_history)
-        del journal[:old]
-        self._filed = end - old
+                        notes[tool].append(duration)
+                for tool in reversed(notes):
+                    self._of(tool).succeed(notes[tool])
+        if end >= self.journal_is_full:  # not before, since all that stays has to be moved
+            old = end - _NOTE * self.max_history
+            del journal[:old]
+            end -= old
+        self._filed = end
         if self.refusals:
             number = len(self.refusals)
             for tool, times in Counter(self.refusals[:number]).items():
@@ -255,6 +257,12 @@ class ExecutionTracker:
         self.journal.extend((record, ended, 0.0))
         if len(self.journal) >= self.journal_is_full:
             self._file()
+
+    def _use(self, name: str) -> ToolStats:
+        """As `_of`; before a tool has to go, the journal says which are in use."""
+        if len(self._tools) >= self.max_tools and name not in self._tools:
+            self._file()
+        return self._of(name)
 
     def _of(self, name: str) -> ToolStats:
         """That of *name*, now the most recently used; the lock is held."""

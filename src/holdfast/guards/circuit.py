@@ -191,7 +191,7 @@ class Circuit:
             if self.forced is not None:
                 return
             if self.state is CircuitState.CLOSED:
-                if grant is None or (grant.generation == self.generation and grant.probe is None):
+                if grant is None or grant.generation == self.generation:
                     self._settle_closed(now, category, duration, sign)
             elif self.state is CircuitState.HALF_OPEN and self._answers_probe(grant, now):
                 self._settle_probe(now, category)
