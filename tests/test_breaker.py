@@ -1165,6 +1165,7 @@ class Record:
     wait: float = 0.0
     times_opened: int = 0
     denied: int = 0
+    last_denied: float | None = None
 
     @property
     def shown(self) -> CircuitState:
@@ -1193,6 +1194,7 @@ class Model:
         wait = self.refuses_for(record)
         if wait:
             record.denied += 1
+            record.last_denied = self.now
             self.refused += 1
             return wait
         if record.shown is CLOSED:
@@ -1263,7 +1265,8 @@ class Model:
     def reset(self, tool: str) -> None:
         if record := self.records.get(tool):
             before = record.shown
-            fresh = Record(object(), times_opened=record.times_opened, denied=record.denied)
+            fresh = Record(object())
+            fresh.times_opened, fresh.denied, fresh.last_denied = record.times_opened, record.denied, record.last_denied
             self.records[tool] = fresh
             self.note(tool, before, fresh.shown)
 
@@ -1342,6 +1345,11 @@ class BreakerMachine(RuleBasedStateMachine):
         for _ in range(self.model.config.failure_threshold):
             self.tell_without_a_permit(tool, FAILED)
         self.pass_time(self.breaker.remaining_backoff(tool) or 0.0)
+
+    @rule()
+    def let_other_tools_fail(self) -> None:
+        for tool in ("x", "y", "z"):
+            self.tell_without_a_permit(tool, FAILED)
 
     @rule(target=permits, tool=TOOLS)
     def ask(self, tool: str) -> Any:
@@ -1448,6 +1456,9 @@ class BreakerMachine(RuleBasedStateMachine):
         assert shown.probes_in_flight == len(self.model.live(record)) <= config.half_open_probes
         assert shown.times_opened == record.times_opened
         assert shown.denied_requests == record.denied
+        assert shown.last_denied_at == (
+            None if record.last_denied is None else self.clock.time() - (now - record.last_denied)
+        )
         assert shown.current_backoff == (0.0 if record.state is CLOSED else record.wait)
         if record.forced is None and record.state is OPEN:
             assert shown.remaining_backoff == max(0.0, record.opened_at + record.wait - now)

@@ -18,7 +18,7 @@ from tests import shapes
 from tests.shapes import Call, Shape, Thread, settled
 
 import holdfast
-from holdfast import CircuitState, ExecutionStats, Holdfast
+from holdfast import CircuitState, ConcurrencyFull, ExecutionStats, Holdfast
 from holdfast.breaker import CircuitDiagnostics
 from holdfast.testing import ManualClock, Recorder, Script, Step, fail, hang, ok, rate_limit, slow
 from holdfast.tracker import BATCH
@@ -26,6 +26,7 @@ from holdfast.tracker import BATCH
 shape, hf = shapes.shape, shapes.hf
 
 EASY = {"failure_threshold": 1, "min_backoff": 5.0, "jitter": 0.0}
+SLOW = {"failure_threshold": 99, "failure_rate": 0.4, "slow_call": 1.0, "slow_call_rate": 0.3, "minimum_calls": 4}
 
 STEPS = st.one_of(
     st.integers(0, 5).map(ok),
@@ -41,13 +42,7 @@ POLICIES = st.fixed_dictionaries(
             [
                 {"failure_threshold": 2, "min_backoff": 3.0},
                 {"failure_threshold": 1, "min_backoff": 0.5, "half_open_probes": 2, "successes_to_close": 2},
-                {
-                    "failure_threshold": 99,
-                    "failure_rate": 0.4,
-                    "slow_call": 1.0,
-                    "slow_call_rate": 0.3,
-                    "minimum_calls": 4,
-                },
+                SLOW,
                 {"failure_threshold": 3, "distinct_arguments": True, "trips": ["rate_limit", "network"]},
                 False,
             ]
@@ -111,6 +106,7 @@ def play(moves: list[tuple[Step, float]], policy: dict[str, Any], name: str, *, 
 @settings(max_examples=120)
 @given(moves=MOVES, policy=POLICIES)
 @example(moves=[(ok(1), 0.0)] * 5 + [(fail(ConnectionError), 0.0)] * 4, policy={"breaker": {"failure_threshold": 2}})
+@example(moves=[(ok(1), 0.0)] + [(slow(2.0), 0.0)] * 9, policy={"breaker": SLOW})
 def test_the_quick_path_leads_where_the_long_one_leads(
     name: str, moves: list[tuple[Step, float]], policy: dict[str, Any]
 ) -> None:
@@ -240,13 +236,20 @@ def path(request: pytest.FixtureRequest, hf: Holdfast) -> str:
     return str(request.param)
 
 
-@pytest.mark.usefixtures("path")
-async def test_a_success_that_began_before_the_outage_does_not_close_the_circuit(
-    hf: Holdfast, clock: ManualClock
-) -> None:
-    tool = hf.tool(breaker=EASY)(Script(slow(2.0, "old"), fail(ConnectionError), clock=clock).coroutine)
-    old = asyncio.create_task(tool())
+async def begun(hf: Holdfast, path: str, tool: Call) -> asyncio.Task[Any]:
+    """A call of *tool* in flight on that path; the first call of a tool always goes the long way."""
+    await tool()
+    assert (hf._box.tool("script").plan is not None) is (path == "quick")
+    task = asyncio.create_task(tool())
     await settled()
+    return task
+
+
+async def test_a_success_that_began_before_the_outage_does_not_close_the_circuit(
+    hf: Holdfast, clock: ManualClock, path: str
+) -> None:
+    tool = hf.tool(breaker=EASY)(Script(ok(), slow(2.0, "old"), fail(ConnectionError), clock=clock).coroutine)
+    old = await begun(hf, path, tool)
     with pytest.raises(ConnectionError):
         await tool()
 
@@ -256,12 +259,12 @@ async def test_a_success_that_began_before_the_outage_does_not_close_the_circuit
     assert hf.breaker.remaining_backoff("script") == 3.0
 
 
-@pytest.mark.usefixtures("path")
-async def test_a_failure_that_began_before_the_outage_does_not_move_its_end(hf: Holdfast, clock: ManualClock) -> None:
+async def test_a_failure_that_began_before_the_outage_does_not_move_its_end(
+    hf: Holdfast, clock: ManualClock, path: str
+) -> None:
     late = Step(lead=2.0, error=ConnectionError)
-    tool = hf.tool(breaker=EASY)(Script(late, fail(ConnectionError), clock=clock).coroutine)
-    old = asyncio.create_task(tool())
-    await settled()
+    tool = hf.tool(breaker=EASY)(Script(ok(), late, fail(ConnectionError), clock=clock).coroutine)
+    old = await begun(hf, path, tool)
     with pytest.raises(ConnectionError):
         await tool()
 
@@ -273,14 +276,12 @@ async def test_a_failure_that_began_before_the_outage_does_not_move_its_end(hf: 
     assert hf.tracker.stats("script").failed == 2
 
 
-@pytest.mark.usefixtures("path")
 async def test_a_success_that_began_before_the_outage_does_not_answer_for_the_probe(
-    hf: Holdfast, clock: ManualClock
+    hf: Holdfast, clock: ManualClock, path: str
 ) -> None:
-    script = Script(slow(6.0, "old"), fail(ConnectionError), slow(10.0, "probe"), clock=clock)
+    script = Script(ok(), slow(6.0, "old"), fail(ConnectionError), slow(10.0, "probe"), clock=clock)
     tool = hf.tool(breaker=EASY)(script.coroutine)
-    old = asyncio.create_task(tool())
-    await settled()
+    old = await begun(hf, path, tool)
     with pytest.raises(ConnectionError):
         await tool()
     await clock.asleep(5.0)
@@ -293,12 +294,12 @@ async def test_a_success_that_began_before_the_outage_does_not_answer_for_the_pr
     assert hf.breaker.state("script") is CircuitState.CLOSED
 
 
-@pytest.mark.usefixtures("path")
-async def test_a_failure_that_began_before_the_outage_does_not_count_after_it(hf: Holdfast, clock: ManualClock) -> None:
+async def test_a_failure_that_began_before_the_outage_does_not_count_after_it(
+    hf: Holdfast, clock: ManualClock, path: str
+) -> None:
     old_one = Step(lead=8.0, error=ConnectionError)
-    tool = hf.tool(breaker=EASY)(Script(old_one, fail(ConnectionError), ok("well again"), clock=clock).coroutine)
-    old = asyncio.create_task(tool())
-    await settled()
+    tool = hf.tool(breaker=EASY)(Script(ok(), old_one, fail(ConnectionError), ok("well again"), clock=clock).coroutine)
+    old = await begun(hf, path, tool)
     with pytest.raises(ConnectionError):
         await tool()
     await clock.asleep(5.0)
@@ -311,12 +312,44 @@ async def test_a_failure_that_began_before_the_outage_does_not_count_after_it(hf
     assert (diagnostics.state, diagnostics.failure_count) == (CircuitState.CLOSED, 0)
 
 
-@pytest.mark.usefixtures("path")
-async def test_a_success_among_failures_that_run_at_once_forgets_them(hf: Holdfast, clock: ManualClock) -> None:
-    script = Script(slow(2.0, "fine"), fail(ConnectionError), fail(ConnectionError), clock=clock)
+async def test_a_success_that_began_before_the_outage_does_not_forget_failures_after_it(
+    hf: Holdfast, clock: ManualClock, path: str
+) -> None:
+    down = fail(ConnectionError)
+    script = Script(ok(), slow(8.0), down, ok(), down, clock=clock)
+    tool = hf.tool(breaker={"failure_threshold": 1, "min_backoff": 5.0, "jitter": 0.0})(script.coroutine)
+    old = await begun(hf, path, tool)
+    with pytest.raises(ConnectionError):
+        await tool()
+    await clock.asleep(5.0)
+    await tool()
+    hf.tool("script", breaker={"failure_threshold": 2})(script.coroutine)
+    with pytest.raises(ConnectionError):
+        await tool()
+
+    await old
+
+    assert hf.breaker.diagnostics("script").failure_count == 1
+
+
+async def test_after_a_call_with_settings_of_its_own_the_tools_own_hold_again(
+    hf: Holdfast, clock: ManualClock, path: str
+) -> None:
+    tool = hf.tool(concurrency=2, max_wait=0)(Script(ok(), slow(1.0), clock=clock).coroutine)
+    await (await begun(hf, path, tool))
+
+    await hf.acall(tool, policy={"concurrency": 5})
+    answers = await asyncio.gather(*(tool() for _ in range(3)), return_exceptions=True)
+
+    assert [type(answer) for answer in answers] == [type(None), type(None), ConcurrencyFull]
+
+
+async def test_a_success_among_failures_that_run_at_once_forgets_them(
+    hf: Holdfast, clock: ManualClock, path: str
+) -> None:
+    script = Script(ok(), slow(2.0, "fine"), fail(ConnectionError), fail(ConnectionError), clock=clock)
     tool = hf.tool(breaker={"failure_threshold": 3})(script.coroutine)
-    fine = asyncio.create_task(tool())
-    await settled()
+    fine = await begun(hf, path, tool)
     for _ in range(2):
         with pytest.raises(ConnectionError):
             await tool()
@@ -326,14 +359,12 @@ async def test_a_success_among_failures_that_run_at_once_forgets_them(hf: Holdfa
     assert hf.breaker.diagnostics("script").failure_count == 0
 
 
-@pytest.mark.usefixtures("path")
 async def test_a_call_that_runs_while_its_tool_gets_other_slots_gives_its_own_back(
-    hf: Holdfast, clock: ManualClock
+    hf: Holdfast, clock: ManualClock, path: str
 ) -> None:
-    script = Script(slow(2.0, "first"), ok("second"), clock=clock)
+    script = Script(ok(), slow(2.0, "first"), ok("second"), clock=clock)
     tool = hf.tool(concurrency=1)(script.coroutine)
-    first = asyncio.create_task(tool())
-    await settled()
+    first = await begun(hf, path, tool)
 
     hf.tool("script", concurrency=2, max_wait=0)(script.coroutine)
     assert await tool() == "second"

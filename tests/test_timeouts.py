@@ -309,6 +309,12 @@ async def test_the_limit_of_one_call_is_over_the_tools_own(hf: Holdfast, clock: 
     assert clock.monotonic() == 0.25
 
 
+async def test_the_limit_of_one_call_leaves_no_timer_behind(hf: Holdfast, clock: ManualClock) -> None:
+    await hf.acall(Script(ok()).coroutine, policy={"timeout": 0.25})
+
+    assert clock.pending == 0
+
+
 # --- plain functions ---
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
 import sys
 import threading
 from collections import Counter
@@ -520,6 +521,15 @@ def test_notes_are_filed_or_cleared_by_one_thread_at_a_time(
     assert locked == [True]
 
 
+def test_nobody_shortens_the_journal_while_it_is_copied(tracker: ExecutionTracker) -> None:
+    locked: list[bool] = []
+    tracker.journal = Watched(["search", 0.0, 0.1], on_read=lambda: locked.append(tracker._lock.locked()))
+
+    tracker.recent(1)
+
+    assert locked == [True]
+
+
 class Watched(list[Any]):
     """A list that tells when it was read or emptied."""
 
@@ -841,6 +851,23 @@ def test_a_tracker_from_plain_data_goes_on_counting(tracker: ExecutionTracker, c
     assert again.counts("search") == (4, 1)
     assert again.mean_duration("search") == 3.0
     assert [record.duration for record in again.recent(10)] == [6.0, 3.0, 2.0, 1.0]
+
+
+COLD_READING = """
+import sys
+from holdfast.tracker import ExecutionTracker
+
+data, calls = ExecutionTracker().to_dict(), []
+sys.setprofile(lambda frame, event, _: calls.append(frame.f_globals.get("__name__")))
+ExecutionTracker.from_dict(data)
+sys.setprofile(None)
+assert "holdfast.tracker" in calls
+sys.exit(any(str(name).startswith("msgspec") for name in calls))
+"""
+
+
+def test_threads_that_read_plain_data_for_the_first_time_find_the_types_made_ready() -> None:
+    assert subprocess.run([sys.executable, "-c", COLD_READING], check=False).returncode == 0
 
 
 BROKEN: list[tuple[list[str | int], object, str]] = [

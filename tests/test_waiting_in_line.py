@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import shapes
-from tests.shapes import Gate, Shape, Thread, eventually, settled
+from tests.shapes import Call, Gate, Shape, Thread, eventually, settled
 
 import holdfast
 from holdfast import CircuitOpen, CircuitState, ConcurrencyFull, Holdfast, Priority, RateLimited, ToolTimeout
-from holdfast.testing import ManualClock, Script, fail, ok, slow
+from holdfast.testing import ManualClock, Recorder, Script, fail, ok, slow
 
 shape, hf = shapes.shape, shapes.hf
 
@@ -43,14 +43,24 @@ def gate() -> Iterator[Gate]:
     made.let_out(1000)
 
 
+def opened(shape: Shape, hf: Holdfast, gate: Gate, **policy: object) -> Call:
+    """The tool behind *gate*, called once before: the first call of a tool never takes the quick path."""
+
+    def tool(who: object) -> list[object]:
+        return gate(who)
+
+    call = shape(hf, tool, **policy)
+    gate.let_out()
+    call("the first")
+    gate.entered.clear()
+    return call
+
+
 # --- slots, in every shape, each call in a thread of its own ---
 
 
 def test_no_more_calls_run_at_once_than_allowed(shape: Shape, hf: Holdfast, clock: ManualClock, gate: Gate) -> None:
-    def tool(who: int) -> list[int]:
-        return gate(who)
-
-    call = shape(hf, tool, concurrency=2)
+    call = opened(shape, hf, gate, concurrency=2)
 
     with clock.busy():
         threads = [Thread(call, who) for who in range(4)]
@@ -65,10 +75,7 @@ def test_no_more_calls_run_at_once_than_allowed(shape: Shape, hf: Holdfast, cloc
 def test_those_who_wait_for_a_slot_get_it_in_the_order_they_came(
     shape: Shape, hf: Holdfast, clock: ManualClock, gate: Gate
 ) -> None:
-    def tool(who: int) -> list[int]:
-        return gate(who)
-
-    call = shape(hf, tool, concurrency=1)
+    call = opened(shape, hf, gate, concurrency=1)
     threads = []
 
     with clock.busy():
@@ -85,10 +92,7 @@ def test_those_who_wait_for_a_slot_get_it_in_the_order_they_came(
 def test_a_wait_for_a_slot_longer_than_allowed_is_refused(
     shape: Shape, hf: Holdfast, clock: ManualClock, gate: Gate
 ) -> None:
-    def tool(who: int) -> list[int]:
-        return gate(who)
-
-    call = shape(hf, tool, concurrency=1, max_wait=2.0)
+    call = opened(shape, hf, gate, concurrency=1, max_wait=2.0)
 
     with clock.busy():
         first = Thread(call, 1)
@@ -109,10 +113,7 @@ def test_a_wait_for_a_slot_longer_than_allowed_is_refused(
 
 
 def test_without_patience_a_full_tool_refuses_at_once(shape: Shape, hf: Holdfast, gate: Gate) -> None:
-    def tool(who: int) -> list[int]:
-        return gate(who)
-
-    call = shape(hf, tool, concurrency=1, max_wait=0)
+    call = opened(shape, hf, gate, concurrency=1, max_wait=0)
     first = Thread(call, 1)
     eventually(lambda: gate.entered == [1])
 
@@ -155,10 +156,7 @@ def test_a_circuit_that_opens_meanwhile_refuses_those_who_wait(
 
 
 def test_the_deadline_ends_the_wait_for_a_slot(shape: Shape, hf: Holdfast, clock: ManualClock, gate: Gate) -> None:
-    def tool(who: int) -> list[int]:
-        return gate(who)
-
-    call = shape(hf, tool, concurrency=1)
+    call = opened(shape, hf, gate, concurrency=1)
     hasty = shape.run(
         lambda who: getattr(
             hf, {"function": "call", "coroutine": "acall", "generator": "stream"}.get(shape.name, "astream")
@@ -178,6 +176,25 @@ def test_the_deadline_ends_the_wait_for_a_slot(shape: Shape, hf: Holdfast, clock
     assert isinstance(error, ToolTimeout)
     assert gate.entered == [1]
     assert hf.tracker.stats("tool").timed_out == 1
+
+
+@pytest.mark.parametrize("path", ["quick", "long"])
+async def test_two_slots_that_come_back_together_serve_two_who_wait(
+    hf: Holdfast, clock: ManualClock, path: str
+) -> None:
+    begun: list[float] = []
+
+    @hf.tool(concurrency=2)
+    async def tool() -> None:
+        begun.append(clock.monotonic())
+        await clock.asleep(1.0)
+
+    if path == "long":
+        hf.bus.add(Recorder())
+    await tool()
+    await asyncio.gather(*(tool() for _ in range(6)))
+
+    assert begun == [0.0, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0]
 
 
 # --- many threads ---

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
+from holdfast import checks
 from holdfast.breaker import CircuitBreaker
 from holdfast.errors import ConfigError
 from holdfast.guards.circuit import Circuit, Grant
@@ -22,12 +23,18 @@ from holdfast.shape import Shape, name_of, shape_of
 P = ParamSpec("P")
 R = TypeVar("R")
 
+# Valid while the circuit has this very grant: when to ask it in full again, because its window moves on, and how brief
+# a success must be for a tick. A bare tuple, because it is unpacked at each call.
+Plan = tuple[Circuit, Grant, float, float]
+
 
 def protecting(breaker: CircuitBreaker, tool: str | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Have *breaker* refuse calls of a function or coroutine function while its circuit is open.
 
     *tool* names the circuit; it is the function's name by default.
     """
+    if not isinstance(breaker, CircuitBreaker):
+        raise ConfigError(f"breaker = {checks.shown(breaker)}: must be a CircuitBreaker, as in @protecting(breaker)")
 
     def decorate(fn: Callable[P, R]) -> Callable[P, R]:
         shape = shape_of(fn)
@@ -43,22 +50,21 @@ def _function(fn: Callable[..., Any], watch: _Watch) -> Callable[..., Any]:
     monotonic, tick = watch.monotonic, watch.tick
 
     def protected(*args: Any, **kwargs: Any) -> Any:
-        circuit = watch.circuit
-        grant = circuit.grant
-        if circuit.calm:
+        circuit, grant, turn, brief = watch.plan
+        if grant is circuit.grant:
             begun = monotonic()
-            if begun < watch.turn:
+            if begun < turn:
                 try:
                     result = fn(*args, **kwargs) if kwargs else fn(*args)
                 except BaseException as error:
                     watch.ended(circuit, grant, begun, error)
                     raise
-                if monotonic() - begun < watch.slow and circuit.calm and grant is circuit.grant:
+                if monotonic() - begun < brief and circuit.calm and grant is circuit.grant:
                     tick()
                 else:
                     watch.ended(circuit, grant, begun)
                 return result
-        with watch.admit():
+        with watch.admit(), watch:
             return fn(*args, **kwargs)
 
     return protected
@@ -68,63 +74,74 @@ def _coroutine(fn: Callable[..., Any], watch: _Watch) -> Callable[..., Any]:
     monotonic, tick = watch.monotonic, watch.tick
 
     async def protected(*args: Any, **kwargs: Any) -> Any:
-        circuit = watch.circuit
-        grant = circuit.grant
-        if circuit.calm:
+        circuit, grant, turn, brief = watch.plan
+        if grant is circuit.grant:
             begun = monotonic()
-            if begun < watch.turn:
+            if begun < turn:
                 try:
                     result = await (fn(*args, **kwargs) if kwargs else fn(*args))
                 except BaseException as error:
                     watch.ended(circuit, grant, begun, error)
                     raise
-                if monotonic() - begun < watch.slow and circuit.calm and grant is circuit.grant:
+                if monotonic() - begun < brief and circuit.calm and grant is circuit.grant:
                     tick()
                 else:
                     watch.ended(circuit, grant, begun)
                 return result
-        with watch.admit():
+        with watch.admit(), watch:
             return await fn(*args, **kwargs)
 
     return protected
 
 
 class _Watch:
-    """The circuit of one function, how long a call may take not to be slow, and when to look after the two again."""
+    """The circuit of one function, and the successes that it is yet to be told of.
 
-    __slots__ = ("circuit", "monotonic", "slow", "tick", "turn", "_breaker", "_lock", "_ticked", "_tool")
+    A context manager: leaving it tells of them, which comes before the outcome of the permit around it.
+    """
+
+    __slots__ = ("monotonic", "plan", "tick", "_breaker", "_lock", "_ticked", "_tool")
 
     def __init__(self, breaker: CircuitBreaker, tool: str) -> None:
-        self.circuit = breaker.circuit(tool)
+        circuit = breaker.circuit(tool)
         self.monotonic = breaker.clock.monotonic
-        self.slow = math.inf
+        self.plan: Plan = (circuit, circuit.grant, breaker.clock.monotonic(), 0.0)  # the first call asks
         self.tick = itertools.count(1).__next__  # one operation that the interpreter does not split
-        self.turn = -math.inf
         self._breaker = breaker
         self._lock = threading.Lock()
         self._ticked = 0
         self._tool = tool
 
     def admit(self) -> Permit:
-        """A permit, asked for in full; the breaker may have forgotten the circuit or moved its window meanwhile."""
-        self._count(self.monotonic())
-        if self.circuit.evicted:
-            self.circuit = self._breaker.circuit(self._tool)
-        config, window = self.circuit.config, self.circuit.window
-        self.slow = config.slow_call if config.slow_call is not None else math.inf
-        self.turn = self.monotonic() + window.width if window is not None else math.inf
+        """A permit, asked for in full; the circuit may have changed, been forgotten or moved its window meanwhile."""
+        self._count()
+        circuit = self.plan[0]
+        if circuit.evicted:
+            circuit = self._breaker.circuit(self._tool)
+        grant, now = circuit.grant, self.monotonic()
+        width = circuit.window.width if circuit.window is not None else math.inf
+        slow = circuit.config.slow_call if circuit.config.slow_call is not None else math.inf
+        self.plan = (circuit, grant, now + width if circuit.calm else now, min(slow, width))
         return self._breaker.admit(self._tool)
 
     def ended(self, circuit: Circuit, grant: Grant, begun: float, error: BaseException | None = None) -> None:
-        """Tell of an attempt that was a failure, slow, or under way while the circuit changed."""
-        self._count(self.monotonic())
+        """Tell of an attempt that was a failure, not brief, or under way while the circuit changed."""
+        self._count()
         permit = Permit(self._breaker, self._tool, circuit, grant, begun)
         permit.__exit__(type(error) if error is not None else None, error, None)
 
-    def _count(self, now: float) -> None:
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        self._count()
+
+    def _count(self) -> None:
         """Tell the circuit of the ticks since last time; reading the counter takes one itself."""
+        now = self.monotonic()
         with self._lock:
             ticked = self.tick()
             fresh, self._ticked = ticked - self._ticked - 1, ticked
-        if fresh:
-            self.circuit.succeeded_many(min(now, self.turn), fresh)
+            circuit, grant, turn, _ = self.plan
+        if fresh and grant is circuit.grant:  # what was before a reset, or while it was held by hand, does not count
+            circuit.succeeded_many(min(now, turn), fresh)

@@ -102,6 +102,7 @@ class _Retries:
         self._config = config
         self._deadline = math.inf if deadline is None else deadline
         self._budget = RetryBudget()
+        self._latest = 0
         self._lock = threading.Lock()
 
     def begin(self) -> float:
@@ -117,7 +118,8 @@ class _Retries:
         delay = self._config.next_delay(classify(error), failed, pause, left, random.random)
         if isinstance(delay, float):
             with self._lock:
-                affordable = self._budget.take(self._config.budget, call)
+                self._latest = max(self._latest, call)  # calls fail in another order than they began
+                affordable = self._budget.take(self._config.budget, self._latest)
             if affordable:
                 return delay
             delay = "the retry budget is used up"

@@ -112,8 +112,6 @@ class Tool:
         if not isinstance(grant, Grant):
             return Refusal(CircuitOpen, grant)
         with self._lock:
-            if ticket is None and self.line.heap and patience > 0:
-                ticket = self.line.join(now, policy.priority.rank)
             refusal = self._reserve(now, policy, ticket)
             if refusal is not None and ticket is None and patience > 0:
                 ticket = self.line.join(now, policy.priority.rank)

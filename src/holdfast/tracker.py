@@ -133,7 +133,8 @@ class ExecutionTracker:
         """The last *n* executions, newest first."""
         checks.whole("n", n, least=0)
         n = min(n, self.max_history)
-        notes = self.journal[-_NOTE * n :] if n else []
+        with self._lock:  # a list that grows can be copied, one that shrinks meanwhile cannot
+            notes = self.journal[-_NOTE * n :] if n else []
         ahead = self._clock.time() - self._clock.monotonic()
         return [
             ExecutionRecord(tool, ExecutionStatus.SUCCESS, max(0.0, duration), ended + ahead)
@@ -401,6 +402,10 @@ class _Dump(msgspec.Struct):
     history: list[ExecutionRecord]
     tools: list[_Entry]
     evicted: _Entry
+
+
+# Not used: it makes msgspec look at the types now, which threads that come to `from_dict` together must not do at once.
+_DECODER: Final = msgspec.json.Decoder(_Dump)
 
 
 def _member(kind: type[_Member], name: str, value: str) -> _Member:
