@@ -19,7 +19,7 @@ import pytest
 ROWS = {
     "outside": {"holdfast", "app", "cli", "demo"},  # puts it together; "holdfast" is the package's own __init__
     "adapters": {"mcp", "web", "frameworks", "telemetry", "testing"},  # speak to the outside
-    "doing": {"calls", "execution", "resilience", "runs", "guarding", "backtest"}  # make things happen
+    "doing": {"attempt", "calls", "execution", "resilience", "runs", "guarding", "backtest"}  # make things happen
     | {"protecting", "retrying"}  # … one thing alone
     | {"kit", "toolbox", "tools", "deadlines", "threads", "waiting"},  # … and what a call stands on
     "knowing": {"policy", "bus", "stores", "fleet"},  # stores and fleet touch disk and network

@@ -14,8 +14,9 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mappi
 from contextlib import AbstractContextManager, aclosing, nullcontext
 from typing import Any
 
+from holdfast.attempt import Attempt
 from holdfast.errors import ConfigError, ToolTimeout
-from holdfast.execution import Attempt, Execution, Made
+from holdfast.execution import Execution, Made
 from holdfast.guards.circuit import Grant
 from holdfast.guards.concurrency import Slots
 from holdfast.kit import Kit

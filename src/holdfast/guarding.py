@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from types import TracebackType
 
+from holdfast.attempt import Attempt
 from holdfast.calls import limiting
-from holdfast.execution import Attempt, Execution
+from holdfast.execution import Execution
 from holdfast.kit import Kit
 from holdfast.tools import Tool
 from holdfast.waiting import apause, pause

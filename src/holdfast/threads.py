@@ -9,12 +9,19 @@ from __future__ import annotations
 import contextvars
 import math
 import queue
+import sys
 import threading
 from collections.abc import Callable
+from types import FrameType
 
 from holdfast.clock import Clock
 from holdfast.guards.line import Signal
 
+# The rooms that take locks of ours.
+LOCKING = frozenset(
+    {"breaker", "bus", "cache", "clock", "guards", "limiters", "policy", "runs", "threads", "toolbox", "tools"}
+    | {"tracker"}
+)
 LINGER = 1.0  # seconds that an idle thread waits for the next job
 MOST_ABANDONED = 64
 
@@ -135,3 +142,17 @@ class Workers:
     def _count(self, by: int) -> None:
         with self._lock:
             self.abandoned += by
+
+
+def may_hold_a_lock() -> bool:
+    """Whether this thread is within code of ours that locks.
+
+    The garbage collector closes abandoned streams and coroutines wherever it happens to run, also there.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if isinstance(name, str) and name.startswith("holdfast.") and name.split(".")[1] in LOCKING:
+            return True
+        frame = frame.f_back
+    return False

@@ -1,0 +1,166 @@
+"""One try of a call: waits for its turn, is let in by the guards or refused, and is settled when it is left."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from holdfast import events
+from holdfast.category import ErrorCategory, classify, retry_after
+from holdfast.errors import ConcurrencyFull, Denied, in_words
+from holdfast.guards.line import Ticket
+from holdfast.threads import may_hold_a_lock
+from holdfast.tools import Pass, Refusal
+from holdfast.waiting import Wait
+
+if TYPE_CHECKING:
+    from holdfast.execution import Execution
+
+
+class Attempt:
+    """One try of a call."""
+
+    __slots__ = ("begun", "_execution", "_pass", "_pause", "_ticket", "_told")
+
+    def __init__(self, execution: Execution) -> None:
+        self._execution = execution
+        self._ticket: Ticket | None = None
+        self._pass: Pass | None = None
+        self._told: ErrorCategory | None = None
+        self._pause: float | None = None
+        self.begun = 0.0
+
+    def fail(self, category: ErrorCategory, retry_after: float | None = None) -> None:
+        """Count the attempt as failed although it raises nothing: the tool's answer says so."""
+        self._told = ErrorCategory(category)
+        self._pause = retry_after
+
+    def waits(self) -> Iterator[Wait]:
+        """What to wait for before the tool may be called; raises if it may not."""
+        made = self._execution.made
+        if made is None:
+            return self._waits()
+        self._execution.made = None
+        self._execution.attempts += 1
+        self._pass = made.passed
+        self.begun = made.begun
+        raise made.error
+
+    def _waits(self) -> Iterator[Wait]:
+        execution = self._execution
+        clock, policy, tool = execution._kit.clock, execution.policy, execution.tool
+        asked = now = clock.monotonic()
+        if execution._delay:
+            yield Wait(now + execution._delay)
+            now = clock.monotonic()
+        until = min(now + policy.max_wait, execution.deadline)
+        while True:
+            if now >= execution.deadline:
+                raise execution._error or execution._too_late()
+            if execution.threaded and execution._kit.workers.full:
+                raise self._refuse(Refusal(ConcurrencyFull, math.inf), "too many timed-out calls still run in threads")
+            if self._ticket is not None:
+                self._ticket.signal.rearm()
+            answer = tool.admit(now, policy, self._ticket, until - now)
+            if isinstance(answer, Pass):
+                break
+            if answer.ticket is None:
+                raise self._refuse(answer)
+            self._ticket = answer.ticket
+            if answer.wait == math.inf:
+                yield Wait(until, self._ticket.signal)
+            else:
+                yield Wait(now + answer.wait)
+            now = clock.monotonic()
+        self._begin(answer, now)
+        execution.waited += now - asked
+
+    def rest(self, seconds: float) -> None:
+        """The consumer of a stream took *seconds*: they are not the tool's."""
+        self.begun += seconds
+        if self._execution.deadline < math.inf:
+            self._execution.deadline += seconds
+
+    def __enter__(self) -> Attempt:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        if isinstance(error, GeneratorExit) and may_hold_a_lock():
+            self._execution._over = True
+            self._execution._unsettled = self
+            return False
+        return self.leave(error)
+
+    def leave(self, error: BaseException | None) -> bool:
+        """Settle with the guards; true if the call is to be tried once more."""
+        execution, passed = self._execution, self._pass
+        if self._ticket is not None:
+            execution.tool.give_up(self._ticket)
+        execution._over = True
+        if passed is None:  # refused, or cancelled while it waited
+            if error is not None and error is not execution._error and not isinstance(error, Denied):
+                execution._category = self._verdict(error)
+            return False
+        now = execution._kit.clock.monotonic()
+        execution._spent += now - self.begun
+        category = self._verdict(error)
+        execution._category = category if not isinstance(error, Denied) else error.category
+        pause = self._pause
+        if pause is None and category is not None and category.retryable and error is not None:
+            pause = retry_after(error, now=execution._kit.clock.time())
+        distinct = execution.policy.breaker is not None and execution.policy.breaker.distinct_arguments
+        sign = execution.sign() if category is not None and distinct else None
+        execution.tool.settle(now, passed, self.begun, category, pause=pause, sign=sign)
+        if category is None or error is None or category is ErrorCategory.CANCELLED:
+            return False
+        again = execution._again(category, error, pause, now)
+        execution._over = not again
+        execution._emit(
+            events.TOOL_ATTEMPT_FAILED,
+            attempt=execution.attempts,
+            category=str(category),
+            error=in_words(error),
+            retry_in_ms=round(execution._delay * 1000) if again else None,
+        )
+        return again
+
+    def _begin(self, passed: Pass, now: float) -> None:
+        execution = self._execution
+        self._ticket = None
+        self._pass = passed
+        self.begun = now
+        execution.attempts += 1
+        execution._delay = 0.0
+        if execution.attempts == 1:
+            execution._emit(events.TOOL_STARTED)
+
+    def limit(self, now: float) -> float | None:
+        """How many seconds the tool may take from *now* to its answer, or to a stream's next item."""
+        timeout, left = self._execution.policy.timeout, self._execution.deadline - now
+        if left == math.inf:
+            return timeout
+        return left if timeout is None else min(timeout, left)
+
+    def _refuse(self, refusal: Refusal, reason: str | None = None) -> BaseException:
+        """The refusal to raise; if the tool has failed before in this call, that failure instead."""
+        execution = self._execution
+        if execution._error is not None:
+            execution._why = f"not repeated: {reason or refusal.kind.reason}"
+            return execution._error
+        wait = refusal.wait if refusal.wait < math.inf else None
+        execution._denied = refusal.kind(execution.tool.name, reason, wait)
+        return execution._denied
+
+    def _verdict(self, error: BaseException | None) -> ErrorCategory | None:
+        """What the attempt says about the tool: None is a success, cancelled nothing at all."""
+        if error is None:
+            return self._told
+        if self._execution.left:
+            return None
+        if isinstance(error, Denied | KeyboardInterrupt | SystemExit | GeneratorExit):
+            return ErrorCategory.CANCELLED
+        return classify(error)

@@ -1,0 +1,58 @@
+"""What the garbage collector closes: it may run anywhere, also while one of our locks is held by the same thread."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+SCRIPT = """
+import faulthandler, gc, threading
+import holdfast
+
+faulthandler.dump_traceback_later(10, exit=True)
+hf = holdfast.open(":memory:", policies={})
+
+
+@hf.tool(concurrency=1000, rate={"per_second": 1e6, "burst": 1e6})
+def stream():
+    yield 1
+    yield 2
+
+
+@hf.tool(breaker={"failure_rate": 0.5})
+def search():
+    return 1
+
+
+class Cycle:
+    pass
+
+
+def abandon():
+    cycle = Cycle()
+    cycle.itself = cycle
+    cycle.stream = stream()
+    next(cycle.stream)
+
+
+gc.disable()
+for turn in range(600):  # each time the collector strikes a little later, so that some time it is under each lock
+    search()
+    abandon()
+    gc.set_threshold(gc.get_count()[0] + turn % 60)
+    gc.enable()
+    hf.tracker.stats()
+    hf.breaker.snapshot()
+    gc.disable()
+gc.collect()
+while hf.tracker.stats("stream").total < 600:  # the ends of the abandoned ones may still be on their way
+    threading.Event().wait(0.01)
+print(hf.tracker.stats("stream").total, hf.tracker.stats("search").total)
+"""
+
+
+def test_a_stream_that_the_garbage_collector_closes_under_a_lock_of_ours_ends_all_the_same() -> None:
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["600", "600"]
