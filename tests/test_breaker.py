@@ -1314,7 +1314,7 @@ class BreakerMachine(RuleBasedStateMachine):
         threshold=st.integers(1, 3),
         probes=st.integers(1, 2),
         successes=st.integers(1, 2),
-        max_tools=st.integers(1, 3),
+        max_tools=st.sampled_from([1, 3, 10, 10]),
     )
     def begin(self, threshold: int, probes: int, successes: int, max_tools: int) -> None:
         config = BreakerConfig(
@@ -1485,5 +1485,5 @@ class BreakerMachine(RuleBasedStateMachine):
             self.model.evict(other)
 
 
-BreakerMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=50)
+BreakerMachine.TestCase.settings = settings(max_examples=250, stateful_step_count=50)
 TestTheBreakerDoesWhatTheModelDoes = BreakerMachine.TestCase

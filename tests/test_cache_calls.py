@@ -14,6 +14,7 @@ from tests.shapes import Gate, Shape, Thread, eventually, settled
 
 import holdfast
 from holdfast import BudgetExceeded, CircuitOpen, ConfigError, Event, Holdfast, LoopDetected, ToolTimeout
+from holdfast.cache import Flight
 from holdfast.testing import ManualClock, Recorder, Script, Step, fail, hang, ok, slow
 
 hf = shapes.hf
@@ -369,6 +370,14 @@ async def test_a_follower_waits_no_longer_than_its_deadline(hf: Holdfast, clock:
     assert clock.monotonic() == 1.0
     assert hf.tracker.stats("script").timed_out == 1
     assert await leader == "late"
+
+
+def test_who_follows_a_call_that_has_just_ended_does_not_wait() -> None:
+    flight = Flight()
+
+    flight.end()
+
+    assert flight.follow().fired
 
 
 async def test_a_cancelled_follower_does_not_disturb_the_others(hf: Holdfast, clock: ManualClock) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import random
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import pytest
@@ -18,7 +19,7 @@ from tests import shapes
 from tests.shapes import Call, Shape, Thread, settled
 
 import holdfast
-from holdfast import CircuitState, ConcurrencyFull, ExecutionStats, Holdfast
+from holdfast import CircuitState, ConcurrencyFull, ExecutionStats, Holdfast, tools
 from holdfast.breaker import CircuitDiagnostics
 from holdfast.testing import ManualClock, Recorder, Script, Step, fail, hang, ok, rate_limit, slow
 from holdfast.tracker import BATCH
@@ -155,7 +156,7 @@ def test_another_holdfasts_run_is_none_of_ours(shape: Shape, hf: Holdfast, clock
     other = holdfast.open(":memory:", policies={}, clock=clock)
     call = shape(hf, Script(ok()))
 
-    with other.run(budget={"calls": 1}), hf.run():
+    with hf.run(), other.run(budget={"calls": 1}):
         for _ in range(3):
             call()
     with other.run(budget={"calls": 1}):
@@ -194,6 +195,53 @@ def test_cleared_statistics_begin_anew(shape: Shape, hf: Holdfast) -> None:
     call()
 
     assert hf.tracker.stats("script").total == 1
+
+
+@pytest.mark.parametrize("undivided", [True, False])
+def test_many_threads_take_no_more_tokens_than_there_are(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch, undivided: bool
+) -> None:
+    monkeypatch.setattr(tools, "UNDIVIDED", undivided)
+    script = Script(ok())
+    guarded = hf.tool(rate={"per_second": 1, "burst": 100}, max_wait=0)(script.function)
+
+    def work() -> None:
+        for _ in range(50):
+            with suppress(holdfast.RateLimited):
+                guarded()
+
+    for thread in [Thread(work) for _ in range(8)]:
+        thread.result()
+
+    assert script.count == 100
+    assert hf.tracker.stats("script").denied == 300
+
+
+def test_refusals_of_an_open_circuit_are_all_counted(shape: Shape, hf: Holdfast) -> None:
+    guarded = hf.tool(breaker={"failure_threshold": 1})(getattr(Script(fail(ConnectionError)), shape.name))
+    call = shape.run(guarded)
+    with pytest.raises(ConnectionError):
+        call()
+
+    for _ in range(600):
+        with pytest.raises(holdfast.CircuitOpen):
+            call()
+
+    assert hf.tracker.stats("script").denied == hf.breaker.diagnostics("script").denied_requests == 600
+
+
+def test_a_tool_whose_circuit_had_to_be_forgotten_gets_another(hf: Holdfast) -> None:
+    hf.breaker._max_tools = 2
+    guarded = [hf.tool(f"tool {n}", breaker=EASY)(Script(ok(), fail(ConnectionError)).function) for n in range(5)]
+
+    for tool in guarded:
+        tool()
+        with pytest.raises(ConnectionError):
+            tool()
+        with pytest.raises(holdfast.CircuitOpen):
+            tool()
+
+    assert len(hf.breaker.snapshot().diagnostics) <= 2
 
 
 def test_no_call_of_many_threads_is_lost(hf: Holdfast) -> None:
@@ -355,6 +403,24 @@ async def test_a_success_among_failures_that_run_at_once_forgets_them(
             await tool()
 
     await fine
+
+    assert hf.breaker.diagnostics("script").failure_count == 0
+
+
+def test_a_function_that_succeeds_after_a_failure_inside_it_forgets_that(hf: Holdfast, path: str) -> None:
+    @hf.tool("script")
+    def tool(how: str) -> None:
+        if how == "fails":
+            raise ConnectionError
+        if how == "calls itself":
+            with pytest.raises(ConnectionError):
+                tool("fails")
+            assert hf.breaker.diagnostics("script").failure_count == 1
+
+    tool("is fine")
+    assert (hf._box.tool("script").plan is not None) is (path == "quick")
+
+    tool("calls itself")
 
     assert hf.breaker.diagnostics("script").failure_count == 0
 

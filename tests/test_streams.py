@@ -290,6 +290,21 @@ def test_a_stream_that_was_never_begun_can_be_closed(stream: Stream, hf: Holdfas
     assert hf.tracker.stats("script").total == 0
 
 
+def test_a_stream_left_early_inside_a_tool_that_runs_in_a_thread_is_over_at_once(hf: Holdfast) -> None:
+    inner = hf.tool("inner", concurrency=1, max_wait=0)(Script(ok([1, 2])).generator)
+
+    @hf.tool(timeout=1.0)
+    def outer() -> list[object]:
+        got = []
+        for _ in range(50):
+            items = inner()
+            got.append(next(items))
+            items.close()
+        return got
+
+    assert outer() == [1] * 50
+
+
 def test_a_generator_that_is_forgotten_frees_its_slot(hf: Holdfast) -> None:
     guarded = hf.tool(concurrency=1, max_wait=0)(Script(ok([1, 2])).generator)
     items = guarded()

@@ -13,7 +13,7 @@ from tests import shapes
 from tests.shapes import Thread, eventually, settled
 
 import holdfast
-from holdfast import CircuitState, ConcurrencyFull, Holdfast, ToolTimeout
+from holdfast import CircuitState, ConcurrencyFull, Holdfast, ToolTimeout, threads
 from holdfast.clock import SystemClock
 from holdfast.testing import ManualClock, Recorder, Script, hang, ok
 from holdfast.threads import MOST_ABANDONED
@@ -339,6 +339,15 @@ def test_a_generator_that_takes_too_long_is_abandoned_in_its_thread(hf: Holdfast
     assert hf._kit.workers.abandoned == 1
 
 
+async def test_a_function_that_blocks_the_event_loop_has_its_limit_all_the_same(hf: Holdfast, stuck: Stuck) -> None:
+    tool = hf.tool(timeout=1.0)(stuck.function)
+
+    with pytest.raises(ToolTimeout):
+        tool()
+
+    assert hf._kit.workers.abandoned == 1
+
+
 async def test_a_function_called_from_a_coroutine_has_its_limit_too(hf: Holdfast, stuck: Stuck) -> None:
     with pytest.raises(ToolTimeout):
         await hf.acall(stuck.function, policy={"timeout": 1.0})
@@ -441,17 +450,15 @@ def test_a_thread_that_cannot_be_started_is_not_counted_as_abandoned(
 
 def test_closing_leaves_no_thread_behind(clock: ManualClock) -> None:
     hf = holdfast.open(":memory:", policies={}, clock=clock)
-    threads = []
-    tool = hf.tool("tool", timeout=1.0)(lambda: threads.append(threading.current_thread()))
-    tool()
+    tool = hf.tool("tool", timeout=1.0)(threading.current_thread)
+    before = tool()
 
     hf.close()
-    tool()
+    after = tool()
 
-    for thread in threads:
+    for thread in (before, after):
         thread.join(0.5)
-    assert not any(thread.is_alive() for thread in threads)
-    assert len(threads) == 2
+        assert not thread.is_alive()
 
 
 def test_an_idle_thread_is_used_again(hf: Holdfast) -> None:
@@ -461,6 +468,17 @@ def test_an_idle_thread_is_used_again(hf: Holdfast) -> None:
     eventually(lambda: hf._kit.workers._idle)
 
     assert tool() == first
+
+
+def test_a_thread_that_is_idle_for_long_ends(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "LINGER", 0.0)
+    tool = hf.tool("tool", timeout=1.0)(threading.current_thread)
+
+    first = tool()
+    first.join(shapes.PATIENCE)
+
+    assert not first.is_alive()
+    assert tool() is not first
 
 
 def test_the_callers_context_is_visible_in_the_thread(hf: Holdfast) -> None:
@@ -527,6 +545,6 @@ def test_many_threads_with_limits_each_get_their_own_answer(hf: Holdfast) -> Non
     def work(number: int) -> list[Any]:
         return [tool(number) for _ in range(20)]
 
-    threads = [Thread(work, number) for number in range(8)]
+    working = [Thread(work, number) for number in range(8)]
 
-    assert [thread.result() for thread in threads] == [[number] * 20 for number in range(8)]
+    assert [thread.result() for thread in working] == [[number] * 20 for number in range(8)]

@@ -569,3 +569,56 @@ def test_whatever_happens_no_slot_and_no_place_is_lost(
     assert hf.breaker.diagnostics("tool").probes_in_flight == 0
     stats = hf.tracker.stats("tool")
     assert stats.total + stats.denied == 30
+
+
+# --- refusals while others wait ---
+
+
+async def test_an_urgent_caller_that_cannot_wait_long_enough_leaves_the_line_as_it_was(
+    hf: Holdfast, clock: ManualClock
+) -> None:
+    @hf.tool(rate={"per_second": 0.1, "burst": 1}, max_wait=30)
+    async def search(who: str) -> tuple[str, float]:
+        return who, clock.monotonic()
+
+    await search("first")
+    waiter = asyncio.create_task(search("waiter"))
+    await clock.asleep(0.5)
+
+    with pytest.raises(RateLimited):
+        await hf.acall(search, "urgent", policy={"priority": "high", "max_wait": 1})
+
+    assert waiting(hf, "search") == 1
+    assert await waiter == ("waiter", 10.0)
+    assert waiting(hf, "search") == 0
+
+
+async def test_who_will_not_wait_is_told_about_how_long_the_line_takes(hf: Holdfast, clock: ManualClock) -> None:
+    @hf.tool(rate=ONE_A_SECOND, max_wait=30)
+    async def search(who: str) -> str:
+        return who
+
+    await search("first")
+    waiters = [asyncio.create_task(search(who)) for who in "abc"]
+    await clock.asleep(0.5)
+
+    with pytest.raises(RateLimited) as refused:
+        await hf.acall(search, "impatient", policy={"max_wait": 0})
+
+    assert refused.value.retry_after == pytest.approx(3.5)
+    assert await asyncio.gather(*waiters) == ["a", "b", "c"]
+
+
+async def test_who_will_not_wait_for_a_slot_is_not_told_a_time(hf: Holdfast, clock: ManualClock) -> None:
+    @hf.tool(concurrency=1)
+    async def search() -> None:
+        await clock.asleep(2)
+
+    running = asyncio.create_task(search())
+    await asyncio.sleep(0)
+
+    with pytest.raises(ConcurrencyFull) as refused:
+        await hf.acall(search, policy={"max_wait": 0})
+
+    assert refused.value.retry_after is None
+    await running

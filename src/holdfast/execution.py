@@ -198,15 +198,13 @@ class Execution:
 
     def _end_flight(self, error: BaseException | None) -> None:
         cache, flight, key = self.tool.cache, self._flight, self._call
-        if flight is None or key is None:
+        if cache is None or flight is None or key is None:
             return
-        if error is None and cache is not None and self.policy.cache is not None:
+        if error is None and self.policy.cache is not None:
             cache.land(key, flight, self.value, self._kit.clock.monotonic() + self.policy.cache.ttl)
-        elif cache is not None:
+        else:
             own = not isinstance(error, Exception) or isinstance(error, OF_ITS_RUN)
             cache.crash(key, flight, None if own else error)
-        else:  # a reload took the cache away meanwhile
-            flight.end()
 
     # -- what comes after an attempt -----------------------------------------------------------------------------------
 

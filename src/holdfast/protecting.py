@@ -126,22 +126,24 @@ class _Watch:
 
     def ended(self, circuit: Circuit, grant: Grant, begun: float, error: BaseException | None = None) -> None:
         """Tell of an attempt that was a failure, not brief, or under way while the circuit changed."""
-        self._count()
+        self._count(error)
         permit = Permit(self._breaker, self._tool, circuit, grant, begun)
         permit.__exit__(type(error) if error is not None else None, error, None)
 
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, *_: object) -> None:
-        self._count()
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self._count(error)
 
-    def _count(self) -> None:
+    def _count(self, error: BaseException | None = None) -> None:
         """Tell the circuit of the ticks since last time; reading the counter takes one itself."""
-        now = self.monotonic()
+        if isinstance(error, GeneratorExit):  # the garbage collector may strike while the lock is held
+            return
         with self._lock:
             ticked = self.tick()
             fresh, self._ticked = ticked - self._ticked - 1, ticked
             circuit, grant, turn, _ = self.plan
-        if fresh and grant is circuit.grant:  # what was before a reset, or while it was held by hand, does not count
-            circuit.succeeded_many(min(now, turn), fresh)
+        # What was before a reset or while it was held by hand does not count; the rest is as old as the plan.
+        if fresh and circuit.window is not None and grant is circuit.grant:
+            circuit.succeeded_many(turn - circuit.window.width, fresh)

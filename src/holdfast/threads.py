@@ -74,7 +74,7 @@ class Job:
     def run(self) -> None:
         """Run the function; in the worker's thread."""
         try:
-            self._result = self._context.run(self._fn)
+            self._result = self._in_context()
         except BaseException as error:
             self._error = error
         self._ended = self._clock.monotonic()
@@ -83,6 +83,9 @@ class Job:
                 self._workers._count(-1)
             self.signal.fired = True
         self.signal.fire()
+
+    def _in_context(self) -> object:
+        return self._context.run(self._fn)
 
 
 class Workers:
@@ -150,7 +153,7 @@ def may_hold_a_lock() -> bool:
     The garbage collector closes abandoned streams and coroutines wherever it happens to run, also there.
     """
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
+    while frame is not None and frame.f_code is not Job._in_context.__code__:  # beyond that, no lock is held
         name = frame.f_globals.get("__name__", "")
         if isinstance(name, str) and name.startswith("holdfast.") and name.split(".")[1] in LOCKING:
             return True

@@ -119,8 +119,11 @@ class Tool:
                 refusal = self._reserve(now, policy, ticket)
             if refusal is not None and patience > 0 and (refusal.wait <= patience or refusal.wait == math.inf):
                 refusal = refusal._replace(ticket=ticket)
-            elif ticket is not None:
-                self.line.leave(ticket)
+            else:
+                if refusal is not None and refusal.wait == math.inf:
+                    refusal = refusal._replace(wait=self._wait_in_line(now, policy, ticket))
+                if ticket is not None:
+                    self.line.leave(ticket)
             slots = self.slots if policy.concurrency is not None else None
         if refusal is None or refusal.ticket is None:
             self.wake()
@@ -358,6 +361,14 @@ class Tool:
         if circuit is self._kit.no_circuit or circuit.evicted or circuit.config is not policy.breaker:
             return self._kit.breaker.circuit(self.name, policy.breaker)
         return circuit
+
+    def _wait_in_line(self, now: float, policy: Policy, ticket: Ticket | None) -> float:
+        """About how long it takes until those ahead have their tokens, then this one; infinite if it is for slots."""
+        bucket = self.bucket if policy.rate is not None else None
+        if bucket is None or self.line.head() is ticket:
+            return math.inf
+        missing = self.line.ahead(ticket) + policy.priority.cost - bucket.tokens(now)
+        return max(bucket.pause(now), missing / bucket.rate_at(now))
 
     def _reserve(self, now: float, policy: Policy, ticket: Ticket | None) -> Refusal | None:
         """Ask rate, then concurrency; under the lock. Who is not at the head of the line waits for its turn."""
