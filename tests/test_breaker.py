@@ -1301,7 +1301,7 @@ class Model:
         self.unborn = object()
 
 
-TOOLS = st.sampled_from(["a", "a", "a", "b", "c"])
+TOOLS = st.integers(0, 5)  # which of the tools there are
 OUTCOMES = st.sampled_from([None, None, FAILED, TIMEOUT, ErrorCategory.INVALID_PARAMETERS, CANCELLED])
 
 
@@ -1314,9 +1314,10 @@ class BreakerMachine(RuleBasedStateMachine):
         threshold=st.integers(1, 3),
         probes=st.integers(1, 2),
         successes=st.integers(1, 2),
-        max_tools=st.sampled_from([1, 3, 10, 10]),
+        tools=st.sampled_from(["a", "a", "ab", "abc"]),
+        max_tools=st.sampled_from([1, 3, 10]),
     )
-    def begin(self, threshold: int, probes: int, successes: int, max_tools: int) -> None:
+    def begin(self, threshold: int, probes: int, successes: int, tools: str, max_tools: int) -> None:
         config = BreakerConfig(
             failure_threshold=threshold,
             half_open_probes=probes,
@@ -1327,6 +1328,7 @@ class BreakerMachine(RuleBasedStateMachine):
             window=20.0,
             jitter=0.0,
         )
+        self.tools = tools
         self.max_tools = max_tools
         self.clock = ManualClock()
         self.told: list[tuple[str, CircuitState, CircuitState]] = []
@@ -1340,19 +1342,22 @@ class BreakerMachine(RuleBasedStateMachine):
         self.clock.advance(seconds)
         self.model.now += seconds
 
-    @rule(tool=TOOLS)
-    def fail_until_it_opens_and_let_it_rest(self, tool: str) -> None:
+    @rule(which=TOOLS)
+    def fail_until_it_opens_and_let_it_rest(self, which: int) -> None:
+        tool = self._named(which)
         for _ in range(self.model.config.failure_threshold):
-            self.tell_without_a_permit(tool, FAILED)
+            self._tell(tool, FAILED)
         self.pass_time(self.breaker.remaining_backoff(tool) or 0.0)
 
+    @precondition(lambda self: len(self.tools) > 1)
     @rule()
     def let_other_tools_fail(self) -> None:
         for tool in ("x", "y", "z"):
-            self.tell_without_a_permit(tool, FAILED)
+            self._tell(tool, FAILED)
 
-    @rule(target=permits, tool=TOOLS)
-    def ask(self, tool: str) -> Any:
+    @rule(target=permits, which=TOOLS)
+    def ask(self, which: int) -> Any:
+        tool = self._named(which)
         expected = self.model.ask(tool)
         if isinstance(expected, Slip):
             return self.breaker.admit(tool), expected
@@ -1361,16 +1366,18 @@ class BreakerMachine(RuleBasedStateMachine):
         assert caught.value.retry_after == (None if expected == math.inf else expected)
         return multiple()
 
-    @rule(tool=TOOLS, outcome=OUTCOMES)
-    def ask_and_answer(self, tool: str, outcome: ErrorCategory | None) -> None:
+    @rule(which=TOOLS, outcome=OUTCOMES)
+    def ask_and_answer(self, which: int, outcome: ErrorCategory | None) -> None:
+        tool = self._named(which)
         slip = self.model.ask(tool)
         if isinstance(slip, Slip):
             self.answer((self.breaker.admit(tool), slip), outcome)
         else:
             assert not self.breaker.allow_request(tool)
 
-    @rule(tool=TOOLS)
-    def ask_and_lose_the_permit(self, tool: str) -> None:
+    @rule(which=TOOLS)
+    def ask_and_lose_the_permit(self, which: int) -> None:
+        tool = self._named(which)
         assert self.breaker.allow_request(tool) is isinstance(self.model.ask(tool), Slip)
 
     @rule(pair=permits, outcome=OUTCOMES)
@@ -1398,32 +1405,27 @@ class BreakerMachine(RuleBasedStateMachine):
             slip.answered = True
             self._give_back(slip)
 
-    @rule(tool=TOOLS, outcome=OUTCOMES)
-    def tell_without_a_permit(self, tool: str, outcome: ErrorCategory | None) -> None:
-        if outcome is None:
-            self.breaker.record_success(tool)
-        else:
-            self.breaker.record_failure(tool, outcome)
-            if outcome in self.model.config.trips:
-                self._make(tool)
-        self.model.tell(tool, None, outcome)
+    @rule(which=TOOLS, outcome=OUTCOMES)
+    def tell_without_a_permit(self, which: int, outcome: ErrorCategory | None) -> None:
+        self._tell(self._named(which), outcome)
 
-    @rule(tool=TOOLS, held=st.sampled_from([OPEN, CLOSED, None]))
-    def hold_or_give_back(self, tool: str, held: CircuitState | None) -> None:
+    @rule(which=TOOLS, held=st.sampled_from([OPEN, CLOSED, None]))
+    def hold_or_give_back(self, which: int, held: CircuitState | None) -> None:
+        tool = self._named(which)
         {OPEN: self.breaker.force_open, CLOSED: self.breaker.force_closed, None: self.breaker.auto}[held](tool)
         if held is not None:
             self._make(tool)
         if tool in self.model.records:
             self.model.force(tool, held)
 
-    @rule(tool=st.none() | TOOLS)
-    def reset(self, tool: str | None) -> None:
-        if tool is None:
+    @rule(which=st.none() | TOOLS)
+    def reset(self, which: int | None) -> None:
+        if which is None:
             self.breaker.reset_all()
         else:
-            self.breaker.reset(tool)
-        for each in list(self.model.records) if tool is None else [tool]:
-            self.model.reset(each)
+            self.breaker.reset(self._named(which))
+        for tool in list(self.model.records) if which is None else [self._named(which)]:
+            self.model.reset(tool)
 
     @invariant()
     @precondition(lambda self: hasattr(self, "model"))
@@ -1446,6 +1448,18 @@ class BreakerMachine(RuleBasedStateMachine):
         assert self.breaker.metrics() == BreakerMetrics(
             opened=counts[OPEN], half_opened=counts[HALF_OPEN], closed=counts[CLOSED], refused=self.model.refused
         )
+
+    def _named(self, which: int) -> str:
+        return self.tools[which % len(self.tools)]
+
+    def _tell(self, tool: str, outcome: ErrorCategory | None) -> None:
+        if outcome is None:
+            self.breaker.record_success(tool)
+        else:
+            self.breaker.record_failure(tool, outcome)
+            if outcome in self.model.config.trips:
+                self._make(tool)
+        self.model.tell(tool, None, outcome)
 
     def _agree(self, shown: CircuitDiagnostics, record: Record) -> None:
         config, now = self.model.config, self.model.now

@@ -1163,10 +1163,10 @@ async def test_a_verb_that_does_not_fit_the_tool_names_the_right_one(
     assert script.count == 0
 
 
-@pytest.mark.parametrize("verb", ["call", "stream", "astream"])
-def test_what_cannot_be_called_is_refused_by_every_verb(hf: Holdfast, verb: str) -> None:
+@pytest.mark.parametrize("verb", ["call", "acall", "stream", "astream"])
+async def test_what_cannot_be_called_is_refused_by_every_verb(hf: Holdfast, verb: str) -> None:
     with pytest.raises(ConfigError, match="must be callable"):
-        getattr(hf, verb)(42)
+        await getattr(hf, verb)(42)
 
 
 def test_a_closed_holdfast_still_guards(shape: Shape, hf: Holdfast) -> None:
@@ -1218,6 +1218,10 @@ def held(*barriers):
 def timed():
     return threading.current_thread().name
 
+@hf.tool(timeout=0.01)
+def late():
+    threading.Event().wait(30)
+
 @hf.tool(read_only=True, cache=60.0)
 def cached():
     for barrier in doors:
@@ -1241,6 +1245,10 @@ def child(answers):
         thread.join()
     answers.put(timed())
     answers.put(cached())
+    try:
+        late()
+    except holdfast.ToolTimeout as error:
+        answers.put(str(error))
 
 if __name__ == "__main__":
     signal.alarm(40)
@@ -1255,7 +1263,7 @@ if __name__ == "__main__":
     answers = context.SimpleQueue()
     process = context.Process(target=child, args=(answers,))
     process.start()
-    for _ in range(3):
+    for _ in range(4):
         print(answers.get())
     process.join(30)
     leave.wait(30)
@@ -1270,4 +1278,10 @@ def test_calls_work_in_a_forked_child() -> None:
     done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=50, check=False)
 
     assert done.stderr == ""
-    assert done.stdout.splitlines() == ["held: too many calls of it are running", "holdfast-worker", "made", "0"]
+    assert done.stdout.splitlines() == [
+        "held: too many calls of it are running",
+        "holdfast-worker",
+        "made",
+        "late: no answer within 0.01 s",
+        "0",
+    ]

@@ -357,6 +357,23 @@ def test_a_success_begun_before_a_failure_still_starts_the_count_anew(
     assert breaker.diagnostics("t").failure_count == 0
 
 
+def test_a_success_begun_before_a_reset_does_not_count_after_it(
+    protect: Protect, service: Service, clock: ManualClock
+) -> None:
+    breaker = steady(clock, **RATED, minimum_calls=2)
+    call = protect(breaker, service)
+    call()
+
+    def reset() -> None:
+        breaker.reset("t")
+        call()
+
+    call(meanwhile=reset)
+    fail(call, service, 1)
+
+    assert breaker.state("t") is OPEN  # one success and one failure since then
+
+
 def test_a_failure_is_judged_by_all_successes_that_came_before_it_ended(
     protect: Protect, service: Service, clock: ManualClock
 ) -> None:
@@ -387,10 +404,10 @@ def test_a_failure_rate_counts_the_successes_that_only_ticked(protect: Protect, 
 
     call = protect(breaker, flaky)
 
-    while "CircuitOpen" not in outcome(call):
-        clock.advance(0.01)
+    outcomes = [outcome(call) for _ in range(200)]
 
     assert made - 30 == 86
+    assert outcomes[made:] == ["CircuitOpen"] * (200 - made)
 
 
 def test_successes_of_many_threads_all_count(service: Service, clock: ManualClock) -> None:
@@ -552,9 +569,10 @@ def test_an_evicted_circuit_is_taken_up_again(protect: Protect, service: Service
     succeed(call, 3)
     breaker.record_failure("other")
 
+    call()
+    assert [report.tool for report in breaker.snapshot().diagnostics] == ["t"]
     fail(call, service)
 
-    assert [report.tool for report in breaker.snapshot().diagnostics] == ["t"]
     assert (breaker.state("t"), outcome(call)) == (OPEN, "CircuitOpen")
 
 

@@ -225,3 +225,13 @@ def test_an_error_that_takes_no_notes_is_left_as_it_is() -> None:
 
     assert not hasattr(error, "__notes__")
     assert odd.__notes__ == "no list"
+
+
+def test_the_notes_of_nested_tools_stand_side_by_side() -> None:
+    error = RuntimeError("down")
+
+    note(error, "inner", 3)
+    note(error, "outer", 1)
+    note(error, "inner", 2)
+
+    assert error.__notes__ == ["holdfast: outer: 1 attempt", "holdfast: inner: 2 attempts"]

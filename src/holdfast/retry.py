@@ -86,11 +86,12 @@ class RetryBudget:
 
 
 def note(error: Exception, name: str, attempts: int, why: str = "", waited: float = 0.0) -> None:
-    """Note on the tool's own error what was tried; an error object that comes again keeps only the last note."""
+    """Note on the tool's own error what was tried; one that comes again keeps only the last note of *name*."""
+    mine = f"{NOTE}{name}: "
     tries = f"{attempts} attempt{'s' if attempts != 1 else ''}"
     waits = f", {waited:.2g} s of waiting" if waited else ""
     notes = getattr(error, "__notes__", None)
     if isinstance(notes, list):
-        notes[:] = [old for old in notes if not str(old).startswith(NOTE)]
+        notes[:] = [old for old in notes if not str(old).startswith(mine)]
     with suppress(AttributeError, TypeError):  # an error that is frozen takes no note, and leaves all the same
-        error.add_note(f"{NOTE}{name}: {tries}{waits}{', ' if why else ''}{why}")
+        error.add_note(f"{mine}{tries}{waits}{', ' if why else ''}{why}")

@@ -201,8 +201,8 @@ class Tool:
 
     def may_retry(self, share: float) -> bool:
         """Whether the tool as a whole can bear one more retry."""
-        calls, _ = self._kit.tracker.counts(self.name)
-        with self._lock:
+        with self._lock:  # the count too, so that counts come in order
+            calls, _ = self._kit.tracker.counts(self.name)
             return self.retries.take(share, calls)
 
     # -- settings ------------------------------------------------------------------------------------------------------
