@@ -745,6 +745,7 @@ def test_an_on_transition_that_raises_is_logged_and_never_raised(
 
 
 def test_on_transition_is_called_outside_every_lock(clock: ManualClock) -> None:
+    breaker: CircuitBreaker
     seen: list[tuple[CircuitState, CircuitState, int]] = []
 
     def on_transition(tool: str, old: CircuitState, new: CircuitState, _: CircuitDiagnostics) -> None:
@@ -1007,16 +1008,16 @@ def at_once(number: int, job: Callable[[int], T]) -> list[T]:
 
 
 @pytest.mark.usefixtures("hurried")
-def test_of_32_threads_after_the_wait_exactly_one_probes() -> None:
-    for _ in range(50):
-        clock = ManualClock()
-        breaker = steady(clock)
-        open_then_wait(breaker, clock)
+@pytest.mark.parametrize("round_", range(50))
+def test_of_32_threads_after_the_wait_exactly_one_probes(
+    breaker: CircuitBreaker, clock: ManualClock, round_: int
+) -> None:
+    open_then_wait(breaker, clock)
 
-        passed = at_once(32, lambda _, breaker=breaker: breaker.allow_request("t"))  # type: ignore[misc]
+    passed = at_once(32, lambda _: breaker.allow_request("t"))
 
-        assert sum(passed) == 1
-        assert breaker.diagnostics("t").denied_requests == 31
+    assert sum(passed) == 1
+    assert breaker.diagnostics("t").denied_requests == 31
 
 
 def test_nobody_slips_in_while_a_request_becomes_the_probe(breaker: CircuitBreaker, clock: ManualClock) -> None:
@@ -1039,15 +1040,15 @@ def test_nobody_slips_in_while_a_request_becomes_the_probe(breaker: CircuitBreak
 
 
 @pytest.mark.usefixtures("hurried")
-def test_many_threads_failing_open_a_new_circuit_once_and_tell_it_once() -> None:
-    for _ in range(20):
-        told: list[tuple[object, ...]] = []
-        breaker = steady(ManualClock(), on_transition=lambda *args, told=told: told.append(args[:3]))  # type: ignore[misc]
+@pytest.mark.parametrize("round_", range(20))
+def test_many_threads_failing_open_a_new_circuit_once_and_tell_it_once(clock: ManualClock, round_: int) -> None:
+    told: list[tuple[object, ...]] = []
+    breaker = steady(clock, on_transition=lambda *args: told.append(args[:3]))
 
-        at_once(16, lambda _, breaker=breaker: breaker.record_failure("t"))  # type: ignore[misc]
+    at_once(16, lambda _: breaker.record_failure("t"))
 
-        assert told == [("t", CLOSED, OPEN)]
-        assert breaker.diagnostics("t").times_opened == 1
+    assert told == [("t", CLOSED, OPEN)]
+    assert breaker.diagnostics("t").times_opened == 1
 
 
 @pytest.mark.usefixtures("hurried")

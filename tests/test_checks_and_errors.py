@@ -14,7 +14,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -112,6 +111,7 @@ def test_true_and_false_are_flags(value: bool) -> None:
 def test_a_choice_is_one_of_those_allowed(allowed: Any) -> None:
     checks.choice("x", "a", allowed)
 
+    bad: object
     for bad in ("c", "", None, 5, ["a"], {}):
         with pytest.raises(ConfigError) as caught:
             checks.choice("x", bad, allowed)
@@ -412,8 +412,7 @@ def test_a_long_call_is_known_by_a_short_digest() -> None:
     assert digest is not None
     assert len(digest) <= LONG
     assert digest == key(long) != key(longer)
-    with pytest.raises(msgspec.DecodeError):  # so that it is no short call's own encoding
-        msgspec.msgpack.decode(digest)
+    assert digest.startswith(b"\xc1")  # which no encoding does: it is not the key of any short call
 
 
 @given(st.binary(max_size=80), st.binary(max_size=80))

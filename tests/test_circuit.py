@@ -1021,7 +1021,7 @@ def test_the_least_settings_pass() -> None:
         slow_call=1e-9,
         slow_call_rate=1,
         minimum_calls=1,
-        trips=[],
+        trips=frozenset(),
     )
 
     assert config.trips == frozenset()
@@ -1058,4 +1058,4 @@ def test_settings_are_frozen_and_named() -> None:
     with pytest.raises(AttributeError):
         BreakerConfig().jitter = 0.5  # type: ignore[misc]
     with pytest.raises(TypeError):
-        BreakerConfig(7)  # type: ignore[misc]
+        BreakerConfig(7)  # type: ignore[call-arg]
