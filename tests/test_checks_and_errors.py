@@ -31,6 +31,7 @@ from holdfast.errors import (
     LoopDetected,
     RateLimited,
     ToolTimeout,
+    in_words,
     printable,
 )
 
@@ -275,6 +276,19 @@ def test_a_name_is_shown_printable_and_short(name: str, shown: str) -> None:
 @given(st.text(max_size=300))
 def test_whatever_the_name_what_is_shown_is_printable(name: str) -> None:
     assert errors.printable(name).isprintable()
+
+
+def test_an_error_in_words_is_its_kind_and_its_text_safe_to_show() -> None:
+    assert in_words(ValueError("no such page\x1b")) == r"ValueError: no such page\x1b"
+    assert len(in_words(ValueError("x" * 100_000))) < 400
+
+
+def test_an_error_that_cannot_say_its_text_is_its_kind() -> None:
+    class Silent(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("not even that")
+
+    assert in_words(Silent()) == "Silent"
 
 
 # --- canonical arguments ---

@@ -749,6 +749,26 @@ def test_who_turns_a_request_away_says_when_to_come_back() -> None:
     assert it.denied == 1
 
 
+def test_who_turns_a_request_away_names_no_time_that_falls_short() -> None:
+    it = circuit()
+    fail(it, 0.22, 7)
+    assert 1.1 + (5.22 - 1.1) < 5.22  # by the last digit
+
+    wait = it.turn_away(1.1)
+
+    assert wait == pytest.approx(4.12)
+    assert wait is not None
+    assert admitted(it, 1.1 + wait)
+
+
+def test_a_request_turned_away_while_the_circuit_was_reset_may_come_back_at_once() -> None:
+    it = circuit()
+    fail(it, 0.0, 7)
+    it.reset()
+
+    assert it.turn_away(1.0) == 0.0
+
+
 def test_who_turns_a_request_away_from_a_circuit_held_open_names_no_time() -> None:
     it = circuit()
     it.force(OPEN)

@@ -210,6 +210,8 @@ class Circuit:
             self.count_denials()
         shut_until = self.shut_until
         wait = shut_until - now
+        if wait < 0:  # it was reset meanwhile
+            return 0.0
         if now + wait < shut_until:  # by the last digit; a call of `until` for each refusal is dear
             wait = until(now, shut_until)
         return wait if wait < math.inf else None
