@@ -309,6 +309,8 @@ def in_terminal(*options: str, interrupt_at: str | None = None, **more: str) -> 
     """What the demo writes to a terminal of 80 × 24, and its exit code; it may be interrupted at a word."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    # As from a terminal, also where the tests themselves run in the background, with interrupts ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
         [HOLDFAST, "demo", *options],
         stdin=theirs,
@@ -316,6 +318,7 @@ def in_terminal(*options: str, interrupt_at: str | None = None, **more: str) -> 
         stderr=theirs,
         env=environment(**{"TERM": "xterm-256color", **more}),
     )
+    signal.signal(signal.SIGINT, before)
     os.close(theirs)
     shown = b""
     while chunk := read(ours):
