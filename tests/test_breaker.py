@@ -1120,3 +1120,9 @@ def test_refusals_of_many_threads_are_all_counted(breaker: CircuitBreaker) -> No
 
     assert breaker.diagnostics("t").denied_requests == 8000
     assert breaker.metrics().refused == 8000
+
+
+@pytest.mark.parametrize("config", [5, {"failure_threshold": 3}, "default"])
+def test_settings_that_are_none_are_a_config_error(config: Any) -> None:
+    with pytest.raises(ConfigError, match="config = .*: must be a BreakerConfig"):
+        CircuitBreaker(config)

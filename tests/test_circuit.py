@@ -1079,3 +1079,17 @@ def test_settings_are_frozen_and_named() -> None:
         BreakerConfig().jitter = 0.5  # type: ignore[misc]
     with pytest.raises(TypeError):
         BreakerConfig(7)  # type: ignore[call-arg]
+
+
+@pytest.mark.timeout(10)
+def test_a_probe_can_be_given_back_while_the_lock_is_held() -> None:
+    it = circuit(half_open_probes=2)
+    fail(it, 0.0, 7)
+    given_back, kept = it.admit(5.0), it.admit(5.0)
+    assert isinstance(given_back, Grant)
+    assert isinstance(kept, Grant)
+    it.on_mark = lambda: it.release(given_back)  # called under the lock, as the garbage collector may be
+
+    it.settle(kept, 5.0, ErrorCategory.INVALID_PARAMETERS)
+
+    assert it.look(5.0).probes == 0

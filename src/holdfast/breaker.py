@@ -15,7 +15,7 @@ import msgspec
 from holdfast import checks
 from holdfast.category import ErrorCategory
 from holdfast.clock import Clock, SystemClock
-from holdfast.errors import CircuitOpen, printable
+from holdfast.errors import CircuitOpen, ConfigError, printable
 from holdfast.guards.circuit import BreakerConfig, Circuit, CircuitState, Grant
 from holdfast.guards.names import short_key
 from holdfast.permit import Permit
@@ -72,6 +72,8 @@ class CircuitBreaker:
         on_transition: OnTransition | None = None,
     ) -> None:
         checks.whole("max_tools", max_tools)
+        if config is not None and not isinstance(config, BreakerConfig):
+            raise ConfigError(f"config = {checks.shown(config)}: must be a BreakerConfig")
         self._config = config if config is not None else BreakerConfig()
         self.clock = clock if clock is not None else SystemClock()
         self._monotonic = self.clock.monotonic

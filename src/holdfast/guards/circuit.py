@@ -198,10 +198,12 @@ class Circuit:
             self._mark()
 
     def release(self, grant: Grant) -> None:
-        """Give a grant back unused: the attempt was not made, or its outcome says nothing."""
+        """Give a grant back unused: the attempt was not made, or its outcome says nothing.
+
+        One operation without the lock, because the garbage collector may close a prober while its thread holds it.
+        """
         if grant.probe is not None:
-            with self._lock:
-                self._probes.pop(grant.probe, None)
+            self._probes.pop(grant.probe, None)
 
     def turn_away(self, now: float) -> float | None:
         """Refuse a request before *shut_until*, without asking: how long it will be refused, None if nobody knows."""
@@ -287,7 +289,7 @@ class Circuit:
                 backoff=0.0 if self.state is CircuitState.CLOSED else self.config.backoff(self._rung),
                 remaining=wait if is_open and self.forced is None else None,
                 opened_at=self.opened_at if state is not CircuitState.CLOSED else None,
-                probes=sum(lease > now for lease in self._probes.values()),
+                probes=sum(lease > now for lease in list(self._probes.values())),
                 times_opened=self.times_opened,
                 denied=denied,
                 last_denied=last_denied,
@@ -314,10 +316,13 @@ class Circuit:
         if self.state is CircuitState.OPEN:
             return until(now, self._until)
         if self.state is CircuitState.HALF_OPEN:
-            for probe in [probe for probe, lease in self._probes.items() if lease <= now]:
-                del self._probes[probe]
-            if len(self._probes) >= self.config.half_open_probes:
-                return until(now, min(self._probes.values()))
+            leases = list(self._probes.items())  # a copy: a grant may be given back at any time
+            for probe, lease in leases:
+                if lease <= now:
+                    self._probes.pop(probe, None)
+            live = [lease for _, lease in leases if lease > now]
+            if len(live) >= self.config.half_open_probes:
+                return until(now, min(live))
         return 0.0
 
     def _settle_closed(self, now: float, category: ErrorCategory | None, duration: float, sign: object) -> None:
@@ -357,12 +362,11 @@ class Circuit:
 
     def _answers_probe(self, grant: Grant | None, now: float) -> bool:
         """Whether an outcome belongs to a probe that is out and whose lease holds; takes the slot back."""
-        live = [probe for probe, lease in self._probes.items() if lease > now]
+        live = [probe for probe, lease in list(self._probes.items()) if lease > now]
         probe = grant.probe if grant is not None else (live[0] if live else None)
         if probe not in live or (grant is not None and grant.generation != self.generation):
             return False
-        del self._probes[probe]
-        return True
+        return self._probes.pop(probe, None) is not None
 
     def _settle_probe(self, now: float, category: ErrorCategory | None) -> None:
         if category is None:
