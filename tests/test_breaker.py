@@ -1124,5 +1124,5 @@ def test_refusals_of_many_threads_are_all_counted(breaker: CircuitBreaker) -> No
 
 @pytest.mark.parametrize("config", [5, {"failure_threshold": 3}, "default"])
 def test_settings_that_are_none_are_a_config_error(config: Any) -> None:
-    with pytest.raises(ConfigError, match="config = .*: must be a BreakerConfig"):
+    with pytest.raises(ConfigError, match=r"config = .*: must be a BreakerConfig"):
         CircuitBreaker(config)

@@ -45,8 +45,6 @@ class Run:
         for name, text in (("session", session), ("prompt", prompt)):
             if not isinstance(text, str):
                 raise ConfigError(f"{name} = {checks.shown(text)}: must be a text")
-        if budget is not None and not isinstance(budget, Mapping):
-            raise ConfigError(f"budget = {checks.shown(budget)}: must be a mapping, say {{'calls': 100, 'usd': 2.0}}")
         self.session_id = session
         self.prompt = prompt
         self.runs = runs  # the open runs of the Holdfast it belongs to
@@ -55,7 +53,7 @@ class Run:
         self._clock = clock
         self._lock = threading.Lock()
         self._begun = clock.monotonic()
-        self._budget = Budget(budget or {})
+        self._budget = Budget({} if budget is None else budget)
         self._tool_budgets: dict[str, Budget] = {}
         self._calls = 0
         self._tool_calls: Counter[str] = Counter()  # of tools that have a budget of their own
