@@ -259,14 +259,10 @@ class Circuit:
     def configure(self, config: BreakerConfig) -> None:
         """Go on under other settings; state, counts and a running wait stay."""
         with self._lock:
-            before = self.config
-            if (before.window, before.window_calls, _rated(before)) != (
-                config.window,
-                config.window_calls,
-                _rated(config),
-            ):
+            before, self.config = self.config, config
+            same = (before.window, before.window_calls) == (config.window, config.window_calls)
+            if not same or _rated(before) != _rated(config):
                 self.window = _window(config)
-            self.config = config
             self._mark()
 
     def after_fork(self) -> None:
@@ -326,28 +322,27 @@ class Circuit:
         return 0.0
 
     def _settle_closed(self, now: float, category: ErrorCategory | None, duration: float, sign: object) -> None:
-        config, window = self.config, self.window
+        config, failed = self.config, category is not None
         if category is None:
             self._signs.clear()
-            self.last_category = None
-            if window is not None:
-                slow = config.slow_call is not None and duration >= config.slow_call
-                window.add(now, 1, slow=slow)
-                if slow and config.slow_call_rate is not None and window.calls >= config.judged_from:
-                    if window.slow / window.calls >= config.slow_call_rate:
-                        self._open(now)
         elif category in config.trips:
-            self.last_category = category
             self._count(now, sign)
-            tripped = len(self._signs) >= config.failure_threshold
-            if window is not None:
-                slow = config.slow_call is not None and duration >= config.slow_call
-                window.add(now, 1, failures=1, slow=slow)
-                if window.calls >= config.judged_from:
-                    tripped |= config.failure_rate is not None and window.failures / window.calls >= config.failure_rate
-                    tripped |= config.slow_call_rate is not None and window.slow / window.calls >= config.slow_call_rate
-            if tripped:
-                self._open(now)
+        else:
+            return
+        self.last_category = category
+        slow = config.slow_call is not None and duration >= config.slow_call
+        if self.window is not None:
+            self.window.add(now, 1, failures=failed, slow=slow)
+        if len(self._signs) >= config.failure_threshold or ((failed or slow) and self._rates_trip(failed=failed)):
+            self._open(now)
+
+    def _rates_trip(self, *, failed: bool) -> bool:
+        config, window = self.config, self.window
+        if window is None or window.calls < config.judged_from:
+            return False
+        if config.slow_call_rate is not None and window.slow / window.calls >= config.slow_call_rate:
+            return True
+        return failed and config.failure_rate is not None and window.failures / window.calls >= config.failure_rate
 
     def _count(self, now: float, sign: object) -> None:
         """Remember one failure; those older than the window go, each by itself."""
