@@ -8,12 +8,24 @@ HoldfastError
 │  ├─ LoopDetected        the same call keeps failing in this run
 │  └─ BudgetExceeded      the run has used up what it may spend
 ├─ ToolTimeout            the tool took too long; also a TimeoutError
+├─ RunError               a durable run cannot do what was asked
+│  ├─ RunNotFound         the store has no run of that id
+│  ├─ RunConflict         somebody else has the run, or it is not in a state for this
+│  ├─ RunDiverged         the resumed run did not ask for calls that the log says it made
+│  ├─ InDoubt             a call may or may not have been made before the crash; the caller decides
+│  ├─ LeaseLost           another process took the run over: this one may no longer write to it
+│  └─ RecordedError       what a tool raised before the crash, raised again from the log
+├─ StoreError             the store cannot be read or written
 └─ ConfigError            a setting is wrong; also a ValueError
+
+RunCancelled              unwinds a cancelled run; an asyncio.CancelledError, so that `except Exception` lets it pass
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
+from collections.abc import Callable
 from typing import ClassVar
 
 from holdfast.category import ErrorCategory
@@ -105,6 +117,110 @@ class ToolTimeout(HoldfastError, TimeoutError):
 
     def __str__(self) -> str:
         return f"{printable(self.tool)}: no answer within {self.seconds:g} s"
+
+
+class RunError(HoldfastError):
+    """A durable run cannot do what was asked; says nothing about any tool."""
+
+    category: ClassVar[ErrorCategory] = ErrorCategory.CANCELLED
+
+
+class RunNotFound(RunError):
+    """The store has no run of that id."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        super().__init__(run_id)
+
+    def __str__(self) -> str:
+        return f"there is no run {printable(self.run_id)!r} in this store"
+
+
+class RunConflict(RunError):
+    """Somebody else has the run, or it is not in a state in which this can be done."""
+
+
+class RunDiverged(RunError):
+    """The resumed run has not asked for calls that the log says it finished; *calls* names them."""
+
+    def __init__(self, calls: tuple[str, ...]) -> None:
+        self.calls = calls
+        super().__init__(calls)
+
+    def __str__(self) -> str:
+        some = ", ".join(printable(call) for call in self.calls[:5])
+        more = f" and {len(self.calls) - 5} more" if len(self.calls) > 5 else ""
+        return f"the resumed run did not ask for {len(self.calls)} finished calls: {some}{more}"
+
+
+class InDoubt(RunError):
+    """A call began before the crash and no result is known: it may have been made or not, so the caller decides.
+
+    `repeat()` makes it again, with the same idempotency *key*, and gives its result (of a coroutine function: to be
+    awaited); `answer(value)`, or `aanswer`, takes *value* for its result without calling.
+    """
+
+    def __init__(self, tool: str, call_id: str, key: str, why: str) -> None:
+        self.tool = tool
+        self.call_id = call_id
+        self.key = key
+        self.why = why
+        self.repeat: Callable[[], object] = self._unbound
+        self.answer: Callable[[object], object] = self._unbound
+        self.aanswer: Callable[[object], object] = self._unbound
+        super().__init__(tool, call_id, key, why)
+
+    def __str__(self) -> str:
+        return (
+            f"{printable(self.tool)}: {self.why}, and the tool is not declared idempotent or read-only; "
+            f"look whether its effect is there (idempotency key {self.key}), then repeat() or answer(value)"
+        )
+
+    def _unbound(self, *_: object) -> object:
+        raise RunConflict("this error was not raised by a call that can still be decided")
+
+
+class LeaseLost(RunError):
+    """Another process has taken the run over; whatever this one would write to it is refused."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        super().__init__(run_id)
+
+    def __str__(self) -> str:
+        return f"run {printable(self.run_id)!r} has another owner now: stop, nothing more is recorded from here"
+
+
+class RecordedError(RunError):
+    """What a tool raised before the run was interrupted, told again from the log."""
+
+    def __init__(self, type: str, message: str, category: ErrorCategory) -> None:
+        self.type = type
+        self.message = message
+        self.category = category  # type: ignore[misc]
+        super().__init__(type, message, category)
+
+    def __str__(self) -> str:
+        return f"{self.type}: {self.message}"
+
+
+class StoreError(HoldfastError):
+    """The store cannot be read or written; *result* is the tool's, where only the write after it failed."""
+
+    category: ClassVar[ErrorCategory] = ErrorCategory.CANCELLED
+    result: object = None
+
+
+class RunCancelled(asyncio.CancelledError):
+    """The run was cancelled; whatever still runs in it ends with this."""
+
+    def __init__(self, run_id: str, reason: str | None = None) -> None:
+        self.run_id = run_id
+        self.reason = reason
+        super().__init__(run_id, reason)
+
+    def __str__(self) -> str:
+        return f"run {printable(self.run_id)!r} was cancelled{f': {printable(self.reason)}' if self.reason else ''}"
 
 
 class ConfigError(HoldfastError, ValueError):

@@ -7,6 +7,23 @@ from typing import Final
 
 import msgspec
 
+RUN_STARTED: Final = "run_started"
+PLANNING_STARTED: Final = "planning_started"
+PLANNING_ENDED: Final = "planning_ended"
+TURN_STARTED: Final = "turn_started"
+TURN_ENDED: Final = "turn_ended"
+STEP_STARTED: Final = "step_started"
+STEP_ENDED: Final = "step_ended"
+SPENT: Final = "spent"
+VERIFICATION_STARTED: Final = "verification_started"
+VERIFICATION_ENDED: Final = "verification_ended"
+RUN_INTERRUPTED: Final = "run_interrupted"
+RUN_RESUMED: Final = "run_resumed"
+RUN_CANCEL_REQUESTED: Final = "run_cancel_requested"
+RUN_DIVERGED: Final = "run_diverged"
+RUN_COMPLETED: Final = "run_completed"
+RUN_FAILED: Final = "run_failed"
+RUN_CANCELLED: Final = "run_cancelled"
 TOOL_STARTED: Final = "tool_started"
 TOOL_ATTEMPT_FAILED: Final = "tool_attempt_failed"
 TOOL_ENDED: Final = "tool_ended"
