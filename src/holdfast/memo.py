@@ -1,0 +1,450 @@
+"""The exact outcome of a finished call, for resume only: msgpack, never pickle.
+
+Exact means that what comes back compares equal and has the same types, all the way down. It is tried when the memo is
+made: where it does not hold, there is no memo. Objects are rebuilt only as classes that the tool's return annotation
+names, so that what stands in a store does not choose what is called.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import importlib
+import inspect
+import marshal
+import os
+import re
+import threading
+import typing
+from collections.abc import Callable, Iterator
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from enum import Enum, Flag
+from types import SimpleNamespace
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from holdfast.category import ErrorCategory
+from holdfast.errors import RecordedError, ToolTimeout
+
+LIMIT: Final = 4 * 2**20  # bytes
+_VALUE, _ITEMS, _ERROR = b"v", b"s", b"e"  # the first byte says what it is; a capital letter, that it is tagged
+
+
+class Memo:
+    """Keeps what *fn* returned; its return annotation says which objects can be given back."""
+
+    __slots__ = ("limit", "_classes", "_fn")
+
+    def __init__(self, fn: Callable[..., object] | None, *, limit: int = LIMIT) -> None:
+        self.limit = limit
+        self._fn = fn
+        self._classes: dict[str, _Class] | None = None  # found when first needed: most values are plain data
+
+    def dump(self, value: object) -> bytes | None:
+        """The memo of *value*; None if it could not be given back exactly or is over the limit."""
+        return self._dump(_VALUE, value)
+
+    def dump_items(self, items: list[object], returned: object = None) -> bytes | None:
+        """The memo of a stream that was exhausted: its *items*, and what it *returned*."""
+        return self._dump(_ITEMS, [items, returned])
+
+    def load(self, data: bytes) -> object:
+        """The value; a `LookupError` if it cannot be rebuilt, as when the annotation has changed."""
+        return self._load(_VALUE, data)
+
+    def load_items(self, data: bytes) -> tuple[list[object], object]:
+        """The items of a stream, and what it returned; a `LookupError` if they cannot be rebuilt."""
+        match self._load(_ITEMS, data):
+            case [list() as items, returned]:
+                return items, returned
+        raise LookupError("the memo holds no stream")
+
+    def _dump(self, mark: bytes, value: object) -> bytes | None:
+        try:
+            data = _PACK.encode(value)
+        except Exception:  # an object, half a surrogate pair, a huge number: a tag may do
+            return self._dump_tagged(mark.upper(), value)
+        if len(data) > self.limit:
+            return None
+        return mark + data if _is_plain(value, data) else self._dump_tagged(mark.upper(), value)
+
+    def _dump_tagged(self, mark: bytes, value: object) -> bytes | None:
+        try:
+            data = _pack(value, self._taken_apart)
+            if len(data) > self.limit or _image(value) != _image(_unpack(data, self._rebuilt)):
+                return None
+        except Exception:  # of the value's own code too: what cannot be kept is called again, or in doubt
+            return None
+        return mark + data
+
+    def _load(self, mark: bytes, data: bytes) -> Any:
+        try:
+            if data[:1] == mark:
+                return _UNPACK.decode(data[1:])
+            if data[:1] == mark.upper():
+                return _unpack(data[1:], self._rebuilt)
+        except Exception as error:
+            raise LookupError(f"the result cannot be rebuilt: {type(error).__name__}: {error}") from error
+        raise LookupError("the memo holds no such result")
+
+    def _taken_apart(self, value: object) -> object:
+        found = self._named().get(type(value).__qualname__)
+        if found is None or found.kind is not type(value):
+            raise TypeError(f"{type(value).__qualname__}: not in the return annotation")
+        return _ext(_OBJECT, [type(value).__qualname__, _apart(value)], _refuse)
+
+    def _rebuilt(self, name: str, tree: object) -> object:
+        if (found := self._named().get(name)) is None:
+            raise LookupError(f"{name}: not in the return annotation")
+        return _together(found, tree)
+
+    def _named(self) -> dict[str, _Class]:
+        if self._classes is None:
+            with _PREPARING:
+                self._classes = _classes(_returned(self._fn))
+        return self._classes
+
+
+def dump_error(error: Exception, category: ErrorCategory) -> bytes:
+    """The memo of a failure; never fails itself."""
+    name, message = _name(type(error)), _message(error)
+    if type(error) is RecordedError:  # told again from the log of an earlier run
+        category, name, message = error.category, error.type, error.message
+    notes = [_utf8(note) for note in getattr(error, "__notes__", ()) if isinstance(note, str)]
+    try:
+        body = _error_body(error, category)
+        if len(body) > LIMIT or type(_error_of(name, body)) is not type(error):
+            body = b""
+    except Exception:  # an error of the user's, or one that cannot be made again from its arguments
+        body = b""
+    return _ERROR + _PACK.encode([str(category), _utf8(name), _utf8(message)[:_LONGEST_MESSAGE], notes, body])
+
+
+def load_error(data: bytes) -> Exception:
+    """The failure: a builtin error or a `ToolTimeout` as itself, any other as `RecordedError`."""
+    if not is_error(data):
+        raise LookupError("the memo holds no error")
+    try:
+        category, name, message, notes, body = _UNPACK.decode(data[1:])
+        if category not in ErrorCategory.__members__.values():  # of a later version
+            category = ErrorCategory.EXECUTION_ERROR
+        error = _error_of(name, body) if body else RecordedError(name, message, ErrorCategory(category))
+        for note in notes:
+            error.add_note(note)
+    except Exception as failure:
+        raise LookupError(f"the error cannot be rebuilt: {type(failure).__name__}: {failure}") from failure
+    return error
+
+
+def is_error(data: bytes) -> bool:
+    """Whether the memo holds a failure."""
+    return data[:1] == _ERROR
+
+
+# --- plain data ---
+
+
+def _is_plain(value: Any, data: bytes) -> bool:
+    """Whether *value* comes back from *data*, its msgpack, as it is.
+
+    marshal writes only the very builtin types, no subclass, each in its own way and at the speed of C: two values that
+    it writes alike are alike. It is never read here. Only bytes and what can pose as bytes look the same to it.
+    """
+    try:
+        alike = marshal.dumps(value, 2) == marshal.dumps(_UNPACK.decode(data), 2)
+    except Exception:  # no builtin, or no longer one
+        return False
+    return alike and (type(value) is bytes or _BYTES.search(data) is None)
+
+
+_PACK = msgspec.msgpack.Encoder()
+_UNPACK = msgspec.msgpack.Decoder()
+_HALF_A_PAIR = re.compile("[\ud800-\udfff]")
+_BYTES = re.compile(rb"[\xc4-\xc6]")  # msgpack's marks of bytes; in a text or a number they only cost a closer look
+
+
+# --- tagged data: what msgpack does not know, at any depth, as extensions ---
+
+_Other = Callable[[object], object]
+_Rebuild = Callable[[str, object], object]
+
+_TEXT, _WHOLE, _DICT, _OBJECT, _LATE = 1, 2, 3, 4, 5
+_MANY: Final[dict[type, int]] = {tuple: 10, set: 11, frozenset: 12}
+_ONE: Final[dict[type, tuple[int, Callable[[Any], tuple[object, ...]]]]] = {
+    complex: (20, lambda v: (v.real, v.imag)),
+    bytearray: (21, lambda v: (bytes(v),)),
+    Decimal: (22, lambda v: (str(v),)),
+    UUID: (23, lambda v: (None, v.bytes)),
+    date: (24, lambda v: (v.year, v.month, v.day)),
+    timedelta: (25, lambda v: (v.days, v.seconds, v.microseconds)),
+    timezone: (26, lambda v: v.__getinitargs__()),
+    time: (27, lambda v: (v.hour, v.minute, v.second, v.microsecond, v.tzinfo, v.fold)),
+    datetime: (28, lambda v: (v.year, v.month, v.day, v.hour, v.minute, v.second, v.microsecond, v.tzinfo, v.fold)),
+}
+_BY_CODE: Final[dict[int, type]] = {code: kind for kind, (code, _) in _ONE.items()}
+_BY_CODE.update({code: kind for kind, code in _MANY.items()})
+# Known by their text, and not imported before somebody else has.
+_LATE_KINDS = {"PosixPath": "pathlib", "PurePosixPath": "pathlib", "ZoneInfo": "zoneinfo", "Fraction": "fractions"}
+
+
+def _tag(value: Any, other: _Other) -> object:
+    kind = type(value)
+    if value is None or kind in {bool, float, bytes}:
+        return value
+    if kind is str:
+        return value if _is_utf8(value) else msgspec.msgpack.Ext(_TEXT, value.encode(errors="surrogatepass"))
+    if kind is int:
+        if -(2**63) <= value < 2**64:
+            return value
+        return msgspec.msgpack.Ext(_WHOLE, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
+    if kind is list:
+        return [_tag(item, other) for item in value]
+    if kind is dict:
+        if all(type(key) is str and _is_utf8(key) for key in value):
+            return {key: _tag(item, other) for key, item in value.items()}
+        return _ext(_DICT, [part for item in value.items() for part in item], other)
+    return _tag_kind(kind, value, other)
+
+
+def _tag_kind(kind: type, value: Any, other: _Other) -> object:
+    if (code := _MANY.get(kind)) is not None:
+        if kind is tuple:
+            return _ext(code, list(value), other)
+        items = sorted(_pack(item, other) for item in value)  # so that equal sets are written alike
+        return msgspec.msgpack.Ext(code, _PACK.encode([msgspec.Raw(item) for item in items]))
+    if (known := _ONE.get(kind)) is not None:
+        return _ext(known[0], list(known[1](value)), other)
+    if _LATE_KINDS.get(kind.__name__) == kind.__module__.partition(".")[0]:
+        return _ext(_LATE, [kind.__name__, str(value)], other)
+    return other(value)
+
+
+def _untag(rebuild: _Rebuild, code: int, data: memoryview) -> object:
+    if code == _TEXT:
+        return bytes(data).decode(errors="surrogatepass")
+    if code == _WHOLE:
+        return int.from_bytes(data, "big", signed=True)
+    parts = _unpack(data, rebuild)
+    if code == _DICT:
+        return dict(zip(parts[::2], parts[1::2], strict=True))
+    if code == _OBJECT:
+        return rebuild(*parts)
+    if code == _LATE:
+        name, text = parts
+        return getattr(importlib.import_module(_LATE_KINDS[name]), name)(text)
+    kind = _BY_CODE[code]
+    if kind in _MANY:
+        return kind(parts)
+    return kind(*parts[:-1], fold=parts[-1]) if kind in {time, datetime} else kind(*parts)
+
+
+def _ext(code: int, parts: list[object], other: _Other) -> msgspec.msgpack.Ext:
+    return msgspec.msgpack.Ext(code, _pack(parts, other))
+
+
+def _pack(value: object, other: _Other) -> bytes:
+    return _PACK.encode(_tag(value, other))
+
+
+def _unpack(data: bytes | memoryview, rebuild: _Rebuild) -> Any:
+    return msgspec.msgpack.decode(data, ext_hook=functools.partial(_untag, rebuild))
+
+
+def _is_utf8(text: str) -> bool:
+    return text.isascii() or _HALF_A_PAIR.search(text) is None
+
+
+def _refuse(value: object, tree: object = None) -> object:
+    raise TypeError(f"{value}: cannot be kept")
+
+
+# --- objects ---
+
+
+class _Class(NamedTuple):
+    kind: type
+    annotation: Any  # with the type arguments of a generic class
+
+
+_SUBCLASSED = (str, bytes, int, float, tuple, list, dict, set, frozenset)
+_KEPT_WHOLE = (bytes, bytearray, datetime, date, time, timedelta, UUID, Decimal)  # by a tag, exactly
+_PREPARING = threading.RLock()  # msgspec must not read one class for the first time in two threads at once
+
+
+def _apart(value: Any) -> object:
+    """Builtin data from which `_together` makes an object again."""
+    if isinstance(value, Enum):
+        return value.value if isinstance(value, Flag) else value.name
+    return msgspec.to_builtins(_known(value), builtin_types=_KEPT_WHOLE, enc_hook=_known)
+
+
+def _known(value: Any) -> Any:
+    if (base := _base(type(value))) is not None:
+        return base(value)
+    if callable(dump := getattr(type(value), "model_dump", None)):  # pydantic's way, without importing it
+        return dump(value, by_alias=True, round_trip=True)
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def _together(found: _Class, tree: Any) -> object:
+    kind = found.kind
+    if issubclass(kind, Enum):
+        return kind(tree) if issubclass(kind, Flag) else kind[tree]
+    if _base(kind) is not None or callable(getattr(kind, "model_validate", None)):
+        return _made(kind, tree)
+    return msgspec.convert(tree, found.annotation, builtin_types=_KEPT_WHOLE, dec_hook=_made)
+
+
+def _made(kind: Any, tree: Any) -> object:
+    if callable(validate := getattr(kind, "model_validate", None)):
+        return validate(tree)
+    kind = typing.get_origin(kind) or kind
+    if kind is object:  # a field that may hold anything
+        return tree
+    return kind(tree) if _base(kind) is not None or issubclass(kind, os.PathLike) else _refuse(kind)
+
+
+def _base(kind: type) -> Any:
+    """The builtin that *kind* is a subclass of; None if msgspec knows how to take it apart."""
+    if hasattr(kind, "_fields") or issubclass(kind, Enum):
+        return None
+    return next((base for base in _SUBCLASSED if issubclass(kind, base)), None)
+
+
+def _image(value: object) -> bytes:
+    """Bytes that are the same only for equal values of the same types, all the way down."""
+    return _pack(value, _portrait)
+
+
+def _portrait(value: Any) -> object:
+    kind: Any = type(value)
+    if isinstance(value, Enum):
+        facts: object = value.value if isinstance(value, Flag) else value.name
+    elif isinstance(value, msgspec.Struct):
+        facts = [getattr(value, name) for name in kind.__struct_fields__]
+    elif hasattr(kind, "__dataclass_fields__"):
+        import dataclasses
+
+        facts = [getattr(value, field.name) for field in dataclasses.fields(kind)]
+    elif hasattr(kind, "__attrs_attrs__"):
+        facts = [getattr(value, attribute.name) for attribute in kind.__attrs_attrs__]
+    elif callable(getattr(kind, "model_dump", None)):
+        facts = [[getattr(value, name) for name in kind.model_fields], value.model_extra, value.__pydantic_private__]
+    elif (base := tuple if hasattr(kind, "_fields") else _base(kind)) is not None:
+        facts = [base(value), getattr(value, "__dict__", None)]
+    else:
+        return _refuse(kind)
+    return _ext(_OBJECT, [kind.__module__, kind.__qualname__, facts], _portrait)
+
+
+def _returned(fn: Any) -> object:
+    """What *fn* says that it returns, or None."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    if fn is None or isinstance(fn, type):
+        return fn
+    try:
+        fn = inspect.unwrap(fn)
+        fn = inspect.unwrap(fn if inspect.isroutine(fn) else type(fn).__call__)
+        # Only the answer counts: an argument's annotation may name what only a type checker imports.
+        answer = SimpleNamespace(__annotations__={"return": fn.__annotations__.get("return")})
+        return typing.get_type_hints(answer, globalns=fn.__globals__, include_extras=True)["return"]
+    except Exception:  # the annotation is the user's: a name that cannot be found, or anything
+        return None
+
+
+def _classes(annotation: object) -> dict[str, _Class]:
+    """The classes that *annotation* names, however deep in it, ready to be rebuilt."""
+    found: dict[str, _Class] = {}
+    unclear: set[str] = set()
+    for each in _walk(annotation, set()):
+        name = each.kind.__qualname__
+        if found.setdefault(name, each).kind is not each.kind:
+            unclear.add(name)  # two of one name
+        if _base(each.kind) is None and not issubclass(each.kind, Enum):
+            try:
+                msgspec.msgpack.Decoder(each.annotation, dec_hook=_made)
+            except Exception:  # of the class's own annotations: msgspec cannot rebuild it
+                unclear.add(name)
+    return {name: each for name, each in found.items() if name not in unclear}
+
+
+def _walk(annotation: Any, seen: set[int]) -> Iterator[_Class]:
+    if id(annotation) in seen:
+        return
+    seen.add(id(annotation))
+    origin = typing.get_origin(annotation)
+    kind = origin if isinstance(origin, type) else annotation
+    if isinstance(kind, type):
+        if typing.is_typeddict(kind):
+            for hint in typing.get_type_hints(kind).values():
+                yield from _walk(hint, seen)
+        elif kind.__module__ not in {"builtins", "types", "typing"} and not inspect.isabstract(kind):
+            yield _Class(kind, annotation)
+    for name in ("__supertype__", "__value__", "__bound__"):  # of NewType, type X = …, and TypeVar
+        if not isinstance(annotation, type) and (meant := getattr(annotation, name, None)) is not None:
+            yield from _walk(meant, seen)
+    for argument in typing.get_args(annotation):
+        yield from _walk(type(argument) if isinstance(argument, Enum) else argument, seen)
+
+
+# --- errors ---
+
+_LONGEST_MESSAGE = 10_000  # characters
+
+
+def _error_body(error: Any, category: ErrorCategory) -> bytes:
+    """What `_error_of` needs to make the error again; raises if that is not possible."""
+    kind = type(error)
+    if kind is ToolTimeout:
+        return _pack([[error.tool, error.seconds], {}], _refuse)
+    if getattr(builtins, kind.__name__, None) is not kind:
+        raise TypeError("not builtin")
+    if kind is ExceptionGroup:
+        return _pack([[error.message, [dump_error(each, category) for each in error.exceptions]], {}], _refuse)
+    _, arguments, *state = error.__reduce__()
+    own = state[0] if state else {}
+    attributes = {name: value for name, value in own.items() if name != "__notes__" and _keeps(value)}
+    return _pack([[each if _keeps(each) else _message(each) for each in arguments], attributes], _refuse)
+
+
+def _error_of(name: str, body: bytes) -> Exception:
+    arguments, state = _unpack(body, _refuse)
+    if name == _name(ToolTimeout):
+        return ToolTimeout(*arguments)
+    kind = getattr(builtins, name)
+    if not (isinstance(kind, type) and issubclass(kind, Exception)):
+        raise LookupError(f"{name}: no error")
+    if kind is ExceptionGroup:
+        message, members = arguments
+        return ExceptionGroup(message, [load_error(member) for member in members])
+    error: Exception = kind(*arguments)
+    if state:
+        error.__setstate__(state)
+    return error
+
+
+def _keeps(value: object) -> bool:
+    try:
+        _pack(value, _refuse)
+    except Exception:
+        return False
+    return True
+
+
+def _message(error: object) -> str:
+    try:
+        return _utf8(str(error))
+    except Exception:  # whoever wrote the error wrote its text
+        return f"<{type(error).__name__}>"
+
+
+def _name(kind: type) -> str:
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _utf8(text: str) -> str:
+    return text if _is_utf8(text) else text.encode(errors="backslashreplace").decode()
