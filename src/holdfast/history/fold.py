@@ -1,0 +1,172 @@
+"""The fold: from a header and events to a snapshot. Pure, total and the only place that knows what an event means.
+
+Users may emit any event with any payload; what does not have the expected shape is counted and otherwise ignored.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+
+from holdfast import events
+from holdfast.history.records import ActiveCall, RunEventRecord, RunHeader, RunSnapshot, RunStatus
+from holdfast.history.verification import read_reports, summarise
+
+Payload = Mapping[str, object]
+
+_MOST = sys.float_info.max
+
+
+def begin(header: RunHeader) -> RunSnapshot:
+    """The state of a run that has no event yet."""
+    return RunSnapshot(
+        id=header.id,
+        session_id=header.session_id,
+        prompt=header.prompt,
+        created_at_ms=header.created_at_ms,
+        updated_at_ms=header.created_at_ms,
+        forked_from=header.forked_from,
+    )
+
+
+def fold(start: RunHeader | RunSnapshot, events: Iterable[RunEventRecord]) -> RunSnapshot:
+    """The state after *events*, from the header or, where retention removed some, from the state before them."""
+    snapshot = begin(start) if isinstance(start, RunHeader) else start.copy()
+    for event in events:
+        apply(snapshot, event.type, event.payload, event.timestamp_ms)
+    return snapshot
+
+
+def apply(run: RunSnapshot, type: str, payload: Payload, at_ms: int) -> bool:
+    """Take one event into *run*; true if it came late, after the end."""
+    run.event_count += 1
+    if run.status.is_terminal:
+        return True
+    run.updated_at_ms = max(at_ms, run.updated_at_ms)
+    meaning = _MEANINGS.get(type)
+    if meaning is not None:
+        meaning(run, payload, run.updated_at_ms)
+    return False
+
+
+# -- what each event means ---------------------------------------------------------------------------------------------
+
+
+def _started(run: RunSnapshot, payload: Payload, at_ms: int) -> None:
+    _work(run, payload, at_ms)
+    run.status = RunStatus.EXECUTING
+
+
+def _work(run: RunSnapshot, payload: Payload, at_ms: int) -> None:
+    """Whatever is begun is being executed; a check that calls tools goes on verifying."""
+    if run.started_at_ms is None:
+        run.started_at_ms = at_ms
+    if run.status is not RunStatus.VERIFYING:
+        run.status = RunStatus.EXECUTING
+
+
+def _planning(run: RunSnapshot, payload: Payload, at_ms: int) -> None:
+    _work(run, payload, at_ms)
+    run.status = RunStatus.PLANNING
+
+
+def _tool_started(run: RunSnapshot, payload: Payload, at_ms: int) -> None:
+    _call_started(run, payload.get("tool"), payload, at_ms, is_step=False)
+
+
+def _step_started(run: RunSnapshot, payload: Payload, at_ms: int) -> None:
+    _call_started(run, payload.get("name"), payload, at_ms, is_step=True)
+
+
+def _call_started(run: RunSnapshot, name: object, payload: Payload, at_ms: int, *, is_step: bool) -> None:
+    _work(run, payload, at_ms)
+    call = payload.get("call_id")
+    again = payload.get("repeat") is True or (isinstance(call, str) and call in run.active_calls)
+    if not is_step and not again:
+        run.tool_calls += 1
+    if isinstance(call, str) and isinstance(name, str):
+        key = payload.get("key")
+        run.active_calls[call] = ActiveCall(name, at_ms, key if isinstance(key, str) else "", is_step)
+
+
+def _tool_ended(run: RunSnapshot, payload: Payload, at_ms: int) -> None:
+    _step_ended(run, payload, at_ms)
+    if payload.get("cached") is True:
+        run.cached_hits += 1
+    if payload.get("status") in ("failed", "timed_out"):
+        run.tool_failures += 1
+
+
+def _step_ended(run: RunSnapshot, payload: Payload, at_ms: int) -> None:
+    call = payload.get("call_id")
+    if isinstance(call, str):
+        run.active_calls.pop(call, None)
+
+
+def _denied(run: RunSnapshot, payload: Payload, at_ms: int) -> None:
+    run.tool_denials += 1
+
+
+def _spent(run: RunSnapshot, payload: Payload, at_ms: int) -> None:
+    unit, amount = payload.get("unit"), payload.get("amount")
+    if isinstance(unit, str) and isinstance(amount, int | float) and not isinstance(amount, bool):
+        if abs(amount) <= _MOST:  # no NaN, and no whole number that is too large for a float
+            total = run.spend.get(unit, 0.0) + amount
+            if abs(total) <= _MOST:
+                run.spend[unit] = total
+
+
+def _verifying(run: RunSnapshot, payload: Payload, at_ms: int) -> None:
+    _work(run, payload, at_ms)
+    run.status = RunStatus.VERIFYING
+
+
+def _verified(run: RunSnapshot, payload: Payload, at_ms: int) -> None:
+    _started(run, payload, at_ms)
+    run.verification = summarise(read_reports(payload.get("reports")))
+
+
+def _completed(run: RunSnapshot, payload: Payload, at_ms: int) -> None:
+    _finish(run, RunStatus.COMPLETED, at_ms)
+    run.result_text = _text(payload.get("text"))
+
+
+def _failed(run: RunSnapshot, payload: Payload, at_ms: int) -> None:
+    _finish(run, RunStatus.FAILED, at_ms)
+    run.error = _text(payload.get("error"))
+
+
+def _cancelled(run: RunSnapshot, payload: Payload, at_ms: int) -> None:
+    _finish(run, RunStatus.CANCELLED, at_ms)
+    run.error = _text(payload.get("reason"))
+
+
+def _finish(run: RunSnapshot, status: RunStatus, at_ms: int) -> None:
+    run.status = status
+    run.finished_at_ms = at_ms
+
+
+def _text(value: object) -> str | None:
+    if isinstance(value, Mapping):
+        value = value.get("cut")  # what was too long to be kept whole
+    return value if isinstance(value, str) else None
+
+
+_MEANINGS: Mapping[str, Callable[[RunSnapshot, Payload, int], None]] = {
+    events.RUN_STARTED: _started,
+    events.RUN_RESUMED: _work,
+    events.PLANNING_STARTED: _planning,
+    events.PLANNING_ENDED: _work,
+    events.TURN_STARTED: _work,
+    events.STEP_STARTED: _step_started,
+    events.STEP_ENDED: _step_ended,
+    events.TOOL_STARTED: _tool_started,
+    events.TOOL_ENDED: _tool_ended,
+    events.TOOL_DENIED: _denied,
+    events.SPENT: _spent,
+    events.VERIFICATION_STARTED: _verifying,
+    events.VERIFICATION_ENDED: _verified,
+    events.RUN_COMPLETED: _completed,
+    events.RUN_FAILED: _failed,
+    events.RUN_CANCELLED: _cancelled,
+}

@@ -1,0 +1,137 @@
+"""The records of a run: its header, which never changes, its events, and the snapshot that folds from both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from holdfast.history.verification import VerificationSummary
+
+
+class RunStatus(StrEnum):
+    """How far a run is; the first terminal status is final."""
+
+    CREATED = "created"
+    PLANNING = "planning"
+    EXECUTING = "executing"
+    VERIFYING = "verifying"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether nothing can change it any more."""
+        return self in _TERMINAL
+
+
+_TERMINAL = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED})
+
+
+class CancelResult(StrEnum):
+    """What became of a wish to cancel a run."""
+
+    REQUESTED = "requested"
+    ALREADY_FINISHED = "already_finished"
+    NOT_FOUND = "not_found"
+
+
+class RunHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is known of a run before its first event, and never changes."""
+
+    id: str
+    session_id: str
+    prompt: str
+    created_at_ms: int
+    forked_from: str | None = None
+    root: str | None = None  # the first of a chain of forks: the calls of all share their idempotency keys
+    entry: Mapping[str, Any] | None = None  # what to call to resume it: {"target": "module:function", "args": […]}
+    budget: Mapping[str, float] | None = None
+
+
+class RunEventRecord(msgspec.Struct, frozen=True):
+    """One event of a run. *late* marks what came after the end and changed nothing."""
+
+    sequence: int
+    timestamp_ms: int
+    type: str
+    payload: dict[str, Any] = {}
+    late: bool = False
+
+
+class ActiveCall(msgspec.Struct, frozen=True, array_like=True):
+    """A call or step that has started and not ended."""
+
+    name: str
+    at_ms: int
+    key: str = ""
+    is_step: bool = False
+
+
+class RunSnapshot(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The state of a run after its events; a picture of its own, that changing changes nothing else.
+
+    *owner* and *interrupted* come from leases and time, all else from the events.
+    """
+
+    id: str
+    session_id: str
+    prompt: str
+    created_at_ms: int
+    updated_at_ms: int
+    status: RunStatus = RunStatus.CREATED
+    started_at_ms: int | None = None
+    finished_at_ms: int | None = None
+    result_text: str | None = None
+    error: str | None = None
+    event_count: int = 0
+    tool_calls: int = 0
+    tool_failures: int = 0
+    tool_denials: int = 0
+    cached_hits: int = 0
+    spend: dict[str, float] = {}
+    verification: VerificationSummary | None = None
+    active_calls: dict[str, ActiveCall] = {}
+    forked_from: str | None = None
+    owner: str | None = None
+    interrupted: bool = False
+
+    @property
+    def active_tools(self) -> tuple[str, ...]:
+        """The tools that are being called, in the order in which they were begun."""
+        return tuple(call.name for call in self.active_calls.values() if not call.is_step)
+
+    def copy(self) -> RunSnapshot:
+        """The same, to change or to keep."""
+        return msgspec.structs.replace(self, spend=dict(self.spend), active_calls=dict(self.active_calls))
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain data, for JSON."""
+        fields: dict[str, Any] = {name: getattr(self, name) for name in self.__struct_fields__}
+        fields["active_tools"] = self.active_tools
+        del fields["active_calls"]
+        plain: dict[str, Any] = msgspec.to_builtins(fields)
+        return plain
+
+
+class RunRecord(msgspec.Struct, frozen=True):
+    """A whole run: its state and all its events."""
+
+    snapshot: RunSnapshot
+    events: tuple[RunEventRecord, ...]
+
+
+class EventPage(msgspec.Struct, frozen=True):
+    """Some events of a run in order; *next_after* asks for those that follow.
+
+    *first_available* is the oldest sequence still kept; *gap* says that some of those asked for are no longer there.
+    """
+
+    events: tuple[RunEventRecord, ...]
+    first_available: int
+    next_after: int
+    has_more: bool
+    gap: bool

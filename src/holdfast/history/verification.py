@@ -1,0 +1,141 @@
+"""Verification: checks make reports, reports make one summary: failed > needs_review > skipped > passed.
+
+Reading reports back never fails: an event is a user's, and a snapshot must fold from whatever stands in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+import msgspec
+
+from holdfast import checks
+from holdfast.errors import ConfigError
+
+
+class CheckStatus(StrEnum):
+    """How a check ended."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    NEEDS_REVIEW = "needs_review"
+    SKIPPED = "skipped"
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One thing that was looked at; one that is not *required* and failed asks for a review."""
+
+    name: str
+    status: CheckStatus
+    required: bool = True
+    detail: str = ""
+    residual_risk: str = ""  # what may still be wrong, even if the check passed
+
+    def __post_init__(self) -> None:
+        _name("name", self.name)
+        checks.choice("status", self.status, frozenset(CheckStatus))
+        checks.flag("required", self.required)
+        _text("detail", self.detail)
+        _text("residual_risk", self.residual_risk)
+        msgspec.structs.force_setattr(self, "status", CheckStatus(self.status))
+
+
+class Report(msgspec.Struct, frozen=True):
+    """The checks that one verifier made, under its name."""
+
+    name: str
+    checks: tuple[Check, ...] = ()
+
+    def __post_init__(self) -> None:
+        _name("name", self.name)
+        given: object = self.checks
+        made = tuple(given) if isinstance(given, Iterable) else (given,)
+        if not all(isinstance(each, Check) for each in made):
+            raise ConfigError(f"checks = {checks.shown(given)}: must be checks")
+        msgspec.structs.force_setattr(self, "checks", made)
+
+
+class VerificationSummary(msgspec.Struct, frozen=True):
+    """The worst of all checks, how many ended in which way, and what may still be wrong."""
+
+    status: CheckStatus
+    passed: int = 0
+    failed: int = 0
+    needs_review: int = 0
+    skipped: int = 0
+    residual_risks: tuple[str, ...] = ()
+
+
+def summarise(reports: Iterable[Report]) -> VerificationSummary | None:
+    """The summary of all checks of *reports*; None if there are none: what was not checked has not passed.
+
+    A check that failed and is not required counts as failed, but makes the summary needs_review.
+    """
+    made = [check for report in reports for check in report.checks]
+    if not made:
+        return None
+    ended = [check.status for check in made]
+    return VerificationSummary(
+        status=max(map(_weight, made), key=_WORST_LAST.index),
+        passed=ended.count(CheckStatus.PASSED),
+        failed=ended.count(CheckStatus.FAILED),
+        needs_review=ended.count(CheckStatus.NEEDS_REVIEW),
+        skipped=ended.count(CheckStatus.SKIPPED),
+        residual_risks=tuple(dict.fromkeys(check.residual_risk for check in made if check.residual_risk)),
+    )
+
+
+def write_reports(reports: Iterable[Report]) -> list[dict[str, object]]:
+    """*reports* as plain data, for the payload of an event."""
+    return [
+        {"name": report.name, "checks": [msgspec.structs.asdict(check) for check in report.checks]}
+        for report in reports
+    ]
+
+
+def read_reports(payload: object) -> list[Report]:
+    """The reports in what an event says; what is malformed is left out.
+
+    A check whose name and status can be read is kept without the rest: a failure must not get lost for a bad detail.
+    """
+    return [report for each in _items(payload) if (report := _read_report(each)) is not None]
+
+
+def _read_report(data: object) -> Report | None:
+    name = data.get("name") if isinstance(data, dict) else None
+    if not isinstance(data, dict) or not isinstance(name, str) or not name:
+        return None
+    return Report(name, tuple(check for each in _items(data.get("checks")) if (check := _read_check(each)) is not None))
+
+
+def _read_check(data: object) -> Check | None:
+    if not isinstance(data, dict):
+        return None
+    name, status, required = data.get("name"), data.get("status"), data.get("required")
+    if not isinstance(name, str) or not name or not isinstance(status, str) or status not in _WORST_LAST:
+        return None
+    detail, risk = (text if isinstance(text, str) else "" for text in (data.get("detail"), data.get("residual_risk")))
+    return Check(name, CheckStatus(status), required is not False, detail, risk)
+
+
+def _items(data: object) -> Iterable[object]:
+    return data if isinstance(data, list | tuple) else ()
+
+
+def _weight(check: Check) -> CheckStatus:
+    return CheckStatus.NEEDS_REVIEW if check.status is CheckStatus.FAILED and not check.required else check.status
+
+
+def _name(setting: str, value: object) -> None:
+    _text(setting, value)
+    if not value:
+        raise ConfigError(f"{setting} = '': must be a text that is not empty")
+
+
+def _text(setting: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise ConfigError(f"{setting} = {checks.shown(value)}: must be a text")
+
+
+_WORST_LAST = (CheckStatus.PASSED, CheckStatus.SKIPPED, CheckStatus.NEEDS_REVIEW, CheckStatus.FAILED)
