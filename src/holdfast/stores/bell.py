@@ -1,0 +1,186 @@
+"""Tells the followers inside this process that something was committed, by us or by another process.
+
+A ring says "look again", not what there is to see: rings before a look are one. Each side sets its mark before it looks
+at the other's, so none is missed; ringing and leaving take no lock, as the garbage collector may leave for a stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+
+from holdfast.stores.watch import Watch
+
+
+class Bell:
+    """What is rung after a commit; *watch* makes the watch over what others write, None if nobody else can."""
+
+    def __init__(self, watch: Callable[[], Watch] | None) -> None:
+        self._make = watch
+        self.closed = False
+        self._reset()
+
+    def ring(self) -> None:
+        """Wake everybody who listens; from any thread."""
+        if self._listeners:
+            for listener in list(self._listeners):
+                listener._ring()
+
+    def listen(self) -> Listener:
+        """Hear of every commit from now on, until the listener is closed."""
+        listener = Listener(self)
+        with self._lock:
+            if self.closed:
+                listener.closed = True
+                return listener
+            if self._make is not None and self._watch is None:  # under the lock: nobody listens before it is in place
+                self._start(self._make())
+            self._listeners.add(listener)
+        return listener
+
+    def close(self) -> None:
+        """Let all listeners know that nothing more will come; harmless when they do."""
+        with self._lock:
+            self.closed = True
+            listeners, threads = list(self._listeners), self._threads
+        for listener in listeners:
+            listener.close()
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join()
+
+    def after_fork(self) -> None:
+        """In a forked child: the thread, the watch and the listeners are the parent's."""
+        listeners, watch = self._listeners, self._watch
+        self._reset()
+        for listener in listeners:
+            listener.closed = True
+        if watch is not None:
+            watch.close()
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._listeners: set[Listener] = set()
+        self._watch: Watch | None = None
+        self._threads: list[threading.Thread] = []  # the one that watches, and any that is about to end
+
+    def _start(self, watch: Watch) -> None:
+        thread = threading.Thread(target=self._serve, args=(watch,), name="holdfast-watcher", daemon=True)
+        try:
+            thread.start()
+        except BaseException:
+            watch.close()
+            raise
+        self._watch = watch
+        self._threads = [*filter(threading.Thread.is_alive, self._threads), thread]
+
+    def _serve(self, watch: Watch) -> None:
+        try:
+            while self._needed():
+                if watch.wait(None):
+                    self.ring()
+        finally:
+            watch.close()
+
+    def _needed(self) -> bool:
+        """Whether anybody listens still; if not, the next to come starts anew."""
+        with self._lock:
+            if self._listeners:
+                return True
+            self._watch = None
+            return False
+
+    def _left(self, listener: Listener) -> None:
+        self._listeners.discard(listener)
+        if not self._listeners and (watch := self._watch) is not None:
+            watch.wake()
+
+
+class Listener:
+    """One follower's ear: one thread or task at a time waits with it."""
+
+    __slots__ = ("closed", "_bell", "_rung", "_wake")
+
+    def __init__(self, bell: Bell) -> None:
+        self.closed = False
+        self._bell = bell
+        self._rung = False
+        self._wake: Callable[[], object] | None = None
+
+    def __enter__(self) -> Listener:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block until there was a ring since the last wait; false at the *timeout* and when closed."""
+        if not self._told:
+            woken: queue.SimpleQueue[None] = queue.SimpleQueue()
+            self._wake = lambda: woken.put(None)
+            try:
+                if not self._told:
+                    woken.get(timeout=None if timeout is None else _bounded(timeout))
+            except queue.Empty:
+                return self._take()  # a ring at the last moment counts
+            finally:
+                self._wake = None
+        return self._take()
+
+    async def await_(self, timeout: float | None = None) -> bool:
+        """Suspend until there was a ring since the last wait; false at the *timeout* and when closed."""
+        if not self._told:
+            loop = asyncio.get_running_loop()
+            woken = loop.create_future()
+            timer = None if timeout is None else loop.call_later(_bounded(timeout), _set, woken)
+            self._wake = lambda: _wake_in(loop, woken)
+            try:
+                if not self._told:
+                    await woken
+            finally:
+                self._wake = None
+                if timer is not None:
+                    timer.cancel()
+        return self._take()
+
+    def close(self) -> None:
+        """Stop listening; whoever waits is let go. Harmless when it has stopped."""
+        self.closed = True
+        self._bell._left(self)
+        if (wake := self._wake) is not None:
+            wake()
+
+    @property
+    def _told(self) -> bool:
+        return self._rung or self.closed
+
+    def _ring(self) -> None:
+        if not self._rung:  # else it has been told already, and has not looked since
+            self._rung = True
+            if (wake := self._wake) is not None:
+                wake()
+
+    def _take(self) -> bool:
+        """Whether there was a ring; it is only taken back if there was one, as the next may come at this moment."""
+        if self._rung:
+            self._rung = False
+            return True
+        return False
+
+
+def _bounded(timeout: float) -> float:
+    return min(max(0.0, timeout), threading.TIMEOUT_MAX)
+
+
+def _wake_in(loop: asyncio.AbstractEventLoop, woken: asyncio.Future[None]) -> None:
+    try:
+        loop.call_soon_threadsafe(_set, woken)
+    except RuntimeError:  # the loop is closed, and the waiter gone with it
+        return
+
+
+def _set(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)

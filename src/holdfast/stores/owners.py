@@ -1,0 +1,175 @@
+"""Who is alive on this host: a file for each owner of runs, beside the database, locked as long as its process lives.
+
+The system takes the lock back when the process ends, however it ends. An owner locks its file before it has the name
+that others look for, and whoever asks takes a shared lock for a moment: so asking disturbs neither it nor other askers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+
+from holdfast.checks import shown
+from holdfast.errors import ConfigError, StoreError, printable
+
+_OWNER, _NEW = ".owner", ".new"
+_NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}  # what a file system without them says
+_TRIES = 100
+_UNLOCKED = b"no lock: the lease decides\n"  # after the first byte, which is for pokes
+
+
+class OwnerFile:
+    """Our own: tells others that we live, until it is closed or our process ends.
+
+    *owner* is a token that nobody else has or had. Where the file system has no locks *locked* is false, and only the
+    lease tells whether we live.
+    """
+
+    def __init__(self, folder: str, owner: str) -> None:
+        self.path = _path(folder, owner)
+        self._folder = folder
+        self._pid = os.getpid()
+        self._fd: int | None = None
+        if os.path.lexists(self.path) and not is_gone(folder, owner):
+            raise StoreError(f"{printable(self.path, 300)}: a living process has this name; take another")
+        with _explained(self.path, "an owner's file cannot be made there; see that this user may write to its folder"):
+            self._fd, self.locked = _make(folder, self.path)
+
+    def close(self) -> None:
+        """Take the file away, and its folder if nothing else is in it; harmless when done already."""
+        if self._fd is not None and self._pid == os.getpid():
+            with _explained(self.path, "cannot be removed; remove it when this process has ended"):
+                try:
+                    with contextlib.suppress(FileNotFoundError):  # somebody tidied
+                        os.unlink(self.path)
+                finally:
+                    self._let_go()
+            with contextlib.suppress(OSError):  # not empty, or not for us to remove: it stays
+                os.rmdir(self._folder)
+        self._let_go()
+
+    def after_fork(self) -> None:
+        """In a forked child: the lock is the parent's, and must not outlive it here."""
+        self._let_go()
+
+    def _let_go(self) -> None:
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
+
+
+def is_gone(folder: str, owner: str) -> bool:
+    """Whether *owner*, a process of this host, has surely ended; false if it lives and if that cannot be told."""
+    path = _path(folder, owner)
+    with _explained(path, "cannot be asked whether its owner lives; see that it is a file this user may read"):
+        return _gone(path)
+
+
+def poke(folder: str, owner: str) -> None:
+    """Have a watch on the file of *owner* fire; nothing happens if it is gone, or another user's."""
+    path = _path(folder, owner)
+    with _explained(path, "its owner cannot be woken; see that it is a file this user may write"):
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except (FileNotFoundError, PermissionError):
+            return
+        try:
+            os.pwrite(fd, b"\1", 0)
+        finally:
+            os.close(fd)
+
+
+def sweep(folder: str) -> int:
+    """Remove the files of owners that are gone; returns how many. Files that are not ours stay."""
+    removed = 0
+    with _explained(folder, "cannot be tidied; see that it is a folder this user may write to"):
+        for path in _files(folder):
+            if _gone(path):
+                with contextlib.suppress(FileNotFoundError, PermissionError):  # others tidy too; it is for them to do
+                    os.unlink(path)
+                    removed += 1
+    return removed
+
+
+def _path(folder: str, owner: str) -> str:
+    if not isinstance(owner, str) or not owner.isascii() or not owner.replace("-", "").isalnum() or len(owner) > 200:
+        raise ConfigError(f"owner = {shown(owner)}: must be 1 to 200 letters, digits and dashes")
+    return os.path.join(folder, owner + _OWNER)
+
+
+def _files(folder: str) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return [e.path for e in entries if e.name.endswith((_OWNER, _NEW)) and e.is_file(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []
+
+
+def _make(folder: str, path: str) -> tuple[int, bool]:
+    """Make the file; others may remove the folder while it is empty, and what is in it while it is not locked."""
+    for _ in range(_TRIES):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+        with contextlib.suppress(FileNotFoundError):
+            if (made := _try_to_make(folder, path)) is not None:
+                return made
+    raise FileNotFoundError(errno.ENOENT, "removed by others each time it was made")
+
+
+def _try_to_make(folder: str, path: str) -> tuple[int, bool] | None:
+    new = os.path.join(folder, secrets.token_hex(8) + _NEW)
+    fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    named = False
+    try:
+        locked = _lock(fd, shared=False)
+        if locked is not False:
+            os.write(fd, b"\0" if locked else b"\0" + _UNLOCKED)
+            os.rename(new, path)
+            named = True
+            return fd, bool(locked)
+        return None  # somebody who tidies holds it at this moment
+    finally:
+        if not named:
+            os.close(fd)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(new)
+
+
+def _gone(path: str) -> bool:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return True
+    except PermissionError:
+        return False
+    try:
+        # Where the owner found no locks, that we can take one now says nothing.
+        return _lock(fd, shared=True) is True and os.fstat(fd).st_size <= 1
+    finally:
+        os.close(fd)
+
+
+def _lock(fd: int, *, shared: bool) -> bool | None:
+    """Whether the lock was taken; None where there are none. It lasts until the last copy of *fd* is closed."""
+    import fcntl
+
+    try:
+        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            return None
+        raise
+    return True
+
+
+@contextlib.contextmanager
+def _explained(path: str, advice: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"{printable(path, 300)}: {error.strerror or error}; {advice}") from error

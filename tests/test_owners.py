@@ -1,0 +1,383 @@
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import ConfigError, StoreError
+from holdfast.stores.owners import OwnerFile, is_gone, poke, sweep
+from holdfast.stores.watch import Watch
+
+START = "import os, sys\nfrom holdfast.stores.owners import OwnerFile\nfile = OwnerFile(sys.argv[1], sys.argv[2])\n"
+STAY = "print('ready', flush=True)\nsys.stdin.read()\n"
+FORK = (
+    "if os.fork() == 0:\n"
+    "    file.after_fork()\n"
+    "    print('ready', flush=True)\n"
+    "    sys.stdin.read()\n"
+    "    os._exit(0)\n"
+    "import signal\n"
+    "signal.pause()\n"
+)
+SPAWN = (
+    "import signal, subprocess\n"
+    "subprocess.Popen([sys.executable, '-c', 'import sys; print(\"ready\", flush=True); sys.stdin.read()'],\n"
+    "    close_fds=False)\n"
+    "signal.pause()\n"
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    return str(tmp_path / "owners")
+
+
+@pytest.fixture
+def start(folder: str) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Starts a process that owns a file, and says when it does."""
+    children: list[subprocess.Popen[bytes]] = []
+
+    def start(owner: str, script: str = STAY) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", START + script, folder, owner]
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        children.append(child)
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        return child
+
+    yield start
+
+    for child in children:
+        child.kill()
+        child.communicate()  # whoever the child left behind ends when its input does
+
+
+# --- processes ---
+
+
+def test_an_owner_that_was_killed_is_gone_at_once(folder: str, start: Callable[..., subprocess.Popen[bytes]]) -> None:
+    child = start("a1")
+    before = is_gone(folder, "a1")
+
+    child.kill()
+    child.wait()
+
+    assert not before
+    assert is_gone(folder, "a1")
+
+
+def test_an_owner_that_is_stopped_is_not_gone(folder: str, start: Callable[..., subprocess.Popen[bytes]]) -> None:
+    child = start("a1")
+
+    child.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
+
+    assert not is_gone(folder, "a1")
+
+
+@pytest.mark.parametrize("script", [FORK, SPAWN], ids=["forked", "spawned"])
+def test_an_owner_is_gone_although_a_child_of_its_lives_on(
+    folder: str, start: Callable[..., subprocess.Popen[bytes]], script: str
+) -> None:
+    child = start("a1", script)
+    before = is_gone(folder, "a1")
+
+    child.kill()
+    child.wait()
+
+    assert not before
+    assert is_gone(folder, "a1")
+
+
+def test_a_forked_child_leaves_the_lock_to_its_parent(
+    folder: str, start: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    start("a1", "if os.fork() == 0:\n    file.close()\n    os._exit(0)\nos.wait()\n" + STAY)
+
+    assert os.listdir(folder) == ["a1.owner"]
+    assert not is_gone(folder, "a1")
+
+
+def test_sweeping_removes_the_dead_and_leaves_the_living_and_what_is_not_ours(
+    folder: str, start: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    start("living")
+    for owner in ("dead1", "dead2"):
+        child = start(owner)
+        child.kill()
+        child.wait()
+    Path(folder, "notes.txt").write_text("mine")
+    Path(folder, "folder.owner").mkdir()
+
+    assert sweep(folder) == 2
+
+    assert sorted(os.listdir(folder)) == ["folder.owner", "living.owner", "notes.txt"]
+    assert sweep(folder) == 0
+
+
+def test_what_an_owner_left_that_died_while_starting_is_swept(folder: str) -> None:
+    Path(folder).mkdir()
+    Path(folder, "0123456789abcdef.new").touch()
+
+    assert sweep(folder) == 1
+
+    assert os.listdir(folder) == []
+
+
+# --- one file ---
+
+
+def test_only_its_user_may_read_an_owners_file(folder: str) -> None:
+    file = OwnerFile(folder, "a1")
+
+    modes = [stat.S_IMODE(os.stat(path).st_mode) for path in (folder, file.path)]
+
+    file.close()
+    assert modes == [0o700, 0o600]
+
+
+def test_an_owner_of_the_same_process_is_not_gone(folder: str) -> None:
+    file = OwnerFile(folder, "a1")
+
+    assert not is_gone(folder, "a1")
+    assert file.locked
+
+    file.close()
+
+
+def test_closing_removes_the_file_and_the_empty_folder_and_may_be_done_twice(folder: str) -> None:
+    file = OwnerFile(folder, "a1")
+
+    file.close()
+    file.close()
+
+    assert not os.path.exists(folder)
+    assert is_gone(folder, "a1")
+
+
+def test_closing_leaves_the_folder_to_others(folder: str) -> None:
+    first, second = OwnerFile(folder, "a1"), OwnerFile(folder, "a2")
+
+    first.close()
+
+    assert os.listdir(folder) == ["a2.owner"]
+    assert not is_gone(folder, "a2")
+    second.close()
+
+
+def test_closing_a_file_that_was_removed_is_no_error(folder: str) -> None:
+    file = OwnerFile(folder, "a1")
+    os.unlink(file.path)
+
+    file.close()
+
+    assert not os.path.exists(folder)
+
+
+def test_asking_does_not_disturb_others_who_ask(folder: str) -> None:
+    Path(folder).mkdir()
+    path = Path(folder, "a1.owner")
+    path.write_bytes(b"\0")
+
+    with path.open("rb") as asking:
+        fcntl.flock(asking, fcntl.LOCK_SH)
+
+        assert is_gone(folder, "a1")
+
+
+def test_a_name_is_not_given_to_two_living_owners(folder: str) -> None:
+    file = OwnerFile(folder, "a1")
+
+    with pytest.raises(StoreError, match="take another"):
+        OwnerFile(folder, "a1")
+
+    assert not is_gone(folder, "a1")
+    file.close()
+
+
+def test_the_name_of_a_dead_owner_can_be_taken(folder: str) -> None:
+    Path(folder).mkdir()
+    Path(folder, "a1.owner").touch()
+
+    file = OwnerFile(folder, "a1")
+
+    assert not is_gone(folder, "a1")
+    file.close()
+
+
+@pytest.mark.parametrize("owner", ["", ".", "..", "a/b", "/etc/passwd", "a\0b", "a b", "ä", "x" * 201, None])
+@pytest.mark.parametrize("use", [OwnerFile, is_gone, poke])
+def test_an_owner_that_could_lead_out_of_the_folder_is_refused(
+    folder: str, use: Callable[[str, object], object], owner: object
+) -> None:
+    with pytest.raises(ConfigError, match="owner ="):
+        use(folder, owner)
+
+    assert not os.path.exists(folder)
+
+
+def test_a_poke_wakes_a_watch_on_the_owners_file(folder: str) -> None:
+    file = OwnerFile(folder, "a1")
+    watch = Watch(file.path)
+
+    poke(folder, "a1")
+
+    assert watch.wait(30)
+    assert not is_gone(folder, "a1")
+    watch.close()
+    file.close()
+
+
+def test_poking_an_owner_that_is_gone_makes_nothing(folder: str) -> None:
+    poke(folder, "a1")
+
+    assert not os.path.exists(folder)
+
+
+# --- what cannot be told ---
+
+
+def test_without_a_folder_there_is_nobody(folder: str) -> None:
+    assert is_gone(folder, "a1")
+    assert sweep(folder) == 0
+
+
+def test_the_file_of_another_user_tells_nothing(folder: str) -> None:
+    file = OwnerFile(folder, "a1")
+    os.chmod(file.path, 0)
+    script = (
+        "import os, sys\n"
+        "from holdfast.stores.owners import is_gone, poke, sweep\n"
+        "if os.getuid() == 0:\n    os.setuid(65534)\n"
+        "poke(sys.argv[1], 'a1')\n"
+        "print(is_gone(sys.argv[1], 'a1'))\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", script, folder], capture_output=True, text=True, check=False)
+
+    file.close()
+    assert (done.stdout, done.stderr) == ("False\n", "")
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP])
+def test_where_the_file_system_has_no_locks_nobody_is_gone(
+    folder: str, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    monkeypatch.setattr(fcntl, "flock", failing(code))
+
+    file = OwnerFile(folder, "a1")
+
+    assert not file.locked
+    assert not is_gone(folder, "a1")
+    assert sweep(folder) == 0
+    file.close()
+    assert is_gone(folder, "a1")
+
+
+def test_an_owner_that_found_no_locks_is_not_gone_for_those_who_find_some(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", failing(errno.ENOLCK))
+        file = OwnerFile(folder, "a1")
+
+    poke(folder, "a1")
+
+    assert not is_gone(folder, "a1")
+    file.close()
+
+
+def test_another_error_says_where_and_what_to_do(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = OwnerFile(folder, "a1")
+    monkeypatch.setattr(fcntl, "flock", failing(errno.EIO))
+
+    with pytest.raises(StoreError, match=r"a1\.owner: .*; .*see that"):
+        is_gone(folder, "a1")
+
+    file.close()
+
+
+def test_a_folder_that_cannot_be_made_is_a_store_error_and_leaves_nothing_open(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    before = descriptors()
+
+    for folder in (tmp_path / "file", tmp_path / "missing" / "owners"):
+        with pytest.raises(StoreError, match="may write"):
+            OwnerFile(str(folder), "a1")
+
+    assert descriptors() == before
+
+
+def test_what_fails_in_the_middle_leaves_no_file_and_no_descriptor(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = descriptors()
+    monkeypatch.setattr(fcntl, "flock", failing(errno.EIO))
+
+    with pytest.raises(StoreError):
+        OwnerFile(folder, "a1")
+
+    assert os.listdir(folder) == []
+    assert descriptors() == before
+
+
+# --- all at once ---
+
+
+def test_owners_come_and_go_while_others_ask_and_sweep(folder: str) -> None:
+    wrong: list[str] = []
+    over = threading.Event()
+
+    def live(name: str) -> None:
+        for i in range(150):
+            file = OwnerFile(folder, f"{name}-{i}")
+            if is_gone(folder, f"{name}-{i}"):
+                wrong.append(f"{name}-{i} was gone while it lived")
+            file.close()
+
+    def tidy() -> None:
+        while not over.is_set():
+            sweep(folder)
+
+    lives = [threading.Thread(target=guarded(live, wrong, name)) for name in "abc"]
+    others = [threading.Thread(target=guarded(tidy, wrong)) for _ in range(2)]
+    for thread in [*lives, *others]:
+        thread.start()
+    for thread in lives:
+        thread.join()
+    over.set()
+    for thread in others:
+        thread.join()
+
+    assert wrong == []
+    assert not os.path.exists(folder)
+
+
+def guarded(act: Callable[..., None], wrong: list[str], *arguments: str) -> Callable[[], None]:
+    def run() -> None:
+        try:
+            act(*arguments)
+        except Exception as error:
+            wrong.append(repr(error))
+
+    return run
+
+
+def failing(code: int) -> Callable[..., None]:
+    def flock(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    return flock
+
+
+def descriptors() -> list[str]:
+    return sorted(os.listdir("/dev/fd"))
