@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 from collections.abc import Iterator
 
 from holdfast.checks import shown
@@ -120,7 +119,7 @@ def _make(folder: str, path: str) -> tuple[int, bool]:
 
 
 def _try_to_make(folder: str, path: str) -> tuple[int, bool] | None:
-    new = os.path.join(folder, secrets.token_hex(8) + _NEW)
+    new = os.path.join(folder, os.urandom(8).hex() + _NEW)
     fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     named = False
     try:

@@ -1,0 +1,38 @@
+"""The kinds of run stores: in a file, and in memory."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from holdfast import checks
+from holdfast.clock import Clock
+from holdfast.errors import ConfigError
+from holdfast.stores.sqlite import SqliteFile
+from holdfast.stores.store import RunStore
+
+
+class SqliteRunStore(RunStore):
+    """Runs in the SQLite file at *path*, which any number of processes may use at once.
+
+    *synchronous* FULL survives a power cut; NORMAL is several times quicker and survives the death of the process, but
+    may lose the last moments when the machine itself goes down.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, synchronous: str = "FULL", clock: Clock | None = None, **more: Any
+    ) -> None:
+        checks.choice("synchronous", synchronous, ("FULL", "NORMAL"))
+        name = os.fsdecode(path) if isinstance(path, str | bytes | os.PathLike) else ""
+        if not name or "\0" in name or name == ":memory:":
+            raise ConfigError(f"path = {checks.shown(path)}: must be the path of a file")
+        # The file itself and not a link to it: what lies beside it must be the same for all who use it.
+        full = os.path.realpath(os.path.expanduser(name))
+        super().__init__(SqliteFile(full, synchronous=synchronous), clock=clock, **more)
+
+
+class MemoryRunStore(RunStore):
+    """Runs in memory, gone with the process: the same code on an SQLite database without a file."""
+
+    def __init__(self, *, clock: Clock | None = None, **more: Any) -> None:
+        super().__init__(SqliteFile(None), clock=clock, **more)

@@ -1,0 +1,274 @@
+"""The rules of writing: sequences without gaps, snapshots that fold, fences, leases, cancels. Knows no database.
+
+A write is a function of the ledger. It asks first and changes afterwards: one that raises has changed nothing. What it
+changes stands in memory until the group is written, and is forgotten if that fails.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from holdfast import events
+from holdfast.errors import LeaseLost, RunConflict, RunNotFound
+from holdfast.history import CancelResult, RunHeader, RunSnapshot, RunStatus, apply, begin
+
+MOST_CACHED = 2_000  # runs whose state is kept at hand
+
+
+class Live:
+    """A run as the ledger has it in hand."""
+
+    __slots__ = (
+        "cancel", "fence", "first", "header", "is_new", "key", "origin", "owner", "snapshot", "touched_at", "written",
+    )  # fmt: skip
+
+    def __init__(self, key: int, header: RunHeader, snapshot: RunSnapshot, touched_at: int) -> None:
+        self.key = key
+        self.header = header
+        self.snapshot = snapshot
+        self.touched_at = touched_at
+        self.first = 0
+        self.owner: str | None = None
+        self.fence = 0
+        self.cancel: str | None = None  # why it is to be cancelled, if it is
+        self.origin: str | None = None  # the store that it was imported from
+        self.is_new = False
+        self.written: tuple[object, ...] = ()  # status, owner, fence and cancel as they are on disk
+
+    def standing(self) -> tuple[object, ...]:
+        """What is written only when it has changed."""
+        return (self.snapshot.status, self.owner, self.fence, self.cancel)
+
+
+class Claim(NamedTuple):
+    """The right of one owner to write to a run, as long as nobody has a higher fence."""
+
+    run_id: str
+    owner: str
+    fence: int
+
+
+class OwnerRow(NamedTuple):
+    """A process that has runs."""
+
+    id: str
+    host: str
+    pid: int
+    until: int
+
+
+class EventRow(NamedTuple):
+    """An event on its way to the table."""
+
+    run: int
+    sequence: int
+    at: int
+    type: str
+    late: int
+    payload: str
+
+
+class MemoRow(NamedTuple):
+    """The exact outcome of a call on its way to the table; empty where none was kept."""
+
+    run: int
+    key: bytes
+    name: str
+    outcome: bytes
+
+
+class Tables(Protocol):
+    """What the ledger needs of a database, inside a transaction."""
+
+    def load(self, run_id: str) -> Live | None: ...
+    def next_key(self) -> int: ...
+    def write(self, lives: Iterable[Live], rows: list[EventRow], memos: list[MemoRow]) -> None: ...
+    def forget_memos(self, run: int) -> None: ...
+    def copy_memos(self, source: int, target: int) -> None: ...
+    def owner(self, owner: str) -> OwnerRow | None: ...
+    def keep_owner(self, row: OwnerRow) -> None: ...
+    def drop_owner(self, owner: str) -> None: ...
+    def drop_old_owners(self, now: int) -> None: ...
+
+
+class Ledger:
+    """One transaction after the other on *tables*; *is_alive* says whether an owner is."""
+
+    def __init__(self, tables: Tables, time: Callable[[], float], is_alive: Callable[[OwnerRow | None], bool]) -> None:
+        self.tables = tables
+        self._time = time
+        self._is_alive = is_alive
+        self._lives: dict[str, Live] = {}
+        self._dirty: dict[str, Live] = {}
+        self._rows: list[EventRow] = []
+        self._memos: list[MemoRow] = []
+        self._next_key: int | None = None
+        self.changes = 0  # grows with each change: a write that fails must have made none
+        self._to_wake: set[str] = set()
+        self.woken: deque[str] = deque()  # the owners who have something to look at, for whoever tells them
+
+    # -- one group -----------------------------------------------------------------------------------------------------
+
+    def now_ms(self) -> int:
+        """The wall clock, in milliseconds."""
+        return int(self._time() * 1000)
+
+    def forget(self) -> None:
+        """Others have written, or we have failed to: what is at hand may no longer be true."""
+        self._clear()
+        self._lives.clear()
+        self._next_key = None
+        self._to_wake.clear()
+
+    def write(self) -> None:
+        """Hand everything that has changed to the tables."""
+        if self._dirty or self._memos:
+            self.tables.write(self._dirty.values(), self._rows, self._memos)
+
+    def written(self) -> None:
+        """It is on disk."""
+        for live in self._dirty.values():
+            live.is_new = False
+            live.written = live.standing()
+            if live.snapshot.status.is_terminal:
+                self._lives.pop(live.header.id, None)
+        self._clear()
+        if len(self._lives) > MOST_CACHED:
+            self._lives.clear()
+        self.woken.extend(self._to_wake)
+        self._to_wake.clear()
+
+    def step_aside(self) -> None:
+        """Write what has changed so far and forget the rest: the write in hand changes the tables themselves."""
+        self.write()
+        self._clear()
+        self._lives.clear()
+        self._next_key = None
+        self.changes += 1
+
+    def _clear(self) -> None:
+        self._dirty.clear()
+        self._rows.clear()
+        self._memos.clear()
+
+    # -- what writes are made of ---------------------------------------------------------------------------------------
+
+    def find(self, run_id: str) -> Live | None:
+        """The run of that id, if there is one."""
+        live = self._lives.get(run_id)
+        if live is None and (live := self.tables.load(run_id)) is not None:
+            live.written = live.standing()
+            self._lives[run_id] = live
+        return live
+
+    def run(self, run_id: str) -> Live:
+        """The run of that id."""
+        live = self.find(run_id)
+        if live is None:
+            raise RunNotFound(run_id)
+        return live
+
+    def claimed(self, claim: Claim) -> Live:
+        """The run that *claim* is for, if it still holds."""
+        live = self.run(claim.run_id)
+        if live.fence != claim.fence:
+            raise LeaseLost(claim.run_id)
+        return live
+
+    def append(self, live: Live, type: str, payload: Mapping[str, Any], encoded: str) -> None:
+        """Add an event; *payload* is what *encoded* says."""
+        at = max(self.now_ms(), live.touched_at)
+        sequence = live.snapshot.event_count
+        late = apply(live.snapshot, type, payload, at)
+        live.touched_at = at
+        self._rows.append(EventRow(live.key, sequence, at, type, late, encoded))
+        self._touch(live)
+        if live.snapshot.status.is_terminal and not late:
+            self._ended(live)
+
+    def say(self, live: Live, type: str, **payload: Any) -> None:
+        """Add an event of our own."""
+        self.append(live, type, payload, _JSON.encode(payload).decode())
+
+    def remember(self, live: Live, key: bytes, name: str, outcome: bytes) -> None:
+        """Keep the exact outcome of a call, unless the run has completed: then nobody will ask for it."""
+        if live.snapshot.status is RunStatus.COMPLETED:
+            return
+        self._memos.append(MemoRow(live.key, key, name, outcome))
+        self.changes += 1
+
+    def copy_memos(self, source: Live, target: Live) -> None:
+        """Let *target* know what *source* knew."""
+        self._memos += [memo._replace(run=target.key) for memo in self._memos if memo.run == source.key]
+        self.tables.copy_memos(source.key, target.key)
+        self.changes += 1
+
+    def add(self, header: RunHeader) -> Live:
+        """Make a run; its id must be new."""
+        key = self._next_key or self.tables.next_key()
+        self._next_key = key + 1
+        live = Live(key, header, begin(header), header.created_at_ms)
+        live.is_new = True
+        self._lives[header.id] = live
+        self._touch(live)
+        return live
+
+    # -- owners --------------------------------------------------------------------------------------------------------
+
+    def claim(self, live: Live, owner: OwnerRow) -> Claim:
+        """Give the run to *owner*, unless somebody who lives has it."""
+        if live.owner is not None and self.is_owned(live):
+            holder = self.tables.owner(live.owner)
+            who = f"process {holder.pid} on {holder.host}" if holder is not None else "another process"
+            raise RunConflict(f"run {live.header.id!r} is being run by {who}: cancel it there, or wait until it ends")
+        if self.tables.owner(owner.id) is None:
+            self.tables.drop_old_owners(self.now_ms())
+        self.tables.keep_owner(owner)
+        live.owner = owner.id
+        live.fence += 1
+        self._touch(live)
+        return Claim(live.header.id, owner.id, live.fence)
+
+    def release(self, live: Live) -> None:
+        """The run has no owner any more."""
+        live.owner = None
+        self._touch(live)
+
+    def is_owned(self, live: Live) -> bool:
+        """Whether the run has an owner who lives."""
+        return live.owner is not None and self._is_alive(self.tables.owner(live.owner))
+
+    def cancel(self, run_id: str, reason: str | None) -> CancelResult:
+        """Cancel a run, or ask its owner to."""
+        live = self.find(run_id)
+        if live is None:
+            return CancelResult.NOT_FOUND
+        if live.snapshot.status.is_terminal:
+            return CancelResult.ALREADY_FINISHED
+        if not self.is_owned(live):
+            live.fence += live.owner is not None  # one that was taken for dead and comes back may not go on
+            self.say(live, events.RUN_CANCELLED, reason=reason)
+        elif live.cancel is None:
+            live.cancel = reason or ""
+            self.say(live, events.RUN_CANCEL_REQUESTED, reason=reason)
+        if live.owner is not None:
+            self._to_wake.add(live.owner)
+        return CancelResult.REQUESTED
+
+    def _ended(self, live: Live) -> None:
+        """Let go of what only a run that may go on needs."""
+        live.owner = None
+        if live.snapshot.status is RunStatus.COMPLETED:
+            self._memos[:] = [memo for memo in self._memos if memo.run != live.key]
+            self.tables.forget_memos(live.key)
+
+    def _touch(self, live: Live) -> None:
+        self._dirty[live.header.id] = live
+        self.changes += 1
+
+
+_JSON = msgspec.json.Encoder()

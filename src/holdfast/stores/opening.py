@@ -1,0 +1,28 @@
+"""From the name of a store to the store."""
+
+from __future__ import annotations
+
+import os
+
+from holdfast.checks import shown
+from holdfast.clock import Clock
+from holdfast.errors import ConfigError
+from holdfast.stores.kinds import MemoryRunStore, SqliteRunStore
+from holdfast.stores.store import RunStore
+
+ALLOWED = "must be a path, ':memory:' or sqlite:///PATH"
+
+
+def open_store(url: str | os.PathLike[str], *, clock: Clock | None = None) -> RunStore:
+    """The store at *url*: a path, `:memory:` or `sqlite:///PATH`. Touches no disk before it is used."""
+    name = os.fspath(url) if isinstance(url, os.PathLike) else url
+    if not isinstance(name, str) or not name or "\0" in name:
+        raise ConfigError(f"store = {shown(url)}: {ALLOWED}")
+    if name == ":memory:":
+        return MemoryRunStore(clock=clock)
+    scheme, slashes, rest = name.partition("://")
+    if not slashes or "/" in scheme:
+        return SqliteRunStore(name, clock=clock)
+    if scheme != "sqlite" or not rest.startswith("/") or rest == "/":
+        raise ConfigError(f"store = {shown(url)}: {ALLOWED}")
+    return MemoryRunStore(clock=clock) if rest == "/:memory:" else SqliteRunStore(rest[1:], clock=clock)

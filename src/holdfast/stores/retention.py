@@ -1,0 +1,262 @@
+"""Retention: old runs go, and the old events of long ones; never those of a run that is being run.
+
+A run that loses its first events keeps the state that they led to as its base, so that it still folds. Everything is
+done in small writes, between which others get their turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from holdfast import checks
+from holdfast.errors import ConfigError
+from holdfast.history import RunHeader, RunStatus, begin, fold
+from holdfast.stores.ledger import Ledger
+from holdfast.stores.sqlite import event, pack, unpack
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from holdfast.stores.store import RunStore
+
+ROWS = 1000  # events, at most, that go in one write
+PAGES = 1000  # of the file, at most, that are given back in one write
+RUNS = 500  # that are looked at together
+PAUSE = 0.005  # seconds between two writes in which other processes may write
+DAY = 86_400.0
+MOST = 2**62  # earlier than any run, with a minus
+
+_HEADER = msgspec.json.Decoder(RunHeader)
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a store keeps, None where there is no limit.
+
+    *max_age*: seconds since a run ended, or was left unfinished. *max_runs*: finished ones. *max_events* and
+    *max_run_bytes*: the last events of each finished run, and the bytes of their payloads. *max_bytes*: the database.
+    """
+
+    max_age: float | None = None
+    max_runs: int | None = None
+    max_events: int | None = None
+    max_run_bytes: int | None = None
+    max_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        given = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
+        if not given:
+            raise ConfigError(f"nothing says what may go: give one of {', '.join(self.__struct_fields__)}")
+        for name, value in given.items():
+            if name == "max_age":
+                checks.number(name, value, least=0)
+            else:
+                checks.whole(name, value, least=1 if name == "max_events" else 0)
+
+
+DEFAULT = Limits(max_age=30 * DAY, max_bytes=10**9)
+
+
+def prune_if_due(store: RunStore, limits: Limits) -> tuple[int, int]:
+    """Prune, unless some process has done so within the last day; gives how many runs and events went."""
+    if not store.file.exists or not _is_due(store.file.fetch("meta", "pruned_at"), store.clock.time()):
+        return 0, 0
+
+    def take(ledger: Ledger) -> bool:
+        connection, sql, now = store.file.writing(), store.file.sql, store.clock.time()
+        due = _is_due(connection.execute(sql("meta"), ("pruned_at",)).fetchall(), now)
+        if due:
+            connection.execute(sql("set_meta"), ("pruned_at", int(now * 1000)))
+        return due
+
+    return prune(store, limits) if store.writer.commit(take) else (0, 0)
+
+
+def prune(store: RunStore, limits: Limits) -> tuple[int, int]:
+    """Delete what is beyond *limits*; gives how many runs and events went."""
+    if not store.file.exists:
+        return 0, 0
+    pruning = _Pruning(store)
+    if limits.max_age is not None:
+        pruning.delete_old(int(max((store.clock.time() - limits.max_age) * 1000, -MOST)))
+    if limits.max_runs is not None:
+        pruning.delete_surplus(limits.max_runs)
+    if limits.max_events is not None:
+        pruning.shorten("too_many", limits.max_events)
+    if limits.max_run_bytes is not None:
+        pruning.shorten("too_heavy", limits.max_run_bytes)
+    if limits.max_bytes is not None:
+        pruning.delete_until(limits.max_bytes)
+    if pruning.events or pruning.runs:
+        pruning.give_back()
+    return pruning.runs, pruning.events
+
+
+def _is_due(rows: list[tuple[Any, ...]], now: float) -> bool:
+    return not rows or not 0 <= now - rows[0][0] / 1000 < DAY  # a clock that went back must not stop it for ever
+
+
+class _Task(NamedTuple):
+    """What is to be done with a run: keep its events from *first* on, or delete it."""
+
+    run_id: str
+    first: int | None = None
+
+
+class _Row(NamedTuple):
+    """What has to be known of a run before anything of it goes."""
+
+    key: int
+    status: str
+    touched_at: int
+    header: str
+    first: int
+    base: bytes | None
+    owner: str | None
+    fence: int
+    stop: int  # the sequence after its last event
+
+    @property
+    def is_terminal(self) -> bool:
+        return RunStatus(self.status).is_terminal
+
+
+class _Done(NamedTuple):
+    """What one write has done, and what it has left to do."""
+
+    runs: int
+    events: int
+    left: list[_Task]
+
+
+MayGo = Callable[[Ledger, _Row], bool]
+
+
+class _Pruning:
+    """One round of it."""
+
+    def __init__(self, store: RunStore) -> None:
+        self._store = store
+        self._sql = store.file.sql
+        self.runs = self.events = 0
+
+    # -- what goes -----------------------------------------------------------------------------------------------------
+
+    def delete_old(self, before: int) -> None:
+        """Delete what nobody has touched since *before*: runs that ended, never began, or were never resumed."""
+
+        def may_go(ledger: Ledger, row: _Row) -> bool:
+            if row.touched_at >= before or row.is_terminal:
+                return row.touched_at < before
+            if row.owner is not None and self._store.ownership.is_alive(ledger.tables.owner(row.owner)):
+                return False
+            # A run that never had an owner is written to by somebody of whom nothing is known: it counts as running.
+            return row.fence > 0 or row.status == RunStatus.CREATED
+
+        for page in self._pages("old", before, before):
+            self._do([_Task(run_id) for _, _, run_id in page], may_go)
+
+    def delete_surplus(self, most: int) -> None:
+        """Delete the oldest finished runs but for *most*."""
+        while found := self._store.file.fetch("surplus", most, RUNS):
+            self._do([_Task(run_id) for (run_id,) in found], _is_terminal)
+
+    def delete_until(self, most: int) -> None:
+        """Delete the oldest finished runs until the database is no larger than *most* bytes."""
+        while self._size() > most and (found := self._store.file.fetch("finished", -MOST, 0, RUNS)):
+            self._do([_Task(run_id) for _, _, run_id in found], _is_terminal, most)
+
+    def shorten(self, which: str, most: int) -> None:
+        """Keep the last events of finished runs, as the statement *which* says; the very last stays in any case."""
+        for page in self._pages("finished"):
+            tasks = []
+            for _, key, run_id in page:
+                tasks += [_Task(run_id, first) for (first,) in self._store.file.fetch(which, key, most)]
+            self._do(tasks, _is_terminal)
+
+    def give_back(self) -> None:
+        """Let the file shrink by what is no longer used."""
+
+        def vacuum(ledger: Ledger) -> int:
+            connection = self._store.file.writing()
+            (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+            for _ in range(min(free, PAGES)):  # each time Python takes one step: one page
+                connection.execute("PRAGMA incremental_vacuum(1)")
+            (left,) = connection.execute("PRAGMA freelist_count").fetchone()
+            return int(left) if left < free else 0
+
+        while self._store.writer.commit(vacuum):
+            self._store.clock.sleep(PAUSE)
+
+    # -- how it goes ---------------------------------------------------------------------------------------------------
+
+    def _pages(self, name: str, *parameters: int) -> Iterator[list[tuple[int, int, str]]]:
+        """Runs of the statement *name*, oldest first, some at a time: when created, key, id."""
+        place: tuple[int, int] = (-MOST, 0)
+        while page := self._store.file.fetch(name, *parameters, *place, RUNS):
+            place = page[-1][:2]
+            yield page
+
+    def _do(self, tasks: list[_Task], may_go: MayGo, until: int | None = None) -> None:
+        """Do *tasks*, as far as each run *may_go*, or until the database is no larger than *until*."""
+        while tasks:
+            done = self._store.writer.commit(partial(self._step, tasks=tasks, may_go=may_go, until=until))
+            self.runs += done.runs
+            self.events += done.events
+            tasks = done.left
+            if tasks:
+                self._store.clock.sleep(PAUSE)
+
+    def _step(self, ledger: Ledger, tasks: list[_Task], may_go: MayGo, until: int | None) -> _Done:
+        """As many of *tasks* as one write may do."""
+        ledger.step_aside()
+        connection = self._store.file.writing()
+        runs = events = 0
+        for at, (run_id, first) in enumerate(tasks):
+            found = connection.execute(self._sql("prunable"), (run_id,)).fetchone()
+            if found is None or not may_go(ledger, row := _Row._make(found)):
+                continue
+            stop = row.stop if first is None else min(first, row.stop - 1)
+            rows = max(0, stop - row.first)
+            if events and events + rows > ROWS:
+                return _Done(runs, events, tasks[at:])
+            if rows > ROWS:
+                self._shorten(connection, row, row.first + ROWS)
+                return _Done(runs, events + ROWS, tasks[at:])
+            if first is None:
+                self._delete(connection, row)
+                runs += 1
+            elif rows:
+                self._shorten(connection, row, stop)
+            events += rows
+            if until is not None and self._size(connection) <= until:
+                break
+        return _Done(runs, events, [])
+
+    def _delete(self, connection: sqlite3.Connection, row: _Row) -> None:
+        """Delete what is left of a run. All its memos go at once: half of them would be a wrong memory."""
+        for name in ("drop_events", "forget_memos", "drop_run"):
+            connection.execute(self._sql(name), (row.key,))
+
+    def _shorten(self, connection: sqlite3.Connection, row: _Row, first: int) -> None:
+        """Take the events before *first* into the base."""
+        gone = connection.execute(self._sql("page"), (row.key, row.first - 1, first - row.first))
+        start = begin(_HEADER.decode(row.header)) if row.base is None else unpack(row.base, row.header)
+        base = fold(start, map(event, gone))
+        connection.execute(self._sql("drop_first_events"), (row.key, first))
+        connection.execute(self._sql("set_base"), (first, pack(base), row.key))
+
+    def _size(self, connection: sqlite3.Connection | None = None) -> int:
+        """The bytes of the database that are in use."""
+        if connection is None:
+            ((size,),) = self._store.file.fetch("size")
+        else:
+            (size,) = connection.execute(self._sql("size")).fetchone()
+        return int(size)
+
+
+def _is_terminal(ledger: Ledger, row: _Row) -> bool:
+    return row.is_terminal

@@ -1,0 +1,116 @@
+"""The schema of an embedded store: a new file gets it, an older one is brought up to date, any other is left alone.
+
+One numbered migration a file; all that are missing are applied, with the number of the last, in one transaction.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from typing import TYPE_CHECKING
+
+from holdfast.clock import SystemClock
+from holdfast.errors import StoreError
+from holdfast.stores.trouble import PATIENCE, busy, unreadable
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from holdfast.stores.sqlite import SqliteFile
+
+SCHEMA = 1  # the newest that this version knows; its file is sql/001_….sql
+APPLICATION = 0x484F4C44  # "HOLD", by which a file is known to be ours
+_PAUSE = 0.01
+
+
+def prepare(file: SqliteFile, connection: sqlite3.Connection) -> None:
+    """Have *connection* see the schema of this version, or say why it cannot."""
+    version, application, tables = _found(connection)
+    if application == APPLICATION:
+        if version == SCHEMA:
+            return
+        if version < 1:
+            raise unreadable(ValueError(f"schema {version}"))
+        if version > SCHEMA:
+            raise StoreError(
+                f"{file.name}: was written by a newer Holdfast (schema {version}; this one knows {SCHEMA}); "
+                "nothing was changed: upgrade Holdfast, or use another file"
+            )
+    elif application or version or tables:
+        raise StoreError(f"{file.name}: is an SQLite database of something else; nothing was changed: use another file")
+    if file.path is not None:
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only an empty file takes it
+        _use_log(file, connection)
+    _migrate(file, connection)
+
+
+def statements() -> dict[str, str]:
+    """The statements of `sql/statements.sql`, by name."""
+    parts = _text("statements.sql").split("-- name: ")[1:]
+    return {name.strip(): body.strip() for name, _, body in (part.partition("\n") for part in parts)}
+
+
+def _found(connection: sqlite3.Connection) -> tuple[int, int, int]:
+    """Version, application and number of tables, all of one moment: another process may be making them."""
+    connection.execute("BEGIN")
+    try:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+    return version, application, tables
+
+
+def _use_log(file: SqliteFile, connection: sqlite3.Connection) -> None:
+    """Have readers and the writer not wait for each other (WAL)."""
+    import sqlite3
+
+    for _ in range(int(PATIENCE / _PAUSE)):
+        try:
+            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        except sqlite3.OperationalError as error:  # others make the file, too; here SQLite waits for nobody
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                raise
+            SystemClock.sleep(_PAUSE)
+            continue
+        if mode != "wal":
+            raise StoreError(f"{file.name}: its file system cannot share memory; use a local disk")
+        return
+    raise busy(file)
+
+
+def _migrate(file: SqliteFile, connection: sqlite3.Connection) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()  # others may have been quicker
+        for number in range(version + 1, SCHEMA + 1):
+            for statement in _migration(number):
+                connection.execute(statement)
+        if version == 0:
+            connection.execute(f"PRAGMA application_id = {APPLICATION}")
+            connection.execute(file.sql("set_meta"), ("store", uuid.uuid4().hex))
+            connection.execute(file.sql("set_meta"), ("secret", os.urandom(32)))
+        if version < SCHEMA:
+            connection.execute(f"PRAGMA user_version = {SCHEMA}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _migration(number: int) -> list[str]:
+    """The statements that lead from one schema to the next."""
+    (name,) = [name for name in os.listdir(_FOLDER) if name.startswith(f"{number:03}_")]
+    lines = [line for line in _text(name).splitlines() if not line.startswith("--")]
+    return [statement for statement in "\n".join(lines).split(";") if statement.strip()]
+
+
+def _text(name: str) -> str:
+    with open(os.path.join(_FOLDER, name), encoding="utf-8") as file:
+        return file.read()
+
+
+_FOLDER = os.path.join(os.path.dirname(__file__), "sql")

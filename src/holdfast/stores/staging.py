@@ -1,0 +1,281 @@
+"""A place aside for runs that are to come into a store: checked one by one, then added all at once or not at all.
+
+Nothing is believed that can be folded from the events. What is staged lies in a temporary database, however much it is;
+the write that adds it can be made again if it fails.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast import events
+from holdfast.checks import shown
+from holdfast.errors import StoreError
+from holdfast.history import RunHeader, RunSnapshot, apply, begin
+from holdfast.redaction import DEEPEST
+from holdfast.stores.ledger import Ledger, OwnerRow
+from holdfast.stores.sqlite import SqliteFile, event, pack, unpack
+from holdfast.stores.trouble import errors_of
+
+if TYPE_CHECKING:
+    import sqlite3
+
+BATCH = 1000  # rows that are written to the temporary database at once
+MOST = 2**62  # of times and counts: all that is calculated from them fits into the tables
+
+_ENDS = frozenset({events.TOOL_ENDED, events.STEP_ENDED})
+_COUNTS = ("event_count", "tool_calls", "tool_failures", "tool_denials", "cached_hits")
+_JSON = msgspec.json.Encoder()
+_HEADER = msgspec.json.Decoder(RunHeader)
+
+
+class Incoming:
+    """One run on its way in."""
+
+    __slots__ = ("at", "base", "cancel", "first", "header", "number", "origin", "snapshot", "start")
+
+    def __init__(self, header: RunHeader, origin: str, first: int, base: RunSnapshot | None) -> None:
+        _check_header(header, origin)
+        if base is None and first != 0:
+            raise ValueError(f"the events before {first} are missing, and the state that they led to")
+        if base is not None:
+            _check_base(base, header, first)
+        self.header = header
+        self.origin = origin
+        self.first = first
+        self.base = None if base is None else pack(base)
+        self.snapshot = begin(header) if base is None else unpack(pack(base), _JSON.encode(header).decode())
+        self.at = self.snapshot.updated_at_ms
+        self.cancel: str | None = None
+        self.number = self.start = 0
+
+    def take(self, sequence: int, at: int, type: str, late: bool, payload: Mapping[str, Any]) -> tuple[str, str] | None:
+        """Take an event into its state; gives the key and name of the call that it ended."""
+        if sequence != self.snapshot.event_count:
+            raise ValueError(f"sequence {sequence!r} where {self.snapshot.event_count} should follow")
+        if not isinstance(at, int) or not self.at <= at <= MOST:
+            raise ValueError(f"timestamp_ms {at!r} after {self.at}: must not go back")
+        if not _is_name(type):
+            raise ValueError("type must be 1 to 200 printable characters")
+        self.at = at
+        call = None
+        if type in _ENDS and isinstance(call_id := payload.get("call_id"), str):
+            call = self.snapshot.active_calls.get(call_id)
+        if apply(self.snapshot, type, payload, at) is not late:
+            raise ValueError(f"late is {str(late).lower()}, but the run had {'not ' if late else ''}ended before")
+        if type == events.RUN_CANCEL_REQUESTED:
+            reason = payload.get("reason")
+            self.cancel = reason if isinstance(reason, str) else ""
+        return (call.key, call.name) if call is not None else None
+
+    def row(self) -> tuple[object, ...]:
+        """What is written of it, without its key."""
+        header, snapshot = self.header, self.snapshot
+        ended = snapshot.status.is_terminal
+        fence = int(not ended and snapshot.event_count > 0)  # it has begun, and nobody runs it: it was interrupted
+        head = (header.id, header.session_id, str(snapshot.status), header.created_at_ms, self.at)
+        state = (_JSON.encode(header).decode(), pack(snapshot), self.first, self.base)
+        return (*head, *state, fence, None if ended else self.cancel, self.origin)
+
+
+class Staging:
+    """Runs that are to come into *file*. They *lack_headers* if only what a snapshot shows of these is known."""
+
+    def __init__(self, file: SqliteFile, *, lack_headers: bool = False) -> None:
+        import sqlite3
+
+        self.file = file
+        self.runs = self.events = 0
+        self._lack_headers = lack_headers
+        self._events: list[tuple[object, ...]] = []
+        self._memos: list[tuple[object, ...]] = []
+        with errors_of(file):
+            self._db = sqlite3.connect("", isolation_level=None, check_same_thread=False)  # a file that nobody can see
+            for statement in ("PRAGMA journal_mode = OFF", "PRAGMA synchronous = OFF", *self._tables(), "BEGIN"):
+                self._db.execute(statement)
+
+    def __enter__(self) -> Staging:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._db.close()
+
+    # -- staging -------------------------------------------------------------------------------------------------------
+
+    def begin(self, header: RunHeader, *, origin: str, first: int = 0, base: RunSnapshot | None = None) -> Incoming:
+        """The next run, whose events from *first* on follow; *base* is what those before led to."""
+        run = Incoming(header, origin, first, base)
+        self.runs += 1
+        run.number, run.start = self.runs, self.events
+        return run
+
+    def take(
+        self, run: Incoming, sequence: int, at: int, type: str, late: bool, payload: Mapping[str, Any], encoded: str
+    ) -> None:
+        """The next event of *run*; *payload* is what *encoded* says."""
+        if len(encoded) > 4 * DEEPEST and _is_deep(encoded, payload):
+            raise ValueError(f"payload is nested deeper than {2 * DEEPEST} levels")
+        ended = run.take(sequence, at, type, late, payload)
+        self.events += 1
+        self._events.append((self.events, run.number, sequence, at, type, late, encoded))
+        if ended is not None and (key := _from_hex(ended[0])):  # a guarded block has none, and is never asked for again
+            self._memos.append((run.number, key, ended[1]))
+        if len(self._events) >= BATCH:
+            self._flush()
+
+    def end(self, run: Incoming) -> None:
+        """*run* is whole."""
+        import sqlite3
+
+        self._flush()
+        try:
+            self._db.execute(self.file.sql("stage_run"), (run.number, run.start, self.events, *run.row()))
+        except sqlite3.IntegrityError:
+            raise ValueError(f"run {run.header.id!r} is there a second time") from None
+
+    # -- adding --------------------------------------------------------------------------------------------------------
+
+    @property
+    def left(self) -> int:
+        """How many runs are staged and not known."""
+        (count,) = self._db.execute(self.file.sql("staged_new")).fetchone()
+        return int(count)
+
+    def leave_out_known(self, connection: sqlite3.Connection) -> None:
+        """Forget what is in the store already; a run that is there and differs is an error."""
+        self._find_known(connection)
+        self._db.execute(self.file.sql("leave_out_known"))
+
+    def add(self, ledger: Ledger) -> int:
+        """Add what is staged, as a write; gives the number of new runs."""
+        ledger.step_aside()
+        connection = self.file.writing()
+        self._find_known(connection)
+        self._copy(connection)
+        return self.left
+
+    def replace(self, ledger: Ledger, is_alive: Callable[[OwnerRow], bool]) -> None:
+        """Leave nothing in the store but what is staged, as a write."""
+        ledger.step_aside()
+        connection, sql = self.file.writing(), self.file.sql
+        for row in map(OwnerRow._make, connection.execute(sql("owning")).fetchall()):
+            if is_alive(row):
+                who = f"process {row.pid} on {row.host}"
+                raise StoreError(f"{self.file.name}: {who} has runs of it in hand; nothing was replaced")
+        self._compare(connection)
+        kept = {key for (key,) in self._db.execute(sql("staged_known"))}
+        for (key,) in connection.execute(sql("oldest")).fetchall():
+            if key not in kept:
+                for name in ("drop_events", "forget_memos", "drop_run"):
+                    connection.execute(sql(name), (key,))
+        self._copy(connection)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _tables(self) -> list[str]:
+        return [self.file.sql(f"stage_{name}") for name in ("runs", "events", "memos")]
+
+    def _flush(self) -> None:
+        self._db.executemany(self.file.sql("stage_event"), self._events)
+        self._db.executemany(self.file.sql("stage_memo"), self._memos)
+        self._events.clear()
+        self._memos.clear()
+
+    def _copy(self, connection: sqlite3.Connection) -> None:
+        """Copy what is not known into the store."""
+        sql, offset = self.file.sql, self.file.next_key() - 1
+        for put, staged in (("put_run", "staged_runs"), ("add_event", "staged_events"), ("add_memo", "staged_memos")):
+            connection.executemany(sql(put), self._db.execute(sql(staged), (offset,)))
+
+    def _find_known(self, connection: sqlite3.Connection) -> None:
+        if (run_id := self._compare(connection)) is not None:
+            raise StoreError(f"run {run_id!r} is in the store already and differs from this one; nothing was imported")
+
+    def _compare(self, connection: sqlite3.Connection) -> str | None:
+        """Mark the runs that are in the store as they are here; gives one that is there and differs."""
+        sql = self.file.sql
+        known, differs = [], None
+        for number, start, stop, run_id, *mine in self._db.execute(sql("staged_heads")):
+            row = connection.execute(sql("head"), (run_id,)).fetchone()
+            if row is None:
+                continue
+            key, *theirs = row
+            if self._is_same_head(mine, theirs) and _are_same_events(
+                self._db.execute(sql("staged_page"), (start, stop)), connection.execute(sql("page"), (key, -1, -1))
+            ):
+                known.append((key, number))
+            else:
+                differs = run_id
+        self._db.execute(sql("stage_unknown"))  # this may not be the first attempt
+        self._db.executemany(sql("stage_known"), known)
+        return differs
+
+    def _is_same_head(self, mine: Sequence[Any], theirs: Sequence[Any]) -> bool:
+        ours, others = _HEADER.decode(mine[0]), _HEADER.decode(theirs[0])
+        same = begin(ours) == begin(others) if self._lack_headers else ours == others
+        return same and _base(*mine) == _base(*theirs)
+
+
+def _base(header: str, first: int, base: bytes | None) -> tuple[int, RunSnapshot | None]:
+    return first, None if base is None else unpack(base, header)
+
+
+def _are_same_events(mine: Iterable[tuple[Any, ...]], theirs: Iterable[tuple[Any, ...]]) -> bool:
+    """Whether both have the same events; a payload may be spelt in two ways."""
+    return all(
+        one == other or (one is not None and other is not None and event(one) == event(other))
+        for one, other in zip_longest(mine, theirs)
+    )
+
+
+def _check_header(header: RunHeader, origin: str) -> None:
+    needed = {"id": header.id, "store": origin}
+    for name, value in {**needed, "forked_from": header.forked_from, "root": header.root}.items():
+        if not _is_name(value) and (value is not None or name in needed):
+            raise ValueError(f"{name} must be 1 to 200 printable characters")
+    if not isinstance(header.session_id, str) or not isinstance(header.prompt, str):
+        raise ValueError("session_id and prompt must be texts")
+    if not isinstance(header.created_at_ms, int) or not -MOST <= header.created_at_ms <= MOST:
+        raise ValueError(f"created_at_ms {shown(header.created_at_ms)} is no time")
+
+
+def _check_base(base: RunSnapshot, header: RunHeader, first: int) -> None:
+    """That *base* can be the state of the run before its event *first*."""
+    start = begin(header)
+    fixed = ("id", "session_id", "prompt", "created_at_ms", "forked_from", "owner", "interrupted")
+    if any(getattr(base, name) != getattr(start, name) for name in fixed):
+        raise ValueError("base is of another run")
+    if first < 1 or base.event_count != first:
+        raise ValueError(f"base is the state after {base.event_count} events, but {first} are missing")
+    if not all(0 <= getattr(base, name) <= MOST for name in _COUNTS):
+        raise ValueError("base has a count that is none")
+    if not all(map(math.isfinite, base.spend.values())):
+        raise ValueError("base has a spend that is no number")
+    if not header.created_at_ms <= base.updated_at_ms <= MOST:
+        raise ValueError("base was not updated after the run was created")
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and 1 <= len(value) <= 200 and value.isprintable()
+
+
+def _is_deep(encoded: str, payload: Mapping[str, Any]) -> bool:
+    if encoded.count("{") + encoded.count("[") <= 2 * DEEPEST:
+        return False
+    level: list[Any] = [payload]
+    for _ in range(2 * DEEPEST):
+        inner = [each for one in level for each in (one.values() if isinstance(one, dict) else one)]
+        level = [each for each in inner if isinstance(each, dict | list)]
+    return bool(level)
+
+
+def _from_hex(key: str) -> bytes:
+    try:
+        return bytes.fromhex(key)
+    except ValueError:  # the event is a user's own
+        return b""

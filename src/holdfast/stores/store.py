@@ -1,0 +1,443 @@
+"""The run store: runs, their events and who may write them, for one process among several that use the same database.
+
+Blocking code throughout; `writer` is the way in for those who must not block.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import IO, Any, NamedTuple
+
+import msgspec
+
+from holdfast import checks, events
+from holdfast.clock import Clock, SystemClock
+from holdfast.errors import ConfigError, RunConflict, RunNotFound, StoreError, in_words
+from holdfast.history import (
+    CancelResult,
+    EventPage,
+    RunEventRecord,
+    RunHeader,
+    RunRecord,
+    RunSnapshot,
+    RunStatus,
+)
+from holdfast.redaction import Payloads
+from holdfast.stores.bell import Bell
+from holdfast.stores.forking import survive_forks
+from holdfast.stores.handle import RunHandle
+from holdfast.stores.ledger import Ledger, Live, OwnerRow
+from holdfast.stores.ownership import Ownership
+from holdfast.stores.sqlite import SqliteFile, errors_of, event, standing, unpack
+from holdfast.stores.transactions import Transactions
+from holdfast.stores.watch import Watch
+from holdfast.stores.writer import Writer
+
+LEASE = 15.0  # seconds that an owner lives without a sign; it gives one three times as often
+PAGE = 256
+MOST_A_PAGE = 10_000
+MOST_MS = 2**62  # later than any run
+SETTLE = 4.0  # seconds that SQLite may take from writing a commit to showing it
+FORK_PATIENCE = 5.0  # seconds that a fork waits for a write to end
+
+_PAYLOAD = msgspec.json.Decoder(dict[str, Any])
+_HEADER = msgspec.json.Decoder(RunHeader)
+_log = logging.getLogger("holdfast")
+
+
+class Memory(NamedTuple):
+    """What a run knows of calls made before it was resumed."""
+
+    memos: list[tuple[bytes, str, bytes]]  # key, name, outcome; the last of a key counts
+    snapshot: RunSnapshot
+    header: RunHeader
+    is_foreign: bool  # imported: its keys were made with another secret
+
+
+class RunStore:
+    """Runs in one database. Use `SqliteRunStore`, `MemoryRunStore` or `open_store` to get one."""
+
+    def __init__(
+        self,
+        file: SqliteFile,
+        *,
+        clock: Clock | None = None,
+        lease: float = LEASE,
+        payloads: Payloads | None = None,
+        crash: Callable[[str], object] | None = None,
+    ) -> None:
+        checks.number("lease", lease, above=0)
+        self.file = file
+        self.clock: Clock = clock or SystemClock()
+        self.lease = lease
+        self.payloads = payloads or Payloads()
+        self.ownership = Ownership(None if file.path is None else f"{file.path}-owners", self.clock, lease)
+        self._ledger = Ledger(file, self.clock.time, self.ownership.is_alive)
+        self.writer: Writer[Ledger] = Writer(
+            Transactions(file, self._ledger, crash).make, self._committed, quick=file.path is None
+        )
+        self._bell = self._new_bell()
+        survive_forks(self)
+
+    @property
+    def url(self) -> str:
+        """What `open_store` takes to open it."""
+        return ":memory:" if self.file.path is None else self.file.path
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def create_run(self, session_id: str, prompt: str, *, run_id: str | None = None) -> RunSnapshot:
+        """Make a run; asked again with the same *run_id*, session and prompt, gives the one that is there."""
+        header = self.header(session_id, prompt, run_id)
+
+        def create(ledger: Ledger) -> RunSnapshot:
+            live = ledger.find(header.id)
+            if live is None:
+                live = ledger.add(header)
+            elif (live.header.session_id, live.header.prompt) != (session_id, prompt):
+                raise RunConflict(f"run {header.id!r} exists with another session or prompt; choose another id")
+            return self._picture(live)
+
+        return self.writer.commit(create)
+
+    def record_event(self, run_id: str, type: str, payload: Mapping[str, object] | None = None) -> RunSnapshot:
+        """Add an event to a run, whoever owns it."""
+        _check_name("run_id", run_id)
+        encoded = self.encode(type, {} if payload is None else payload)
+        plain = _PAYLOAD.decode(encoded)
+
+        def record(ledger: Ledger) -> RunSnapshot:
+            live = ledger.run(run_id)
+            ledger.append(live, type, plain, encoded)
+            return self._picture(live)
+
+        return self.writer.commit(record)
+
+    def mark_failed(self, run_id: str, error: str | BaseException) -> RunSnapshot:
+        """End a run as failed."""
+        error = in_words(error) if isinstance(error, BaseException) else error
+        _check_text("error", error)
+        return self.record_event(run_id, events.RUN_FAILED, {"error": error})
+
+    def mark_cancelled(self, run_id: str, reason: str | None = None) -> RunSnapshot:
+        """End a run as cancelled."""
+        if reason is not None:
+            _check_text("reason", reason)
+        return self.record_event(run_id, events.RUN_CANCELLED, {"reason": reason})
+
+    def cancel(self, run_id: str, reason: str | None = None) -> CancelResult:
+        """Cancel a run: at once if nobody runs it, else by telling its owner."""
+        _check_name("run_id", run_id)
+        if reason is not None:
+            _check_text("reason", reason)
+            reason = reason[: self.payloads.limit]
+        return self.writer.commit(lambda ledger: ledger.cancel(run_id, reason))
+
+    def handle(self, run_id: str) -> RunHandle:
+        """The run of that id, which is not looked up yet."""
+        return RunHandle(self, run_id)
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def snapshot(self, run_id: str) -> RunSnapshot:
+        """The state of a run."""
+        _check_name("run_id", run_id)
+        rows = self.file.fetch("show", run_id)
+        if not rows:
+            raise RunNotFound(run_id)
+        return self._snapshots(rows)[0]
+
+    def events(self, run_id: str) -> list[RunEventRecord]:
+        """All events of a run that are kept."""
+        found: list[RunEventRecord] = []
+        page = self.event_page(run_id, limit=MOST_A_PAGE)
+        found += page.events
+        while page.has_more:
+            page = self.event_page(run_id, page.next_after, MOST_A_PAGE)
+            found += page.events
+        return found
+
+    def event_page(self, run_id: str, after: int = -1, limit: int = PAGE) -> EventPage:
+        """The events of a run that follow the sequence *after*, at most *limit*."""
+        return self._page(run_id, after, limit)[0]
+
+    def follow(self, run_id: str, after: int = -1) -> Iterator[RunEventRecord]:
+        """The events of a run that follow *after*, then those to come as they come; ends with the run."""
+        self._page(run_id, after, 1)  # what is wrong with the question is said at once
+        return self._follow(run_id, after)
+
+    def _follow(self, run_id: str, after: int) -> Iterator[RunEventRecord]:
+        with self._bell.listen() as listener:
+            while not listener.closed:
+                page, ended = self._page(run_id, after, PAGE)
+                yield from page.events
+                after = page.next_after
+                if not page.has_more:
+                    if ended:
+                        return
+                    listener.wait()
+
+    def afollow(self, run_id: str, after: int = -1) -> AsyncIterator[RunEventRecord]:
+        """The same as a task."""
+        self._page(run_id, after, 1)
+        return self._afollow(run_id, after)
+
+    async def _afollow(self, run_id: str, after: int) -> AsyncIterator[RunEventRecord]:
+        with self._bell.listen() as listener:
+            while not listener.closed:
+                page, ended = self._page(run_id, after, PAGE)
+                for each in page.events:
+                    yield each
+                after = page.next_after
+                if page.has_more:
+                    await asyncio.sleep(0)  # a long past must not keep the loop from its other tasks
+                elif ended:
+                    return
+                else:
+                    await listener.await_()
+
+    def list_runs(
+        self,
+        status: RunStatus | str | None = None,
+        session_id: str | None = None,
+        limit: int = 100,
+        before: str | None = None,
+    ) -> list[RunSnapshot]:
+        """The newest runs first, at most *limit*; *before* is the id of the last one already seen."""
+        checks.whole("limit", limit, most=MOST_A_PAGE)
+        place: tuple[int, int] = (MOST_MS, 0)
+        if before is not None:
+            _check_name("before", before)
+            rows = self.file.fetch("place", before)
+            if not rows:
+                raise RunNotFound(before)
+            ((at, key),) = rows
+            place = (at, key)
+        name, filters = "list", []
+        if status is not None:
+            checks.choice("status", status, [*RunStatus])
+            name, filters = f"{name}_of_status", [str(status)]
+        if session_id is not None:
+            _check_name("session_id", session_id)
+            name = f"{name}_and_session" if filters else f"{name}_of_session"
+            filters.append(session_id)
+        return self._snapshots(self.file.fetch(name, *filters, *place, limit))
+
+    # -- everything at once --------------------------------------------------------------------------------------------
+
+    def records(self) -> Iterator[RunRecord]:
+        """Every run with its events, oldest first."""
+        from holdfast.stores import portable
+
+        return portable.records(self)
+
+    def replace_records(self, records: Iterable[RunRecord]) -> None:
+        """Put *records* in the place of everything that is in the store; all or nothing."""
+        from holdfast.stores import portable
+
+        portable.replace_records(self, records)
+
+    def export(self, fp: IO[str], run_ids: Sequence[str] | None = None) -> int:
+        """Write all runs, or those named, as JSON lines; gives the number of runs."""
+        from holdfast.stores import portable
+
+        return portable.export(self, fp, run_ids)
+
+    def import_(self, fp: IO[str]) -> int:
+        """Read runs from JSON lines as `export` writes them, all or nothing; gives the number of new runs."""
+        from holdfast.stores import portable
+
+        return portable.import_(self, fp)
+
+    def prune(
+        self,
+        *,
+        max_age: float | None = None,
+        max_runs: int | None = None,
+        max_events: int | None = None,
+        max_run_bytes: int | None = None,
+        max_bytes: int | None = None,
+    ) -> tuple[int, int]:
+        """Delete finished runs and old events of them beyond these limits; gives how many runs and events went."""
+        from holdfast.stores import retention
+
+        limits = retention.Limits(
+            max_age=max_age, max_runs=max_runs, max_events=max_events, max_run_bytes=max_run_bytes, max_bytes=max_bytes
+        )
+        return retention.prune(self, limits)
+
+    def close(self) -> None:
+        """Write what is queued, end what follows, close the file; a later use opens it again."""
+        try:
+            self.writer.close()
+        finally:
+            bell, self._bell = self._bell, self._new_bell()
+            bell.close()
+            self._leave()
+            with self.writer.turn:
+                self._ledger.forget()
+                self.file.close()
+
+    def _leave(self) -> None:
+        """Be no owner any more; others would see it anyway, by the lock and the lease."""
+        try:
+            if (owner := self.ownership.end()) is not None:
+                self.writer.commit(lambda ledger: ledger.tables.drop_owner(owner))
+        except StoreError as error:
+            _log.warning("the store was closed, but it could not be written that its owner has left: %s", error)
+
+    def __enter__(self) -> RunStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- for runs ------------------------------------------------------------------------------------------------------
+
+    def header(self, session_id: str, prompt: str, run_id: str | None = None, **more: Any) -> RunHeader:
+        """The header of a new run; its parts are checked."""
+        run_id = run_id if run_id is not None else uuid.uuid4().hex
+        if not isinstance(run_id, str) or not 1 <= len(run_id) <= 200 or not run_id.isprintable():
+            raise ConfigError(f"run_id = {checks.shown(run_id)}: must be 1 to 200 printable characters")
+        _check_text("session", session_id)
+        _check_text("prompt", prompt)
+        now = int(self.clock.time() * 1000)
+        return RunHeader(id=run_id, session_id=session_id, prompt=prompt, created_at_ms=now, **more)
+
+    def encode(self, type: str, payload: Mapping[str, object]) -> str:
+        """The payload of an event as it is kept: redacted, cut, JSON."""
+        if not isinstance(type, str) or not 1 <= len(type) <= 200 or not type.isprintable():
+            raise ConfigError(f"type = {checks.shown(type)}: must be 1 to 200 printable characters")
+        if not isinstance(payload, Mapping):
+            raise ConfigError(f"payload of {type!r} = {checks.shown(payload)}: must be a mapping")
+        return self.payloads.encode(payload).decode()
+
+    def secret(self) -> bytes:
+        """The secret that keys the digests of arguments."""
+        secret: bytes = self.file.meta("secret")
+        return secret
+
+    def memory(self, run_id: str) -> Memory:
+        """What is known of the calls of a run."""
+        rows = self.file.fetch("remembered", run_id)
+        if not rows:
+            raise RunNotFound(run_id)
+        ((header, snapshot, origin),) = rows
+        with errors_of(self.file):
+            state, head = unpack(snapshot, header), _HEADER.decode(header)
+        memos = [(key, name, outcome) for key, name, outcome in self.file.fetch("memos", run_id)]
+        return Memory(memos, state, head, origin is not None)
+
+    def renew(self) -> None:
+        """Give a sign of life, if this process owns anything."""
+        if self.ownership.id is None:
+            return
+        row = self.ownership.row()
+        self.writer.commit(lambda ledger: ledger.tables.keep_owner(row))
+
+    def cancels(self) -> list[tuple[str, str]]:
+        """The runs of this process that somebody wants cancelled, and why."""
+        owner = self.ownership.id
+        return [(run, reason) for run, reason in self.file.fetch("cancels", owner)] if owner is not None else []
+
+    # -- forks ---------------------------------------------------------------------------------------------------------
+
+    def hold(self) -> None:
+        """Let no other thread be inside SQLite while this one forks: its locks would be held for ever in the child."""
+        self._held = (
+            self.writer.turn.acquire(timeout=FORK_PATIENCE),
+            self.file.reading.acquire(timeout=FORK_PATIENCE),
+        )
+
+    def let_go(self) -> None:
+        """The fork is over, here in the parent."""
+        turn, reading = self._held
+        if turn:
+            self.writer.turn.release()
+        if reading:
+            self.file.reading.release()
+
+    def after_fork(self) -> None:
+        """In a forked child: threads, locks and connections are the parent's."""
+        self.writer.after_fork()
+        self.file.after_fork()
+        self._bell.after_fork()
+        self.ownership.after_fork()
+        self._ledger.forget()
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _committed(self) -> None:
+        """Tell whoever waits for news. What was written is written, so nothing here may fail."""
+        woken = self._ledger.woken
+        while woken:
+            try:
+                self.ownership.wake(woken.popleft())
+            except IndexError:  # another thread tells them, too
+                break
+            except Exception as error:
+                _log.warning("the owner of a run could not be told to look: %s", error)
+        self._bell.ring()
+
+    def _new_bell(self) -> Bell:
+        return Bell(self._watch if self.file.path is not None else None)
+
+    def _watch(self) -> Watch:
+        return Watch(f"{self.file.path}-wal", settle=SETTLE)
+
+    def _picture(self, live: Live) -> RunSnapshot:
+        """A copy of the state at hand."""
+        row = self._ledger.tables.owner(live.owner) if live.owner is not None else None
+        return self._overlay(live.snapshot.copy(), row, live.fence)
+
+    def _overlay(self, snapshot: RunSnapshot, row: OwnerRow | None, fence: int) -> RunSnapshot:
+        """Say who owns a run now, if anybody does."""
+        if not snapshot.status.is_terminal:
+            alive = self.ownership.is_alive(row)
+            snapshot.owner = f"{row.host}:{row.pid}" if row is not None and alive else None
+            snapshot.interrupted = fence > 0 and not alive
+        return snapshot
+
+    def _snapshots(self, rows: list[tuple[Any, ...]]) -> list[RunSnapshot]:
+        """Snapshots from rows of header, snapshot, owner and fence; each owner is looked up once."""
+        known: dict[str | None, OwnerRow | None] = {None: None}
+        found = []
+        with errors_of(self.file):
+            for header, data, owner, fence in rows:
+                if owner not in known:
+                    of_owner = self.file.fetch("owner", owner)
+                    known[owner] = OwnerRow(*of_owner[0]) if of_owner else None
+                found.append(self._overlay(unpack(data, header), known[owner], fence or 0))
+        return found
+
+    def _page(self, run_id: str, after: int, limit: int) -> tuple[EventPage, bool]:
+        """A page, and whether the run had ended when it was read."""
+        _check_name("run_id", run_id)
+        checks.whole("after", after, least=-1)
+        checks.whole("limit", limit, most=MOST_A_PAGE)
+        rows = self.file.fetch("page_of", after, run_id, limit + 1)
+        if not rows:
+            raise RunNotFound(run_id)
+        with errors_of(self.file):
+            first, ended = standing(rows[0])
+            found = tuple(event(row[2:]) for row in rows[:limit] if row[2] is not None)
+        next_after = found[-1].sequence if found else max(after, first - 1)
+        return EventPage(found, first, next_after, len(rows) > limit, after + 1 < first), ended
+
+
+def _check_name(name: str, value: object) -> None:
+    """A text that may name something; nothing is found under one that could not be stored."""
+    if not isinstance(value, str):
+        raise ConfigError(f"{name} = {checks.shown(value)}: must be a text")
+
+
+def _check_text(name: str, value: str) -> None:
+    """A text that can be stored."""
+    _check_name(name, value)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{name} = {checks.shown(value)}: must be a text that can be written as UTF-8") from None

@@ -1,0 +1,79 @@
+"""What an error of SQLite, or of the system below, means for whoever runs the agent: what happened and what to do."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.errors import StoreError, printable
+
+if TYPE_CHECKING:
+    from holdfast.stores.sqlite import SqliteFile
+
+PATIENCE = 60.0  # seconds to wait for another process that writes
+
+_MEANINGS = {
+    "SQLITE_FULL": "the disk is full, or a limit on file sizes is reached; make room and go on",
+    "SQLITE_READONLY": "cannot be written: the file (or its -wal or -shm) or the folder is read-only for this user",
+    "SQLITE_CANTOPEN": "cannot be opened: look at the folder and its permissions",
+    "SQLITE_CORRUPT": "is damaged; keep a copy, then restore a backup or an export (or try `sqlite3 FILE .recover`)",
+    "SQLITE_NOTADB": "is not an SQLite database, or is damaged; nothing was changed: use another file",
+    "SQLITE_BUSY": f"another process has been writing for more than {PATIENCE:g} s; see which one, and wait or stop it",
+    "SQLITE_PERM": "may not be used: look at its permissions",
+    "SQLITE_TOOBIG": "a text is too long to be kept",
+    "SQLITE_ERROR": "does not have the tables that it should have; if nobody changed them, it is damaged",
+    "SQLITE_IOERR": "the disk failed to read or write; look at the system's log",
+}
+_NO_ROOM = {"SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE", "SQLITE_IOERR_TRUNCATE"}
+
+
+class errors_of:  # noqa: N801 - read as a word: with errors_of(file); a generator would cost twice as much a commit
+    """Say what is wrong with the file in words of ours."""
+
+    __slots__ = ("_file",)
+
+    def __init__(self, file: SqliteFile) -> None:
+        self._file = file
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if error is None:
+            return
+        import sqlite3
+
+        if isinstance(error, sqlite3.Error):
+            raise _explained(self._file, error) from error
+        if isinstance(error, msgspec.DecodeError | UnicodeDecodeError):  # SQLite may quote what nobody can read
+            raise StoreError(f"{self._file.name}: {_MEANINGS['SQLITE_CORRUPT']} ({_words(error)})") from error
+
+
+def unreachable(file: SqliteFile, error: OSError) -> StoreError:
+    """Something is wrong with the place of the file."""
+    return StoreError(f"{file.name}: {error.strerror or error}; look at the folder and its permissions")
+
+
+def busy(file: SqliteFile) -> StoreError:
+    """Others would not let us write."""
+    return StoreError(f"{file.name}: {_MEANINGS['SQLITE_BUSY']}")
+
+
+def unreadable(error: Exception) -> msgspec.DecodeError:
+    """A row may hold anything once the file is damaged: also what no decoder can be asked about."""
+    return msgspec.DecodeError(f"a row cannot be read: {error}")
+
+
+def _explained(file: SqliteFile, error: Exception) -> StoreError:
+    # Python has no code for a text that is none, which no sound file has.
+    name = getattr(error, "sqlite_errorname", None) or ("SQLITE_CORRUPT" if "UTF-8" in str(error) else "")
+    name = "SQLITE_FULL" if name in _NO_ROOM else name
+    meaning = next((text for kind, text in _MEANINGS.items() if name.startswith(kind)), None)
+    said = _words(error)
+    return StoreError(f"{file.name}: {said}" if meaning is None else f"{file.name}: {meaning} ({said})")
+
+
+def _words(error: Exception) -> str:
+    return printable(str(error), 300)  # it may quote the file, which may hold anything

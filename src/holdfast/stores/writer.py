@@ -1,0 +1,280 @@
+"""The writer: many callers, one transaction. Whoever commits takes along everything that is queued by then.
+
+A plain caller that finds nobody writing commits in its own thread. All else (coroutines, what came meanwhile, what
+was only queued) is left to one thread, which is started when needed and ends when idle. A write leaves the queue when
+it is made and whoever waits for it was told: a leader that is interrupted leaves the rest to the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Generic, TypeVar
+
+from holdfast.errors import StoreError
+from holdfast.guards.line import Signal
+
+MOST_AT_ONCE = 1000  # writes in one transaction
+MOST_TRIES = 3  # of a write whose leader was interrupted
+TICK = 0.02  # seconds that a queued write waits at most for company
+LINGER = 50  # ticks without work after which the thread ends
+
+_log = logging.getLogger("holdfast")
+
+Book = TypeVar("Book")
+T = TypeVar("T")
+
+
+class Pending(Generic[Book, T]):
+    """A write on its way: *made* when it is on disk, or has failed; *done* when that was told."""
+
+    __slots__ = ("awaited", "done", "error", "future", "made", "op", "signal", "tries", "value")
+
+    def __init__(self, op: Callable[[Book], T]) -> None:
+        self.op = op
+        self.made = self.done = self.awaited = False
+        self.tries = 0
+        self.value: T | None = None
+        self.error: BaseException | None = None
+        self.signal: Signal | None = None
+        self.future: asyncio.Future[None] | None = None
+
+    def fail(self, error: BaseException) -> None:
+        """It was not made."""
+        self.error = error
+        self.made = True
+
+    def result(self) -> T:
+        """What the write gave, or the error it failed with."""
+        if self.error is not None:
+            try:
+                raise self.error
+            finally:
+                self.error = None  # the traceback leads to this frame, and from here to the error
+        return self.value  # type: ignore[return-value]
+
+
+class Writer(Generic[Book]):
+    """Commits queued writes in groups.
+
+    *transact* makes a group in one transaction and gives each its outcome; *after* is called when the next may begin.
+    Where a write is *quick*, since it reaches no disk, there is no use in queueing it for another thread.
+    """
+
+    def __init__(
+        self,
+        transact: Callable[[Sequence[Pending[Book, Any]]], object],
+        after: Callable[[], object] = lambda: None,
+        *,
+        quick: bool = False,
+    ) -> None:
+        self._transact = transact
+        self._after = after
+        self._quick = quick
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        """In a forked child: the thread and whatever was queued are the parent's."""
+        self._queue: deque[Pending[Book, Any]] = deque()
+        self.turn = threading.Lock()  # held by whoever uses the connection
+        self._serving = threading.Lock()  # held while there is a thread
+        self._bell = threading.Lock()  # locked while there is nothing to do
+        self._bell.acquire()
+        self._rung = self._closed = self._complained = False
+
+    def submit(self, op: Callable[[Book], T]) -> Pending[Book, T]:
+        """Queue a write; it is made with the next commit, at the latest after a few milliseconds."""
+        pending = Pending(op)
+        self._queue.append(pending)
+        if not self._quick or not self._led():
+            self._start()
+        return pending
+
+    def commit(self, op: Callable[[Book], T]) -> T:
+        """Make a write; it is on disk when this returns."""
+        pending = Pending(op)
+        self._queue.append(pending)
+        self.settle(pending)
+        return pending.result()
+
+    async def acommit(self, op: Callable[[Book], T]) -> T:
+        """Make a write; it is on disk when this returns. Cancelling the wait does not take it back."""
+        pending = Pending(op)
+        self._queue.append(pending)
+        await self.asettle(pending)
+        return pending.result()
+
+    def settle(self, pending: Pending[Book, Any]) -> None:
+        """Wait until *pending* is done."""
+        pending.awaited = True
+        while not pending.done:
+            if self._led():
+                continue
+            woken = threading.Event()
+            pending.signal = Signal()
+            pending.signal.listen(woken.set)
+            self._ring()  # whoever has the turn may use it for something else
+            if not pending.done:  # each side sets its mark before it looks at the other's
+                woken.wait()
+
+    async def asettle(self, pending: Pending[Book, Any]) -> None:
+        """Wait until *pending* is done."""
+        pending.awaited = True
+        if self._quick and not pending.done:
+            self._led()
+        if not pending.done:
+            pending.future = asyncio.get_running_loop().create_future()
+            self._ring()
+            if not pending.done:
+                await pending.future
+
+    def flush(self) -> None:
+        """Make everything that is queued."""
+        self.commit(lambda book: None)
+
+    def close(self) -> None:
+        """Make everything that is queued, and let the thread end; what comes later starts another."""
+        try:
+            if self._queue:
+                self.flush()
+        finally:
+            self._closed = True
+            self._wake()
+
+    # -- committing ----------------------------------------------------------------------------------------------------
+
+    def _led(self) -> bool:
+        """Commit one group, unless somebody else is at it."""
+        if threading.get_ident() == threading.main_thread().ident:
+            # The one thread that can be interrupted: it must take the turn by a `with`, or might never give it back.
+            if self.turn.locked():
+                return False
+            self._lead(self.turn)
+        elif self.turn.acquire(blocking=False):  # not waited for: who waits there is not woken when its write is done
+            self._lead(_Taken(self.turn))
+        else:
+            return False
+        return True
+
+    def _lead(self, turn: AbstractContextManager[object]) -> None:
+        """Commit one group, when it is our turn."""
+        try:
+            with turn:
+                queue = self._queue
+                group = [queue[at] for at in range(min(len(queue), MOST_AT_ONCE))]
+                self._make(group)
+                self._tell(group)
+                for _ in group:
+                    queue.popleft()
+            if len(group) == MOST_AT_ONCE:
+                self._ring()  # for those who are left
+        except BaseException:  # what hits this thread from outside is no reason for others to wait for ever
+            self._ring()
+            raise
+        finally:
+            self._after()
+
+    def _make(self, group: list[Pending[Book, Any]]) -> None:
+        left = []
+        for pending in group:
+            pending.tries += 1
+            if pending.tries > MOST_TRIES and not pending.made:
+                pending.fail(StoreError("the write was cut short again and again; it was not made"))
+            if not pending.made:
+                left.append(pending)
+        if left:
+            self._transact(left)
+
+    def _tell(self, group: list[Pending[Book, Any]]) -> None:
+        """Wake who waits, the tasks of one event loop together; say in the log what nobody waits to hear."""
+        tasks: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+        lost = None
+        for pending in group:
+            pending.done = True
+            lost = pending.error if pending.error is not None and not pending.awaited else lost
+            if pending.signal is not None:
+                pending.signal.fire()
+            if pending.future is not None:
+                tasks.setdefault(pending.future.get_loop(), []).append(pending.future)
+        for loop, futures in tasks.items():
+            try:
+                loop.call_soon_threadsafe(_resolve, futures)
+            except RuntimeError:  # the loop is closed, and the waiters gone with it
+                continue
+        if lost is not None and not self._complained:
+            _log.warning("what was queued could not be written: %s", lost)
+        self._complained = lost is not None
+
+    # -- the thread ----------------------------------------------------------------------------------------------------
+
+    def _ring(self) -> None:
+        """See to it that somebody commits soon."""
+        self._start()
+        self._wake()
+
+    def _wake(self) -> None:
+        if not self._rung:
+            self._rung = True
+            try:
+                self._bell.release()
+            except RuntimeError:  # somebody else was as quick
+                return
+
+    def _start(self) -> None:
+        """Start the thread unless there is one. Nothing here blocks: the garbage collector may submit for a stream."""
+        if not self._serving.acquire(blocking=False):
+            return
+        self._closed = False
+        try:
+            threading.Thread(target=self._serve, name="holdfast-writer", daemon=True).start()
+        except RuntimeError:  # no more threads, or the interpreter ends: here and now, then
+            self._serving.release()
+            while self._queue and self._led():
+                continue
+
+    def _serve(self) -> None:
+        idle = 0
+        while True:
+            self._bell.acquire(timeout=TICK)
+            self._rung = False
+            if self._queue:
+                idle = 0
+                self._try()
+                continue
+            idle += 1
+            if idle > LINGER or self._closed:
+                self._serving.release()
+                # Looked at after the mark is gone: who queues looks at the mark after that.
+                if not self._queue or not self._serving.acquire(blocking=False):
+                    return
+
+    def _try(self) -> None:
+        try:
+            self._lead(self.turn)
+        except BaseException:
+            _log.exception("a group of writes was cut short")
+
+
+class _Taken:
+    """A lock that is held already, to be given back."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def _resolve(futures: list[asyncio.Future[None]]) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_result(None)
