@@ -31,6 +31,12 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture(autouse=True)
+def no_run_is_kept_outside_the_test(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    monkeypatch.setenv("HOLDFAST_STORE", ":memory:")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path_factory.getbasetemp() / "data"))
+
+
+@pytest.fixture(autouse=True)
 def no_thread_is_left_behind() -> Iterator[None]:
     before = set(threading.enumerate())
 

@@ -544,7 +544,7 @@ def test_the_warning_comes_before_the_call_that_reaches_four_fifths_begins(hf: H
     with hf.run(budget={"calls": 1}):
         search()
 
-    assert recorder.types() == ["budget_warning", "tool_started", "tool_ended"]
+    assert recorder.types() == ["run_started", "budget_warning", "tool_started", "tool_ended", "run_completed"]
 
 
 def test_each_unit_warns_by_itself_and_at_the_moment_it_is_spent(hf: Holdfast, recorder: Recorder) -> None:
@@ -631,20 +631,6 @@ def test_a_run_that_is_left_by_an_error_is_left(hf: Holdfast, recorder: Recorder
     assert run_of(recorder, "search") == {None}
 
 
-def test_a_run_may_be_entered_again_and_goes_on_counting(hf: Holdfast) -> None:
-    search = hf.tool("search")(lambda: None)
-    run = hf.run(budget={"calls": 3})
-
-    with run:
-        search()
-        with run:
-            search()
-        search()
-    with run, pytest.raises(BudgetExceeded):
-        search()
-    search()
-
-
 async def test_a_task_that_is_created_in_a_run_belongs_to_it(hf: Holdfast, recorder: Recorder) -> None:
     @hf.tool()
     async def search() -> None:
@@ -723,30 +709,6 @@ def test_a_thread_started_by_hand_is_in_no_run_unless_it_brings_the_context(hf: 
     assert run_of(recorder, "brought") == {run.id}
 
 
-async def test_tasks_that_enter_the_same_run_each_leave_it_for_themselves(hf: Holdfast, recorder: Recorder) -> None:
-    search = hf.tool("search")(lambda: None)
-    run = hf.run(budget={"calls": 3})
-    entered, left = asyncio.Event(), asyncio.Event()
-
-    async def first() -> None:
-        async with run:
-            entered.set()
-            await left.wait()
-            search()
-        search()
-
-    async def second() -> None:
-        await entered.wait()
-        async with run:
-            search()
-        left.set()
-        search()
-
-    await asyncio.gather(first(), second())
-
-    assert [event.run for event in recorder.of("tool_ended")] == [run.id, None, run.id, None]
-
-
 async def test_a_run_may_be_left_in_another_context_than_it_was_entered_in(hf: Holdfast, recorder: Recorder) -> None:
     search = hf.tool("search")(lambda: None)
     run = hf.run()
@@ -767,27 +729,36 @@ def other(clock: ManualClock) -> Iterator[Holdfast]:
         yield other
 
 
-def test_a_run_does_not_count_the_calls_of_another_holdfast(hf: Holdfast, other: Holdfast) -> None:
+def test_a_run_counts_the_calls_of_another_holdfast_too(hf: Holdfast, other: Holdfast) -> None:
     search, script = failing(other)
     heard = Recorder()
     other.bus.add(heard)
 
-    with hf.run(budget={"calls": 1}):
-        fails(search, "x", times=10)
+    with hf.run() as run:
+        fails(search, "x", times=3)
+        refused(search, "x")
 
-    assert script.count == 10
-    assert run_of(heard, "search") == {None}
+    assert script.count == 3
+    assert run_of(heard, "search") == {run.id}
 
 
-def test_a_run_does_not_count_the_calls_of_another_holdfast_that_has_a_run_elsewhere(
-    hf: Holdfast, other: Holdfast
-) -> None:
+def test_a_call_counts_for_the_innermost_run_whosever_it_is(hf: Holdfast, other: Holdfast) -> None:
+    search = hf.tool("search")(lambda: None)
+
+    with hf.run(budget={"calls": 1}), other.run(budget={"calls": 2}):
+        search()
+        search()
+        with pytest.raises(BudgetExceeded):
+            search()
+
+
+def test_a_run_that_is_open_elsewhere_has_nothing_to_do_with_it(hf: Holdfast, other: Holdfast) -> None:
     search = other.tool("search")(lambda: None)
     elsewhere = contextvars.copy_context()
     theirs = other.run(budget={"calls": 1})
     elsewhere.run(theirs.__enter__)
 
-    with hf.run(budget={"calls": 1}):
+    with hf.run(budget={"calls": 2}):
         search()
         search()
 
@@ -795,15 +766,6 @@ def test_a_run_does_not_count_the_calls_of_another_holdfast_that_has_a_run_elsew
     with pytest.raises(BudgetExceeded):
         elsewhere.run(search)
     elsewhere.run(theirs.__exit__, None, None, None)
-
-
-def test_a_run_counts_its_calls_inside_a_run_of_another_holdfast_too(hf: Holdfast, other: Holdfast) -> None:
-    search = hf.tool("search")(lambda: None)
-
-    with hf.run(budget={"calls": 1}), other.run():
-        search()
-        with pytest.raises(BudgetExceeded):
-            search()
 
 
 async def test_a_task_that_outlives_its_run_belongs_to_none(hf: Holdfast) -> None:
@@ -829,8 +791,8 @@ def test_a_run_emits_events_of_its_own_under_its_id(hf: Holdfast, recorder: Reco
     with hf.run() as run:
         run.emit("turn_started", tool="not ours", type="user", number=1)
 
-    [event] = recorder.events
-    assert (event.type, event.tool, event.run) == ("turn_started", None, run.id)
+    [event] = recorder.of("turn_started")
+    assert (event.tool, event.run) == (None, run.id)
     assert event.payload == {"tool": "not ours", "type": "user", "number": 1}
 
 

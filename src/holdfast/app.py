@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import sys
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from types import MethodType, TracebackType
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
-from holdfast import events
+from holdfast import checks, events
 from holdfast.breaker import CircuitBreaker, CircuitDiagnostics
 from holdfast.bus import Bus
 from holdfast.calls import Bound, adrive, adrive_stream, drive, drive_stream
-from holdfast.checks import shown
 from holdfast.clock import Clock, SystemClock
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, HoldfastError
 from holdfast.guarding import Guard
 from holdfast.guards.circuit import CircuitState
+from holdfast.hooks import Hook
 from holdfast.kit import Kit
 from holdfast.policy import PolicyBook
-from holdfast.runs import Run
+from holdfast.recovery import POLICIES, Recovered, recover
+from holdfast.redaction import Payloads, Redactor
+from holdfast.runs import Home, Keeper, Plan, Run, running
 from holdfast.shape import Shape, name_of, shape_of
+from holdfast.stores import RunStore, open_store
+from holdfast.threads import Job
 from holdfast.toolbox import Toolbox
 from holdfast.tracker import ExecutionTracker
 
+_log = logging.getLogger("holdfast")
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
@@ -40,27 +47,50 @@ def open(
     *,
     policies: str | os.PathLike[str] | Mapping[str, object] | None = None,
     clock: Clock | None = None,
+    on_store_error: str = "stop",
+    redactor: Redactor | None = None,
+    hooks: Sequence[Hook] = (),
 ) -> Holdfast:
-    """A Holdfast under *policies*: a TOML file, or a mapping of the same shape.
+    """A Holdfast under *policies*, a TOML file or a mapping of the same shape, that keeps its runs in *store*.
 
-    Without them `$HOLDFAST_POLICY`, `./holdfast.toml` or one in the user's configuration folder is read, if any.
+    Without them `$HOLDFAST_POLICY`, `./holdfast.toml` or one in the user's configuration folder is read, if any, and
+    `$HOLDFAST_STORE`, the file's `store` or a file in the user's data folder is used. No disk is touched before a run.
+    *on_store_error* "continue" lets a run go on when its store fails; *redactor* masks what events hold of arguments
+    and results; *hooks* are asked before calls and told after them.
     """
-    if store is not None and store != ":memory:":
-        raise ConfigError(f"store = {shown(store)}: this version keeps everything in memory; must be ':memory:'")
-    return Holdfast(PolicyBook.load(policies if policies is not None else _policy_file()), clock or SystemClock())
+    checks.choice("on_store_error", on_store_error, ("stop", "continue"))
+    book = PolicyBook.load(policies if policies is not None else _policy_file())
+    clock = clock or SystemClock()
+    url = store if store is not None else store_url(book.store)
+    runs = open_store(url if url is not None else ":memory:", clock=clock)
+    if redactor is not None:
+        runs.payloads = Payloads(redactor)
+    hf = Holdfast(book, clock, runs, goes_on=on_store_error == "continue", hooks=tuple(hooks))
+    hf._has_store = url is not None
+    hf._prunes = url is not None and url == default_store()
+    return hf
 
 
 class Holdfast:
     """Guards for the tools of one process; a sync and an async context manager that closes it."""
 
-    def __init__(self, book: PolicyBook, clock: Clock) -> None:
+    def __init__(
+        self, book: PolicyBook, clock: Clock, store: RunStore, *, goes_on: bool = False, hooks: Sequence[Hook] = ()
+    ) -> None:
         self._clock = clock
+        self._has_store = True
+        self._prunes = False  # nobody else looks after the size of the store
+        self.runs = store
         self.bus = Bus(clock)
         self.breaker = CircuitBreaker(clock=clock, on_transition=self._on_transition)
         self.tracker = ExecutionTracker(clock=clock)
-        self._kit = Kit(book=book, clock=clock, bus=self.bus, breaker=self.breaker, tracker=self.tracker)
+        self._kit = Kit(book=book, clock=clock, bus=self.bus, breaker=self.breaker, tracker=self.tracker, hooks=hooks)
         self._box = Toolbox(self._kit)
+        keeper = Keeper(store, clock)
+        self._home = Home(store, self.bus, clock, keeper, self._kit.hooks, self._kit.workers, goes_on)
         _after_fork(self._box)
+        _after_fork(store)
+        _after_fork(keeper)
 
     # -- guarding ------------------------------------------------------------------------------------------------------
 
@@ -153,18 +183,49 @@ class Holdfast:
         *,
         run_id: str | None = None,
         budget: Mapping[str, float] | None = None,
+        entry: Mapping[str, Any] | None = None,
     ) -> Run:
-        """A run: the calls inside share a loop guard and *budget*, say `{"calls": 100, "seconds": 600, "usd": 2}`."""
-        return Run(self._kit.runs, self.bus, self._clock, session=session, prompt=prompt, run_id=run_id, budget=budget)
+        """A run: what its calls do is written down, and they share *budget*, say `{"calls": 100, "usd": 2}`.
+
+        *entry* says how to call the whole again: `{"target": "module:function", "args": […]}`.
+        """
+        self._prepare()
+        return Run(self._home, Plan(session, prompt, run_id, budget, entry))
+
+    def resume(self, run_id: str, *, in_doubt: str = "raise", diverged: str = "record") -> Run:
+        """Go on with a run that was interrupted: finished calls are answered from its log. Of one that failed or was
+        cancelled, a new run is made that knows what it knew.
+
+        *in_doubt* "repeat" makes calls again of which nobody knows whether they were made; *diverged* "raise" makes it
+        an error not to ask for all that was finished.
+        """
+        checks.choice("in_doubt", in_doubt, ("raise", "repeat"))
+        checks.choice("diverged", diverged, ("record", "raise"))
+        self._prepare()
+        return Run(self._home, Plan(resumed=run_id, repeats=in_doubt == "repeat", diverges=diverged == "record"))
+
+    def recover(self, policy: str = "fail") -> Recovered:
+        """Look after the runs whose process has died: those with an entry point are called again.
+
+        Of the others, "fail" ends them as failed and "resume" leaves them; "leave" touches none at all.
+        """
+        checks.choice("policy", policy, POLICIES)
+        return recover(self.runs, policy, self.resume)
+
+    @property
+    def current_run(self) -> Run | None:
+        """The run that the caller is in."""
+        return running()
 
     # -- closing -------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Let idle threads end; guarded functions keep working."""
+        """Write what is queued and let idle threads end; guarded functions keep working."""
         self._kit.workers.close()
+        self.runs.close()
 
     async def aclose(self) -> None:
-        """Let idle threads end; guarded functions keep working."""
+        """Write what is queued and let idle threads end; guarded functions keep working."""
         self.close()
 
     def __enter__(self) -> Holdfast:
@@ -187,12 +248,14 @@ class Holdfast:
 
     def _bound(self, tool: object, shapes: tuple[Shape, ...], verb: str, policy: Mapping[str, object] | None) -> Bound:
         if policy is not None and not isinstance(policy, Mapping):
-            raise ConfigError(f"policy = {shown(policy)}: must be a mapping of settings, such as {{'timeout': 5.0}}")
+            raise ConfigError(
+                f"policy = {checks.shown(policy)}: must be a mapping of settings, such as {{'timeout': 5.0}}"
+            )
         if isinstance(tool, str):
             bound = self._kit.bound.get(tool)
             if bound is None:
                 known = ", ".join(sorted(self._kit.bound)) or "none yet"
-                raise ConfigError(f"{shown(tool)} is not a decorated tool; known are: {known}")
+                raise ConfigError(f"{checks.shown(tool)} is not a decorated tool; known are: {known}")
         else:
             bound = getattr(tool, "__holdfast__", None)
             if isinstance(bound, Bound) and isinstance(tool, MethodType):
@@ -212,15 +275,49 @@ class Holdfast:
         return bound
 
     def _on_transition(self, tool: str, old: CircuitState, new: CircuitState, diagnostics: CircuitDiagnostics) -> None:
-        self.bus.emit(
+        run = running()
+        tell = run.tell if run is not None else self._tell
+        tell(
             _TRANSITIONS[new],
             tool,
-            None,
             before=str(old),
             failures=diagnostics.failure_count,
             backoff=diagnostics.current_backoff,
             category=None if diagnostics.last_error_category is None else str(diagnostics.last_error_category),
         )
+
+    def _tell(self, type: str, tool: str | None, /, **payload: object) -> None:
+        self.bus.emit(type, tool, None, **payload)
+
+    def _prepare(self) -> None:
+        """That there is a place for runs, and that it does not grow for ever."""
+        if not self._has_store:
+            raise ConfigError("store: there is no home folder to keep runs in; give a path, or set $HOLDFAST_STORE")
+        if self._prunes:
+            self._prunes = False
+            Job(self._kit.workers, self._clock, self._prune).start()
+
+    def _prune(self) -> None:
+        from holdfast.stores import retention
+
+        try:
+            retention.prune_if_due(self.runs, retention.DEFAULT)
+        except HoldfastError as error:
+            _log.warning("old runs could not be pruned: %s", error)
+
+
+def store_url(named: str | None) -> str | None:
+    """The store to use when the caller names none: the environment's, the policy file's, else the user's own."""
+    return os.environ.get("HOLDFAST_STORE") or named or default_store()
+
+
+def default_store() -> str | None:
+    """A file in the user's data folder; None where there is no home, as in many containers."""
+    folder = os.path.expanduser(os.environ.get("XDG_DATA_HOME") or os.path.join("~", *_DATA))
+    return os.path.join(folder, "holdfast", "runs.db") if os.path.isabs(folder) else None
+
+
+_DATA = ("Library", "Application Support") if sys.platform == "darwin" else (".local", "share")
 
 
 def _policy_file() -> str | None:
@@ -235,9 +332,13 @@ def _policy_file() -> str | None:
     return None
 
 
-def _after_fork(box: Toolbox) -> None:
-    """Have *box* put right in forked children, for as long as it lives."""
-    alive = weakref.ref(box)
+class _Forked(Protocol):
+    def after_fork(self) -> None: ...
+
+
+def _after_fork(thing: _Forked) -> None:
+    """Have *thing* put right in forked children, for as long as it lives."""
+    alive = weakref.ref(thing)
 
     def child() -> None:
         if (there := alive()) is not None:

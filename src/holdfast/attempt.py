@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from holdfast import events
 from holdfast.category import ErrorCategory, classify, retry_after
-from holdfast.errors import ConcurrencyFull, Denied, in_words
+from holdfast.errors import ConcurrencyFull, Denied, InDoubt, LeaseLost, RunConflict, StoreError, in_words
 from holdfast.guards.line import Ticket
 from holdfast.threads import may_hold_a_lock
 from holdfast.tools import Pass, Refusal
@@ -17,6 +17,10 @@ from holdfast.waiting import Wait
 
 if TYPE_CHECKING:
     from holdfast.execution import Execution
+
+
+# What says nothing about the tool, although it leaves it: refusals and trouble of other calls, and of the run itself.
+NEUTRAL = (Denied, InDoubt, LeaseLost, RunConflict, StoreError, KeyboardInterrupt, SystemExit, GeneratorExit)
 
 
 class Attempt:
@@ -53,7 +57,7 @@ class Attempt:
         clock, policy, tool = execution._kit.clock, execution.policy, execution.tool
         asked = now = clock.monotonic()
         if execution._delay:
-            yield Wait(now + execution._delay)
+            yield from execution.patiently(Wait(now + execution._delay))
             now = clock.monotonic()
         until = min(now + policy.max_wait, execution.deadline)
         while True:
@@ -70,12 +74,17 @@ class Attempt:
                 raise self._refuse(answer)
             self._ticket = answer.ticket
             if answer.wait == math.inf:
-                yield Wait(until, self._ticket.signal)
+                yield from execution.patiently(Wait(until, self._ticket.signal))
             else:
-                yield Wait(now + answer.wait)
+                yield from execution.patiently(Wait(now + answer.wait))
             now = clock.monotonic()
         self._begin(answer, now)
         execution.waited += now - asked
+        if execution.attempts == 1 and (write := execution.begun()) is not None:
+            yield Wait(write=write)
+            self.begun = clock.monotonic()  # the disk's time is not the tool's
+        if execution.record is not None:
+            execution.record.called = True
 
     def rest(self, seconds: float) -> None:
         """The consumer of a stream took *seconds*: they are not the tool's."""
@@ -135,8 +144,6 @@ class Attempt:
         self.begun = now
         execution.attempts += 1
         execution._delay = 0.0
-        if execution.attempts == 1:
-            execution._emit(events.TOOL_STARTED)
 
     def limit(self, now: float) -> float | None:
         """How many seconds the tool may take from *now* to its answer, or to a stream's next item."""
@@ -161,6 +168,6 @@ class Attempt:
             return self._told
         if self._execution.left:
             return None
-        if isinstance(error, Denied | KeyboardInterrupt | SystemExit | GeneratorExit):
+        if isinstance(error, NEUTRAL):
             return ErrorCategory.CANCELLED
         return classify(error)

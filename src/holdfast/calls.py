@@ -9,34 +9,35 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
-from contextlib import AbstractContextManager, aclosing, nullcontext
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import aclosing
 from typing import Any
 
-from holdfast.attempt import Attempt
-from holdfast.errors import ConfigError, ToolTimeout
+from holdfast import making
+from holdfast.errors import ConfigError
 from holdfast.execution import Execution, Made
 from holdfast.guards.circuit import Grant
 from holdfast.guards.concurrency import Slots
 from holdfast.kit import Kit
-from holdfast.runs import current_run
+from holdfast.memo import Memo
+from holdfast.recording import Record
+from holdfast.runs import Step, current_run, running
 from holdfast.shape import Shape, name_of, shape_of
-from holdfast.threads import Job
 from holdfast.tools import Pass, Plan, Tool
-from holdfast.waiting import Wait, apause, pause
+from holdfast.waiting import apause, pause
 
 
 class Bound:
     """A function and the tool that guards it."""
 
-    __slots__ = ("kit", "fn", "shape", "tool")
+    __slots__ = ("kit", "fn", "shape", "tool", "_memo")
 
     def __init__(self, kit: Kit, tool: Tool, fn: Callable[..., Any]) -> None:
         self.kit = kit
         self.tool = tool
         self.fn = fn
         self.shape = shape_of(fn)
+        self._memo: Memo | None = None
         if tool.policy.cache is not None and self.shape in (Shape.GENERATOR, Shape.ASYNC_GENERATOR):
             raise ConfigError(f"policy of {tool.name!r}: cache: a stream cannot be cached, only a tool with one answer")
 
@@ -45,7 +46,31 @@ class Bound:
     ) -> Execution:
         """A call to be driven; *call* holds settings for this one."""
         policy = self.tool.override(call)
-        return Execution(self.kit, self.tool, policy, self.kit.running(), self.fn, args, kwargs)
+        execution = Execution(self.kit, self.tool, policy, running(), self.fn, args, kwargs)
+        execution.callee = self
+        return execution
+
+    @property
+    def memo(self) -> Memo:
+        """How the function's results are remembered."""
+        if self._memo is None:
+            self._memo = Memo(self.fn)
+        return self._memo
+
+    def repeat(self, before: Execution, step: Step) -> Any:
+        """Make a call in doubt again, as the same *step* of its run."""
+        args, kwargs, run = before._args, before._kwargs, before.run
+        assert run is not None
+        execution = Execution(self.kit, self.tool, before.policy, run, self.fn, args, kwargs)
+        execution.callee = self
+        execution.record = Record(run, self, step)
+        drivers: dict[Shape | None, Callable[..., Any]] = {
+            Shape.FUNCTION: drive,
+            Shape.COROUTINE: adrive,
+            Shape.GENERATOR: drive_stream,
+            Shape.ASYNC_GENERATOR: adrive_stream,
+        }
+        return drivers[before.driver](execution, self, args, kwargs)
 
     def failed(
         self,
@@ -86,14 +111,18 @@ def drive(execution: Execution, bound: Bound, args: tuple[Any, ...], kwargs: Map
     policy = execution.policy
     execution.driver = Shape.FUNCTION
     execution.threaded = policy.timeout is not None or policy.deadline is not None
-    with execution:
-        for wait in execution.lookup():
+    try:
+        with execution:
+            for wait in execution.lookup():
+                pause(clock, wait)
+            for attempt in execution:
+                with attempt:
+                    for wait in attempt.waits():
+                        pause(clock, wait)
+                    execution.value = making.call(execution, attempt, bound, lambda: bound.fn(*args, **kwargs))
+    finally:
+        for wait in execution.after():
             pause(clock, wait)
-        for attempt in execution:
-            with attempt:
-                for wait in attempt.waits():
-                    pause(clock, wait)
-                execution.value = _call(execution, attempt, bound, lambda: bound.fn(*args, **kwargs))
     if execution.fallback is None:
         return execution.value
     other = instead(execution, bound)
@@ -104,22 +133,27 @@ async def adrive(execution: Execution, bound: Bound, args: tuple[Any, ...], kwar
     """Call a coroutine function, or a function in a thread."""
     clock = bound.kit.clock
     execution.driver = Shape.COROUTINE
+    execution.as_task = True
     execution.threaded = bound.shape is Shape.FUNCTION
-    with execution:
-        for wait in execution.lookup():
+    try:
+        with execution:
+            for wait in execution.lookup():
+                await apause(clock, wait)
+            for attempt in execution:
+                with attempt:
+                    for wait in attempt.waits():
+                        await apause(clock, wait)
+                    if bound.shape is Shape.FUNCTION:
+                        value = await making.acall(execution, attempt, bound, lambda: bound.fn(*args, **kwargs))
+                    else:
+                        value = bound.fn(*args, **kwargs)
+                    if inspect.isawaitable(value):
+                        with making.limiting(bound.kit, bound.tool, attempt), execution.inside():
+                            value = await value
+                    execution.value = value
+    finally:
+        for wait in execution.after():
             await apause(clock, wait)
-        for attempt in execution:
-            with attempt:
-                for wait in attempt.waits():
-                    await apause(clock, wait)
-                if bound.shape is Shape.FUNCTION:
-                    value = await _acall(execution, attempt, bound, lambda: bound.fn(*args, **kwargs))
-                else:
-                    value = bound.fn(*args, **kwargs)
-                if inspect.isawaitable(value):
-                    with limiting(bound.kit, bound.tool, attempt):
-                        value = await value
-                execution.value = value
     if execution.fallback is None:
         return execution.value
     other = instead(execution, bound)
@@ -134,14 +168,23 @@ def drive_stream(
     policy = execution.policy
     execution.driver = Shape.GENERATOR
     execution.threaded = policy.timeout is not None or policy.deadline is not None
-    with execution:
-        for wait in execution.lookup():
+    try:
+        with execution:
+            for wait in execution.lookup():
+                pause(clock, wait)
+            for attempt in execution:
+                with attempt:
+                    for wait in attempt.waits():
+                        pause(clock, wait)
+                    execution.value = yield from making.items(
+                        execution, attempt, bound, lambda: bound.fn(*args, **kwargs)
+                    )
+    finally:
+        for wait in execution.after():
             pause(clock, wait)
-        for attempt in execution:
-            with attempt:
-                for wait in attempt.waits():
-                    pause(clock, wait)
-                execution.value = yield from _items(execution, attempt, bound, lambda: bound.fn(*args, **kwargs))
+    if execution.remembered is not None:
+        yield from execution.remembered
+        return execution.value
     if execution.fallback is not None:
         other = instead(execution, bound)
         return (yield from drive_stream(other.execution(args, kwargs, ONE_HOP), other, args, kwargs))
@@ -157,25 +200,32 @@ async def adrive_stream(
     """Iterate an async generator function; a generator function's items are made in a thread."""
     clock = bound.kit.clock
     execution.driver = Shape.ASYNC_GENERATOR
+    execution.as_task = True
     execution.threaded = bound.shape in (Shape.GENERATOR, Shape.FUNCTION)
-    with execution:
-        for wait in execution.lookup():
+    try:
+        with execution:
+            for wait in execution.lookup():
+                await apause(clock, wait)
+            for attempt in execution:
+                with attempt:
+                    for wait in attempt.waits():
+                        await apause(clock, wait)
+                    source = making.aitems(execution, attempt, bound, lambda: bound.fn(*args, **kwargs))
+                    async with aclosing(source) as items:
+                        async for item in items:
+                            execution.give(item)
+                            handed = clock.monotonic()
+                            try:
+                                yield item
+                            except BaseException:
+                                execution.left = True
+                                raise
+                            attempt.rest(clock.monotonic() - handed)
+    finally:
+        for wait in execution.after():
             await apause(clock, wait)
-        for attempt in execution:
-            with attempt:
-                for wait in attempt.waits():
-                    await apause(clock, wait)
-                source = _aitems(execution, attempt, bound, lambda: bound.fn(*args, **kwargs))
-                async with aclosing(source) as items:
-                    async for item in items:
-                        execution.yielded = True
-                        handed = clock.monotonic()
-                        try:
-                            yield item
-                        except BaseException:
-                            execution.left = True
-                            raise
-                        attempt.rest(clock.monotonic() - handed)
+    for item in execution.remembered or ():
+        yield item
     if execution.fallback is not None:
         other = instead(execution, bound)
         async with aclosing(adrive_stream(other.execution(args, kwargs, ONE_HOP), other, args, kwargs)) as items:
@@ -194,114 +244,6 @@ def instead(execution: Execution, bound: Bound) -> Bound:
     other = bound.kit.bound[execution.fallback or ""]
     assert isinstance(other, Bound)
     return other
-
-
-# -- one attempt -------------------------------------------------------------------------------------------------------
-
-
-def _call(execution: Execution, attempt: Attempt, bound: Bound, fn: Callable[[], Any]) -> Any:
-    """Call *fn* here, or in a thread if it must end in time."""
-    clock = bound.kit.clock
-    now = clock.monotonic() if execution.threaded else 0.0
-    limit = attempt.limit(now)
-    if limit is None:
-        return fn()
-    job = Job(bound.kit.workers, clock, fn)
-    try:
-        pause(clock, Wait(now + limit, job.signal, job.start))
-    finally:
-        job.abandon()
-    if not job.ended_before(now + limit):
-        raise ToolTimeout(bound.tool.name, limit)
-    return job.result()
-
-
-async def _acall(execution: Execution, attempt: Attempt, bound: Bound, fn: Callable[[], Any]) -> Any:
-    """Call *fn* in a thread."""
-    clock = bound.kit.clock
-    now = clock.monotonic()
-    limit = attempt.limit(now)
-    job = Job(bound.kit.workers, clock, fn)
-    until = math.inf if limit is None else now + limit
-    try:
-        await apause(clock, Wait(until, job.signal, job.start))
-    finally:
-        job.abandon()
-    if not job.ended_before(until):
-        raise ToolTimeout(bound.tool.name, limit or 0.0)
-    return job.result()
-
-
-def _items(execution: Execution, attempt: Attempt, bound: Bound, fn: Callable[[], Any]) -> Generator[Any, Any, Any]:
-    clock = bound.kit.clock
-    stream: Iterator[Any] = iter(_call(execution, attempt, bound, fn) if bound.shape is Shape.FUNCTION else fn())
-    sent = None
-    try:
-        while True:
-            step = functools.partial(stream.send, sent) if sent is not None else functools.partial(next, stream)  # type: ignore[attr-defined]
-            try:
-                item = _call(execution, attempt, bound, step)
-            except StopIteration as stop:
-                return stop.value
-            execution.yielded = True
-            handed = clock.monotonic()
-            try:
-                sent = yield item
-            except BaseException:
-                execution.left = True
-                raise
-            attempt.rest(clock.monotonic() - handed)
-    finally:
-        _close(stream)
-
-
-async def _aitems(execution: Execution, attempt: Attempt, bound: Bound, fn: Callable[[], Any]) -> AsyncGenerator[Any]:
-    source = await _acall(execution, attempt, bound, fn) if bound.shape is Shape.FUNCTION else fn()
-    if inspect.isawaitable(source):
-        with limiting(bound.kit, bound.tool, attempt):
-            source = await source
-    if hasattr(source, "__aiter__"):
-        stream = aiter(source)
-        try:
-            while True:
-                try:
-                    with limiting(bound.kit, bound.tool, attempt):
-                        item = await anext(stream)
-                except StopAsyncIteration:
-                    return
-                yield item
-        finally:
-            if hasattr(stream, "aclose"):
-                await stream.aclose()
-    items = iter(source)
-    try:
-        while True:
-            item = await _acall(execution, attempt, bound, lambda: next(items, _END))
-            if item is _END:
-                return
-            yield item
-    finally:
-        _close(items)
-
-
-_END = object()
-
-
-def _close(stream: Iterator[Any]) -> None:
-    """Close a generator, unless it still runs in a thread that was abandoned."""
-    if not getattr(stream, "gi_running", False) and (close := getattr(stream, "close", None)) is not None:
-        close()
-
-
-def limiting(kit: Kit, tool: Tool, attempt: Attempt) -> AbstractContextManager[None]:
-    """Around an await that must end in time."""
-    now = kit.clock.monotonic()
-    seconds = attempt.limit(now)
-    if seconds is None:
-        return nullcontext()
-    if seconds == tool.limit:
-        return tool.deadlines.within(seconds, now)
-    return tool.deadlines.once_within(seconds, now)
 
 
 def _fallback_items(value: object) -> list[Any]:

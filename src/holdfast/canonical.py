@@ -20,14 +20,23 @@ def canonical(fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: Mapp
 
     None if an argument has no value that can be compared (an open file, say): then it is the same as no other call.
     """
-    call: object = (args, dict(kwargs))
+    return encode(bind(fn, args, kwargs))
+
+
+def bind(fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
+    """The arguments of a call of *fn* by name, with defaults; as they were given where that cannot be told."""
     try:
         if (signature := _signature(fn)) is not None:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
-            call = bound.arguments
+            return bound.arguments
     except TypeError:
         pass  # a wrong call still has arguments; the tool itself will say what is wrong with them
+    return (args, dict(kwargs))
+
+
+def encode(call: object) -> bytes | None:
+    """The bytes of what `bind` gives; None if they cannot be told."""
     try:
         encoded = _ENCODER.encode(call)
     except Exception:  # among others what an argument's own code raises when asked for its value

@@ -14,29 +14,36 @@ import _thread
 import logging
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any, NamedTuple
 
 from holdfast import events
 from holdfast.attempt import Attempt
 from holdfast.cache import Flight, Hit
-from holdfast.canonical import canonical
+from holdfast.canonical import bind, encode
 from holdfast.category import ErrorCategory, classify
 from holdfast.errors import (
     BudgetExceeded,
     CircuitOpen,
     ConcurrencyFull,
     Denied,
+    InDoubt,
+    LeaseLost,
     LoopDetected,
     RateLimited,
+    StoreError,
     ToolTimeout,
     in_words,
+    printable,
 )
+from holdfast.hooks import HookContext, HookKind
 from holdfast.kit import Kit
 from holdfast.policy import Policy
+from holdfast.recording import Callee, Record, Saving
 from holdfast.retry import NOTE, note
-from holdfast.runs import Run
+from holdfast.runs import Run, Write, likeness
 from holdfast.shape import DRIVES, Shape
 from holdfast.threads import may_hold_a_lock
 from holdfast.tools import Pass, Tool
@@ -46,7 +53,8 @@ from holdfast.waiting import Wait
 _log = logging.getLogger("holdfast")
 
 STEPS_IN = (CircuitOpen, RateLimited, ConcurrencyFull)  # refusals for which a fallback may step in
-OF_ITS_RUN = (LoopDetected, BudgetExceeded)  # refusals that say nothing to a caller in another run
+OF_ITS_RUN = (LoopDetected, BudgetExceeded, InDoubt, LeaseLost, StoreError)  # what says nothing to another run
+_OUTSIDE: AbstractContextManager[None] = nullcontext()
 ANSWERS = (Shape.FUNCTION, Shape.COROUTINE)  # calls with one answer, which can be kept
 
 
@@ -62,10 +70,10 @@ class Execution:
     """One call of a tool; *single* allows one attempt only, *threaded* says that attempts are made in a thread."""
 
     __slots__ = (
-        "attempts", "call_id", "deadline", "driver", "fallback", "fell_back", "left", "made", "policy", "run",
-        "threaded", "tool", "value", "waited", "yielded", "_args", "_cached", "_call", "_category", "_counted",
-        "_delay", "_denied", "_error", "_flight", "_fn", "_kit", "_kwargs", "_over", "_single", "_spent",
-        "_unsettled", "_why",
+        "as_task", "attempts", "call_id", "callee", "deadline", "driver", "fallback", "fell_back", "left", "made",
+        "policy", "record", "run", "threaded", "tool", "value", "waited", "yielded", "_args", "_arguments", "_cached",
+        "_call", "_category", "_counted", "_delay", "_denied", "_error", "_flight", "_fn", "_forsaken", "_kit",
+        "_kwargs", "_over", "_silent", "_single", "_spent", "_to_tell", "_unsettled", "_why",
     )  # fmt: skip
 
     def __init__(
@@ -83,7 +91,10 @@ class Execution:
         self.tool = tool
         self.policy = policy
         self.run = run
-        self.call_id = next(kit.call_ids)
+        self.record: Record | None = None  # its place in the run's log
+        self.callee: Callee | None = None
+        self.as_task = False  # its driver waits as a task
+        self.call_id: int | str = next(kit.call_ids)
         self.deadline = math.inf
         self.driver: Shape | None = None  # the shape that its driver gives the call
         self.value: Any = None
@@ -101,10 +112,14 @@ class Execution:
         self._kwargs = kwargs or {}
         self._single = single
         self._call: bytes | None = None
+        self._arguments: object = None
         self._flight: Flight | None = None
         self._spent = 0.0  # seconds inside the tool
         self._delay = 0.0
         self._cached = self._counted = self._over = False
+        self._forsaken = False  # left to the garbage collector: there is nobody who could wait for anything
+        self._to_tell: HookContext | None = None
+        self._silent = False  # there is nothing to report: it is answered from the log, or was never a call
         self._denied: Denied | None = None
         self._error: BaseException | None = None
         self._category: ErrorCategory | None = None
@@ -117,13 +132,26 @@ class Execution:
         if self.policy.deadline is not None:  # a call begins here: a stream may be asked for long before its first item
             begun = self._kit.clock.monotonic() if self.made is None else self.made.begun
             self.deadline = begun + self.policy.deadline
+        if self.run is not None:
+            self._silent = True
+            self._recall(self.run)
+            if self._over:
+                return
+            self._silent = False
+        hooks = self._kit.hooks
+        if hooks is not None and hooks.has(HookKind.BEFORE_TOOL):
+            try:
+                yield from hooks.ask(self._context(HookKind.BEFORE_TOOL), as_task=self.as_task)
+            except Denied as denied:
+                self._denied = denied
+                raise
         if self.policy.cache is not None and self.made is None and self.driver in ANSWERS:
             yield from self._ask_cache()
         if self.run is not None and not self._over:
             wants_sign = self.policy.loop is not None
             call = (self.tool.name, sign) if wants_sign and (sign := self.sign()) is not None else None
             try:
-                self.run.admit(self.tool.name, call, self.policy)
+                self.run.limits.admit(self.tool.name, call, self.policy)
             except Denied as denied:
                 self._denied = denied
                 raise
@@ -136,8 +164,14 @@ class Execution:
     def sign(self) -> bytes | None:
         """The canonical arguments, worked out when first needed; None if they cannot be told, as those of a block."""
         if self._call is None and self._fn is not None:
-            self._call = canonical(self._fn, self._args, self._kwargs)
+            self._call = encode(self.arguments())
         return self._call
+
+    def arguments(self) -> object:
+        """The arguments by name."""
+        if self._arguments is None and self._fn is not None:
+            self._arguments = bind(self._fn, self._args, self._kwargs)
+        return self._arguments
 
     def __enter__(self) -> Execution:
         return self
@@ -146,12 +180,15 @@ class Execution:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
         if isinstance(error, GeneratorExit) and (self._unsettled is not None or may_hold_a_lock()):
+            self._forsaken = True
             _thread.start_new_thread(self._end_elsewhere, (error,))
             return False
         return self._end(error)
 
     def _end(self, error: BaseException | None) -> bool:
         self._error = None  # its traceback leads here
+        if self._silent:
+            return error is not None and self._falls_back(error)
         self._end_flight(error)
         if error is not None and error is self._denied:
             self._report_denied(self._denied)
@@ -168,6 +205,100 @@ class Execution:
         except Exception:
             _log.exception("a call of %s that was left to the garbage collector could not be ended", self.tool.name)
 
+    # -- the run and the hooks -----------------------------------------------------------------------------------------
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether it gives items, not one answer."""
+        return self.driver not in ANSWERS and self.driver is not None
+
+    def begun(self) -> Write | None:
+        """The tool is about to be called; gives what must be on disk before that."""
+        run, record = self.run, self.record
+        if run is None or record is None:
+            self._emit(events.TOOL_STARTED)
+            return None
+        write = record.start(self.arguments(), waits=not (self.policy.idempotent or self.policy.read_only))
+        self.call_id = record.step.call_id
+        self._kit.bus.emit(events.TOOL_STARTED, self.tool.name, run.id, call_id=self.call_id)
+        return write
+
+    def inside(self) -> AbstractContextManager[None]:
+        """Around the tool's own code."""
+        return self.record.inside() if self.record is not None else _OUTSIDE
+
+    def give(self, item: object) -> None:
+        """A stream gives an item: it is never begun again."""
+        self.yielded = True
+        if self.record is not None:
+            self.record.keep(item)
+
+    @property
+    def remembered(self) -> list[Any] | None:
+        """The items of a stream that was exhausted before the run was resumed."""
+        return self.record.items if self.record is not None and self._silent and self._over else None
+
+    def after(self) -> Iterator[Wait]:
+        """What to wait for when the call has ended, before the caller learns of it."""
+        if self.record is not None and self.record.write is not None:
+            write, self.record.write = self.record.write, None
+            yield Wait(write=Saving(write, self.value))
+        if self._to_tell is not None and self._kit.hooks is not None:
+            context, self._to_tell = self._to_tell, None
+            yield from self._kit.hooks.tell(context, as_task=self.as_task)
+
+    def _recall(self, run: Run) -> None:
+        """Answer from the log if the call was made before the run was resumed."""
+        run.check()
+        if self.record is not None:  # it is made again, on purpose
+            return
+        name = self.tool.name
+        if self._fn is None:
+            self.record = Record(run, None, run.steps.block(name))
+            return
+        record = self.record = Record(run, self.callee, run.steps.step(name, self.sign() or likeness(self.arguments())))
+        if record.step.outcome is None:
+            return
+        record.step.repeated = True
+        self.call_id = record.step.call_id
+        if (failure := record.failure()) is not None:
+            self.recount(failed=True)
+            self._category = classify(failure)
+            raise failure
+        if record.load(is_stream=self.is_stream):
+            self.recount(failed=False)
+            self.value = record.value
+            self._over = True
+        elif not (self.policy.idempotent or self.policy.read_only or run.repeats):
+            raise record.doubt(self)
+
+    def recount(self, *, failed: bool) -> None:
+        """Count a call with its run that was made before; the cache's answers never counted."""
+        if self.run is not None and self.record is not None and not self.record.step.is_cached:
+            call = (self.tool.name, sign) if (sign := self.sign()) is not None else None
+            self.run.limits.recount(self.tool.name, call, self.policy, failed=failed)
+
+    def patiently(self, wait: Wait) -> Iterable[Wait]:
+        """Wait as long as the run is wanted."""
+        return (wait,) if self.run is None else self.run.patiently(wait)
+
+    def _tell(self, kind: HookKind, **facts: object) -> None:
+        """Have the hooks of *kind* told when the call has ended."""
+        if self._kit.hooks is not None and self._kit.hooks.has(kind) and not self._forsaken:
+            self._to_tell = self._context(kind, **facts)
+
+    def _context(self, kind: HookKind, **facts: Any) -> HookContext:
+        arguments = self.arguments()
+        return HookContext(
+            kind=kind,
+            tool=self.tool.name,
+            arguments=arguments if isinstance(arguments, Mapping) else {},
+            run_id=self.run.id if self.run is not None else None,
+            call_id=self.call_id,
+            key=(self.record.step.key or None) if self.record is not None else None,
+            **facts,
+        )
+
     # -- the cache -----------------------------------------------------------------------------------------------------
 
     def _ask_cache(self) -> Iterator[Wait]:
@@ -180,7 +311,7 @@ class Execution:
             if leads:
                 self._flight = flight
                 return None
-            yield Wait(self.deadline, flight.follow())
+            yield from self.patiently(Wait(self.deadline, flight.follow()))
             if flight.error is not None:
                 self._cached = True
                 self._denied = flight.error if isinstance(flight.error, Denied) else None
@@ -255,15 +386,18 @@ class Execution:
 
     def _report_denied(self, denied: Denied) -> None:
         if self._counted and self.run is not None:
-            self.run.forget(self.tool.name)
+            self.run.limits.forget(self.tool.name)
+        if self.record is not None:
+            self.record.refuse()
         self._kit.tracker.denied(self.tool.name)
         wait = denied.retry_after
         self._emit(
             events.TOOL_DENIED,
             kind=type(denied).__name__,
-            reason=denied.reason,
+            reason=printable(denied.reason, 500),
             retry_after_ms=None if wait is None else math.ceil(wait * 1000),
         )
+        self._tell(HookKind.ON_DENIED, error=denied, reason=denied.reason)
 
     def _report_end(self, error: BaseException | None) -> None:
         category = self._category
@@ -277,25 +411,34 @@ class Execution:
                 note(error, self.tool.name, self.attempts, self._why, self.waited)
         if self._counted and self.run is not None and status is not ExecutionStatus.CANCELLED:
             call = (self.tool.name, self._call) if self._call is not None else None
-            self.run.settle(call, failed=status is not ExecutionStatus.SUCCESS)
+            self.run.limits.settle(call, failed=status is not ExecutionStatus.SUCCESS)
         self._kit.tracker.record(
             self.tool.name, status, self._spent, self._cached, attempts=max(1, self.attempts), category=category
         )
-        self._emit(
-            events.TOOL_ENDED,
-            status=str(status),
-            duration_ms=round(self._spent * 1000),
-            waited_ms=round(self.waited * 1000),
-            attempts=self.attempts,
-            cached=self._cached,
-            category=None if category is None else str(category),
-            error=None if error is None else in_words(error),
-        )
+        facts: dict[str, object] = {
+            "status": str(status),
+            "duration_ms": round(self._spent * 1000),
+            "waited_ms": round(self.waited * 1000),
+            "attempts": self.attempts,
+            "cached": self._cached,
+            "category": None if category is None else str(category),
+            "error": None if error is None else in_words(error),
+        }
+        run = self.run.id if self.run is not None else None
+        self._kit.bus.emit(events.TOOL_ENDED, self.tool.name, run, call_id=self.call_id, **facts)
+        if self.record is not None:
+            self.record.end(self, facts, error)
+        if error is None or self.left:
+            self._tell(HookKind.AFTER_TOOL, result=self.value)
+        elif isinstance(error, Exception):
+            self._tell(HookKind.ON_ERROR, error=error)
 
     def _too_late(self) -> ToolTimeout:
         self._category = ErrorCategory.TIMEOUT
         return ToolTimeout(self.tool.name, self.policy.deadline or 0.0)
 
     def _emit(self, type: str, **payload: object) -> None:
-        run = self.run.id if self.run is not None else None
-        self._kit.bus.emit(type, self.tool.name, run, call_id=self.call_id, **payload)
+        if self.run is None:
+            self._kit.bus.emit(type, self.tool.name, None, call_id=self.call_id, **payload)
+        else:
+            self.run.tell(type, self.tool.name, call_id=self.call_id, **payload)

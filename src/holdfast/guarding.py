@@ -7,9 +7,10 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from types import TracebackType
 
 from holdfast.attempt import Attempt
-from holdfast.calls import limiting
 from holdfast.execution import Execution
 from holdfast.kit import Kit
+from holdfast.making import limiting
+from holdfast.runs import running
 from holdfast.tools import Tool
 from holdfast.waiting import apause, pause
 
@@ -49,26 +50,38 @@ class Guard:
 
     @contextmanager
     def _block(self) -> Iterator[Attempt]:
-        with self._execution() as execution:
-            for wait in execution.lookup():
+        execution = self._execution()
+        try:
+            with execution:
+                for wait in execution.lookup():
+                    pause(self._kit.clock, wait)
+                for attempt in execution:
+                    with attempt:
+                        for wait in attempt.waits():
+                            pause(self._kit.clock, wait)
+                        yield attempt
+        finally:
+            for wait in execution.after():
                 pause(self._kit.clock, wait)
-            for attempt in execution:
-                with attempt:
-                    for wait in attempt.waits():
-                        pause(self._kit.clock, wait)
-                    yield attempt
 
     @asynccontextmanager
     async def _ablock(self) -> AsyncIterator[Attempt]:
-        with self._execution() as execution:
-            for wait in execution.lookup():
+        execution = self._execution(as_task=True)
+        try:
+            with execution:
+                for wait in execution.lookup():
+                    await apause(self._kit.clock, wait)
+                for attempt in execution:
+                    with attempt:
+                        for wait in attempt.waits():
+                            await apause(self._kit.clock, wait)
+                        with limiting(self._kit, self._tool, attempt):
+                            yield attempt
+        finally:
+            for wait in execution.after():
                 await apause(self._kit.clock, wait)
-            for attempt in execution:
-                with attempt:
-                    for wait in attempt.waits():
-                        await apause(self._kit.clock, wait)
-                    with limiting(self._kit, self._tool, attempt):
-                        yield attempt
 
-    def _execution(self) -> Execution:
-        return Execution(self._kit, self._tool, self._policy, self._kit.running(), single=True)
+    def _execution(self, *, as_task: bool = False) -> Execution:
+        execution = Execution(self._kit, self._tool, self._policy, running(), single=True)
+        execution.as_task = as_task
+        return execution

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from holdfast.breaker import CircuitBreaker
 from holdfast.bus import Bus
 from holdfast.clock import Clock
 from holdfast.guards.circuit import BreakerConfig, Circuit, CircuitState
+from holdfast.hooks import Hook, Hooks
 from holdfast.policy import PolicyBook
-from holdfast.runs import Run, current_run
+from holdfast.runs import open_runs
 from holdfast.shape import Shape
 from holdfast.threads import Workers
 from holdfast.tracker import ExecutionTracker
@@ -29,7 +30,14 @@ class Kit:
     """Clock, policies, bus, circuits, statistics, threads and runs; made once, handed around."""
 
     def __init__(
-        self, *, book: PolicyBook, clock: Clock, bus: Bus, breaker: CircuitBreaker, tracker: ExecutionTracker
+        self,
+        *,
+        book: PolicyBook,
+        clock: Clock,
+        bus: Bus,
+        breaker: CircuitBreaker,
+        tracker: ExecutionTracker,
+        hooks: Sequence[Hook] = (),
     ) -> None:
         self.book = book
         self.clock = clock
@@ -37,20 +45,14 @@ class Kit:
         self.breaker = breaker
         self.tracker = tracker
         self.workers = Workers()
-        self.runs: list[Run] = []  # those open now; while there are none, nobody needs to ask for the current one
+        self.hooks: Hooks | None = Hooks(hooks, self.workers, clock) if hooks else None
+        self.runs: set[int] = open_runs  # while there are none, nobody needs to ask for the current one
         self.bound: dict[str, HasShape] = {}  # the decorated functions by tool, for `calls` to find a fallback
         self.call_ids = itertools.count(1)
         self.refresh: Callable[[float], object] = lambda now: None  # takes up a changed policy file
         # Stands where a tool has no breaker: it passes everything and remembers nothing.
         self.no_circuit = Circuit(BreakerConfig(), itertools.count(), 0, random.random)
         self.no_circuit.force(CircuitState.CLOSED)
-
-    def running(self) -> Run | None:
-        """The innermost run of ours that the caller is in and that is not over."""
-        run = current_run.get() if self.runs else None
-        while run is not None and (run.runs is not self.runs or run not in self.runs):
-            run = run.outer
-        return run
 
     def after_fork(self) -> None:
         """In a forked child: threads and locks are the parent's."""

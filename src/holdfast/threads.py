@@ -19,8 +19,8 @@ from holdfast.guards.line import Signal
 
 # The rooms that take locks of ours.
 LOCKING = frozenset(
-    {"breaker", "bus", "cache", "clock", "guards", "limiters", "policy", "runs", "threads", "toolbox", "tools"}
-    | {"tracker"}
+    {"breaker", "bus", "cache", "clock", "guards", "limiters", "policy", "runs", "stores", "threads", "toolbox"}
+    | {"tools", "tracker"}
 )
 LINGER = 1.0  # seconds that an idle thread waits for the next job
 MOST_ABANDONED = 64

@@ -251,7 +251,9 @@ class Tool:
             generation = circuit.generation
             limits = [seconds for seconds in (policy.timeout, policy.deadline) if seconds is not None]
             self.limit = min(limits) if limits else None
-            plain = self._applied is policy and policy.cache is None and not self._kit.bus.sinks
+            plain = (
+                self._applied is policy and policy.cache is None and not self._kit.bus.sinks and self._kit.hooks is None
+            )
             self.brisk = plain and policy.fallback is None
             plan = None
             if plain and circuit.calm:

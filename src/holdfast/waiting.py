@@ -10,42 +10,63 @@ import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 from holdfast.clock import Clock, Timer, until
 from holdfast.guards.line import Signal
 
 
+class Settles(Protocol):
+    """What knows best how to be waited for: something on its way to disk."""
+
+    def settle(self) -> None: ...
+    async def asettle(self) -> None: ...
+
+
 class Wait:
     """What a call has to wait for: *signal* if there is one, at the latest the time *until*.
 
-    *begin* starts what will fire the signal, once the time limit stands.
+    *begin* starts what will fire the signal, once the time limit stands. *write* stands alone, and takes what it takes.
     """
 
-    __slots__ = ("begin", "signal", "until")
+    __slots__ = ("begin", "signal", "until", "write")
 
-    def __init__(self, until: float, signal: Signal | None = None, begin: Callable[[], object] | None = None) -> None:
+    def __init__(
+        self,
+        until: float = math.inf,
+        signal: Signal | None = None,
+        begin: Callable[[], object] | None = None,
+        *,
+        write: Settles | None = None,
+    ) -> None:
         self.until = until
         self.signal = signal
         self.begin = begin
+        self.write = write
 
 
 def pause(clock: Clock, wait: Wait) -> None:
     """Wait as a thread."""
+    if wait.write is not None:
+        return wait.write.settle()
     if wait.signal is None:
         if (seconds := until(clock.monotonic(), wait.until)) > 0:
             clock.sleep(seconds)
-        return
+        return None
     woken = threading.Event()
     with _alarm(_call_at, clock, wait, wait.signal, woken.set):
         woken.wait()
+    return None
 
 
 async def apause(clock: Clock, wait: Wait) -> None:
     """Wait as a task."""
+    if wait.write is not None:
+        return await wait.write.asettle()
     if wait.signal is None:
         if (seconds := until(clock.monotonic(), wait.until)) > 0:
             await clock.asleep(seconds)
-        return
+        return None
     loop = asyncio.get_running_loop()
     woken = loop.create_future()
 
@@ -61,6 +82,7 @@ async def apause(clock: Clock, wait: Wait) -> None:
 
     with _alarm(lambda clock, when, fn: clock.call_at(when, fn), clock, wait, wait.signal, wake_from_anywhere):
         await woken
+    return None
 
 
 @contextmanager

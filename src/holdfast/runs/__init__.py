@@ -1,7 +1,29 @@
-"""Runs: what the guarded calls of one piece of an agent's work share."""
+"""Runs: pieces of an agent's work that are written down as they happen, and can be gone on with after a crash."""
 
 from __future__ import annotations
 
-from holdfast.runs.run import Run, current_run
+from holdfast.runs.current import current_key, current_run, inside, open_runs, running
+from holdfast.runs.ending import is_lasting, mark
+from holdfast.runs.home import Home, Plan
+from holdfast.runs.keeper import Keeper
+from holdfast.runs.log import Write
+from holdfast.runs.run import Run
+from holdfast.runs.steps import LOST, Step, likeness
 
-__all__ = ["Run", "current_run"]
+__all__ = [
+    "LOST",
+    "Home",
+    "Keeper",
+    "Plan",
+    "Run",
+    "Step",
+    "Write",
+    "current_key",
+    "current_run",
+    "inside",
+    "is_lasting",
+    "likeness",
+    "mark",
+    "open_runs",
+    "running",
+]

@@ -1,177 +1,444 @@
-"""A run: one piece of an agent's work, with its loop guard and its budgets. It lives in memory.
+"""A run: one piece of an agent's work, written down as it happens; a sync and an async context manager.
 
-Guarded calls find the current run through a context variable, so it follows tasks and `asyncio.to_thread`.
+What leaving the block means is decided in `ending`; what begins it, in `beginning`. Guarded calls inside find it
+through a context variable.
 """
 
 from __future__ import annotations
 
-import threading
-import uuid
-from collections import Counter
-from collections.abc import Mapping
-from contextvars import ContextVar, Token
+import math
+import weakref
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
+from contextvars import Token
+from threading import Event
 from types import TracebackType
+from typing import Any, TypeVar
 
-from holdfast import checks, events
-from holdfast.bus import Bus
+from holdfast import events
+from holdfast.checks import shown
 from holdfast.clock import Clock
-from holdfast.errors import BudgetExceeded, ConfigError, LoopDetected
-from holdfast.guards.budget import Budget
-from holdfast.guards.loop import LoopGuard, LoopVerdict
-from holdfast.policy import Policy
+from holdfast.errors import (
+    ConfigError,
+    HoldfastError,
+    LeaseLost,
+    RunCancelled,
+    RunConflict,
+    RunDiverged,
+    StoreError,
+    in_words,
+)
+from holdfast.history import CancelResult, Report, RunEventRecord, RunSnapshot, RunStatus, write_reports
+from holdfast.runs.beginning import Begun, Resume, Start, release
+from holdfast.runs.cancelling import Cancelling
+from holdfast.runs.current import current_key, current_run, open_runs
+from holdfast.runs.ending import End, Finish, ending, fatal_calls
+from holdfast.runs.home import Home, Plan
+from holdfast.runs.limits import Limits
+from holdfast.runs.log import Log, Write
+from holdfast.runs.remembered import aremember, remember
+from holdfast.runs.steps import Steps
+from holdfast.waiting import Wait, apause, pause
 
-current_run: ContextVar[Run | None] = ContextVar("holdfast_run", default=None)
-
-Call = tuple[str, bytes]  # a tool and its canonical arguments
+T = TypeVar("T")
 
 
 class Run:
-    """One run, as a sync or async context manager; calls inside it count against its budgets and loop guard."""
+    """One run, entered once; calls inside it are recorded and count against its budgets and its loop guard."""
 
-    def __init__(
-        self,
-        runs: list[Run],
-        bus: Bus,
-        clock: Clock,
-        *,
-        session: str,
-        prompt: str,
-        run_id: str | None,
-        budget: Mapping[str, float] | None,
-    ) -> None:
-        self.id = run_id if run_id is not None else uuid.uuid4().hex
-        if not isinstance(self.id, str) or not 1 <= len(self.id) <= 200 or not self.id.isprintable():
-            raise ConfigError(f"run_id = {checks.shown(run_id)}: must be 1 to 200 printable characters")
-        for name, text in (("session", session), ("prompt", prompt)):
-            if not isinstance(text, str):
-                raise ConfigError(f"{name} = {checks.shown(text)}: must be a text")
-        self.session_id = session
-        self.prompt = prompt
-        self.runs = runs  # the open runs of the Holdfast it belongs to
+    def __init__(self, home: Home, plan: Plan) -> None:
+        if not isinstance(plan.resumed, str | None):
+            raise ConfigError(f"run_id = {shown(plan.resumed)}: must be a text")
+        self._home = home
+        self._plan = plan
+        self.limits = Limits(home.clock, plan.budget, self.tell)
+        more = {"entry": plan.entry, "budget": dict(plan.budget) if plan.budget else None}
+        self._header = home.store.header(plan.session, plan.prompt, plan.run_id, **more)
+        self.id = plan.resumed if plan.resumed is not None else self._header.id
+        self.log = Log(home.store, goes_on=home.goes_on)
+        self.steps = Steps(self.log)
         self.outer: Run | None = None  # the run within which it was entered
-        self._bus = bus
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._begun = clock.monotonic()
-        self._budget = Budget({} if budget is None else budget)
-        self._tool_budgets: dict[str, Budget] = {}
-        self._calls = 0
-        self._tool_calls: Counter[str] = Counter()  # of tools that have a budget of their own
-        self._spend: dict[str, float] = {}
-        self._loop = LoopGuard()
-        self._tokens: list[Token[Run | None]] = []
+        self.is_open = False
+        self._cancelling = Cancelling(home)
+        self._entered = False
+        self._ended = False  # its last event is written
+        self._tokens: tuple[Token[Run | None], Token[str]] | None = None
+
+    # -- what it is ----------------------------------------------------------------------------------------------------
+
+    @property
+    def session_id(self) -> str:
+        """The session it belongs to."""
+        return self._header.session_id
+
+    @property
+    def prompt(self) -> str:
+        """What it was asked to do."""
+        return self._header.prompt
+
+    @property
+    def forked_from(self) -> str | None:
+        """The run whose finished calls it knows, if it is a fork."""
+        return self._header.forked_from
+
+    @property
+    def status(self) -> RunStatus:
+        """How far it is."""
+        return self.snapshot().status
+
+    def snapshot(self) -> RunSnapshot:
+        """Its state, with everything that was emitted so far."""
+        self._home.store.writer.flush()
+        return self._home.store.snapshot(self.id)
+
+    def events(self) -> list[RunEventRecord]:
+        """Its events, with everything that was emitted so far."""
+        self._home.store.writer.flush()
+        return self._home.store.events(self.id)
+
+    @property
+    def idempotency_key(self) -> str | None:
+        """The key of the call or step that is being made: the same when it is made again after a crash."""
+        return current_key.get() or None
+
+    @property
+    def cancelled(self) -> Event:
+        """Set when somebody wants it cancelled."""
+        return self._cancelling.token
+
+    @property
+    def clock(self) -> Clock:
+        """The clock that it goes by."""
+        return self._home.clock
 
     @property
     def spent(self) -> dict[str, float]:
         """What was reported with `spend`, by unit."""
-        with self._lock:
-            return dict(self._spend)
+        return self.limits.spent
 
-    def spend(self, unit: str, amount: float) -> None:
-        """Report that the run has used up *amount* of *unit*, dollars or tokens say; its budget counts it."""
-        if not isinstance(unit, str) or not unit.isidentifier() or unit in ("calls", "seconds"):
-            raise ConfigError(
-                f"unit = {checks.shown(unit)}: must be a plain word; calls and seconds are counted anyway"
-            )
-        checks.number("amount", amount, least=0)
-        with self._lock:
-            self._spend[unit] = self._spend.get(unit, 0.0) + amount
-        self._warn()
+    # -- what happens in it --------------------------------------------------------------------------------------------
 
     def emit(self, type: str, /, **payload: object) -> None:
-        """Tell the sinks of something that happened in this run; never blocks."""
-        self._bus.emit(type, None, self.id, **payload)
+        """Record that something happened; never blocks."""
+        self._write(type, payload)
 
-    # -- for the guarded call ------------------------------------------------------------------------------------------
+    def commit(self, type: str, /, **payload: object) -> None:
+        """Record that something happened; it is on disk when this returns."""
+        self.check_open()
+        if (write := self._write(type, payload)) is not None:
+            write.settle()
 
-    def admit(self, tool: str, call: Call | None, policy: Policy) -> None:
-        """Count a call in, or refuse it for looping or for a budget that is used up."""
-        spent = None
-        with self._lock:
-            verdict = LoopVerdict.PASS
-            if policy.loop is not None and (call is not None or self._loop.stopped):
-                verdict = self._loop.admit(call, policy.loop)
-            stopped = self._loop.stopped
-            if verdict is LoopVerdict.PASS:
-                spent = self._budget.admit(self._used())
-                if spent is None and policy.budget:
-                    spent = self._tool_budget(tool, policy).admit(self._used(tool))
-                if spent is None:
-                    self._count(tool, 1)
-        if verdict is LoopVerdict.DETECTED:
-            self._bus.emit(events.LOOP_DETECTED, tool, self.id, stopped=stopped)
-        if verdict is not LoopVerdict.PASS:
-            raise LoopDetected(tool, "the run was stopped for looping" if stopped else None)
-        if spent is not None:
-            raise BudgetExceeded(
-                tool, f"the run's budget of {spent.limit:g} {spent.unit} is used up ({spent.used:g} used)"
-            )
-        self._warn(tool)
+    async def acommit(self, type: str, /, **payload: object) -> None:
+        """Record that something happened; it is on disk when this returns."""
+        self.check_open()
+        if (write := self._write(type, payload)) is not None:
+            await write.asettle()
 
-    def forget(self, tool: str) -> None:
-        """The call was refused further in: it does not count."""
-        with self._lock:
-            self._count(tool, -1)
+    def spend(self, unit: str, amount: float) -> None:
+        """Report that the run has used up *amount* of *unit*, dollars or tokens say; its budget counts it.
 
-    def settle(self, call: Call | None, *, failed: bool) -> None:
-        """Tell the loop guard how a call ended."""
-        if call is not None:
-            with self._lock:
-                self._loop.settle(call, failed=failed)
+        What is reported outside of any call or step is reported again by a resumed run, and counts once.
+        """
+        self.limits.spend(unit, amount, self._record_amount)
+
+    def verify(self, *reports: Report) -> None:
+        """Record the reports of a verification; the snapshot has their summary."""
+        self.log.emit(events.VERIFICATION_STARTED, {})
+        self.commit(events.VERIFICATION_ENDED, reports=write_reports(reports))
+
+    def step(self, name: str, fn: Callable[..., T], *args: Any) -> T:
+        """Call *fn* and remember its result: a resumed run gets it without calling. What was cut off is called again,
+        so an effect that must not be repeated belongs in a tool.
+        """
+        value: T = remember(self, name, fn, args)
+        return value
+
+    async def astep(self, name: str, fn: Callable[..., Awaitable[T] | T], *args: Any) -> T:
+        """The same for a coroutine function."""
+        value: T = await aremember(self, name, fn, args)
+        return value
+
+    def complete(self, text: str = "") -> None:
+        """End it as completed with *text* for its result, now."""
+        if (finish := self._completing(text)) is not None:
+            self._settle(finish, self._try_to_finish(finish))
+
+    async def acomplete(self, text: str = "") -> None:
+        """End it as completed with *text* for its result, now."""
+        if (finish := self._completing(text)) is not None:
+            self._settle(finish, await self._atry_to_finish(finish))
+
+    def fail(self, error: str | BaseException) -> None:
+        """End it as failed, now."""
+        if (finish := self._failing(error)) is not None:
+            self._settle(finish, self._try_to_finish(finish))
+
+    async def afail(self, error: str | BaseException) -> None:
+        """End it as failed, now."""
+        if (finish := self._failing(error)) is not None:
+            self._settle(finish, await self._atry_to_finish(finish))
+
+    def cancel(self, reason: str | None = None) -> CancelResult:
+        """Cancel it: its calls are refused from now on, its task is cancelled."""
+        try:
+            result = self._home.store.cancel(self.id, reason)
+        except StoreError as error:
+            if not self.log.passes(error):
+                raise
+            self.log.complain(error)
+            result = CancelResult.NOT_FOUND
+        if self.is_open and result is not CancelResult.ALREADY_FINISHED:
+            self.stop(reason)  # though the store may know nothing of it
+            result = CancelResult.REQUESTED
+        return result
+
+    # -- for calls and the keeper --------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """That there is any point in going on."""
+        if self.log.lost is not None:
+            raise LeaseLost(self.id)
+        if self.cancelled.is_set():
+            raise RunCancelled(self.id, self._cancelling.reason)
+
+    def check_open(self) -> None:
+        """That it is entered and not left."""
+        if not self.is_open:
+            raise RunConflict(f"run {self.id!r} is not open: this belongs inside its `with`")
+
+    def patiently(self, wait: Wait) -> Iterator[Wait]:
+        """Wait as long as there is any point in it."""
+        yield from self._cancelling.patiently(wait)
+        self.check()
+
+    @property
+    def repeats(self) -> bool:
+        """Whether calls in doubt are made again."""
+        return self._plan.repeats
+
+    def tell(self, type: str, tool: str | None, /, **payload: object) -> None:
+        """Tell the sinks and the log what happened to a tool."""
+        self._home.bus.emit(type, tool, self.id, **payload)
+        self.log.emit(type, payload if tool is None else {"tool": tool, **payload})
+
+    def stop(self, reason: str | None) -> None:
+        """Somebody wants it cancelled; from any thread, any number of times."""
+        self._cancelling.stop(self.id, reason)
+
+    def disown(self) -> None:
+        """In a forked child: it is the parent's."""
+        self.is_open = False
+        self.log.claim = None
+        open_runs.discard(id(self))
 
     # -- as a context manager ------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Run:
-        outer = current_run.get()
-        if outer is not self:
-            self.outer = outer
-        self._tokens.append(current_run.set(self))
-        self.runs.append(self)
+        op = self._opening()
+        try:
+            self._begun(self._home.store.writer.commit(op.write))
+            self._set_up()
+        except BaseException as error:
+            self._not_begun(op, error)
+        return self
+
+    async def __aenter__(self) -> Run:
+        op = self._opening()
+        try:
+            self._begun(await self._home.store.writer.acommit(op.write))
+            self._set_up()
+        except BaseException as error:
+            self._not_begun(op, error)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.runs.remove(self)
-        for token in self._tokens[::-1]:
-            try:
-                current_run.reset(token)
-            except ValueError:  # entered in another task or thread: not this one's to put back
-                continue
-            self._tokens.remove(token)
-            return
-
-    async def __aenter__(self) -> Run:
-        return self.__enter__()
+        diverged = self._leave(error)
+        failed: HoldfastError | None = None
+        try:
+            if (hooks := self._cancelling.cleanup) is not None:
+                pause(self._home.clock, Wait(math.inf, hooks.signal))
+        finally:
+            if (finish := self._finish(error or diverged)) is not None:
+                failed = self._try_to_finish(finish)
+        self._unwind(error, diverged, failed)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.__exit__(kind, error, traceback)
+        diverged = self._leave(error)
+        failed: HoldfastError | None = None
+        try:
+            if (hooks := self._cancelling.cleanup) is not None:
+                await apause(self._home.clock, Wait(math.inf, hooks.signal))
+        finally:
+            if (finish := self._finish(error or diverged)) is not None:
+                failed = await self._atry_to_finish(finish)
+        self._unwind(error, diverged, failed)
+
+    # -- entering ------------------------------------------------------------------------------------------------------
+
+    def _opening(self) -> Start | Resume:
+        if self._entered:
+            raise RunConflict(f"run {self.id!r} was entered before: make a new one, or resume it")
+        self._entered = True
+        owner = self._home.store.ownership.row()
+        if self._plan.resumed is not None:
+            return Resume(self._plan.resumed, owner, [])
+        return Start(self._header, self.log.given(events.RUN_STARTED, {"prompt": self.prompt}), owner, [])
+
+    def _begun(self, begun: Begun) -> None:
+        store = self._home.store
+        self._header = begun.header
+        self.id = begun.header.id
+        self.log.claim = begun.claim
+        self.steps.begin(begun.header.root or begun.header.id, store.secret())
+        if self._plan.resumed is not None:
+            self.steps.recall(store.memory(self.id))
+            self.limits.restart(begun.header.budget, begun.spend)
+        if begun.cancel is not None:
+            self.stop(begun.cancel)
+
+    def _not_begun(self, op: Start | Resume, error: BaseException) -> None:
+        """Go on without a store that cannot be written, if that was chosen; else give back what was claimed."""
+        if self._plan.resumed is None and self.log.passes(error):
+            self.log.complain(error)
+            self.steps.begin(self.id, b"")
+            if not self.is_open:
+                self._set_up()
+            return
+        release(self._home.store, op.taken)
+        if self.is_open:
+            self._leave(error)
+        self.log.claim = None
+        self._entered = False
+        raise error
+
+    def _set_up(self) -> None:
+        self.outer = current_run.get()
+        self._tokens = (current_run.set(self), current_key.set(""))
+        self.is_open = True
+        open_runs.add(id(self))
+        self._cancelling.attach()
+        if self.log.claim is not None:
+            self._home.keeper.add(self)
+        self._home.bus.emit(events.RUN_RESUMED if self._plan.resumed else events.RUN_STARTED, None, self.id)
+
+    # -- leaving -------------------------------------------------------------------------------------------------------
+
+    def _leave(self, error: BaseException | None) -> RunDiverged | None:
+        """Be no longer the current run; gives the error of a run that did not do what it had done before."""
+        self.is_open = False
+        if self.cancelled.is_set() or self.log.lost is not None:
+            # Tasks that are left over from it must be stopped: it is known for as long as there may be any.
+            weakref.finalize(self, open_runs.discard, id(self)).atexit = False
+        else:
+            open_runs.discard(id(self))
+        self._home.keeper.remove(self)
+        self._cancelling.leave()
+        if self._tokens is not None:
+            with suppress(ValueError):  # entered in another task or thread: not this one's to put back
+                current_run.reset(self._tokens[0])
+                current_key.reset(self._tokens[1])
+            self._tokens = None
+        return self._diverged() if error is None and not self._ended and not self.cancelled.is_set() else None
+
+    def _diverged(self) -> RunDiverged | None:
+        unasked = () if self._plan.diverges else tuple(self.steps.unasked)
+        return RunDiverged(unasked) if unasked else None
+
+    def _finish(self, error: BaseException | None) -> Finish | None:
+        """The last write, if there is anything left to say."""
+        if self._ended or self.log.claim is None or self.log.lost is not None:
+            return None
+        end = ending(error, cancelled=self.cancelled.is_set(), reason=self._cancelling.reason)
+        over = end.type in (events.RUN_COMPLETED, events.RUN_FAILED) or isinstance(error, RunDiverged)
+        fatal = fatal_calls(error, self.id) if end.type == events.RUN_FAILED else []
+        return Finish(self.log.claim, end, self.steps.unasked if over else [], fatal)
+
+    def _completing(self, text: str) -> Finish | None:
+        if not isinstance(text, str):
+            raise ConfigError(f"text = {shown(text)}: the result of a run must be a text")
+        finish = self._closing(events.RUN_COMPLETED, text=text)
+        if finish is not None and (diverged := self._diverged()) is not None:
+            raise diverged
+        return finish
+
+    def _failing(self, error: str | BaseException) -> Finish | None:
+        if not isinstance(error, str | BaseException):
+            raise ConfigError(f"error = {shown(error)}: must be a text or an exception")
+        if isinstance(error, str):
+            return self._closing(events.RUN_FAILED, error=error)
+        finish = self._closing(events.RUN_FAILED, error=in_words(error))
+        return finish._replace(fatal=fatal_calls(error, self.id)) if finish is not None else None
+
+    def _closing(self, type: str, **payload: str) -> Finish | None:
+        """The last write, asked for from inside the block."""
+        self.check_open()
+        if self.log.lost is not None:
+            raise LeaseLost(self.id)
+        if self._ended or self.log.claim is None:
+            return None
+        return Finish(self.log.claim, End(type, self.log.given(type, payload)), self.steps.unasked, [])
+
+    def _try_to_finish(self, finish: Finish) -> HoldfastError | None:
+        try:
+            self._home.store.writer.commit(finish.write)
+        except HoldfastError as error:
+            return error
+        self._finished(finish)
+        return None
+
+    async def _atry_to_finish(self, finish: Finish) -> HoldfastError | None:
+        try:
+            await self._home.store.writer.acommit(finish.write)
+        except HoldfastError as error:
+            return error
+        self._finished(finish)
+        return None
+
+    def _finished(self, finish: Finish) -> None:
+        self._ended = True
+        self._home.bus.emit(finish.end.type, None, self.id, **finish.end.payload)
+
+    def _settle(self, finish: Finish, failed: HoldfastError | None) -> None:
+        if failed is None:
+            return
+        if not self.log.passes(failed):
+            raise failed
+        self.log.complain(failed)
+        self._finished(finish)
+
+    def _unwind(self, error: BaseException | None, diverged: RunDiverged | None, failed: HoldfastError | None) -> None:
+        """Raise what leaving the block means, where that is not *error* itself."""
+        if failed is None and self.log.lost is not None:
+            failed = LeaseLost(self.id)
+        if failed is not None and self.log.passes(failed):
+            self.log.complain(failed)
+        elif failed is not None:
+            if error is None:
+                raise failed
+            error.add_note(f"holdfast: the end of the run is not recorded: {failed}")
+        if diverged is not None:
+            raise diverged
+        if (cancelled := self._cancelling.instead_of(self.id, error)) is not None:
+            raise cancelled from error
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _used(self, tool: str | None = None) -> dict[str, float]:
-        """What was used of each unit; with *tool*, its calls stand for the calls."""
-        calls = self._calls if tool is None else self._tool_calls[tool]
-        return {**self._spend, "calls": calls, "seconds": self._clock.monotonic() - self._begun}
+    def _write(self, type: str, payload: Mapping[str, object]) -> Write | None:
+        given = self.log.given(type, payload)
+        self._home.bus.emit(type, None, self.id, **given)
+        return self.log.write(type, given)
 
-    def _count(self, tool: str, by: int) -> None:
-        self._calls += by
-        if tool in self._tool_budgets:
-            self._tool_calls[tool] += by
-
-    def _tool_budget(self, tool: str, policy: Policy) -> Budget:
-        budget = self._tool_budgets.get(tool)
-        if budget is None or budget.limits != policy.budget:
-            budget = self._tool_budgets[tool] = Budget(policy.budget)
-        return budget
-
-    def _warn(self, tool: str | None = None) -> None:
-        """Say of each budget once that four fifths of it are gone."""
-        with self._lock:
-            lines = [(None, line) for line in self._budget.warnings(self._used())]
-            if tool is not None and tool in self._tool_budgets:
-                lines += [(tool, line) for line in self._tool_budgets[tool].warnings(self._used(tool))]  # type: ignore[misc]
-        for whose, line in lines:
-            self._bus.emit(events.BUDGET_WARNING, whose, self.id, unit=line.unit, used=line.used, limit=line.limit)
+    def _record_amount(self, unit: str, amount: float) -> bool:
+        """Whether it was not reported before; what a call reports, it reports when it is made."""
+        payload: dict[str, Any] = {"unit": unit, "amount": amount}
+        if key := current_key.get():
+            self.log.emit(events.SPENT, {**payload, "parent": key[:16]})
+            return True
+        if (outcome := self.steps.spent(unit, amount)) is None:
+            return False
+        self.log.emit(events.SPENT, payload, outcome)
+        return True

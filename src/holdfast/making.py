@@ -1,0 +1,129 @@
+"""How the tool's own code is run: here or in a thread, as a whole or item by item, within its time limit."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from holdfast.attempt import Attempt
+from holdfast.errors import ToolTimeout
+from holdfast.execution import Execution
+from holdfast.kit import Kit
+from holdfast.shape import Shape
+from holdfast.threads import Job
+from holdfast.tools import Tool
+from holdfast.waiting import Wait, apause, pause
+
+if TYPE_CHECKING:
+    from holdfast.calls import Bound
+
+
+def call(execution: Execution, attempt: Attempt, bound: Bound, fn: Callable[[], Any]) -> Any:
+    """Call *fn* here, or in a thread if it must end in time."""
+    clock = bound.kit.clock
+    now = clock.monotonic() if execution.threaded else 0.0
+    limit = attempt.limit(now)
+    with execution.inside():
+        if limit is None:
+            return fn()
+        job = Job(bound.kit.workers, clock, fn)
+    try:
+        pause(clock, Wait(now + limit, job.signal, job.start))
+    finally:
+        job.abandon()
+    if not job.ended_before(now + limit):
+        raise ToolTimeout(bound.tool.name, limit)
+    return job.result()
+
+
+async def acall(execution: Execution, attempt: Attempt, bound: Bound, fn: Callable[[], Any]) -> Any:
+    """Call *fn* in a thread."""
+    clock = bound.kit.clock
+    now = clock.monotonic()
+    limit = attempt.limit(now)
+    with execution.inside():
+        job = Job(bound.kit.workers, clock, fn)
+    until = math.inf if limit is None else now + limit
+    try:
+        await apause(clock, Wait(until, job.signal, job.start))
+    finally:
+        job.abandon()
+    if not job.ended_before(until):
+        raise ToolTimeout(bound.tool.name, limit or 0.0)
+    return job.result()
+
+
+def items(execution: Execution, attempt: Attempt, bound: Bound, fn: Callable[[], Any]) -> Generator[Any, Any, Any]:
+    clock = bound.kit.clock
+    stream: Iterator[Any] = iter(call(execution, attempt, bound, fn) if bound.shape is Shape.FUNCTION else fn())
+    sent = None
+    try:
+        while True:
+            step = functools.partial(stream.send, sent) if sent is not None else functools.partial(next, stream)  # type: ignore[attr-defined]
+            try:
+                item = call(execution, attempt, bound, step)
+            except StopIteration as stop:
+                return stop.value
+            execution.give(item)
+            handed = clock.monotonic()
+            try:
+                sent = yield item
+            except BaseException:
+                execution.left = True
+                raise
+            attempt.rest(clock.monotonic() - handed)
+    finally:
+        _close(stream)
+
+
+async def aitems(execution: Execution, attempt: Attempt, bound: Bound, fn: Callable[[], Any]) -> AsyncGenerator[Any]:
+    source = await acall(execution, attempt, bound, fn) if bound.shape is Shape.FUNCTION else fn()
+    if inspect.isawaitable(source):
+        with limiting(bound.kit, bound.tool, attempt), execution.inside():
+            source = await source
+    if hasattr(source, "__aiter__"):
+        stream = aiter(source)
+        try:
+            while True:
+                try:
+                    with limiting(bound.kit, bound.tool, attempt), execution.inside():
+                        item = await anext(stream)
+                except StopAsyncIteration:
+                    return
+                yield item
+        finally:
+            if hasattr(stream, "aclose"):
+                await stream.aclose()
+    items = iter(source)
+    try:
+        while True:
+            item = await acall(execution, attempt, bound, lambda: next(items, _END))
+            if item is _END:
+                return
+            yield item
+    finally:
+        _close(items)
+
+
+_END = object()
+
+
+def _close(stream: Iterator[Any]) -> None:
+    """Close a generator, unless it still runs in a thread that was abandoned."""
+    if not getattr(stream, "gi_running", False) and (close := getattr(stream, "close", None)) is not None:
+        close()
+
+
+def limiting(kit: Kit, tool: Tool, attempt: Attempt) -> AbstractContextManager[None]:
+    """Around an await that must end in time."""
+    now = kit.clock.monotonic()
+    seconds = attempt.limit(now)
+    if seconds is None:
+        return nullcontext()
+    if seconds == tool.limit:
+        return tool.deadlines.within(seconds, now)
+    return tool.deadlines.once_within(seconds, now)

@@ -1,0 +1,206 @@
+"""The place of a guarded call in the log of its run: found there if it was made before, written there when it is made.
+
+Its begin is on disk before the tool is called, unless calling again is safe; its end before the caller sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Protocol
+
+from holdfast import events
+from holdfast.category import ErrorCategory, classify
+from holdfast.errors import InDoubt, RunConflict, StoreError
+from holdfast.memo import Memo, dump_error, is_error, load_error
+from holdfast.runs import LOST, Run, Step, Write, inside, is_lasting, mark
+
+if TYPE_CHECKING:
+    from holdfast.execution import Execution
+
+MOST_ITEMS = 10_000  # of a stream that is remembered
+_OUTSIDE: AbstractContextManager[None] = nullcontext()
+
+
+class Callee(Protocol):
+    """What is known here of the function that is called."""
+
+    @property
+    def memo(self) -> Memo: ...
+    def repeat(self, execution: Execution, step: Step) -> object: ...
+
+
+class Record:
+    """One call of a tool in the log of a run; a block of code has no *callee*, and is never found there."""
+
+    __slots__ = ("called", "items", "step", "value", "write", "_callee", "_run", "_started")
+
+    def __init__(self, run: Run, callee: Callee | None, step: Step) -> None:
+        self._run = run
+        self._callee = callee
+        self._started = False
+        self.called = False  # the tool, or is about to be
+        self.step = step
+        self.value: Any = None  # what the call gave before
+        self.items: list[Any] | None = []  # what a stream gives; None if that is not all of it
+        self.write: Write | None = None  # its end, on the way to disk
+
+    # -- what is known from before -------------------------------------------------------------------------------------
+
+    def failure(self) -> Exception | None:
+        """The error that the call raised before."""
+        outcome = self.step.outcome
+        if outcome is None or not is_error(outcome):
+            return None
+        error = load_error(outcome)
+        mark(error, self._run.id, self.step.key, self.step.name)
+        self.step.stands()
+        return error
+
+    def load(self, *, is_stream: bool) -> bool:
+        """Whether the result of before is known, exactly; it is `value` then, with the `items` of a stream."""
+        outcome = self.step.outcome
+        if not outcome or self._callee is None:
+            return False
+        try:
+            if is_stream:
+                self.items, self.value = self._callee.memo.load_items(outcome)
+            else:
+                self.value = self._callee.memo.load(outcome)
+        except LookupError:  # the tool gives something else nowadays
+            return False
+        self.step.stands()
+        return True
+
+    def doubt(self, execution: Execution) -> InDoubt:
+        """The error that lets the caller decide."""
+        step, callee = self.step, self._callee
+        assert callee is not None
+        why = (
+            "it began before the run was interrupted, and nobody knows whether it ended"
+            if step.outcome == LOST
+            else "it ended before the run was interrupted, but its result can no longer be read"
+        )
+        error = InDoubt(step.name, step.call_id, step.key, why)
+
+        def answer(value: object) -> object:
+            if (write := self._decide(execution, value)) is not None:
+                write.settle()
+            return value
+
+        async def aanswer(value: object) -> object:
+            if (write := self._decide(execution, value)) is not None:
+                await write.asettle()
+            return value
+
+        def repeat() -> object:
+            _check(step)
+            return callee.repeat(execution, step)
+
+        error.repeat = repeat
+        error.answer = answer
+        error.aanswer = aanswer
+        step.doubt()
+        return error
+
+    def _decide(self, execution: Execution, value: object) -> Write | None:
+        """Take *value* for the result; of a stream, for its items."""
+        _check(self.step)
+        facts = {"status": "success", "attempts": 0, "cached": False, "answered": True}
+        if execution.is_stream:
+            self.items, value = list(value), None  # type: ignore[call-overload]
+        execution.recount(failed=False)
+        self.step.stands()
+        return self._succeed(facts, value, is_stream=execution.is_stream)
+
+    # -- what is written -----------------------------------------------------------------------------------------------
+
+    def start(self, arguments: object, *, waits: bool) -> Write | None:
+        """Write that the tool is about to be called; gives what to wait for, if it *waits* to be on disk."""
+        self._started = True
+        shown = self._run.log.store.payloads.shown(arguments) if arguments is not None else None
+        write = self.step.start(shown)
+        return write if waits else None
+
+    def inside(self) -> AbstractContextManager[None]:
+        """Around the tool: calls made in there are this call's. Not those of a block, which nobody will know again."""
+        return _OUTSIDE if self.step.is_block else inside(self.step.key)
+
+    def keep(self, item: object) -> None:
+        """Note what a stream gave."""
+        if self.items is not None:
+            self.items.append(item)
+            if len(self.items) > MOST_ITEMS:
+                self.items = None
+
+    def refuse(self) -> None:
+        """The tool is not called: whoever asks for the same next is this call."""
+        self.step.give_back()
+
+    def end(self, execution: Execution, facts: Mapping[str, Any], error: BaseException | None) -> None:
+        """Write how the call ended, and what came of it."""
+        if facts["cached"] or self.called:
+            if error is None:
+                value, is_stream = execution.value, execution.is_stream
+                self.write = self._succeed(facts, value, is_stream=is_stream, kept=execution.policy.remember)
+            else:
+                self._fail(facts, error, cut=execution.left or execution.yielded)
+        elif self._started:
+            self.step.end_uncalled(facts)
+        else:
+            self._run.log.emit(events.TOOL_ENDED, {"tool": self.step.name, **facts})
+            self.step.give_back()
+
+    def _succeed(
+        self, facts: Mapping[str, Any], value: object, *, is_stream: bool = False, kept: bool = True
+    ) -> Write | None:
+        shown = self._run.log.store.payloads.shown(self.items if is_stream else value)
+        memo = None
+        if kept and self._callee is not None:
+            if not is_stream:
+                memo = self._callee.memo.dump(value)
+            elif self.items is not None:
+                memo = self._callee.memo.dump_items(self.items, value)
+        return self.step.end({**facts, "result": shown}, memo)
+
+    def _fail(self, facts: Mapping[str, Any], error: BaseException, *, cut: bool) -> None:
+        if cut or not is_lasting(error):  # nobody knows what the tool has done, and nobody waits
+            self.step.end(facts, None)
+        else:
+            assert isinstance(error, Exception)
+            category = facts["category"]
+            memo = dump_error(error, ErrorCategory(category) if category is not None else classify(error))
+            self.write = self.step.end(facts, memo)
+        mark(error, self._run.id, self.step.key, self.step.name)
+
+
+class Saving:
+    """The end of a call on its way to disk; an error says what the tool gave, since it was called all the same."""
+
+    __slots__ = ("_value", "_write")
+
+    def __init__(self, write: Write, value: object) -> None:
+        self._write = write
+        self._value = value
+
+    def settle(self) -> None:
+        """Wait as a thread."""
+        try:
+            self._write.settle()
+        except StoreError as failed:
+            failed.result = self._value
+            raise
+
+    async def asettle(self) -> None:
+        """Wait as a task."""
+        try:
+            await self._write.asettle()
+        except StoreError as failed:
+            failed.result = self._value
+            raise
+
+
+def _check(step: Step) -> None:
+    """That nobody has decided about it meanwhile."""
+    if not step.is_undecided:
+        raise RunConflict(f"somebody has decided about this call of {step.name!r} already")

@@ -1,0 +1,129 @@
+"""What becomes of runs whose process has died: called again where it is known how, else failed or left alone."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from holdfast import events
+from holdfast.checks import shown
+from holdfast.errors import ConfigError, RunConflict
+from holdfast.history import RunSnapshot, RunStatus
+from holdfast.runs import Run
+from holdfast.stores import RunStore
+from holdfast.stores.ledger import Ledger
+
+POLICIES: Final = ("fail", "resume", "leave")
+
+
+class Recovered(NamedTuple):
+    """The ids of the interrupted runs, by what became of them; *errors* has what a resumed one raised."""
+
+    resumed: list[str]
+    failed: list[str]
+    left: list[str]
+    errors: dict[str, BaseException]
+
+
+def recover(store: RunStore, policy: str, resume: Callable[[str], Run]) -> Recovered:
+    """Look after every interrupted run of *store*."""
+    done = Recovered([], [], [], {})
+    for run in interrupted(store):
+        if policy == "leave":
+            done.left.append(run.id)
+        elif (entry := store.memory(run.id).header.entry) is not None:
+            try:
+                call_entry(resume(run.id), entry)
+                done.resumed.append(run.id)
+            except RunConflict:  # somebody else was quicker
+                done.left.append(run.id)
+            except (Exception, asyncio.CancelledError) as error:
+                done.resumed.append(run.id)
+                done.errors[run.id] = error
+        elif policy == "fail" and _fail(store, run.id):
+            done.failed.append(run.id)
+        else:
+            done.left.append(run.id)
+    return done
+
+
+def interrupted(store: RunStore) -> Iterator[RunSnapshot]:
+    """The runs that had an owner and have none that lives."""
+    for status in RunStatus:
+        if status.is_terminal:
+            continue
+        page = store.list_runs(status, limit=1000)
+        while page:
+            yield from (run for run in page if run.interrupted)
+            page = store.list_runs(status, limit=1000, before=page[-1].id)
+
+
+def call_entry(run: Run, entry: Mapping[str, Any]) -> Any:
+    """Call what *entry* names inside *run*, and end the run with what it gives."""
+    fn = load_target(entry.get("target"))
+    args = entry.get("args", ())
+
+    if not inspect.iscoroutinefunction(fn):
+        with run:
+            value = fn(*args)
+            run.complete(as_text(value))
+        return value
+
+    async def call() -> Any:
+        async with run:
+            value = await fn(*args)
+            await run.acomplete(as_text(value))
+        return value
+
+    return asyncio.run(call())
+
+
+def load_target(target: object) -> Callable[..., Any]:
+    """The function that `module:function` names."""
+    module, colon, path = target.partition(":") if isinstance(target, str) else ("", "", "")
+    if not module or not colon or not path:
+        raise ConfigError(f"target = {shown(target)}: must be MODULE:FUNCTION")
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # the module is there, and needs another that is not
+        raise ConfigError(f"target = {shown(target)}: there is no module {module!r}") from None
+    for name in path.split("."):
+        if not hasattr(found, name):
+            raise ConfigError(f"target = {shown(target)}: {module!r} has no {path!r}")
+        found = getattr(found, name)
+    if not callable(found):
+        raise ConfigError(f"target = {shown(target)}: is no function")
+    return found  # type: ignore[no-any-return]
+
+
+def as_text(value: object) -> str:
+    """The result of a run: a text as it is, anything else as JSON where that is possible."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    import msgspec
+
+    try:
+        return msgspec.json.encode(value).decode()
+    except Exception:  # what cannot be written is still shown
+        return shown(value)
+
+
+def _fail(store: RunStore, run_id: str) -> bool:
+    """End a run whose owner is gone; false if it has one after all."""
+
+    def fail(ledger: Ledger) -> bool:
+        live = ledger.run(run_id)
+        if live.snapshot.status.is_terminal or ledger.is_owned(live):
+            return False
+        live.fence += 1  # an owner that was taken for dead, and comes back, may not go on
+        ledger.say(live, events.RUN_FAILED, error="its process died before it was done")
+        return True
+
+    return store.writer.commit(fail)

@@ -1,0 +1,120 @@
+"""How a run begins: anew, resumed where it was interrupted, or as a fork of one that has ended. Each is one write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import msgspec
+
+from holdfast import events
+from holdfast.errors import RunConflict
+from holdfast.history import RunHeader, RunStatus
+from holdfast.runs.steps import LOST
+from holdfast.stores import RunStore
+from holdfast.stores.ledger import Claim, Ledger, Live, OwnerRow
+
+
+class Begun(NamedTuple):
+    """A run that was begun, and the right to write to it."""
+
+    claim: Claim
+    header: RunHeader
+    spend: dict[str, float]
+    cancel: str | None  # why somebody wanted it cancelled before
+
+
+class Start(NamedTuple):
+    """Begin a run that has no event yet."""
+
+    header: RunHeader
+    prompt: Mapping[str, Any]  # as it may be shown
+    owner: OwnerRow
+    taken: list[Claim]  # what it has claimed, for whoever must give it back
+
+    def write(self, ledger: Ledger) -> Begun:
+        """Begin it."""
+        header = self.header
+        live = ledger.find(header.id)
+        if live is not None:
+            if live.snapshot.event_count:
+                raise RunConflict(f"run {header.id!r} has begun before: use resume")
+            if (live.header.session_id, live.header.prompt) != (header.session_id, header.prompt):
+                raise RunConflict(f"run {header.id!r} exists with another session or prompt; choose another id")
+        else:
+            live = ledger.add(header)
+        claim = ledger.claim(live, self.owner)
+        self.taken[:] = [claim]
+        ledger.say(live, events.RUN_STARTED, **self.prompt)
+        return Begun(claim, live.header, {}, live.cancel)
+
+
+class Resume(NamedTuple):
+    """Go on with a run that was interrupted; one that failed or was cancelled is forked, or its fork is gone on with.
+
+    A run has one fork at most, which is known by its id: so whoever resumes the same run again and again, however
+    often it fails and its process dies, makes no finished call twice.
+    """
+
+    run_id: str
+    owner: OwnerRow
+    taken: list[Claim]
+
+    def write(self, ledger: Ledger) -> Begun:
+        """Begin it."""
+        live = ledger.run(self.run_id)
+        while live.snapshot.status.is_terminal:
+            if live.snapshot.status is RunStatus.COMPLETED:
+                which = "" if live.header.id == self.run_id else f", as {live.header.id!r}"
+                raise RunConflict(f"run {self.run_id!r} has completed{which}: there is nothing to resume")
+            if (fork := ledger.find(_fork_id(live.header.id))) is None:
+                return self._begin(ledger, _fork(ledger, live), live)
+            live = fork
+        return self._begin(ledger, live, None)
+
+    def _begin(self, ledger: Ledger, live: Live, forked: Live | None) -> Begun:
+        claim = ledger.claim(live, self.owner)
+        self.taken[:] = [claim]
+        if forked is None:
+            type = events.RUN_RESUMED if live.snapshot.event_count else events.RUN_STARTED
+            ledger.say(live, type, host=self.owner.host, pid=self.owner.pid)
+        else:
+            ledger.say(live, events.RUN_STARTED, forked_from=forked.header.id)
+            for unit, amount in forked.snapshot.spend.items():
+                ledger.say(live, events.SPENT, unit=unit, amount=amount, carried=True)
+        return Begun(claim, live.header, dict(live.snapshot.spend), live.cancel)
+
+
+def _fork(ledger: Ledger, old: Live) -> Live:
+    """A new run that knows what *old* knew."""
+    header = msgspec.structs.replace(
+        old.header,
+        id=_fork_id(old.header.id),
+        created_at_ms=ledger.now_ms(),
+        forked_from=old.header.id,
+        root=old.header.root or old.header.id,
+    )
+    new = ledger.add(header)
+    new.origin = old.origin
+    ledger.copy_memos(old, new)
+    for call in old.snapshot.active_calls.values():
+        if call.key:
+            ledger.remember(new, bytes.fromhex(call.key), call.name, LOST)
+    return new
+
+
+def _fork_id(run_id: str) -> str:
+    return blake2b(run_id.encode("utf-8", "surrogatepass"), digest_size=16, person=b"fork").hexdigest()
+
+
+def release(store: RunStore, taken: list[Claim]) -> None:
+    """Give a run back that was claimed, or is about to be, by a caller who is no longer there to run it."""
+
+    def give_back(ledger: Ledger) -> None:
+        for claim in taken:
+            live = ledger.claimed(claim)
+            ledger.say(live, events.RUN_INTERRUPTED, reason="it was stopped while it began")
+            ledger.release(live)
+
+    store.writer.submit(give_back)

@@ -1,0 +1,116 @@
+"""How a run is cancelled, once: its token is set, who waits in it is woken, its task is cancelled, the hooks are told.
+
+Plain code learns of it from its next call, step or wait: running code of the user's is never interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterator
+
+from holdfast.errors import RunCancelled
+from holdfast.guards.line import Signal
+from holdfast.hooks import HookContext, HookKind
+from holdfast.runs.home import Home
+from holdfast.threads import Job
+from holdfast.waiting import Wait, pause
+
+GLANCE = 0.5  # seconds after which a sleeper looks whether there is any point in sleeping on
+
+_log = logging.getLogger("holdfast")
+
+
+class Cancelling:
+    """The cancellation of one run."""
+
+    def __init__(self, home: Home) -> None:
+        self.token = threading.Event()
+        self.reason: str | None = None
+        self.cleanup: Job | None = None  # the hooks at work
+        self._home = home
+        self._once = threading.Lock()  # kept by the first who cancels
+        self._waiting: set[Signal] = set()
+        self._task: asyncio.Task[object] | None = None
+        self._open = False
+        self._sent = False  # its task got a cancellation from us
+
+    def attach(self) -> None:
+        """The run is entered, by this task if there is one."""
+        try:
+            self._task = asyncio.current_task()
+        except RuntimeError:
+            self._task = None
+        self._open = True
+        if self.token.is_set():
+            self._reach_task()
+
+    def stop(self, run_id: str, reason: str | None) -> None:
+        """Cancel it; from any thread, any number of times."""
+        if not self._once.acquire(blocking=False):
+            return
+        self.reason = reason or None
+        self.token.set()
+        self._tell_hooks(HookContext(kind=HookKind.ON_CANCEL, run_id=run_id, reason=self.reason))
+        for signal in tuple(self._waiting):
+            signal.fire()
+        self._reach_task()
+
+    def patiently(self, wait: Wait) -> Iterator[Wait]:
+        """Wait, but no longer than the run is wanted."""
+        if (signal := wait.signal) is not None:
+            self._waiting.add(signal)
+            try:
+                if not self.token.is_set():  # each side sets its mark before it looks at the other's
+                    yield wait
+            finally:
+                self._waiting.discard(signal)
+            return
+        clock = self._home.clock
+        while not self.token.is_set() and (now := clock.monotonic()) < wait.until:
+            yield Wait(min(wait.until, now + GLANCE))
+
+    def leave(self) -> None:
+        """The run is left: its task is no longer cancelled by us."""
+        self._open = False
+        if self._sent and self._task is not None:
+            self._task.uncancel()
+
+    def instead_of(self, run_id: str, error: BaseException | None) -> RunCancelled | None:
+        """What leaves the run's block where *error* is a cancellation that came from us, and from nobody else."""
+        ours = isinstance(error, asyncio.CancelledError) and self.token.is_set()
+        if not ours or isinstance(error, RunCancelled) or (self._task is not None and self._task.cancelling()):
+            return None
+        return RunCancelled(run_id, self.reason)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _reach_task(self) -> None:
+        if self._task is not None:
+            try:
+                self._task.get_loop().call_soon_threadsafe(self._cancel_task)
+            except RuntimeError:  # the loop is closed, and the task gone with it
+                return
+
+    def _cancel_task(self) -> None:
+        if self._open and not self._sent and self._task is not None and not self._task.done():
+            self._sent = True
+            self._task.cancel()
+
+    def _tell_hooks(self, context: HookContext) -> None:
+        hooks, clock = self._home.hooks, self._home.clock
+        if hooks is None or not hooks.has(HookKind.ON_CANCEL):
+            return
+
+        def tell() -> None:
+            for wait in hooks.tell(context, as_task=False):
+                pause(clock, wait)
+
+        cleanup = Job(self._home.workers, clock, tell)
+        try:
+            cleanup.start()
+        except RuntimeError as error:  # no thread is to be had
+            _log.error("the on_cancel hooks could not be called: %s", error)
+            return
+        self.cleanup = cleanup

@@ -1,0 +1,45 @@
+"""Where a call finds the run it is in, and the call or step it is made by: context variables, which follow tasks and
+`asyncio.to_thread`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from holdfast.runs.run import Run
+
+current_run: Final[ContextVar[Run | None]] = ContextVar("holdfast_run", default=None)
+current_key: Final[ContextVar[str]] = ContextVar("holdfast_key", default="")  # of the call or step that is being made
+
+# The runs of this process that somebody may be in, whichever Holdfast they belong to, by their ids as objects: while
+# there are none, no call need ask for its own, which keeps the cost of a run from all calls that are in none.
+open_runs: Final[set[int]] = set()
+
+
+def running() -> Run | None:
+    """The innermost run that the caller is in and that is not over.
+
+    Whoever is left over from a run that was cancelled, or lost to another owner, is stopped.
+    """
+    run = current_run.get() if open_runs else None
+    while run is not None and not run.is_open:
+        run.check()
+        run = run.outer
+    return run
+
+
+@contextmanager
+def inside(key: str) -> Iterator[None]:
+    """What is called within belongs to the call or step *key*."""
+    token = current_key.set(key)
+    try:
+        yield
+    finally:
+        try:
+            current_key.reset(token)
+        except ValueError:  # a stream that is closed in another context than it was begun in
+            return

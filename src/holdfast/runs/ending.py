@@ -1,0 +1,115 @@
+"""How a run ends: what leaving its block means. One write: the last events, and the claim given back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from holdfast import events
+from holdfast.errors import (
+    Denied,
+    InDoubt,
+    LeaseLost,
+    RecordedError,
+    RunDiverged,
+    RunError,
+    StoreError,
+    in_words,
+)
+from holdfast.runs.steps import AGAIN
+from holdfast.stores.ledger import Claim, Ledger
+
+# What says nothing about the run's own work: it can be resumed.
+INTERRUPTING = (
+    InDoubt, RunDiverged, LeaseLost, StoreError,
+    KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError,
+)  # fmt: skip
+STRONGER = (KeyboardInterrupt, SystemExit, LeaseLost, StoreError)  # than a cancel that was requested
+MOST_NAMED = 100  # calls in a `run_diverged` event
+MOST_LOOKED_AT = 1000  # errors, in search of a call
+
+_MARK = "__holdfast_call__"  # on an error: the run, key and name of the call that raised it
+
+
+class End(NamedTuple):
+    """The last event of a run, or of an owner's time with it."""
+
+    type: str
+    payload: Mapping[str, Any]
+
+
+def ending(error: BaseException | None, *, cancelled: bool, reason: str | None) -> End:
+    """What leaving the block with *error* means."""
+    if cancelled and not _is_only(error, STRONGER):
+        return End(events.RUN_CANCELLED, {"reason": reason})
+    if error is None:
+        return End(events.RUN_COMPLETED, {"text": ""})
+    if _is_only(error, INTERRUPTING):
+        return End(events.RUN_INTERRUPTED, {"reason": in_words(error)})
+    return End(events.RUN_FAILED, {"error": in_words(error)})
+
+
+class Finish(NamedTuple):
+    """Write how a run ended and give it back."""
+
+    claim: Claim
+    end: End
+    unasked: list[str]  # finished calls that the resumed run has not asked for
+    fatal: list[tuple[str, str]]  # the keys and names of the calls whose failure ended the run
+
+    def write(self, ledger: Ledger) -> None:
+        """End it."""
+        live = ledger.claimed(self.claim)
+        if live.snapshot.status.is_terminal and self.end.type == events.RUN_INTERRUPTED:
+            return  # it had ended before it was interrupted
+        if self.unasked:
+            ledger.say(live, events.RUN_DIVERGED, calls=self.unasked[:MOST_NAMED], count=len(self.unasked))
+        for key, name in self.fatal:  # whoever forks the run wants it made again, not told again
+            ledger.remember(live, bytes.fromhex(key), name, AGAIN)
+        ledger.say(live, self.end.type, **self.end.payload)
+        ledger.release(live)
+
+
+def is_lasting(error: BaseException) -> bool:
+    """Whether a failure is an outcome to be remembered; a refusal or a cut is asked anew."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(is_lasting, error.exceptions))
+    if not isinstance(error, Exception):
+        return False
+    return isinstance(error, RecordedError) or not isinstance(error, Denied | RunError | StoreError)
+
+
+def mark(error: BaseException, run_id: str, key: str, name: str) -> None:
+    """Note on *error* which call of which run raised it; of calls within calls, the outermost counts."""
+    try:
+        setattr(error, _MARK, (run_id, key, name))
+    except Exception:  # an error that takes no attributes is repeated like any other, when its run is forked
+        return
+
+
+def fatal_calls(error: BaseException | None, run_id: str) -> list[tuple[str, str]]:
+    """The keys and names of the calls of this run that *error* comes from; of a group, those of each."""
+    found: dict[str, str] = {}
+    todo = [error]
+    seen: set[int] = set()
+    while todo and len(seen) < MOST_LOOKED_AT:
+        each = todo.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        marked = getattr(each, _MARK, None)
+        if isinstance(marked, tuple) and marked[0] == run_id:
+            found[marked[1]] = marked[2]
+        elif isinstance(each, BaseExceptionGroup):
+            todo += each.exceptions
+        else:
+            todo.append(each.__cause__ or each.__context__)
+    return list(found.items())
+
+
+def _is_only(error: BaseException | None, kinds: tuple[type[BaseException], ...]) -> bool:
+    """Whether *error*, or all that is in the group, is of these *kinds*."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(_is_only(each, kinds) for each in error.exceptions)
+    return isinstance(error, kinds)

@@ -1,0 +1,38 @@
+"""What a run needs to know from the start: the Holdfast it belongs to, and what it is to be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from holdfast.bus import Bus
+from holdfast.clock import Clock
+from holdfast.hooks import Hooks
+from holdfast.runs.keeper import Keeper
+from holdfast.stores import RunStore
+from holdfast.threads import Workers
+
+
+class Home(NamedTuple):
+    """What runs have of the Holdfast they belong to."""
+
+    store: RunStore
+    bus: Bus
+    clock: Clock
+    keeper: Keeper
+    hooks: Hooks | None
+    workers: Workers
+    goes_on: bool  # a store that fails is no reason to stop
+
+
+class Plan(NamedTuple):
+    """What a run is to be: a new one, or one that is *resumed*."""
+
+    session: str = "default"
+    prompt: str = ""
+    run_id: str | None = None
+    budget: Mapping[str, float] | None = None
+    entry: Mapping[str, Any] | None = None
+    resumed: str | None = None
+    repeats: bool = False  # calls in doubt are made again
+    diverges: bool = True  # finished calls that are not asked for are recorded, and no error

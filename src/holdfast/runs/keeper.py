@@ -1,0 +1,91 @@
+"""The keeper: gives signs of life for the runs of this process, and hears when somebody wants one cancelled.
+
+One thread for all runs of a store, and none while there are none. A store in memory needs no thread: whoever cancels
+there is in this process.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+from holdfast.clock import Clock
+from holdfast.errors import HoldfastError
+from holdfast.stores import RunStore
+from holdfast.stores.watch import Watch
+
+if TYPE_CHECKING:
+    from holdfast.runs.run import Run
+
+SIGNS = 3  # of life, in the time of one lease
+_log = logging.getLogger("holdfast")
+
+
+class Keeper:
+    """Looks after the open runs of one store."""
+
+    def __init__(self, store: RunStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._runs: dict[str, Run] = {}
+        self._mailbox: Watch | None = None
+        store.ownership.on_wake = self.look
+
+    def after_fork(self) -> None:
+        """In a forked child: the runs, and the thread that looks after them, are the parent's."""
+        self._lock = threading.Lock()
+        runs, self._runs = self._runs, {}
+        self._mailbox = None
+        for run in runs.values():
+            run.disown()
+
+    def add(self, run: Run) -> None:
+        """Look after *run*, too."""
+        with self._lock:
+            self._runs[run.id] = run
+            if self._mailbox is None and (mailbox := self._store.ownership.mailbox()) is not None:
+                self._mailbox = mailbox
+                name = "holdfast-keeper"
+                threading.Thread(target=self._serve, args=(mailbox,), name=name, daemon=True).start()
+        self._try(self.look)  # somebody may have come before it was here
+
+    def remove(self, run: Run) -> None:
+        """It is over."""
+        with self._lock:
+            self._runs.pop(run.id, None)
+            if self._runs:
+                return
+            mailbox, self._mailbox = self._mailbox, None
+        if mailbox is not None:
+            mailbox.wake()
+
+    def look(self) -> None:
+        """See which runs somebody wants cancelled, and tell them."""
+        for run_id, reason in self._store.cancels():
+            run = self._runs.get(run_id)
+            if run is not None:
+                run.stop(reason)
+
+    def _serve(self, mailbox: Watch) -> None:
+        pause = self._store.lease / SIGNS
+        due = self._clock.monotonic() + pause
+        try:
+            self._try(self.look)  # somebody may have come before it was watched
+            while self._mailbox is mailbox:
+                if mailbox.wait(max(0.0, due - self._clock.monotonic())):
+                    self._try(self.look)
+                if self._mailbox is mailbox and self._clock.monotonic() >= due:
+                    self._try(self._store.renew)
+                    due = self._clock.monotonic() + pause
+        finally:
+            mailbox.close()
+
+    @staticmethod
+    def _try(fn: object) -> None:
+        assert callable(fn)
+        try:
+            fn()
+        except HoldfastError as error:  # the store may be back for the next sign of life
+            _log.warning("the owner of runs could not reach the store: %s", error)

@@ -1,0 +1,137 @@
+"""What the calls of one run share: its loop guard, its budgets, what it has spent."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from holdfast import checks, events
+from holdfast.clock import Clock
+from holdfast.errors import BudgetExceeded, ConfigError, LoopDetected
+from holdfast.guards.budget import Budget
+from holdfast.guards.loop import LoopGuard, LoopVerdict
+from holdfast.policy import Policy
+
+Call = tuple[str, bytes]  # a tool and its canonical arguments
+
+
+class Tell(Protocol):
+    """Takes an event, of a tool or of none."""
+
+    def __call__(self, type: str, tool: str | None, /, **payload: object) -> object: ...
+
+
+class Limits:
+    """The guards of a run; *tell* hears when one speaks."""
+
+    def __init__(self, clock: Clock, budget: Mapping[str, float] | None, tell: Tell) -> None:
+        self._clock = clock
+        self._tell = tell
+        self._lock = threading.Lock()
+        self._begun = clock.monotonic()
+        self._budget = Budget({} if budget is None else budget)
+        self._tool_budgets: dict[str, Budget] = {}
+        self._calls = 0
+        self._tool_calls: Counter[str] = Counter()  # of tools that have a budget of their own
+        self._spend: dict[str, float] = {}
+        self._loop = LoopGuard()
+
+    @property
+    def spent(self) -> dict[str, float]:
+        """What was spent, by unit."""
+        with self._lock:
+            return dict(self._spend)
+
+    def restart(self, budget: Mapping[str, float] | None, spend: Mapping[str, float]) -> None:
+        """Go on with the *budget* and the *spend* that a run had before it was interrupted."""
+        with self._lock:
+            self._begun = self._clock.monotonic()
+            self._budget = Budget({} if budget is None else budget)
+            self._spend = dict(spend)
+
+    def spend(self, unit: str, amount: float, record: Callable[[str, float], bool]) -> None:
+        """Count *amount* of *unit* if *record* says that it is new."""
+        if not isinstance(unit, str) or not unit.isidentifier() or unit in ("calls", "seconds"):
+            raise ConfigError(
+                f"unit = {checks.shown(unit)}: must be a plain word; calls and seconds are counted anyway"
+            )
+        checks.number("amount", amount, least=0)
+        if not record(unit, amount):
+            return
+        with self._lock:
+            self._spend[unit] = self._spend.get(unit, 0.0) + amount
+        self._warn()
+
+    def admit(self, tool: str, call: Call | None, policy: Policy) -> None:
+        """Count a call in, or refuse it for looping or for a budget that is used up."""
+        spent = None
+        with self._lock:
+            verdict = LoopVerdict.PASS
+            if policy.loop is not None and (call is not None or self._loop.stopped):
+                verdict = self._loop.admit(call, policy.loop)
+            stopped = self._loop.stopped
+            if verdict is LoopVerdict.PASS:
+                spent = self._budget.admit(self._used())
+                if spent is None and policy.budget:
+                    spent = self._tool_budget(tool, policy).admit(self._used(tool))
+                if spent is None:
+                    self._count(tool, 1)
+        if verdict is LoopVerdict.DETECTED:
+            self._tell(events.LOOP_DETECTED, tool, stopped=stopped)
+        if verdict is not LoopVerdict.PASS:
+            raise LoopDetected(tool, "the run was stopped for looping" if stopped else None)
+        if spent is not None:
+            raise BudgetExceeded(
+                tool, f"the run's budget of {spent.limit:g} {spent.unit} is used up ({spent.used:g} used)"
+            )
+        self._warn(tool)
+
+    def recount(self, tool: str, call: Call | None, policy: Policy, *, failed: bool) -> None:
+        """Count a call that was made before the run was resumed, and is answered from its log."""
+        with self._lock:
+            if policy.budget:
+                self._tool_budget(tool, policy)
+            self._count(tool, 1)
+            if call is not None and policy.loop is not None:
+                self._loop.admit(call, policy.loop)
+                self._loop.settle(call, failed=failed)
+
+    def forget(self, tool: str) -> None:
+        """The call was refused further in: it does not count."""
+        with self._lock:
+            self._count(tool, -1)
+
+    def settle(self, call: Call | None, *, failed: bool) -> None:
+        """Tell the loop guard how a call ended."""
+        if call is not None:
+            with self._lock:
+                self._loop.settle(call, failed=failed)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _used(self, tool: str | None = None) -> dict[str, float]:
+        """What was used of each unit; with *tool*, its calls stand for the calls."""
+        calls = self._calls if tool is None else self._tool_calls[tool]
+        return {**self._spend, "calls": calls, "seconds": self._clock.monotonic() - self._begun}
+
+    def _count(self, tool: str, by: int) -> None:
+        self._calls += by
+        if tool in self._tool_budgets:
+            self._tool_calls[tool] += by
+
+    def _tool_budget(self, tool: str, policy: Policy) -> Budget:
+        budget = self._tool_budgets.get(tool)
+        if budget is None or budget.limits != policy.budget:
+            budget = self._tool_budgets[tool] = Budget(policy.budget)
+        return budget
+
+    def _warn(self, tool: str | None = None) -> None:
+        """Say of each budget once that four fifths of it are gone."""
+        with self._lock:
+            lines = [(None, line) for line in self._budget.warnings(self._used())]
+            if tool is not None and tool in self._tool_budgets:
+                lines += [(tool, line) for line in self._tool_budgets[tool].warnings(self._used(tool))]  # type: ignore[misc]
+        for whose, line in lines:
+            self._tell(events.BUDGET_WARNING, whose, unit=line.unit, used=line.used, limit=line.limit)

@@ -1,0 +1,112 @@
+"""The log of one run: what the run's owner writes to the store. Every write is fenced by the owner's claim.
+
+What the store cannot take stops the run, or is reported and passed over, by the choice of whoever opened Holdfast.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from holdfast.errors import HoldfastError, StoreError
+from holdfast.stores import RunStore
+from holdfast.stores.ledger import Claim, Ledger
+from holdfast.stores.writer import Pending
+
+_log = logging.getLogger("holdfast")
+_JSON = msgspec.json.Encoder()
+
+
+class Outcome(NamedTuple):
+    """The exact outcome of a call: its key, the name of what was called, and the memo; empty where none was kept."""
+
+    key: str
+    name: str
+    memo: bytes
+
+
+class Write:
+    """Something on its way to the store; whoever waits for it learns whether it got there."""
+
+    __slots__ = ("_log", "_pending")
+
+    def __init__(self, log: Log, pending: Pending[Ledger, Any]) -> None:
+        self._log = log
+        self._pending = pending
+
+    def settle(self) -> None:
+        """Wait as a thread."""
+        self._log.store.writer.settle(self._pending)
+        self._log.judge(self._pending)
+
+    async def asettle(self) -> None:
+        """Wait as a task."""
+        await self._log.store.writer.asettle(self._pending)
+        self._log.judge(self._pending)
+
+
+class Log:
+    """The way of one run to its store; *goes_on* if a store that fails is no reason to stop."""
+
+    def __init__(self, store: RunStore, *, goes_on: bool) -> None:
+        self.store = store
+        self.claim: Claim | None = None
+        self.lost: HoldfastError | None = None  # why nothing more can be written
+        self._goes_on = goes_on
+        self._complained = False
+
+    def emit(self, type: str, payload: Mapping[str, Any], outcome: Outcome | None = None) -> None:
+        """Queue an event; it is written soon, and in any case before whatever is committed after it."""
+        self.write(type, payload, outcome)
+
+    def write(self, type: str, payload: Mapping[str, Any], outcome: Outcome | None = None) -> Write | None:
+        """Begin to write an event; nothing if there is no log to write to."""
+        if self.claim is None:
+            return None
+        op = _append(self.claim, type, payload, _JSON.encode(payload).decode(), outcome)
+        return Write(self, self.store.writer.submit(op))
+
+    def given(self, type: str, payload: Mapping[str, object]) -> Mapping[str, Any]:
+        """What a user gave for an event's payload, as it may be kept: encoded once, redacted and cut."""
+        plain: dict[str, Any] = _PAYLOAD.decode(self.store.encode(type, payload))
+        return plain
+
+    def judge(self, pending: Pending[Ledger, Any]) -> None:
+        """Raise what a write failed with, unless the run goes on without it."""
+        error = pending.error
+        if error is None:
+            return
+        if isinstance(error, StoreError) and self._goes_on:
+            self.complain(error)
+            return
+        if isinstance(error, HoldfastError) and not isinstance(error, StoreError):
+            self.lost = error
+        pending.result()
+
+    def complain(self, error: BaseException) -> None:
+        """Say once that the run is no longer recorded in full."""
+        if not self._complained:
+            self._complained = True
+            _log.error("the run goes on, but it is not recorded in full: %s", error)
+
+    def passes(self, error: BaseException) -> bool:
+        """Whether the run goes on in spite of *error*."""
+        return self._goes_on and isinstance(error, StoreError)
+
+
+def _append(
+    claim: Claim, type: str, payload: Mapping[str, Any], encoded: str, outcome: Outcome | None
+) -> Callable[[Ledger], None]:
+    def append(ledger: Ledger) -> None:
+        live = ledger.claimed(claim)
+        ledger.append(live, type, payload, encoded)
+        if outcome is not None:
+            ledger.remember(live, bytes.fromhex(outcome.key), outcome.name, outcome.memo)
+
+    return append
+
+
+_PAYLOAD = msgspec.json.Decoder(dict[str, Any])

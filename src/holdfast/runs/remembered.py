@@ -1,0 +1,137 @@
+"""A step: a call of anything whose result the run remembers, on disk before it is seen; its begin is only queued."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from holdfast.category import classify
+from holdfast.checks import shown
+from holdfast.errors import ConfigError, StoreError, in_words
+from holdfast.memo import Memo, dump_error, is_error, load_error
+from holdfast.runs.current import inside
+from holdfast.runs.ending import is_lasting, mark
+from holdfast.runs.log import Write
+from holdfast.runs.steps import LOST, Step, likeness
+
+if TYPE_CHECKING:
+    from holdfast.runs.run import Run
+
+
+def remember(run: Run, name: str, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """Call a function as a step of *run*, or give what it gave before."""
+    memory = Remembered(run, name, fn, args)
+    if memory.known:
+        return memory.answer()
+    memory.start()
+    try:
+        with inside(memory.step.key):
+            value = fn(*args)
+        if inspect.isawaitable(value):
+            if inspect.iscoroutine(value):
+                value.close()
+            raise ConfigError(f"step {name!r}: gives something to await; use astep")
+    except BaseException as error:
+        if (write := memory.failed(error)) is not None:
+            write.settle()
+        raise
+    if (write := memory.succeeded(value)) is not None:
+        try:
+            write.settle()
+        except StoreError as failed:
+            failed.result = value
+            raise
+    return value
+
+
+async def aremember(run: Run, name: str, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """Call a coroutine function as a step of *run*, or give what it gave before."""
+    memory = Remembered(run, name, fn, args)
+    if memory.known:
+        return memory.answer()
+    memory.start()
+    try:
+        with inside(memory.step.key):
+            value = fn(*args)
+            if inspect.isawaitable(value):
+                value = await value
+    except BaseException as error:
+        if (write := memory.failed(error)) is not None:
+            await write.asettle()
+        raise
+    if (write := memory.succeeded(value)) is not None:
+        try:
+            await write.asettle()
+        except StoreError as failed:
+            failed.result = value
+            raise
+    return value
+
+
+class Remembered:
+    """One step, its begin and its end."""
+
+    __slots__ = ("known", "step", "_args", "_begun", "_memo", "_run", "_value")
+
+    def __init__(self, run: Run, name: str, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        if not isinstance(name, str) or not 1 <= len(name) <= 200 or not name.isprintable():
+            raise ConfigError(f"step = {shown(name)}: must be 1 to 200 printable characters")
+        if not callable(fn):
+            raise ConfigError(f"step {name!r}: {shown(fn)} cannot be called")
+        run.check_open()
+        run.check()
+        self._run = run
+        self._args = args
+        self._memo = Memo(fn)
+        self._value: Any = None
+        self.step: Step = run.steps.step(name, likeness(args), kind=b"s")
+        self.known = self._look()
+        self._begun = run.clock.monotonic()
+
+    def answer(self) -> Any:
+        """What it gave before, or the error that it raised."""
+        self.step.stands()
+        outcome = self.step.outcome
+        if outcome is not None and is_error(outcome):
+            error = load_error(outcome)
+            mark(error, self._run.id, self.step.key, self.step.name)
+            raise error
+        return self._value
+
+    def start(self) -> None:
+        """Record that it has begun; there is no need to wait, since it may be called again."""
+        arguments = self._run.log.store.payloads.shown(self._args) if self._args else None
+        self.step.start(arguments)
+
+    def succeeded(self, value: object) -> Write | None:
+        """Record its result."""
+        facts = {**self._facts("success"), "result": self._run.log.store.payloads.shown(value)}
+        return self.step.end(facts, self._memo.dump(value))
+
+    def failed(self, error: BaseException) -> Write | None:
+        """Record its failure; one that was only cut off may be called again."""
+        category = classify(error)
+        lasting = is_lasting(error)
+        facts = {**self._facts("failed" if lasting else "cancelled"), "error": in_words(error), "category": category}
+        write = self.step.end(facts, dump_error(error, category) if isinstance(error, Exception) and lasting else None)
+        mark(error, self._run.id, self.step.key, self.step.name)
+        return write if lasting else None
+
+    def _facts(self, status: str) -> dict[str, Any]:
+        return {"status": status, "duration_ms": round((self._run.clock.monotonic() - self._begun) * 1000)}
+
+    def _look(self) -> bool:
+        """Whether its outcome is known from before."""
+        outcome = self.step.outcome
+        if outcome is None:
+            return False
+        self.step.repeated = True
+        if outcome == LOST:
+            return False
+        if not is_error(outcome):
+            try:
+                self._value = self._memo.load(outcome)
+            except LookupError:  # the annotation has changed since: call it again
+                return False
+        return True

@@ -1,0 +1,1103 @@
+"""A resumed run answers finished calls from its log: what comes back, who a call is, what becomes of budgets, forks."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import subprocess
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from enum import Enum
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast import (
+    BudgetExceeded,
+    CircuitOpen,
+    ErrorCategory,
+    Holdfast,
+    InDoubt,
+    LoopDetected,
+    RateLimited,
+    RecordedError,
+    RunConflict,
+    RunDiverged,
+    RunNotFound,
+    ToolTimeout,
+)
+from holdfast.stores import MemoryRunStore
+from holdfast.testing import ManualClock, Recorder, Script, fail, ok
+from tests import durable, shapes
+from tests.durable import Entering, Killed, Place, of, stopped, types
+from tests.shapes import Shape
+
+place, disk, memory, entering = durable.place, durable.disk, durable.memory, durable.entering
+shape = shapes.shape
+
+
+@pytest.fixture
+def hf(memory: Place) -> Holdfast:
+    return memory.open()
+
+
+class Rude(Exception):
+    pass
+
+
+def resumed(hf: Holdfast, run_id: str, body: Callable[[], Any], **choice: Any) -> Any:
+    with hf.resume(run_id, **choice):
+        return body()
+
+
+# --- what comes back ---
+
+
+def test_a_finished_call_is_answered_from_the_log_in_every_shape(place: Place, shape: Shape) -> None:
+    hf = place.open()
+    script = Script(ok([1, "two"]), name="fetch")
+    fetch = shape(hf, script)
+    run_id = stopped(hf, lambda: fetch("x"))
+
+    answer = resumed(hf, run_id, lambda: fetch("x"))
+
+    assert answer == [1, "two"]
+    assert script.count == 1
+    assert hf.runs.snapshot(run_id).tool_calls == 1
+    assert types(hf, run_id) == [
+        "run_started", "tool_started", "tool_ended", "run_interrupted", "run_resumed", "run_completed",
+    ]  # fmt: skip
+
+
+def test_another_process_answers_from_the_log_of_the_first(place: Place, shape: Shape) -> None:
+    first = place.open()
+    script = Script(ok([1, "two"]), name="fetch")
+    call = shape(first, script)
+    with pytest.raises(Killed), first.run() as run:
+        call("x")
+        place.die(first)
+    second = place.open()
+    call = shape(second, script)
+
+    assert resumed(second, run.id, lambda: call("x")) == [1, "two"]
+    assert script.count == 1
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    colour: Colour
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, True, 0, -1.5, "", "täa", b"\x00", [1, [2]], (1, (2,)), {"a": {1: 2}}, {1, 2}, 2**80, Point(1, Colour.RED)],
+    ids=repr,
+)
+def test_a_result_comes_back_with_its_types(hf: Holdfast, value: Any) -> None:
+    @hf.tool
+    def make() -> Point | Any:
+        return value
+
+    run_id = stopped(hf, make)
+
+    answer = resumed(hf, run_id, make)
+
+    assert answer == value
+    assert type(answer) is type(value)
+
+
+def test_a_result_that_comes_back_is_not_the_redacted_one(hf: Holdfast) -> None:
+    log_in = hf.tool("log_in")(lambda: {"token": "abc"})
+    run_id = stopped(hf, log_in)
+
+    assert resumed(hf, run_id, log_in) == {"token": "abc"}
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("no", 5), KeyError("x"), ConnectionError("down"), OSError(2, "gone", "f")]
+)
+def test_a_builtin_failure_is_raised_again_as_itself(place: Place, shape: Shape, error: Exception) -> None:
+    hf = place.open({"policy": {"breaker": False}})
+    script = Script(fail(error), name="fetch")
+    fetch = shape(hf, script)
+
+    def agent() -> str:
+        with pytest.raises(type(error)) as caught:
+            fetch("x")
+        assert type(caught.value) is type(error)
+        return str(caught.value)
+
+    run_id = stopped(hf, agent)
+
+    assert resumed(hf, run_id, agent) == str(error)
+    assert script.count == 1
+
+
+def test_a_failure_of_ones_own_kind_is_raised_again_as_a_recorded_error(hf: Holdfast, shape: Shape) -> None:
+    fetch = shape(hf, Script(fail(Rude("go away")), name="fetch"))
+
+    def first() -> None:
+        with pytest.raises(Rude):
+            fetch("x")
+
+    run_id = stopped(hf, first)
+
+    with pytest.raises(RecordedError) as caught, hf.resume(run_id):
+        fetch("x")
+    assert caught.value.type.endswith("Rude")
+    assert caught.value.message == "go away"
+    assert caught.value.category is ErrorCategory.EXECUTION_ERROR
+
+
+def test_a_timeout_is_raised_again(memory: Place) -> None:
+    hf = memory.open()
+    script = Script(fail(ToolTimeout("fetch", 5.0)), name="fetch")
+    fetch = hf.tool()(script.function)
+
+    def agent() -> None:
+        with pytest.raises(ToolTimeout, match="within 5 s"):
+            fetch()
+
+    run_id = stopped(hf, agent)
+
+    resumed(hf, run_id, agent)
+    assert script.count == 1
+
+
+def test_what_was_tried_again_until_it_worked_is_answered_once(hf: Holdfast) -> None:
+    script = Script(fail(ConnectionError), fail(ConnectionError), ok("tea"), name="fetch")
+    fetch = hf.tool(idempotent=True)(script.function)
+    run_id = stopped(hf, fetch)
+
+    assert resumed(hf, run_id, fetch) == "tea"
+    assert script.count == 3
+    assert of(hf, run_id, "tool_ended")[0].payload["attempts"] == 3
+    assert len(of(hf, run_id, "tool_started")) == 1
+
+
+@pytest.mark.parametrize("value", ["tea", ["milk", "tea"]])
+def test_the_fixed_answer_of_a_fallback_is_given_again(hf: Holdfast, value: Any) -> None:
+    script = Script(fail(ConnectionError), name="fetch")
+    fetch = hf.tool(fallback={"value": value})(script.function)
+    run_id = stopped(hf, fetch)
+
+    assert resumed(hf, run_id, fetch) == value
+    assert script.count == 1
+
+
+def test_the_tool_that_answers_instead_is_answered_from_the_log_too(hf: Holdfast, shape: Shape) -> None:
+    first, second = Script(fail(ConnectionError), name="fetch"), Script(ok(["spare"]), name="spare")
+    shape(hf, second)
+    fetch = shape(hf, first, fallback={"tool": "spare"})
+    run_id = stopped(hf, fetch)
+
+    assert resumed(hf, run_id, fetch, diverged="raise") == ["spare"]
+    assert (first.count, second.count) == (1, 1)
+
+
+def test_an_answer_of_the_cache_is_given_again_and_counts_for_nothing(memory: Place) -> None:
+    hf = memory.open()
+    script = Script(ok(1), ok(2), ok(3), name="fetch")
+    fetch = hf.tool(read_only=True, cache=100.0)(script.function)
+
+    def agent() -> list[int]:
+        return [fetch(), fetch(), fetch()]
+
+    run_id = stopped(hf, agent, budget={"calls": 2})
+    hf.tool(read_only=True, cache=100.0)(script.function)  # whose cache knows nothing yet
+    memory.clock.advance(1000)
+
+    def again() -> list[int]:
+        answers = agent()
+        return [*answers, fetch("other")]
+
+    assert resumed(hf, run_id, again) == [1, 1, 1, 2]
+    assert hf.runs.snapshot(run_id).cached_hits == 2
+
+
+def test_a_stream_that_was_left_early_is_not_remembered(hf: Holdfast) -> None:
+    @hf.tool(read_only=True)
+    def numbers() -> Iterator[int]:
+        made.append(1)
+        yield from range(5)
+
+    made: list[int] = []
+
+    def agent() -> int:
+        stream = numbers()
+        first = next(stream)
+        stream.close()
+        return first
+
+    run_id = stopped(hf, agent)
+
+    resumed(hf, run_id, agent)
+    assert len(made) == 2
+
+
+def test_what_a_generator_returns_comes_back_too(hf: Holdfast) -> None:
+    @hf.tool
+    def numbers() -> Iterator[int]:
+        yield 1
+        return "done"
+
+    def agent() -> list[Any]:
+        def whole() -> Iterator[Any]:
+            yield (yield from numbers())
+
+        return list(whole())
+
+    run_id = stopped(hf, agent)
+
+    assert resumed(hf, run_id, agent) == [1, "done"]
+
+
+def test_a_stream_that_failed_before_its_first_item_fails_again(hf: Holdfast) -> None:
+    script = Script(fail(ValueError("no")), name="numbers")
+    numbers = hf.tool(script.generator)
+
+    def agent() -> None:
+        with pytest.raises(ValueError, match="no"):
+            list(numbers())
+
+    run_id = stopped(hf, agent)
+
+    resumed(hf, run_id, agent)
+    assert script.count == 1
+
+
+def test_a_block_is_recorded_and_never_answered(hf: Holdfast) -> None:
+    done: list[int] = []
+
+    def agent() -> None:
+        with hf.guard("block"):
+            done.append(1)
+
+    run_id = stopped(hf, agent)
+
+    resumed(hf, run_id, agent, diverged="raise")
+    assert done == [1, 1]
+    assert len(of(hf, run_id, "tool_started")) == 2
+
+
+def test_statistics_sinks_and_hooks_hear_nothing_of_an_answer_from_the_log(memory: Place) -> None:
+    hf = memory.open()
+    fetch = hf.tool("fetch")(lambda: 1)
+    run_id = stopped(hf, fetch)
+    recorder = Recorder()
+    hf.bus.add(recorder)
+
+    resumed(hf, run_id, fetch)
+
+    assert hf.tracker.stats("fetch").total == 1
+    assert recorder.types() == ["run_resumed", "run_completed"]
+
+
+# --- steps ---
+
+
+def test_a_step_is_remembered(place: Place) -> None:
+    hf = place.open()
+    asked: list[str] = []
+
+    def agent(run: Any) -> list[str]:
+        return [run.step("ask", lambda text: asked.append(text) or text.upper(), "tea") for _ in range(2)]
+
+    with pytest.raises(KeyboardInterrupt), hf.run() as run:
+        agent(run)
+        raise KeyboardInterrupt
+
+    with hf.resume(run.id) as again:
+        assert agent(again) == ["TEA", "TEA"]
+    assert asked == ["tea", "tea"]
+
+
+async def test_an_astep_is_remembered_and_takes_plain_functions_too(hf: Holdfast) -> None:
+    asked: list[str] = []
+
+    async def ask(text: str) -> str:
+        asked.append(text)
+        return text.upper()
+
+    with pytest.raises(KeyError):
+        async with hf.run() as run:
+            await run.astep("ask", ask, "tea")
+            await run.astep("plain", str.upper, "rum")
+            raise KeyError
+
+    async with hf.resume(run.id) as again:
+        assert await again.astep("ask", ask, "tea") == "TEA"
+        assert await again.astep("plain", str.upper, "rum") == "RUM"
+    assert asked == ["tea"]
+
+
+async def test_the_failure_of_a_step_is_raised_again(hf: Holdfast) -> None:
+    asked: list[int] = []
+
+    def ask() -> None:
+        asked.append(1)
+        raise ValueError("no")
+
+    async def aask() -> None:
+        ask()
+
+    def agent(run: Any) -> None:
+        with pytest.raises(ValueError, match="no"):
+            run.step("ask", ask)
+
+    with pytest.raises(KeyboardInterrupt), hf.run() as run:
+        agent(run)
+        raise KeyboardInterrupt
+    with hf.resume(run.id) as again:
+        agent(again)
+    assert asked == [1]
+
+
+def test_a_step_that_was_cut_off_is_called_again_with_the_same_key(place: Place) -> None:
+    hf = place.open()
+    keys: list[Any] = []
+
+    def ask() -> str:
+        assert hf.current_run is not None
+        keys.append(hf.current_run.idempotency_key)
+        if len(keys) == 1:
+            place.die(hf)
+        return "tea"
+
+    with pytest.raises(Killed), hf.run() as run:
+        run.step("first", lambda: 1)
+        run.step("ask", ask)
+    hf = place.open()
+
+    with hf.resume(run.id) as again:
+        assert again.step("first", lambda: 2) in {1, 2}
+        assert again.step("ask", ask) == "tea"
+    assert len(keys) == 2
+    assert keys[0] == keys[1]
+
+
+@pytest.mark.parametrize("name", ["", "x" * 201, "a\nb", 5])
+def test_the_name_of_a_step_is_1_to_200_printable_characters(hf: Holdfast, name: Any) -> None:
+    with hf.run() as run, pytest.raises(ValueError, match="1 to 200 printable"):
+        run.step(name, int)
+
+
+def test_what_cannot_be_called_is_no_step(hf: Holdfast) -> None:
+    with hf.run() as run, pytest.raises(ValueError, match="cannot be called"):
+        run.step("plan", "text")  # type: ignore[arg-type]
+
+
+def test_a_coroutine_function_belongs_into_astep(hf: Holdfast) -> None:
+    async def ask() -> None: ...
+
+    with hf.run() as run, pytest.raises(ValueError, match="astep"):
+        run.step("ask", ask)
+
+
+def test_a_step_and_a_tool_of_one_name_are_two_things(hf: Holdfast) -> None:
+    tool = hf.tool("plan")(lambda: "tool")
+
+    def agent(run: Any) -> list[str]:
+        return [run.step("plan", lambda: "step"), tool()]
+
+    with pytest.raises(KeyboardInterrupt), hf.run() as run:
+        agent(run)
+        raise KeyboardInterrupt
+    with hf.resume(run.id) as again:
+        assert agent(again) == ["step", "tool"]
+
+
+# --- who a call is ---
+
+
+def test_the_same_call_made_many_times_is_many_calls(hf: Holdfast) -> None:
+    script = Script(*map(ok, range(10)), name="roll")
+    roll = hf.tool()(script.function)
+    run_id = stopped(hf, lambda: [roll() for _ in range(3)])
+
+    assert resumed(hf, run_id, lambda: [roll() for _ in range(5)]) == [0, 1, 2, 3, 4]
+    assert script.count == 5
+
+
+def test_calls_are_known_by_their_arguments_not_by_their_order(hf: Holdfast) -> None:
+    made: list[str] = []
+
+    @hf.tool
+    def fetch(name: str, size: int = 1) -> str:
+        made.append(name)
+        return f"{name}{len(made)}"
+
+    run_id = stopped(hf, lambda: [fetch("a"), fetch("b"), fetch("a")])
+
+    answers = resumed(hf, run_id, lambda: [fetch(name="b"), fetch("a", size=1), fetch("a", 1)])
+
+    assert answers == ["b2", "a1", "a3"]
+    assert made == ["a", "b", "a"]
+
+
+@given(order=st.permutations(list(range(6))))
+@settings(max_examples=20)
+def test_calls_side_by_side_keep_their_identity_in_any_order(order: list[int]) -> None:
+    with Holdfast_in_memory() as hf:
+        made: Counter[int] = Counter()
+
+        @hf.tool
+        async def fetch(number: int) -> str:
+            await asyncio.sleep(0)
+            made[number] += 1
+            return f"{number}:{made[number]}"
+
+        async def first() -> str:
+            with pytest.raises(KeyError):
+                async with hf.run() as run:
+                    await asyncio.gather(*map(fetch, [0, 1, 2, 3, 0, 1]))
+                    raise KeyError
+            return run.id
+
+        async def second(run_id: str) -> list[str]:
+            async with hf.resume(run_id, diverged="raise"):
+                wanted = [[0, 1, 2, 3, 0, 1][at] for at in order]
+                return await asyncio.gather(*map(fetch, wanted))
+
+        answers = asyncio.run(second(asyncio.run(first())))
+
+        assert sorted(answers) == ["0:1", "0:2", "1:1", "1:2", "2:1", "3:1"]
+        assert made == {0: 2, 1: 2, 2: 1, 3: 1}
+
+
+def Holdfast_in_memory() -> Holdfast:  # noqa: N802
+    import holdfast
+
+    return holdfast.open(":memory:", policies={})
+
+
+def test_calls_within_calls_are_known_by_the_one_that_makes_them(place: Place) -> None:
+    hf = place.open()
+    made: list[str] = []
+    leaf = hf.tool("leaf")(lambda: made.append("leaf") or len(made))
+
+    def branch(name: str) -> int:
+        made.append(name)
+        answer: int = leaf()
+        if name == "right" and made.count("right") == 1:
+            place.die(hf)
+        return answer
+
+    tool = hf.tool("branch", idempotent=True)(branch)
+    with pytest.raises(Killed), hf.run() as run:
+        tool("left")
+        tool("right")
+    hf = place.open()
+    leaf, tool = hf.tool("leaf")(leaf.__wrapped__), hf.tool("branch", idempotent=True)(branch)
+
+    answers = resumed(hf, run.id, lambda: [tool("right"), tool("left")], diverged="raise")
+
+    assert answers == [4, 2]
+    assert made == ["left", "leaf", "right", "leaf", "right"]
+
+
+def test_what_a_finished_call_called_need_not_be_asked_for_again(hf: Holdfast) -> None:
+    leaf = hf.tool("leaf")(lambda number: number)
+    branch = hf.tool("branch")(lambda number: leaf(number) + 1)
+    tree = hf.tool("tree")(lambda: branch(1) + branch(2))
+    run_id = stopped(hf, tree)
+
+    assert resumed(hf, run_id, tree, diverged="raise") == 5
+    assert "run_diverged" not in types(hf, run_id)
+
+
+def test_a_refused_call_is_no_call_and_is_asked_anew(hf: Holdfast) -> None:
+    script = Script(ok("one"), ok("two"), name="roll")
+    roll = hf.tool(rate={"per_second": 1.0, "burst": 1.0}, max_wait=0.0)(script.function)
+    clock: ManualClock = hf._clock  # type: ignore[assignment]
+
+    def agent(refusals: int) -> list[str]:
+        answers = [roll()]
+        for _ in range(refusals):
+            with pytest.raises(RateLimited):
+                roll()
+        clock.advance(1.0)
+        answers.append(roll())
+        return answers
+
+    run_id = stopped(hf, lambda: agent(2))
+
+    assert resumed(hf, run_id, lambda: agent(0)) == ["one", "two"]
+    assert script.count == 2
+
+
+class Shop:
+    def __init__(self, hf: Holdfast) -> None:
+        self.made: list[str] = []
+        self.buy: Callable[[str], str] = hf.tool("buy")(self._buy)
+
+    def _buy(self, what: str) -> str:
+        self.made.append(what)
+        return f"{what} {len(self.made)}"
+
+
+def test_bound_methods_are_known_by_their_arguments(hf: Holdfast) -> None:
+    shop = Shop(hf)
+    run_id = stopped(hf, lambda: [shop.buy("tea"), shop.buy("rum")])
+
+    assert resumed(hf, run_id, lambda: [shop.buy("rum"), shop.buy("tea")]) == ["rum 2", "tea 1"]
+
+
+def test_arguments_that_cannot_be_told_leave_the_others_to_tell_calls_apart(hf: Holdfast) -> None:
+    made: list[str] = []
+
+    @hf.tool
+    def fetch(session: object, name: str, *more: object, **options: object) -> str:
+        made.append(name)
+        return f"{name} {len(made)}"
+
+    def agent(*names: str) -> list[str]:
+        return [fetch(object(), name, object(), name, one=object(), two=name) for name in names]
+
+    run_id = stopped(hf, lambda: agent("a", "b", "c"))
+
+    assert resumed(hf, run_id, lambda: agent("c", "a", "b")) == ["c 3", "a 1", "b 2"]
+    assert len(made) == 3
+
+
+def test_arguments_that_contain_themselves_are_no_trouble(hf: Holdfast) -> None:
+    circle: list[Any] = []
+    circle.append(circle)
+    fetch = hf.tool("fetch")(lambda thing: 1)
+    run_id = stopped(hf, lambda: fetch(circle))
+
+    assert resumed(hf, run_id, lambda: fetch(circle)) == 1
+
+
+def test_two_runs_with_the_same_calls_have_different_keys(hf: Holdfast) -> None:
+    fetch = hf.tool("fetch")(lambda: 1)
+    one, two = stopped(hf, fetch), stopped(hf, fetch)
+
+    assert of(hf, one, "tool_started")[0].payload["key"] != of(hf, two, "tool_started")[0].payload["key"]
+
+
+def test_keys_do_not_tell_the_arguments_to_who_does_not_have_the_store(memory: Place) -> None:
+    keys = set()
+    for _ in range(2):
+        hf = Holdfast_in_memory()
+        fetch = hf.tool("fetch")(lambda pin: 1)
+        with hf, hf.run(run_id="same"):
+            fetch("1234")
+            keys.add(of(hf, "same", "tool_started")[0].payload["key"])
+
+    assert len(keys) == 2
+
+
+# --- divergence ---
+
+
+def test_finished_calls_that_nobody_asks_for_are_listed_at_the_end(hf: Holdfast, entering: Entering) -> None:
+    fetch = hf.tool("fetch")(lambda number: number)
+    run_id = stopped(hf, lambda: [fetch(1), fetch(2), fetch(3)])
+
+    entering(hf.resume(run_id), lambda run: fetch(2))
+
+    assert types(hf, run_id)[-2:] == ["run_diverged", "run_completed"]
+    assert of(hf, run_id, "run_diverged")[0].payload == {"calls": ["fetch", "fetch"], "count": 2}
+
+
+def test_divergence_can_be_an_error_that_leaves_the_run_interrupted(hf: Holdfast, entering: Entering) -> None:
+    fetch = hf.tool("fetch")(lambda number: number)
+    run_id = stopped(hf, lambda: [fetch(1), fetch(2)])
+
+    with pytest.raises(RunDiverged, match="fetch") as caught:
+        entering(hf.resume(run_id, diverged="raise"), lambda run: fetch(2))
+
+    assert caught.value.calls == ("fetch",)
+    assert hf.runs.snapshot(run_id).interrupted
+    assert types(hf, run_id)[-2:] == ["run_diverged", "run_interrupted"]
+    assert resumed(hf, run_id, lambda: [fetch(1), fetch(2)], diverged="raise") == [1, 2]
+
+
+def test_a_run_that_diverged_cannot_be_completed_if_that_is_an_error(hf: Holdfast) -> None:
+    fetch = hf.tool("fetch")(lambda number: number)
+    run_id = stopped(hf, lambda: fetch(1))
+
+    with pytest.raises(RunDiverged), hf.resume(run_id, diverged="raise") as run:
+        run.complete("tea")
+
+    assert hf.runs.snapshot(run_id).interrupted
+
+
+def test_the_error_of_the_block_is_stronger_than_divergence(hf: Holdfast) -> None:
+    fetch = hf.tool("fetch")(lambda number: number)
+    run_id = stopped(hf, lambda: fetch(1))
+
+    with pytest.raises(ValueError, match="no"), hf.resume(run_id, diverged="raise"):
+        raise ValueError("no")
+
+    assert hf.runs.snapshot(run_id).status == "failed"
+
+
+def test_a_run_that_is_interrupted_or_cancelled_has_not_diverged(hf: Holdfast) -> None:
+    fetch = hf.tool("fetch")(lambda number: number)
+    run_id = stopped(hf, lambda: fetch(1))
+
+    with pytest.raises(KeyboardInterrupt), hf.resume(run_id):
+        raise KeyboardInterrupt
+    with hf.resume(run_id, diverged="raise") as run:
+        run.cancel()
+
+    assert "run_diverged" not in types(hf, run_id)
+    assert hf.runs.snapshot(run_id).status == "cancelled"
+
+
+# --- budgets, spending and the loop guard ---
+
+
+def test_the_budget_of_a_run_is_known_when_it_is_resumed_and_old_calls_count(hf: Holdfast) -> None:
+    fetch = hf.tool("fetch")(lambda number: number)
+    run_id = stopped(hf, lambda: [fetch(1), fetch(2)], budget={"calls": 3})
+
+    with hf.resume(run_id):
+        fetch(1), fetch(2), fetch(3)
+        with pytest.raises(BudgetExceeded):
+            fetch(4)
+
+
+def test_the_budget_of_a_tool_counts_old_calls(hf: Holdfast) -> None:
+    fetch = hf.tool("fetch", budget={"calls": 2})(lambda number: number)
+    run_id = stopped(hf, lambda: fetch(1))
+
+    with hf.resume(run_id):
+        fetch(1), fetch(2)
+        with pytest.raises(BudgetExceeded):
+            fetch(3)
+
+
+def test_what_was_spent_is_known_when_the_run_is_resumed_and_counts_once(place: Place) -> None:
+    hf = place.open()
+    fetch = hf.tool("fetch")(lambda: 1)
+
+    def agent(run: Any, parts: int) -> None:
+        for _ in range(parts):
+            run.spend("usd", 0.25)
+
+    with pytest.raises(KeyboardInterrupt), hf.run(budget={"usd": 1.0}) as run:
+        agent(run, 2)
+        raise KeyboardInterrupt
+
+    with hf.resume(run.id) as again:
+        assert again.spent == {"usd": 0.5}
+        agent(again, 2)
+        assert again.spent == {"usd": 0.5}
+        fetch()
+        agent(again, 2)
+        with pytest.raises(BudgetExceeded):
+            fetch()
+    assert hf.runs.snapshot(run.id).spend == {"usd": 1.0}
+
+
+def test_what_a_call_spends_is_spent_again_only_if_it_is_made_again(place: Place) -> None:
+    hf = place.open()
+
+    def ask(text: str) -> str:
+        assert hf.current_run is not None
+        hf.current_run.spend("usd", 0.25)
+        hf.current_run.commit("noted")
+        if text == "second" and not dead:
+            dead.append(1)
+            place.die(hf)
+        return text
+
+    dead: list[int] = []
+    tool = hf.tool("ask", idempotent=True)(ask)
+    with pytest.raises(Killed), hf.run() as run:
+        tool("first"), tool("second")
+    hf = place.open()
+    tool = hf.tool("ask", idempotent=True)(ask)
+
+    resumed(hf, run.id, lambda: [tool("first"), tool("second")])
+
+    assert hf.runs.snapshot(run.id).spend == {"usd": 0.75}
+
+
+def test_the_loop_guard_remembers_failures_from_before(memory: Place) -> None:
+    hf = memory.open({"policy": {"breaker": False}})
+    script = Script(fail(ValueError), name="fetch")
+    fetch = hf.tool()(script.function)
+
+    def agent(times: int) -> None:
+        for _ in range(times):
+            with pytest.raises(ValueError):  # noqa: PT011
+                fetch("x")
+
+    run_id = stopped(hf, lambda: agent(2))
+
+    with hf.resume(run_id):
+        agent(3)
+        with pytest.raises(LoopDetected):
+            fetch("x")
+    assert script.count == 3
+
+
+# --- ownership ---
+
+
+def test_a_run_that_is_open_cannot_be_resumed_in_the_same_process(hf: Holdfast, entering: Entering) -> None:
+    def body(run: Any) -> None:
+        with pytest.raises(RunConflict, match="is being run by process"):
+            hf.resume(run.id).__enter__()
+
+    entering(hf.run(), body)
+
+
+def test_of_two_who_resume_a_run_one_wins(place: Place) -> None:
+    hf = place.open()
+    run_id = stopped(hf, lambda: None)
+
+    with hf.resume(run_id), pytest.raises(RunConflict):
+        hf.resume(run_id).__enter__()
+
+    assert hf.runs.snapshot(run_id).status == "completed"
+
+
+async def test_of_many_tasks_that_resume_a_run_at_once_one_wins(hf: Holdfast) -> None:
+    run_id = stopped(hf, lambda: None)
+    inside = asyncio.Event()
+
+    async def resume() -> str:
+        try:
+            async with hf.resume(run_id):
+                await inside.wait()
+        except RunConflict:
+            return "conflict"
+        return "won"
+
+    tasks = [asyncio.create_task(resume()) for _ in range(5)]
+    while sum(task.done() for task in tasks) < 4:
+        await asyncio.sleep(0)
+    inside.set()
+
+    assert sorted(await asyncio.gather(*tasks)) == ["conflict"] * 4 + ["won"]
+
+
+def test_another_process_cannot_resume_a_run_that_is_open_here(disk: Place) -> None:
+    hf = disk.open(clock=ManualClock(epoch=4e9))  # whose lease ends long after that of the other's clock
+    source = """
+        import holdfast, sys
+        hf = holdfast.open(sys.argv[1], policies={})
+        try:
+            hf.resume("order").__enter__()
+        except holdfast.RunConflict as error:
+            print(error)
+    """
+    with hf.run(run_id="order"):
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(source), str(disk.path)], capture_output=True, text=True, timeout=30
+        )
+
+    assert "is being run by process" in done.stdout, done.stderr
+
+
+def test_a_completed_run_cannot_be_resumed_and_nothing_is_called(hf: Holdfast, entering: Entering) -> None:
+    with hf.run() as run:
+        pass
+
+    with pytest.raises(RunConflict, match="has completed"):
+        entering(hf.resume(run.id), lambda run: pytest.fail("was entered"))
+
+
+# --- forks ---
+
+
+def failed(hf: Holdfast, body: Callable[[], Any]) -> str:
+    with pytest.raises(ValueError), hf.run("shop", "tea") as run:  # noqa: PT011
+        body()
+        raise ValueError("no")
+    return run.id
+
+
+def test_a_failed_run_is_resumed_as_a_new_run_that_knows_what_it_knew(place: Place, entering: Entering) -> None:
+    hf = place.open()
+    script = Script(ok("tea"), ok("rum"), name="fetch")
+    fetch = hf.tool()(script.function)
+    old = failed(hf, fetch)
+    fork = hf.resume(old)
+
+    answer = entering(fork, lambda run: fetch())
+
+    assert (answer, script.count) == ("tea", 1)
+    assert fork.id != old
+    assert fork.forked_from == old
+    snapshot = hf.runs.snapshot(fork.id)
+    assert (snapshot.status, snapshot.forked_from, snapshot.session_id) == ("completed", old, "shop")
+    assert hf.runs.snapshot(old).status == "failed"
+
+
+def test_a_cancelled_run_is_resumed_as_a_new_run(hf: Holdfast) -> None:
+    script = Script(ok("tea"), name="fetch")
+    fetch = hf.tool()(script.function)
+    run_id = stopped(hf, fetch)
+    hf.runs.handle(run_id).cancel()
+
+    with hf.resume(run_id) as fork:
+        assert fetch() == "tea"
+
+    assert script.count == 1
+    assert fork.forked_from == run_id
+
+
+def test_the_call_whose_failure_ended_the_run_is_made_anew_with_the_same_key(place: Place) -> None:
+    hf = place.open()
+    keys: list[Any] = []
+
+    @hf.tool
+    def pay(amount: int) -> str:
+        assert hf.current_run is not None
+        keys.append(hf.current_run.idempotency_key)
+        if len(keys) == 2:
+            raise ValueError("declined")
+        return f"receipt {amount}"
+
+    with pytest.raises(ValueError, match="declined"), hf.run() as run:
+        pay(1), pay(2)
+
+    answers = resumed(hf, run.id, lambda: [pay(1), pay(2)])
+
+    assert answers == ["receipt 1", "receipt 2"]
+    assert keys[1] == keys[2]
+    assert len(keys) == 3
+
+
+def test_a_failure_that_was_handled_stays_when_the_run_fails_later(hf: Holdfast) -> None:
+    broken, script = Script(fail(KeyError("x")), name="broken"), Script(fail(ValueError("no")), ok(1), name="pay")
+    first, second = hf.tool()(broken.function), hf.tool()(script.function)
+
+    def agent() -> Any:
+        try:
+            first()
+        except KeyError:
+            return second()
+
+    with pytest.raises(ValueError, match="no"), hf.run() as run:
+        agent()
+
+    assert resumed(hf, run.id, agent) == 1
+    assert (broken.count, script.count) == (1, 2)
+
+
+def test_the_call_that_an_error_was_made_of_is_made_anew(hf: Holdfast) -> None:
+    script = Script(fail(KeyError("x")), ok(1), name="pay")
+    pay = hf.tool()(script.function)
+
+    def agent() -> Any:
+        try:
+            return pay()
+        except KeyError as error:
+            raise ValueError("no") from error
+
+    with pytest.raises(ValueError, match="no"), hf.run() as run:
+        agent()
+
+    assert resumed(hf, run.id, agent) == 1
+
+
+async def test_all_calls_whose_failures_ended_a_group_of_tasks_are_made_anew(hf: Holdfast) -> None:
+    made: list[str] = []
+
+    @hf.tool
+    async def pay(name: str) -> str:
+        made.append(name)
+        await asyncio.sleep(0)
+        if made.count(name) == 1 and name != "c":
+            raise ValueError(name)
+        return name
+
+    async def agent() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for name in "abc":
+                tasks.create_task(pay(name))
+
+    with pytest.raises(ExceptionGroup):
+        async with hf.run() as run:
+            await pay("c")
+            await agent()
+    async with hf.resume(run.id, in_doubt="repeat"):
+        await pay("c")
+        await agent()
+
+    assert made.count("a") == made.count("b") == 2
+
+
+def test_what_made_the_fatal_call_fail_is_made_anew_within_it(hf: Holdfast) -> None:
+    good, script = Script(ok(1), name="good"), Script(fail(ValueError("no")), ok(1), name="inner")
+    helper, inner = hf.tool()(good.function), hf.tool()(script.function)
+    outer = hf.tool("outer")(lambda: helper() + inner())
+
+    with pytest.raises(ValueError, match="no"), hf.run() as run:
+        outer()
+
+    assert resumed(hf, run.id, outer) == 2
+    assert (good.count, script.count) == (1, 2)
+
+
+def test_run_fail_with_an_error_makes_its_call_anew_too(hf: Holdfast) -> None:
+    script = Script(fail(ValueError("no")), ok(1), name="pay")
+    pay = hf.tool()(script.function)
+
+    with hf.run() as run:
+        try:
+            pay()
+        except ValueError as error:
+            run.fail(error)
+
+    assert resumed(hf, run.id, pay) == 1
+
+
+def test_the_failure_of_a_step_that_ended_the_run_is_asked_anew(hf: Holdfast) -> None:
+    script = Script(fail(ValueError("no")), ok(1), name="ask")
+
+    with pytest.raises(ValueError, match="no"), hf.run() as run:
+        run.step("ask", script.function)
+    with hf.resume(run.id) as fork:
+        assert fork.step("ask", script.function) == 1
+
+
+def test_whoever_resumes_a_failed_run_again_goes_on_with_its_fork(place: Place) -> None:
+    hf = place.open()
+    made: list[int] = []
+    pay = hf.tool("pay")(lambda number: made.append(number) or number)
+    old = failed(hf, lambda: pay(1))
+    with pytest.raises(KeyboardInterrupt), hf.resume(old) as fork:
+        pay(1), pay(2)
+        raise KeyboardInterrupt
+
+    with hf.resume(old) as again:
+        pay(1), pay(2), pay(3)
+
+    assert again.id == fork.id
+    assert made == [1, 2, 3]
+    with pytest.raises(RunConflict, match=f"completed, as '{fork.id}'"):
+        hf.resume(old).__enter__()
+
+
+def test_a_fork_that_is_open_cannot_be_resumed_through_the_old_run(hf: Holdfast) -> None:
+    old = failed(hf, lambda: None)
+
+    with hf.resume(old), pytest.raises(RunConflict, match="is being run"):
+        hf.resume(old).__enter__()
+
+
+def test_a_fork_of_a_fork_knows_what_both_knew_under_the_same_keys(place: Place) -> None:
+    hf = place.open()
+    keys: dict[int, list[Any]] = {}
+
+    @hf.tool
+    def pay(number: int) -> int:
+        assert hf.current_run is not None
+        keys.setdefault(number, []).append(hf.current_run.idempotency_key)
+        if number == len(keys) and len(keys[number]) == 1 and number > 1:
+            raise ValueError(number)
+        return number
+
+    last = ""
+    for upto in (2, 3):
+        with pytest.raises(ValueError, match=str(upto)), hf.resume(last) if last else hf.run() as run:
+            for number in range(1, upto + 1):
+                pay(number)
+        last = last or run.id
+
+    with hf.resume(last) as fork:
+        assert [pay(number) for number in (1, 2, 3)] == [1, 2, 3]
+
+    assert {number: len(made) for number, made in keys.items()} == {1: 1, 2: 2, 3: 2}
+    assert all(len(set(made)) == 1 for made in keys.values())
+    middle = hf.runs.snapshot(fork.id).forked_from
+    assert middle is not None
+    assert hf.runs.snapshot(middle).forked_from == last
+
+
+def test_a_fork_goes_on_with_what_was_spent(hf: Holdfast) -> None:
+    with pytest.raises(ValueError, match="no"), hf.run(budget={"usd": 1.0}) as run:
+        run.spend("usd", 0.75)
+        raise ValueError("no")
+
+    with hf.resume(run.id) as fork:
+        fork.spend("usd", 0.75)
+        assert fork.spent == {"usd": 0.75}
+        assert fork.snapshot().spend == {"usd": 0.75}
+        fork.spend("usd", 0.25)
+        with pytest.raises(BudgetExceeded):
+            hf.call(lambda: None)
+
+
+def test_a_refusal_that_ended_the_run_is_asked_anew(memory: Place) -> None:
+    hf = memory.open()
+    script = Script(ok(1), name="pay")
+    pay = hf.tool()(script.function)
+    hf.breaker.force_open("pay")
+    with pytest.raises(CircuitOpen), hf.run() as run:
+        pay()
+    hf.breaker.auto("pay")
+    hf.breaker.reset("pay")
+
+    assert resumed(hf, run.id, pay) == 1
+
+
+def test_a_fork_that_was_pruned_is_not_there(hf: Holdfast) -> None:
+    with pytest.raises(RunNotFound):
+        hf.resume("gone").__enter__()
+
+
+# --- an import ---
+
+
+def test_finished_calls_of_an_imported_run_are_in_doubt(memory: Place, clock: ManualClock) -> None:
+    import io
+
+    hf = memory.open()
+    pay = hf.tool("pay")(lambda number: number)
+    run_id = stopped(hf, lambda: pay(1))
+    text = io.StringIO()
+    hf.runs.export(text)
+    store = MemoryRunStore(clock=clock)
+    store.import_(io.StringIO(text.getvalue()))
+    from holdfast.policy import PolicyBook
+
+    other = Holdfast(PolicyBook.load({}), clock, store)
+    pay = other.tool("pay")(lambda number: pytest.fail("was called"))
+
+    with other, pytest.raises(InDoubt), other.resume(run_id):
+        pay(1)
+
+
+async def test_async_generators_within_a_resumed_run_can_be_iterated_in_tasks(hf: Holdfast) -> None:
+    made: list[int] = []
+
+    @hf.tool
+    async def numbers(start: int) -> AsyncIterator[int]:
+        made.append(start)
+        for number in range(start, start + 3):
+            await asyncio.sleep(0)
+            yield number
+
+    async def collect(start: int) -> list[int]:
+        return [number async for number in numbers(start)]
+
+    async def agent() -> list[list[int]]:
+        return await asyncio.gather(collect(0), collect(10), collect(0))
+
+    with pytest.raises(KeyError):
+        async with hf.run() as run:
+            first = await agent()
+            raise KeyError
+    async with hf.resume(run.id):
+        second = await agent()
+
+    assert first == second
+    assert made == [0, 10, 0]
