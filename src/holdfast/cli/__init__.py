@@ -1,6 +1,7 @@
 """The command line. One file per command group, imported when it is asked for: `holdfast --help` loads none of them.
 
-Data goes to stdout, messages to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+Data goes to stdout, messages to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 cancelled, 4 the store cannot be
+used, 5 the run that was awaited failed, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -12,15 +13,22 @@ from typing import Final
 
 import click
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, StoreError, printable
 
 DONE: Final = 0
 FAILED: Final = 1
+WRONG_USAGE: Final = 2
+CANCELLED: Final = 3
+NO_STORE: Final = 4
+RUN_FAILED: Final = 5
 INTERRUPTED: Final = 130
 
 # The command NAME is the function NAME of the module holdfast.cli.NAME.
 COMMANDS: Final[Mapping[str, str]] = {
-    "demo": "Watch an agent cope with flaky tools, with and without guards.",
+    "demo": "Watch an agent cope with flaky tools, and survive kill -9.",
+    "run": "Call a function inside a durable run that can be resumed.",
+    "runs": "List, follow, cancel, resume and move durable runs.",
+    "doctor": "Check this machine and the store; say how to mend what is wrong.",
 }
 
 
@@ -39,8 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         error.show()
         return error.exit_code
     except HoldfastError as error:
-        click.echo(f"holdfast: {'; '.join(str(error).splitlines())}", err=True)
-        return FAILED
+        click.echo(f"holdfast: {'; '.join(printable(line, 2000) for line in str(error).splitlines())}", err=True)
+        return NO_STORE if isinstance(error, StoreError) else FAILED
 
 
 class Lazy(click.Group):

@@ -1,0 +1,228 @@
+"""Calling a function of the user's inside a run, from the outside: for `run`, which begins one, and `runs resume`.
+
+What the function prints stays its own; what we have to say goes to stderr, and its result to stdout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import os
+import shlex
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, redirect_stdout
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from holdfast.cli import CANCELLED, DONE, FAILED, INTERRUPTED, NO_STORE
+from holdfast.cli.showing import in_full, one_line, put_json, say
+from holdfast.errors import ConfigError, InDoubt, LeaseLost, RunDiverged, StoreError, in_words, printable
+from holdfast.recovery import as_text, load_target
+
+if TYPE_CHECKING:
+    from holdfast.runs import Run
+
+
+class Entry(NamedTuple):
+    """What is called: *target* is MODULE:FUNCTION, *args* are plain data."""
+
+    target: str
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """As the run remembers it."""
+        return {"target": self.target, "args": list(self.args)}
+
+
+def load(target: str, args: Sequence[Any], *, store: str | None) -> Entry:
+    """Find the function that *target* names, looking in the working directory first; what cannot be called is wrong.
+
+    *store* is the one that the user named: what is loaded opens the same.
+    """
+    module, _, path = target.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), *path.split("."))):
+        raise click.UsageError(f"{printable(target)!r} must be MODULE:FUNCTION, such as agent:main")
+    if (folder := os.getcwd()) not in sys.path:
+        sys.path.insert(0, folder)
+    if store is not None:
+        os.environ["HOLDFAST_STORE"] = store
+    try:
+        function = load_target(target)
+    except ConfigError as error:
+        raise click.UsageError(f"{error}; MODULE is looked for in {folder}, then where Python looks") from error
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise click.UsageError(f"{target} is a generator function: wrap it in a function that uses it up")
+    _check(target, function, args)
+    return Entry(target, function, tuple(args))
+
+
+def _check(target: str, function: Callable[..., Any], args: Sequence[Any]) -> None:
+    """That the arguments are those the function takes."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # some builtins do not say what they take
+        return
+    try:
+        signature.bind(*args)
+    except TypeError as error:
+        raise click.UsageError(f"{target}{signature}: {error}") from error
+
+
+# -- inside a run ------------------------------------------------------------------------------------------------------
+
+
+class Calling:
+    """One call of *entry* inside *run*; *store* is the one that the user named, for the hints to name it, too."""
+
+    def __init__(self, run: Run, entry: Entry, *, store: str | None, as_json: bool, strict: bool = False) -> None:
+        self._run = run
+        self._entry = entry
+        self._store = store
+        self._as_json = as_json
+        self._strict = strict  # finished calls that are not asked for are an error
+
+    def perform(self) -> int:
+        """Make the call, tell how it went, and give the exit code."""
+        try:
+            with redirect_stdout(sys.stderr) if self._as_json else nullcontext():
+                value = self._call()
+        except InDoubt as error:
+            self._explain(error)
+            return FAILED
+        except (KeyboardInterrupt, SystemExit, StoreError) as error:
+            return self._interrupted(error)
+        except (Exception, asyncio.CancelledError) as error:
+            if not self._begun:
+                raise
+            return self._ended(error)
+        return self._ended(None, value)
+
+    def _call(self) -> Any:
+        function = self._entry.function
+        if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
+            return asyncio.run(self._acall())
+        with self._run as run:
+            self._announce()
+            value = function(*self._entry.args)
+            if self._is_done:
+                run.complete(as_text(value))
+        return value
+
+    async def _acall(self) -> Any:
+        async with self._run as run:
+            self._announce()
+            value = await self._entry.function(*self._entry.args)
+            if self._is_done:
+                await run.acomplete(as_text(value))
+        return value
+
+    def _announce(self) -> None:
+        old = self._run.forked_from
+        say(f"run {printable(self._run.id, 200)}{f', a fork of {printable(old, 200)}' if old else ''}")
+
+    @property
+    def _begun(self) -> bool:
+        return self._run.log.claim is not None
+
+    @property
+    def _is_done(self) -> bool:
+        """Whether the run may be called completed; else leaving its block says what it is."""
+        return not self._run.cancelled.is_set() and not (self._strict and self._run.steps.unasked)
+
+    @property
+    def _again(self) -> str:
+        store = "" if self._store is None else f" --store {shlex.quote(self._store)}"
+        return f"holdfast runs resume {shlex.quote(self._run.id)}{store}"
+
+    # -- how it went ---------------------------------------------------------------------------------------------------
+
+    def _ended(self, error: BaseException | None, value: Any = None) -> int:
+        """What the run says of itself counts: the function may not have noticed that it was cancelled."""
+        run = self._run.snapshot()
+        status = "interrupted" if run.interrupted else run.status.value
+        if status == "completed" and error is None:
+            self._put(value)
+            return DONE
+        if status == "cancelled":
+            self._tell(f"cancelled{f': {one_line(run.error)}' if run.error else ''}", status, run.error)
+            return CANCELLED
+        if error is not None and not isinstance(error, RunDiverged | LeaseLost | asyncio.CancelledError):
+            click.echo(in_full(_traceback(error)), nl=False, err=True)
+        why = run.error or ("" if error is None else in_words(error))
+        hint = f"; to go on with what it has done so far: {self._again}" if status in ("failed", "interrupted") else ""
+        self._tell(f"{status}: {one_line(why)}{hint}", status, why)
+        return CANCELLED if isinstance(error, asyncio.CancelledError) else FAILED
+
+    def _interrupted(self, error: KeyboardInterrupt | SystemExit | StoreError) -> int:
+        """It says nothing about the run's own work."""
+        if not self._begun:
+            raise error
+        why = "" if isinstance(error, KeyboardInterrupt) else f" by {in_words(error)}"
+        self._tell(f"interrupted{why}; to go on: {self._again}", "interrupted", in_words(error))
+        if isinstance(error, SystemExit):
+            raise error
+        return INTERRUPTED if isinstance(error, KeyboardInterrupt) else NO_STORE
+
+    def _put(self, value: Any) -> None:
+        text = as_text(value)
+        if self._as_json:
+            put_json({"id": self._run.id, "status": "completed", "result": value if _is_json(value) else text})
+        elif value is not None:
+            click.echo(in_full(text) if sys.stdout.isatty() else text, color=True)  # click would take some of it away
+
+    def _explain(self, error: InDoubt) -> None:
+        name = printable(self._run.id, 200)
+        self._tell(f"run {name} is interrupted: a call is in doubt", "interrupted", str(error))
+        lines = [
+            f"  call  {printable(error.tool)}({one_line(self._arguments(error.call_id), 300)})",
+            f"  id    {error.call_id}, idempotency key {error.key}",
+            f"  why   {error.why}",
+            "Look whether its effect is there. Then",
+            f"  if it is not, make it again (and every other call in doubt):  {self._again} --in-doubt repeat",
+            "  if it is, tell the run: catch holdfast.InDoubt around the call, use error.answer(value), and resume",
+        ]
+        click.echo("\n".join(lines), err=True)
+
+    def _arguments(self, call_id: str) -> str:
+        """The arguments of a call, as far as they may be shown."""
+        for event in self._run.events():
+            if event.payload.get("call_id") == call_id and "arguments" in event.payload:
+                given = event.payload["arguments"]
+                named = given.items() if isinstance(given, dict) else ()
+                return ", ".join(f"{name}={json.dumps(value)}" for name, value in named) or json.dumps(given)
+        return "…"
+
+    def _tell(self, message: str, status: str, error: str | None = None) -> None:
+        say(message)
+        if self._as_json:
+            put_json({"id": self._run.id, "status": status, "error": error})
+
+
+def _is_json(value: object) -> bool:
+    """Whether a value can be written as JSON."""
+    import msgspec
+
+    try:
+        msgspec.json.encode(value)
+    except Exception:  # an object of the user's, or one that is too big, too deep or not even text
+        return False
+    return True
+
+
+def _traceback(error: BaseException) -> str:
+    """The traceback of *error* from the user's own code on."""
+    found = error.__traceback__
+    while found is not None and _package(found) in ("holdfast", "asyncio"):
+        found = found.tb_next
+    return "".join(traceback.format_exception(error.with_traceback(found or error.__traceback__)))
+
+
+def _package(frame: TracebackType) -> str:
+    return str(frame.tb_frame.f_globals.get("__name__")).partition(".")[0]

@@ -1,0 +1,287 @@
+"""`holdfast doctor`: what may be wrong with this machine and its store, and how to mend it. It changes nothing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import shutil
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import click
+
+from holdfast.cli import DONE, FAILED
+from holdfast.cli.options import duration, json_option, store_option
+from holdfast.cli.showing import console, in_full, one_line, put_json, say, size, span
+from holdfast.errors import ConfigError, StoreError
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from rich.console import Console
+
+    from holdfast.stores import RunStore
+
+PASS, WARN, FAIL = "PASS", "WARN", "FAIL"
+STYLES: Final = {PASS: "green", WARN: "bold yellow", FAIL: "bold red"}
+
+OLDEST_SQLITE: Final = (3, 24, 0)  # knows ON CONFLICT … DO UPDATE, and is mended where WAL is concerned
+SCARCE, SHORT = 100_000_000, 1_000_000_000  # bytes free on the disk
+EARLIEST: Final = 1_735_689_600  # seconds since the epoch, 2025-01-01: no clock that goes right is behind that
+AHEAD: Final = 60.0  # seconds that a run may lie in the future, since the clocks of two machines differ
+OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+
+
+class Finding(NamedTuple):
+    """What one check found; *fix* is what to do, where anything is."""
+
+    check: str
+    status: str
+    message: str
+    fix: str | None = None
+
+
+@click.command()
+@store_option
+@json_option
+@click.option(
+    "--torture",
+    "seconds",
+    callback=duration,
+    metavar="SECONDS",
+    help="Instead: kill, freeze, race and cancel agents for so long, and see that durable runs keep their promises.",
+)
+def doctor(store: str | None, as_json: bool, seconds: float | None) -> int:
+    """Check this machine and the store; say how to mend what is wrong.
+
+    Changes nothing: the torture has a temporary store of the same kind. Ends with 1 if anything has to be mended, or a
+    promise was not kept.
+    """
+    if seconds is not None:
+        return _torture(store, seconds, as_json)
+    out = console()
+    found: list[Finding] = []
+    for finding in _examine(store):
+        found.append(finding)
+        if not as_json:
+            _put(out, finding)
+    failed = sum(finding.status == FAIL for finding in found)
+    warned = sum(finding.status == WARN for finding in found)
+    if as_json:
+        put_json({"ok": not failed, "checks": [finding._asdict() for finding in found]})
+    else:
+        say(f"{failed} failed, {warned} to look at" if failed or warned else "all is well")
+    return FAILED if failed else DONE
+
+
+def _torture(store: str | None, seconds: float, as_json: bool) -> int:
+    from rich.console import Console
+
+    from holdfast.app import open
+    from holdfast.torture.places import kind_of
+    from holdfast.torture.view import closing, watch
+
+    with open(store) as hf:
+        kind = kind_of(hf.runs)
+    verdict = watch(seconds, kind, Console(stderr=True))
+    if as_json:
+        put_json(verdict.to_dict())
+    else:
+        console().print(closing(verdict), soft_wrap=True)
+    return DONE if verdict.is_clean else FAILED
+
+
+def _put(out: Console, finding: Finding) -> None:
+    from rich.text import Text
+
+    line = Text(finding.status, style=STYLES[finding.status])
+    line.append(f"  {finding.check:<12}{in_full(finding.message)}", style="none")
+    out.print(line, soft_wrap=True)
+    if finding.fix is not None:
+        out.print(Text(f"      {'to mend it:':<12}{in_full(finding.fix)}"), soft_wrap=True)
+
+
+def _examine(store: str | None) -> Iterator[Finding]:
+    """Every check, the cheap ones first; those of the store only as far as it can be read."""
+    yield _python()
+    yield _sqlite()
+    yield _clock()
+    from holdfast.app import open
+
+    try:
+        hf = open(store)
+    except ConfigError as error:
+        yield Finding(
+            "settings", FAIL, one_line(str(error)), "mend what it names: the policy file, $HOLDFAST_STORE, --store"
+        )
+        return
+    with hf:
+        if hf.runs.file.path is None:
+            yield Finding("store", PASS, "in memory: gone with the process that uses it")
+        else:
+            yield from _examine_file(hf.runs, hf.runs.file.path)
+
+
+def _examine_file(store: RunStore, path: str) -> Iterator[Finding]:
+    yield _disk(path)
+    if not os.path.exists(path):
+        yield Finding("store", PASS, f"{path} does not exist yet; the first run makes it")
+        return
+    yield Finding("store", PASS, f"{path}, {size(os.path.getsize(path))}")
+    yield from _permissions(path)
+    readable = True
+    for finding in _contents(path):
+        readable = readable and finding.status != FAIL
+        yield finding
+    if readable:
+        try:
+            yield _interrupted(store)
+            yield _owners(store, path)
+            yield _times(store)
+        except (StoreError, OSError) as error:
+            yield Finding("runs", FAIL, one_line(str(error)), "mend what it names, or restore a backup or an export")
+
+
+# -- the machine -------------------------------------------------------------------------------------------------------
+
+
+def _python() -> Finding:
+    return Finding("Python", PASS, f"{platform.python_version()} at {sys.executable}")
+
+
+def _sqlite() -> Finding:
+    import sqlite3
+
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        least = ".".join(map(str, OLDEST_SQLITE))
+        return Finding(
+            "SQLite", FAIL, f"{sqlite3.sqlite_version} is too old", f"use a Python with SQLite {least} or newer"
+        )
+    return Finding("SQLite", PASS, sqlite3.sqlite_version)
+
+
+def _clock() -> Finding:
+    from holdfast.cli.showing import moment
+    from holdfast.clock import SystemClock
+
+    now = SystemClock().time()
+    if now < EARLIEST:
+        return Finding("clock", FAIL, f"says {moment(int(now * 1000))}, which is past", "set the clock of this machine")
+    return Finding("clock", PASS, moment(int(now * 1000)))
+
+
+def _disk(path: str) -> Finding:
+    folder = os.path.dirname(path)
+    while not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    free = shutil.disk_usage(folder).free
+    message, fix = f"{size(free)} free at {folder}", "make room; `holdfast runs prune --max-age 30d` deletes old runs"
+    if free < SCARCE:
+        return Finding("disk", FAIL, message, fix)
+    return Finding("disk", WARN, message, fix) if free < SHORT else Finding("disk", PASS, message)
+
+
+# -- the file ----------------------------------------------------------------------------------------------------------
+
+
+def _permissions(path: str) -> Iterator[Finding]:
+    """That the user can use the file, and nobody else."""
+    folder = os.path.dirname(path)
+    if not os.access(path, os.R_OK | os.W_OK) or not os.access(folder, os.W_OK | os.X_OK):
+        fix = f"chown $(id -u) {shlex.quote(path)} {shlex.quote(folder)}, or use a store of your own"
+        yield Finding("permissions", FAIL, "this user may not write the file, or not make others beside it", fix)
+        return
+    files = [f"{path}{suffix}" for suffix in ("", "-wal", "-shm") if os.path.exists(f"{path}{suffix}")]
+    open_ = [file for file in files if stat.S_IMODE(os.stat(file).st_mode) & OTHERS]
+    if open_:
+        fix = f"chmod 600 {shlex.join(open_)}"
+        yield Finding("permissions", WARN, f"others may use {', '.join(map(os.path.basename, open_))}", fix)
+    mode = stat.S_IMODE(os.stat(folder).st_mode)
+    if mode & OTHERS_WRITE and not mode & stat.S_ISVTX:
+        fix = f"chmod 700 {shlex.quote(folder)}"
+        yield Finding("permissions", WARN, f"others may put files of theirs in the place of those in {folder}", fix)
+    elif not open_:
+        yield Finding("permissions", PASS, f"file {stat.S_IMODE(os.stat(path).st_mode):04o}, folder {mode:04o}")
+
+
+def _contents(path: str) -> Iterator[Finding]:
+    """Schema and integrity, read over a connection that cannot write."""
+    import sqlite3
+
+    try:
+        with closing(_read_only(path)) as connection:
+            yield _schema(connection)
+            yield _integrity(connection)
+    except sqlite3.Error as error:
+        fix = "keep a copy of it, then restore a backup or an export, or try `sqlite3 FILE .recover`"
+        yield Finding("integrity", FAIL, f"cannot be read: {one_line(str(error))}", fix)
+
+
+def _read_only(path: str) -> sqlite3.Connection:
+    import sqlite3
+    from urllib.parse import quote
+
+    return sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, timeout=10, isolation_level=None)
+
+
+def _schema(connection: sqlite3.Connection) -> Finding:
+    from holdfast.stores.sqlite import APPLICATION, SCHEMA
+
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if tables and application != APPLICATION:
+        return Finding("schema", FAIL, "the file is a database of something else", "choose another file with --store")
+    if version > SCHEMA:
+        message = f"version {version}, of a newer Holdfast; this one knows {SCHEMA}"
+        return Finding("schema", FAIL, message, "upgrade Holdfast")
+    if version < SCHEMA:
+        return Finding("schema", PASS, f"version {version}; brought to {SCHEMA} with the next use")
+    return Finding("schema", PASS, f"version {version}")
+
+
+def _integrity(connection: sqlite3.Connection) -> Finding:
+    problems = [row[0] for row in connection.execute("PRAGMA quick_check(5)")]
+    if problems == ["ok"]:
+        return Finding("integrity", PASS, "quick_check found nothing")
+    fix = "keep a copy of it, then restore a backup or an export, or try `sqlite3 FILE .recover`"
+    return Finding("integrity", FAIL, one_line("; ".join(map(str, problems)), 300), fix)
+
+
+# -- what is in it -----------------------------------------------------------------------------------------------------
+
+
+def _interrupted(store: RunStore) -> Finding:
+    from holdfast.recovery import interrupted
+
+    count = sum(1 for _ in interrupted(store))
+    if count:
+        fix = "see `holdfast runs ls --interrupted`, then `holdfast runs resume ID` or `holdfast runs cancel ID`"
+        return Finding("runs", WARN, f"{count} interrupted: nobody runs them any more", fix)
+    return Finding("runs", PASS, "none interrupted")
+
+
+def _owners(store: RunStore, path: str) -> Finding:
+    """Processes that ended without a word leave a file behind, which the next one removes."""
+    from holdfast.stores.owners import is_gone
+
+    folder = f"{path}-owners"
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    known = [stem for name in names if (stem := name.removesuffix(".owner")) != name and stem.isalnum()]
+    gone = sum(is_gone(folder, name) for name in known)
+    rest = f", {gone} left behind by processes that died; the next to begin a run removes them" if gone else ""
+    return Finding("owners", PASS, f"{len(known) - gone} alive{rest}")
+
+
+def _times(store: RunStore) -> Finding:
+    now = store.clock.time()
+    ahead = max((run.updated_at_ms / 1000 - now for run in store.list_runs(limit=100)), default=0.0)
+    if ahead > AHEAD:
+        message = f"the newest run is {span(ahead)} ahead of this clock"
+        return Finding("times", WARN, message, "set the clocks of all machines that use the store")
+    return Finding("times", PASS, "no run lies in the future")

@@ -1,0 +1,60 @@
+"""Finding things: the store, and the runs in it by the first letters of their ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.errors import ConfigError, RunNotFound, printable
+
+if TYPE_CHECKING:
+    from holdfast.app import Holdfast
+    from holdfast.history import RunSnapshot
+    from holdfast.stores import RunStore
+
+PAGE = 1000
+MOST_NAMED = 10  # of the runs that an ambiguous beginning may mean
+
+
+@contextmanager
+def opened(store: str | None) -> Iterator[Holdfast]:
+    """A Holdfast on the store that is meant, closed at the end; nothing is made on disk before something is written."""
+    from holdfast.app import open
+
+    try:
+        hf = open(store)
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from error
+    with hf:
+        yield hf
+
+
+def find(store: RunStore, wanted: str) -> RunSnapshot:
+    """The run whose id is *wanted*, else the only one whose id begins so."""
+    if not wanted:
+        raise click.UsageError("an id of a run must not be empty")
+    try:
+        return store.snapshot(wanted)
+    except RunNotFound:
+        found = [run for run in all_runs(store) if run.id.startswith(wanted)]
+    if not found:
+        raise RunNotFound(wanted)
+    if len(found) > 1:
+        names = "\n".join(f"  {printable(run.id, 200)}" for run in found[:MOST_NAMED])
+        more = f"\n  and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+        raise click.UsageError(f"{printable(wanted, 200)!r} may be one of {len(found)} runs:\n{names}{more}")
+    return found[0]
+
+
+def all_runs(
+    store: RunStore, status: str | None = None, session: str | None = None, before: str | None = None
+) -> Iterator[RunSnapshot]:
+    """The runs of a store, the newest first, page by page."""
+    while page := store.list_runs(status=status, session_id=session, limit=PAGE, before=before):
+        yield from page
+        if len(page) < PAGE:
+            return
+        before = page[-1].id

@@ -1,0 +1,66 @@
+"""Options that several commands have, and how durations and sizes are read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+import click
+
+Words = TypeVar("Words", str, None, tuple[str, ...])
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+store_option: Final[Decorator] = click.option(
+    "--store",
+    metavar="URL",
+    help="The store: a path or sqlite:///PATH. Else $HOLDFAST_STORE, the policy file's, or one in your data folder.",
+)
+json_option: Final[Decorator] = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+_SECONDS: Final[Mapping[str, float]] = {
+    "ms": 0.001,
+    "s": 1,
+    "": 1,
+    "m": 60,
+    "min": 60,
+    "h": 3600,
+    "d": 86_400,
+    "w": 604_800,
+}
+_BYTES: Final[Mapping[str, float]] = {
+    "": 1, "b": 1,
+    "k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9, "t": 10**12, "tb": 10**12,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+}  # fmt: skip
+_AMOUNT: Final = re.compile(r"\s*(\d{1,15}(?:\.\d{1,9})?)\s*([a-z]*)\s*", re.ASCII | re.IGNORECASE)
+
+
+def text(ctx: click.Context, param: click.Parameter, value: Words) -> Words:
+    """A callback that lets only whole texts through: arguments of a process may be any bytes."""
+    for word in value if isinstance(value, tuple) else (value or "",):
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise click.BadParameter(f"{word!r} is not UTF-8 text.") from None
+    return value
+
+
+def duration(ctx: click.Context, param: click.Parameter, text: str | None) -> float | None:
+    """A callback that reads 90, 90s, 30min, 12h, 30d or 2w as seconds."""
+    return _read(text, _SECONDS, "such as 90s, 30min, 12h, 30d or 2w")
+
+
+def bytes_(ctx: click.Context, param: click.Parameter, text: str | None) -> int | None:
+    """A callback that reads 500000, 500kB, 200MB, 1GB or 1GiB as bytes."""
+    found = _read(text, _BYTES, "such as 500kB, 200MB, 1GB or 1GiB")
+    return None if found is None else int(found)
+
+
+def _read(text: str | None, units: Mapping[str, float], examples: str) -> float | None:
+    if text is None:
+        return None
+    amount = _AMOUNT.fullmatch(text)
+    if amount is None or amount[2].lower() not in units:
+        raise click.BadParameter(f"{text!r} must be a number with a unit, {examples}.")
+    return float(amount[1]) * units[amount[2].lower()]

@@ -1,0 +1,57 @@
+"""`holdfast run`: a function inside a run that remembers how to call it again."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import click
+
+from holdfast.cli.calling import Calling, load
+from holdfast.cli.finding import opened
+from holdfast.cli.options import json_option, store_option, text
+
+
+@click.command()
+@click.argument("target", metavar="MODULE:FUNCTION")
+@click.argument("arguments", metavar="[ARGUMENT]...", nargs=-1, callback=text)
+@click.option(
+    "--session", default="default", show_default=True, callback=text, help="The session that the run belongs to."
+)
+@click.option("--prompt", default="", callback=text, help="What the run is about; it is recorded, and shown in lists.")
+@click.option("--run-id", metavar="ID", callback=text, help="The id of the run; one is made up otherwise.")
+@store_option
+@json_option
+def run(
+    target: str,
+    arguments: tuple[str, ...],
+    session: str,
+    prompt: str,
+    run_id: str | None,
+    store: str | None,
+    as_json: bool,
+) -> int:
+    """Call a function inside a durable run that can be resumed.
+
+    FUNCTION is a plain or coroutine function of MODULE, which is looked for in the working directory first. Each
+    ARGUMENT is JSON: 3, '"a text"', '{"key": [1, 2]}'; put -- before a negative number. What the function returns is
+    printed, and is the result of the run.
+
+    If the process dies, `holdfast runs resume ID` calls the function again. Tool calls that have finished are answered
+    from the log, so it gets to where it was without repeating them.
+    """
+    args = [_read(argument) for argument in arguments]
+    with opened(store) as hf:
+        entry = load(target, args, store=store)
+        begun = hf.run(session, prompt, run_id=run_id, entry=entry.record)
+        return Calling(begun, entry, store=store, as_json=as_json).perform()
+
+
+def _read(argument: str) -> Any:
+    import msgspec
+
+    try:
+        return msgspec.json.decode(argument)
+    except msgspec.DecodeError as error:
+        quoted = shlex.quote(msgspec.json.encode(argument).decode())
+        raise click.UsageError(f"{argument!r} is not JSON ({error}); to pass it as a text, write {quoted}") from error

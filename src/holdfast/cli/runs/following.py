@@ -1,0 +1,74 @@
+"""`holdfast runs tail`: a run's events as they happen."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from holdfast.cli import CANCELLED, DONE, RUN_FAILED
+from holdfast.cli.finding import find, opened
+from holdfast.cli.options import json_option, store_option, text
+from holdfast.cli.showing import console, put_json, put_line, say
+from holdfast.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.history import RunEventRecord
+    from holdfast.stores import RunStore
+
+LOOK: Final = 1.0  # seconds between two looks whether anybody still runs it
+CODES: Final = {"completed": DONE, "cancelled": CANCELLED, "failed": RUN_FAILED}
+
+
+@click.command()
+@click.argument("run_id", metavar="ID", callback=text)
+@click.option("--after", type=click.IntRange(-1, 2**62), default=-1, help="Only events after this sequence number.")
+@store_option
+@json_option
+def tail(run_id: str, after: int, store: str | None, as_json: bool) -> int:
+    """Follow a run: what has happened, then what happens, until it ends.
+
+    Ends with 0 if the run completed, 3 if it was cancelled, 5 if it failed.
+    """
+    with opened(store) as hf:
+        there = hf.runs
+        run = find(there, run_id)
+        page = there.event_page(run.id, after, 1)
+        if page.gap:
+            say(f"events before {page.first_available} are no longer kept")
+        asyncio.run(_follow(there, run.id, after, put_json if as_json else _lines()))
+        return CODES[there.snapshot(run.id).status.value]
+
+
+def _lines() -> Callable[[RunEventRecord], object]:
+    from holdfast.cli.runs.lines import event_line
+
+    out = console()
+    return lambda event: put_line(out, event_line(event, out.width))
+
+
+async def _follow(store: RunStore, run_id: str, after: int, put: Callable[[RunEventRecord], object]) -> None:
+    looking = asyncio.create_task(_look(store, run_id))
+    try:
+        async for event in store.afollow(run_id, after):
+            put(event)
+    finally:
+        looking.cancel()
+
+
+async def _look(store: RunStore, run_id: str) -> None:
+    """Say that nobody runs it, where that is so: nothing may happen for ever."""
+    said = False
+    while True:
+        try:
+            interrupted = store.snapshot(run_id).interrupted
+        except HoldfastError:  # whoever follows learns of it
+            return
+        if interrupted and not said:
+            say(f"nobody runs it any more; waiting for somebody to go on: holdfast runs resume {shlex.quote(run_id)}")
+        said = interrupted
+        await store.clock.asleep(LOOK)

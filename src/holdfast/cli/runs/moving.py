@@ -1,0 +1,160 @@
+"""`holdfast runs export`, `import` and `prune`: runs leave a store, or come to it."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import IO
+
+import click
+
+from holdfast.cli import DONE, FAILED
+from holdfast.cli.finding import find, opened
+from holdfast.cli.options import bytes_, duration, json_option, store_option, text
+from holdfast.cli.showing import in_full, put_json, say, size, span
+from holdfast.errors import printable
+
+
+@click.command()
+@click.argument("run_ids", metavar="[ID]...", nargs=-1, callback=text)
+@click.option("-o", "--output", metavar="FILE", default="-", help="Write to FILE, whole or not at all.")
+@store_option
+@json_option
+def export(run_ids: tuple[str, ...], output: str, store: str | None, as_json: bool) -> None:
+    """Write runs as JSON lines: all of them, or those named.
+
+    With --json and -o, says as JSON how many there were.
+    """
+    with opened(store) as hf:
+        there = hf.runs
+        named = [find(there, run_id).id for run_id in dict.fromkeys(run_ids)]
+        with _standard_output() if output == "-" else _whole_file(output) as fp:
+            count = there.export(fp, named or None)
+    if output != "-" and as_json:
+        put_json({"runs": count, "file": output})
+    else:
+        say(f"exported {_runs(count)}{'' if output == '-' else f' to {printable(output, 300)}'}")
+
+
+@click.command("import")
+@click.argument("file", type=click.File("r", encoding="utf-8", lazy=False))
+@store_option
+@json_option
+def import_(file: IO[str], store: str | None, as_json: bool) -> None:
+    """Read runs that `export` wrote, from FILE or, with -, from standard input; all of them or none.
+
+    Runs that are there already are left as they are.
+    """
+    with opened(store) as hf:
+        there = hf.runs
+        count = there.import_(file)
+        if as_json:
+            put_json({"new": count})
+        else:
+            click.echo(f"{_runs(count)} {'is' if count == 1 else 'are'} new in {in_full(there.url)}")
+
+
+@click.command()
+@click.option(
+    "--max-age", metavar="TIME", callback=duration, help="Delete runs that ended, or were left, longer ago: 30d, 12h."
+)
+@click.option("--max-runs", type=click.IntRange(0), metavar="N", help="Keep the newest N finished runs.")
+@click.option("--max-events", type=click.IntRange(1), metavar="N", help="Keep the last N events of a finished run.")
+@click.option("--max-run-bytes", metavar="SIZE", callback=bytes_, help="Keep so much of the events of a finished run.")
+@click.option("--max-bytes", metavar="SIZE", callback=bytes_, help="Delete the oldest runs until the store fits: 1GB.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@store_option
+@json_option
+def prune(
+    max_age: float | None,
+    max_runs: int | None,
+    max_events: int | None,
+    max_run_bytes: int | None,
+    max_bytes: int | None,
+    yes: bool,
+    store: str | None,
+    as_json: bool,
+) -> int:
+    """Delete old runs, or old events of finished ones, beyond the limits given; what is running is never touched."""
+    limits = {
+        "runs that ended, or that nobody went on with, more than {} ago": None if max_age is None else span(max_age),
+        "all but the newest {} finished runs": max_runs,
+        "all but the last {} events of each finished run": max_events,
+        "events of finished runs beyond {} a run": None if max_run_bytes is None else size(max_run_bytes),
+        "the oldest finished runs until the store is below {}": None if max_bytes is None else size(max_bytes),
+    }
+    what = "; ".join(text.format(value) for text, value in limits.items() if value is not None)
+    if not what:
+        raise click.UsageError(
+            "say what to delete: --max-age, --max-runs, --max-events, --max-run-bytes or --max-bytes"
+        )
+    with opened(store) as hf:
+        there = hf.runs
+        if not yes and not _confirmed(f"Delete from {there.url}: {what}?"):
+            say("nothing was deleted")
+            return FAILED
+        runs, events = there.prune(
+            max_age=max_age, max_runs=max_runs, max_events=max_events, max_run_bytes=max_run_bytes, max_bytes=max_bytes
+        )
+    if as_json:
+        put_json({"runs": runs, "events": events})
+    else:
+        click.echo(f"deleted {_runs(runs)} and {events} {'event' if events == 1 else 'events'}")
+    return DONE
+
+
+def _confirmed(question: str) -> bool:
+    if not sys.stdin.isatty():
+        raise click.UsageError("nobody is here to be asked: add --yes")
+    return click.confirm(in_full(question), err=True)
+
+
+def _runs(count: int) -> str:
+    return f"{count} {'run' if count == 1 else 'runs'}"
+
+
+@contextmanager
+def _standard_output() -> Iterator[IO[str]]:
+    """Standard output as exact UTF-8, whatever the terminal speaks."""
+    sys.stdout.flush()
+    fp = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", newline="\n")
+    try:
+        yield fp
+    finally:
+        fp.detach()  # flushes; what is below stays open
+
+
+@contextmanager
+def _whole_file(name: str) -> Iterator[IO[str]]:
+    """A file that appears when it is whole; until then, and if anything fails, what is there stays as it is."""
+    path = os.path.realpath(name)
+    with _explained(name):
+        if os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):
+            with open(path, "w", encoding="utf-8", newline="\n") as fp:  # a device or pipe can only be written to
+                yield fp
+            return
+        aside = f"{path}.{uuid.uuid4().hex[:8]}.part"
+        fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with open(fd, "w", encoding="utf-8", newline="\n") as fp:
+                yield fp
+                fp.flush()
+                os.fsync(fp.fileno())
+            os.replace(aside, path)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                os.unlink(aside)
+            raise
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise click.ClickException(f"{printable(name, 300)}: {error.strerror or error}") from error

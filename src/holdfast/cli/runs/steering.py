@@ -1,0 +1,79 @@
+"""`holdfast runs cancel` and `resume`: stop a run, or go on with one."""
+
+from __future__ import annotations
+
+import click
+
+from holdfast.cli import DONE, FAILED
+from holdfast.cli.calling import Calling, load
+from holdfast.cli.finding import find, opened
+from holdfast.cli.options import json_option, store_option, text
+from holdfast.cli.showing import put_json
+from holdfast.errors import RunNotFound, printable
+
+WORDS = {"requested": "cancel requested", "already_finished": "already finished", "not_found": "not found"}
+
+
+@click.command()
+@click.argument("run_ids", metavar="ID...", nargs=-1, required=True, callback=text)
+@click.option("--reason", callback=text, help="Why; the run records it.")
+@store_option
+@json_option
+def cancel(run_ids: tuple[str, ...], reason: str | None, store: str | None, as_json: bool) -> int:
+    """Cancel runs, whichever process runs them.
+
+    A run that nobody runs is cancelled at once; another is told to stop, and is cancelled when its work has stopped.
+    """
+    with opened(store) as hf:
+        there = hf.runs
+        named = []
+        for run_id in dict.fromkeys(run_ids):
+            try:
+                named.append(find(there, run_id).id)
+            except RunNotFound:
+                named.append(run_id)
+        answers = {run_id: there.cancel(run_id, reason).value for run_id in named}
+    if as_json:
+        put_json([{"id": run_id, "result": answer} for run_id, answer in answers.items()])
+    else:
+        for run_id, answer in answers.items():
+            click.echo(f"{printable(run_id, 200)}  {WORDS[answer]}")
+    return FAILED if "not_found" in answers.values() else DONE
+
+
+@click.command()
+@click.argument("run_id", metavar="ID", callback=text)
+@click.option(
+    "--in-doubt",
+    type=click.Choice(["raise", "repeat"]),
+    default="raise",
+    show_default=True,
+    help="A call that may or may not have been made before: raise an error, or make it again.",
+)
+@click.option(
+    "--diverged",
+    type=click.Choice(["record", "raise"]),
+    default="record",
+    show_default=True,
+    help="Finished calls that are not asked for again: record that, or raise an error.",
+)
+@store_option
+@json_option
+def resume(run_id: str, in_doubt: str, diverged: str, store: str | None, as_json: bool) -> int:
+    """Go on with a run that `holdfast run` began and that was interrupted.
+
+    Its function is called again, in this folder; tool calls that have finished are answered from the log. A run that
+    failed or was cancelled goes on as a new one.
+    """
+    with opened(store) as hf:
+        found = find(hf.runs, run_id)
+        entry = hf.runs.memory(found.id).header.entry
+        if entry is None:
+            raise click.ClickException(
+                f"run {printable(found.id, 200)} has no entry point, as it was not begun by `holdfast run`. Resume it "
+                f"in code: make its calls again inside `with hf.resume({found.id!r}):`, or `async with`."
+            )
+        target = load(str(entry.get("target")), entry.get("args", ()), store=store)
+        begun = hf.resume(found.id, in_doubt=in_doubt, diverged=diverged)
+        strict = diverged == "raise"
+        return Calling(begun, target, store=store, as_json=as_json, strict=strict).perform()
