@@ -1,0 +1,194 @@
+"""What the tools and the agent of one process share: the journal, and the points at which it may die.
+
+Each tool writes to the journal when it is entered, when it has its effect and when it is left, with the idempotency key
+of its call. What it gives can be told from what any other call gives. A call in doubt is decided by looking for its key
+among the effects.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import itertools
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import Any, Final
+
+from holdfast.errors import InDoubt, RecordedError
+from holdfast.runs import Run
+from holdfast.torture import journal
+from holdfast.torture.journal import Journal, read
+
+Receipt = dict[str, str]  # of a call: its key, its mark and its value
+
+PROGRESS, NOTE = "progress", "note"  # events of the agent's own
+# Around one call, in the order in which a process passes them.
+POINTS: Final = ("calling", "called", "inside", "effected", "ending", "returned", "acked")
+
+
+class Declined(Exception):
+    """An error that only the agent knows: a resumed run gets it as a `RecordedError`."""
+
+
+REFUSALS: Final = (ValueError, Declined, RecordedError)
+
+
+class Desk:
+    """One process at work in *run*; *pass_by* is told each point that it passes."""
+
+    def __init__(self, run: Run, journal: Journal, pass_by: Callable[[str], object]) -> None:
+        self.run = run
+        self.journal = journal
+        self.pass_by = pass_by
+        self._numbers = itertools.count()
+        self._tries: Counter[str] = Counter()
+
+    # -- inside a tool -------------------------------------------------------------------------------------------------
+
+    def begin(self, tool: str, label: str) -> str:
+        """The tool is entered; gives the key of the call."""
+        self.pass_by("called")
+        key = self.run.idempotency_key or ""
+        self.journal.say(journal.BEGIN, key, tool, label)
+        self.pass_by("inside")
+        return key
+
+    def effect(self, tool: str, label: str, key: str) -> Receipt:
+        """The effect of the call, in one write."""
+        receipt = self._receipt(tool, label, key)
+        self.journal.say(journal.EFFECT, key, tool, label, mark=receipt["mark"])
+        self.pass_by("effected")
+        return receipt
+
+    def end(self, tool: str, label: str, receipt: Receipt) -> Receipt:
+        """The tool is left."""
+        self.journal.say(journal.END, receipt["key"], tool, label, mark=receipt["mark"])
+        self.pass_by("ending")
+        return receipt
+
+    def act(self, tool: str, label: str) -> Receipt:
+        """All of it at once."""
+        return self.end(tool, label, self.effect(tool, label, self.begin(tool, label)))
+
+    def refusal(self, tool: str, label: str, kind: type[Exception]) -> Exception:
+        """The error of a tool that does not do what it is asked; its text is a receipt."""
+        receipt = self._receipt(tool, label, self.begin(tool, label))
+        return kind("|".join(self.end(tool, label, receipt).values()))
+
+    def stumble(self, tool: str, label: str) -> None:
+        """Fail when a process asks for the first time: a retry will do."""
+        self._tries[label] += 1
+        if self._tries[label] == 1:
+            self.begin(tool, label)
+            raise ConnectionError("not now")
+
+    # -- around a call -------------------------------------------------------------------------------------------------
+
+    def settle(self, call: Callable[[], Receipt]) -> str:
+        """Make a call and see it through: decide a doubt, catch a refusal, say that its result was seen.
+
+        A doubt is asked for twice: whoever repeats whatever fails must not repeat a call in doubt by that.
+        """
+        self.pass_by("calling")
+        try:
+            try:
+                with contextlib.suppress(InDoubt):
+                    return self._saw(call())
+                receipt = call()
+            except InDoubt as doubt:
+                receipt = self._decide(doubt)
+        except REFUSALS as error:
+            receipt = _told(error)
+        return self._saw(receipt)
+
+    async def asettle(self, call: Callable[[], Awaitable[Receipt]]) -> str:
+        """The same as a task."""
+        self.pass_by("calling")
+        try:
+            try:
+                with contextlib.suppress(InDoubt):
+                    return self._saw(await call())
+                receipt = await call()
+            except InDoubt as doubt:
+                receipt = await self._adecide(doubt)
+        except REFUSALS as error:
+            receipt = _told(error)
+        return self._saw(receipt)
+
+    def report(self, number: int) -> None:
+        """Queue an event and commit another."""
+        self.run.emit(NOTE, mark=self._mark(), number=number)
+        mark = self._mark()
+        self.run.commit(PROGRESS, mark=mark, number=number)
+        self.journal.say(journal.ACK, tool=PROGRESS, mark=mark)
+
+    async def areport(self, number: int) -> None:
+        """The same as a task."""
+        self.run.emit(NOTE, mark=self._mark(), number=number)
+        mark = self._mark()
+        await self.run.acommit(PROGRESS, mark=mark, number=number)
+        self.journal.say(journal.ACK, tool=PROGRESS, mark=mark)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _mark(self) -> str:
+        """What no other call or event has; begins with the life that made it."""
+        return f"{self.journal.life}.{next(self._numbers)}"
+
+    def _receipt(self, tool: str, label: str, key: str) -> Receipt:
+        return {"key": key, "mark": self._mark(), "value": f"{tool} {label}"}
+
+    def _saw(self, receipt: Receipt) -> str:
+        """The result of a call was seen: it is on disk, and stays."""
+        self.pass_by("returned")
+        self.journal.say(journal.ACK, receipt["key"], mark=receipt["mark"])
+        self.pass_by("acked")
+        return receipt["value"]
+
+    def _decide(self, doubt: InDoubt) -> Receipt:
+        if (made := self._made(doubt)) is not None:
+            doubt.answer(made)
+            return made[-1] if isinstance(made, list) else made
+        given: Any = doubt.repeat()
+        return given if isinstance(given, dict) else last(given)
+
+    async def _adecide(self, doubt: InDoubt) -> Receipt:
+        if (made := self._made(doubt)) is not None:
+            answering: Any = doubt.aanswer(made)
+            await answering
+            return made[-1] if isinstance(made, list) else made
+        given: Any = doubt.repeat()
+        if isinstance(given, dict):  # a plain function's, which was called in a thread
+            return given
+        return await (given if inspect.isawaitable(given) else alast(given))
+
+    def _made(self, doubt: InDoubt) -> Receipt | list[Receipt] | None:
+        """What the call gave, if it had its effect: nobody acts for a dead process, so what is not there was not made.
+
+        What follows from it is written down before it is done.
+        """
+        effects = [line for line in read(self.journal.path) if line.word == journal.EFFECT and line.key == doubt.key]
+        self.journal.say(journal.ANSWER if effects else journal.REPEAT, doubt.key, doubt.tool)
+        if not effects:
+            return None
+        receipt = {"key": doubt.key, "mark": effects[0].mark, "value": f"{doubt.tool} {effects[0].label}"}
+        return [receipt] if doubt.tool in STREAMS else receipt
+
+
+STREAMS: Final = ("pages", "publish")
+
+
+def last(items: Iterable[Receipt]) -> Receipt:
+    """Exhaust a stream."""
+    return list(items)[-1]
+
+
+async def alast(items: AsyncIterator[Receipt]) -> Receipt:
+    """Exhaust a stream."""
+    return [item async for item in items][-1]
+
+
+def _told(error: Exception) -> Receipt:
+    """The receipt in the text of a refusal, whether it was raised just now or is told from the log."""
+    text = error.message if isinstance(error, RecordedError) else str(error)
+    return dict(zip(("key", "mark", "value"), text.split("|"), strict=True))

@@ -1,0 +1,73 @@
+"""The journal of one run: what its processes did, each word in one write, so that a kill loses nothing that was said.
+
+It is the outside world of the agents, with their effects in it, and the evidence: its lines stand in the order in which
+things happened.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final
+
+import msgspec
+
+JUDGE: Final = 0  # the life that only looks on
+
+# Of a life as a whole.
+ENTERED, CONFLICT, LOST, CANCELLED, DONE, ERROR = "entered", "conflict", "lost", "cancelled", "done", "error"
+FROZEN, CANCEL = "frozen", "cancel"
+# Of the judge: these calls were found finished in the log; a life that froze, and lost its run meanwhile, goes on.
+SEEN, WOKEN = "seen", "woken"
+# Of one call: its tool was entered, has had its effect, was left; its result was seen; a doubt was decided.
+BEGIN, EFFECT, END, ACK, REPEAT, ANSWER = "begin", "effect", "end", "ack", "repeat", "answer"
+
+
+class Line(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One thing that happened in *life*, to the call *key* of *tool* if to any; *mark* tells it from all others."""
+
+    life: int
+    word: str
+    key: str = ""
+    tool: str = ""
+    label: str = ""  # the arguments of the call
+    mark: str = ""
+    text: str = ""
+    keys: tuple[str, ...] = ()
+    count: int = 0
+
+
+_JSON = msgspec.json.Encoder()
+_LINE = msgspec.json.Decoder(Line)
+
+
+class Journal:
+    """Written by one *life*; read by all."""
+
+    def __init__(self, path: str, life: int) -> None:
+        self.path = path
+        self.life = life
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def say(self, word: str, key: str = "", tool: str = "", label: str = "", **more: Any) -> None:
+        """Write a line. A kill can cut it short, so each begins anew, and what cannot be read was never said."""
+        os.write(self._fd, b"\n" + _JSON.encode(Line(self.life, word, key, tool, label, **more)))
+
+    def close(self) -> None:
+        """Say no more."""
+        os.close(self._fd)
+
+
+def read(path: str) -> list[Line]:
+    """All that was said so far."""
+    try:
+        with open(path, "rb") as file:
+            written = file.read()
+    except FileNotFoundError:
+        return []
+    lines = []
+    for line in written.split(b"\n"):
+        try:
+            lines.append(_LINE.decode(line))
+        except msgspec.DecodeError:  # cut short by a kill
+            continue
+    return lines

@@ -1,0 +1,148 @@
+"""One life: a process that begins a run or goes on with it, and dies, freezes or finishes as it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import traceback
+from collections import Counter
+from typing import Final, NamedTuple
+
+from holdfast.app import Holdfast
+from holdfast.clock import SystemClock
+from holdfast.errors import LeaseLost, RunCancelled, RunConflict
+from holdfast.policy import PolicyBook
+from holdfast.runs import Run
+from holdfast.stores import RunStore
+from holdfast.torture import desk, journal
+from holdfast.torture.agent import ROUNDS, Plain, Tasks
+from holdfast.torture.desk import Desk
+from holdfast.torture.journal import Journal
+from holdfast.torture.places import Place
+
+SHAPES: Final = ("plain", "tasks")
+STORE_POINTS: Final = ("begin", "written", "committed")  # of one transaction
+RUN_POINTS: Final = ("entering", "entered", "finishing", "finished", "left")
+POINTS: Final = (*STORE_POINTS, *desk.POINTS, *RUN_POINTS)
+# Whoever is frozen with a transaction open keeps everybody else from writing.
+FREEZING_POINTS: Final = ("begin", "committed", *desk.POINTS)
+LONGEST: Final = 3000  # characters of a traceback
+
+
+class Fate(NamedTuple):
+    """What happens when *point* is passed for the *nth* time: the process is killed, or *freezes*."""
+
+    point: str
+    nth: int
+    freezes: bool = False
+
+
+class Orders(NamedTuple):
+    """What one process is to do."""
+
+    life: int
+    run_id: str
+    shape: str
+    journal: str
+    place: Place
+    resumes: bool
+    fate: Fate | None = None
+    rounds: int = ROUNDS
+    gate: tuple[int, int] | None = None  # a pipe; all who wait at it go when the driver closes its own end
+
+
+class Passing:
+    """Counts the points that are passed; at the fated one, *fate* is met."""
+
+    def __init__(self, fate: Fate | None, journal: Journal) -> None:
+        self._fate = fate
+        self._journal = journal
+        self._passed: Counter[str] = Counter()
+        self.store: RunStore | None = None
+
+    def __call__(self, point: str) -> None:
+        fate = self._fate
+        if fate is None or point != fate.point:
+            return
+        self._passed[point] += 1
+        if self._passed[point] != fate.nth:
+            return
+        if not fate.freezes:
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif point in STORE_POINTS or self.store is None:
+            self._freeze()
+        else:
+            with self.store.writer.turn:  # so that no other thread of this process is in a transaction
+                self._freeze()
+
+    def _freeze(self) -> None:
+        self._journal.say(journal.FROZEN, label=self._fate.point if self._fate else "")
+        # Sent to the process, it could reach another thread first, and this one would run on for a moment.
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+
+
+def live(orders: Orders) -> None:
+    """Live as ordered; what ends it by itself is written down."""
+    told = Journal(orders.journal, orders.life)
+    passing = Passing(orders.fate, told)
+    store = orders.place.open(passing)
+    passing.store = store
+    if orders.gate is not None:
+        _wait_at(orders.gate)
+    hf = Holdfast(PolicyBook.load({}), SystemClock(), store)
+    try:
+        with hf:
+            run = hf.resume(orders.run_id) if orders.resumes else hf.run("torture", orders.shape, run_id=orders.run_id)
+            if orders.shape == "plain":
+                _work(hf, run, told, passing, orders.rounds)
+            else:
+                asyncio.run(_awork(hf, run, told, passing, orders.rounds))
+        passing("left")
+    except RunConflict as error:
+        told.say(journal.CONFLICT, text=str(error))
+    except LeaseLost:
+        told.say(journal.LOST)
+    except RunCancelled:
+        told.say(journal.CANCELLED)
+    except Exception:
+        told.say(journal.ERROR, text=traceback.format_exc()[-LONGEST:])
+
+
+def _work(hf: Holdfast, run: Run, told: Journal, passing: Passing, rounds: int) -> None:
+    passing("entering")
+    with run:
+        told.say(journal.ENTERED, mark=run.id, count=os.getpid())
+        passing("entered")
+        text = Plain(hf, Desk(run, told, passing)).work(rounds)
+        passing("finishing")
+        run.complete(text)
+        told.say(journal.DONE, text=text)
+        passing("finished")
+
+
+async def _awork(hf: Holdfast, run: Run, told: Journal, passing: Passing, rounds: int) -> None:
+    passing("entering")
+    async with run:
+        told.say(journal.ENTERED, mark=run.id, count=os.getpid())
+        passing("entered")
+        text = await Tasks(hf, Desk(run, told, passing)).work(rounds)
+        passing("finishing")
+        await run.acomplete(text)
+        told.say(journal.DONE, text=text)
+        passing("finished")
+
+
+def cancel(place: Place, run_id: str, told: Journal) -> None:
+    """The short life of somebody who wants a run cancelled."""
+    with place.open() as store:
+        result = store.cancel(run_id, "enough")
+    told.say(journal.CANCEL, mark=run_id, text=str(result))
+
+
+def _wait_at(gate: tuple[int, int]) -> None:
+    reading, writing = gate
+    os.close(writing)
+    os.read(reading, 1)
+    os.close(reading)

@@ -1,0 +1,103 @@
+"""A process of the driver's own: forked, watched, frozen, woken and killed."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, NoReturn
+
+from holdfast.clock import Clock
+
+PATIENCE: Final = 60.0  # seconds after which whoever has not ended hangs
+GLANCE: Final = 0.001  # seconds between two looks
+STOPS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+class Child:
+    """A forked process, known as *life*, that does *work* and nothing else; *errors* is the file for its last words.
+
+    The forking process must have no other thread and no open store.
+    """
+
+    def __init__(self, life: int, work: Callable[[], object], errors: str) -> None:
+        self.life = life
+        self.point = ""  # where it is to die
+        self.status: int | None = None  # how it ended
+        self.is_frozen = False
+        self.pid = os.fork()
+        if self.pid == 0:
+            _be(work, errors)
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether it ended by SIGKILL."""
+        return self.status == -signal.SIGKILL
+
+    def glance(self) -> bool:
+        """Whether it has ended or frozen."""
+        if self.status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED)
+            if pid and os.WIFSTOPPED(status):
+                self.is_frozen = True
+            elif pid:
+                self.status = os.waitstatus_to_exitcode(status)
+        return self.status is not None or self.is_frozen
+
+    def wake(self) -> None:
+        """Let it go on after it froze."""
+        self.is_frozen = False
+        os.kill(self.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End it now; harmless when it has ended."""
+        self.glance()
+        if self.status is None:
+            os.kill(self.pid, signal.SIGKILL)
+            self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            self.is_frozen = False
+
+    def await_end(self, clock: Clock) -> bool:
+        """Wait until it has ended or frozen; false if that takes for ever: it tells where it hangs, and is killed."""
+        until = clock.monotonic() + PATIENCE
+        while not self.glance():
+            if clock.monotonic() > until:
+                os.kill(self.pid, signal.SIGUSR1)
+                clock.sleep(1.0)
+                self.kill()
+                return False
+            clock.sleep(GLANCE)
+        return True
+
+
+@contextmanager
+def unstopped() -> Iterator[None]:
+    """Put off whatever would stop us: a process that nobody knows of cannot be taken along."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+
+
+def _be(work: Callable[[], object], errors: str) -> NoReturn:
+    """The life of the forked process; whatever happens, it never returns to what its parent was doing."""
+    code = 1
+    try:
+        for number in STOPS:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+        fd = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(fd, 1)
+        os.dup2(fd, 2)
+        faulthandler.enable(fd)
+        faulthandler.register(signal.SIGUSR1, fd, all_threads=True)
+        work()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)

@@ -1,0 +1,177 @@
+"""The stage: processes come and go on it, at one store, and the judge looks on.
+
+It belongs to a process with a single thread, which has no store open when it forks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from holdfast.clock import Clock
+from holdfast.torture import journal
+from holdfast.torture.case import Case, Expected, Logged
+from holdfast.torture.journal import JUDGE, Journal, read
+from holdfast.torture.judge import Judge
+from holdfast.torture.life import POINTS, RUN_POINTS, Fate, Orders, cancel, live
+from holdfast.torture.places import Place
+from holdfast.torture.process import GLANCE, PATIENCE, Child, unstopped
+from holdfast.torture.promises import Progress, Promise, Tally
+
+ANY: Final = "any"  # moment, and not one of the named points
+LATEST: Final = 12  # a point is fatal when it is passed for the first to the so-manieth time
+
+
+class Stage:
+    """Runs at *place*, with their journals in *folder*; *chance* decides who dies when."""
+
+    def __init__(
+        self, place: Place, folder: str, chance: random.Random, clock: Clock, tell: Callable[[Progress], object]
+    ) -> None:
+        self.place = place
+        self.chance = chance
+        self.clock = clock
+        self.tally = Tally()
+        self.judge = Judge(place, self.tally)
+        self.progress = Progress()
+        self.expected: dict[str, Expected] = {}
+        self.usual: dict[str, float] = {}  # seconds that an undisturbed life takes
+        self._folder = folder
+        self._tell = tell
+        self._begun = clock.monotonic()
+        self._lives = itertools.count(JUDGE + 1)
+        self._runs = itertools.count(1)
+        self._children: list[Child] = []
+        self._bag: list[str] = []  # of points to die at
+
+    @property
+    def seconds(self) -> float:
+        """How long it has taken so far."""
+        return self.clock.monotonic() - self._begun
+
+    def case(self, shape: str) -> Case:
+        """A new run, which has not begun yet."""
+        run_id = f"{shape}-{next(self._runs)}"
+        path = os.path.join(self._folder, f"{run_id}.journal")
+        return Case(run_id, shape, path, self.expected.get(shape))
+
+    def start(self, case: Case, fate: Fate | None = None, **more: Any) -> Child:
+        """A process that begins the run, or goes on with it."""
+        orders = Orders(
+            life=next(self._lives),
+            run_id=case.run_id,
+            shape=case.shape,
+            journal=case.journal,
+            place=more.pop("place", self.place),
+            resumes=case.status is not None,
+            fate=fate,
+            **more,
+        )
+        child = self._fork(orders.life, lambda: live(orders))
+        child.point = ANY if fate is None else fate.point
+        return child
+
+    def cancel(self, case: Case) -> None:
+        """Somebody who cancels the run, and is gone."""
+        life = next(self._lives)
+        self.await_end(case, self._fork(life, lambda: cancel(self.place, case.run_id, Journal(case.journal, life))))
+
+    def fate(self) -> Fate | None:
+        """The next death: at each of the named points in turn, and at any moment, which is None."""
+        if not self._bag:
+            self._bag = [*POINTS, *[ANY] * (len(POINTS) // 2)]
+            self.chance.shuffle(self._bag)
+        point = self._bag.pop()
+        if point == ANY:
+            return None
+        return Fate(point, 1 if point in RUN_POINTS else self.chance.randint(1, LATEST))
+
+    def let_live(self, cases: Sequence[Case], fates: Sequence[Fate | None]) -> None:
+        """One life for each of the runs, at the same time; a fate of None is a kill at any moment."""
+        children = [self.start(case, fate) for case, fate in zip(cases, fates, strict=True)]
+        now = self.clock.monotonic()
+        dies = {
+            child: now + self.chance.uniform(0, self.usual[case.shape])
+            for case, fate, child in zip(cases, fates, children, strict=True)
+            if fate is None
+        }
+        while dies:
+            now = self.clock.monotonic()
+            for child in [child for child, at in dies.items() if at <= now]:
+                child.kill()
+                del dies[child]
+            self.clock.sleep(GLANCE)
+        for case, child in zip(cases, children, strict=True):
+            self.await_end(case, child)
+
+    def await_end(self, case: Case, child: Child) -> None:
+        """Wait until a process has ended, or frozen."""
+        calm = child.await_end(self.clock)
+        self.tally.test(Promise.CALM, calm, f"{case.run_id}: life {child.life} hangs; see {self._errors}")
+        if not child.is_frozen:
+            self._ended(case, child)
+
+    def _ended(self, case: Case, child: Child) -> None:
+        self._children.remove(child)
+        if child.was_killed:
+            self.progress.kills += 1
+            self.progress.points[child.point] = self.progress.points.get(child.point, 0) + 1
+        calm = child.was_killed or child.status == 0
+        self.tally.test(Promise.CALM, calm, f"{case.run_id}: life {child.life} ended with {child.status}")
+
+    def await_that(self, condition: Callable[[], object], otherwise: str) -> None:
+        """Wait until *condition* holds."""
+        until = self.clock.monotonic() + PATIENCE
+        while not condition():
+            if self.clock.monotonic() > until:
+                self.tally.test(Promise.CALM, False, otherwise)
+                return
+            self.clock.sleep(GLANCE)
+
+    def log(self, case: Case) -> Logged:
+        """What the log says now."""
+        with self.place.open() as store:
+            return Logged(store.events(case.run_id))
+
+    def is_interrupted(self, case: Case) -> bool:
+        """Whether anybody may have the run."""
+        with self.place.open() as store:
+            return store.snapshot(case.run_id).interrupted
+
+    def note(self, case: Case, word: str, **more: Any) -> None:
+        """Write something down in the judge's name."""
+        notes = Journal(case.journal, JUDGE)
+        notes.say(word, **more)
+        notes.close()
+
+    def finished(self, case: Case) -> None:
+        """There is no more to do for the run: count what it came to."""
+        words = [line.word for line in read(case.journal)]
+        self.progress.finished += 1
+        self.progress.answered += words.count(journal.ANSWER)
+        self.progress.repeated += words.count(journal.REPEAT)
+        self.tell()
+
+    def tell(self) -> None:
+        """Say how far it is."""
+        self.progress.seconds = self.seconds
+        self._tell(self.progress)
+
+    def clear(self) -> None:
+        """Nobody is left behind."""
+        for child in self._children:
+            child.kill()
+        self._children.clear()
+
+    @property
+    def _errors(self) -> str:
+        return os.path.join(self._folder, "errors")
+
+    def _fork(self, life: int, work: Callable[[], object]) -> Child:
+        with unstopped():
+            child = Child(life, work, self._errors)
+            self._children.append(child)
+        return child
