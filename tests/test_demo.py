@@ -26,6 +26,7 @@ from rich.console import Console
 
 from holdfast import ExecutionStats, events
 from holdfast.cli.demo import SEED
+from holdfast.demo.killed import Killed, lines, scene
 from holdfast.demo.race import POLICIES, Race, Report
 from holdfast.demo.view import COLUMNS, GUARDED_BY, closing, frame, rows
 from holdfast.demo.world import latency
@@ -340,3 +341,19 @@ def read(terminal: int) -> bytes:
 
 def without_codes(shown: str) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
+
+
+# --- kill -9 ---
+
+
+def test_an_agent_that_is_killed_while_it_books_goes_on_and_books_nothing_twice() -> None:
+    killed = scene()
+
+    assert killed == Killed(kills=2, booked=6, twice=0, in_doubt=2, from_the_log=14, status="completed")
+
+
+def test_the_scene_is_told_in_words_that_fit_eighty_columns() -> None:
+    told = list(lines(Killed(kills=2, booked=6, twice=0, in_doubt=2, from_the_log=14, status="completed")))
+
+    assert told[-1] == "   6 trips are booked, 0 of them twice; the run is completed"
+    assert max(map(len, told)) <= 100
