@@ -11,7 +11,19 @@ from pathlib import Path
 from bench import report
 from bench.harness import QUICK, Settings
 
-NAMES = ("breaker", "limiter", "retry", "refusal", "threads", "memory", "imports", "adaptive")
+NAMES = (
+    "breaker",
+    "limiter",
+    "retry",
+    "refusal",
+    "threads",
+    "memory",
+    "imports",
+    "adaptive",
+    "durable",
+    "store",
+    "live",
+)
 
 
 def main() -> int:
