@@ -17,13 +17,21 @@ from typing import NamedTuple
 import pytest
 
 ROWS = {
-    "outside": {"holdfast", "app", "cli", "demo"},  # puts it together; "holdfast" is the package's own __init__
+    "outside": {
+        "holdfast",
+        "app",
+        "cli",
+        "demo",
+        "torture",
+    },  # puts it together; "holdfast" is the package's own __init__
     "adapters": {"mcp", "web", "frameworks", "telemetry", "testing"},  # speak to the outside
     "doing": {"attempt", "calls", "execution", "resilience", "runs", "guarding", "backtest"}  # make things happen
     | {"protecting", "retrying"}  # … one thing alone
+    | {"hooks", "making", "recording", "recovery"}  # … and what goes with a call or a run
     | {"kit", "toolbox", "tools", "deadlines", "threads", "waiting"},  # … and what a call stands on
     "knowing": {"policy", "bus", "stores", "fleet"},  # stores and fleet touch disk and network
-    "deciding": {"guards", "retry", "tracker", "histogram", "breaker", "cache", "limiters", "permit"},  # pure
+    "deciding": {"guards", "retry", "tracker", "histogram", "breaker", "cache", "limiters", "permit"}  # pure
+    | {"history", "memo", "redaction"},  # … and what runs are on paper
     "ground": {"errors", "category", "clock", "events", "checks", "canonical", "shape"},  # standard library, msgspec
 }
 PLAIN_ROWS = {"deciding", "ground"}  # import nothing foreign but msgspec
