@@ -24,7 +24,7 @@ class Floor:
         with closing(sqlite3.connect(model)) as source:
             columns = "sequence, at, type, late, payload"
             self._events = source.execute(f"SELECT {columns} FROM events ORDER BY sequence").fetchall()
-            self._memos = source.execute("SELECT key, name, outcome FROM memos ORDER BY id").fetchall()
+            self._memos = source.execute("SELECT key, name, outcome FROM memos").fetchall()
             (self._run,) = source.execute("SELECT * FROM runs").fetchall()
             self._columns = [row[1] for row in source.execute("PRAGMA table_info(runs)")]
             schema = [row[0] for row in source.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")]

@@ -1,5 +1,7 @@
 """A resumed run answers finished calls from its log: what comes back, who a call is, what becomes of budgets, forks."""
 
+# ruff: noqa: PT012 (what leaves the block of a run is what is tested, so the block is within `raises`)
+
 from __future__ import annotations
 
 import asyncio
@@ -15,6 +17,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests import durable, shapes
+from tests.durable import Entering, Killed, Place, of, stopped, types
+from tests.shapes import Shape
 
 from holdfast import (
     BudgetExceeded,
@@ -32,9 +37,6 @@ from holdfast import (
 )
 from holdfast.stores import MemoryRunStore
 from holdfast.testing import ManualClock, Recorder, Script, fail, ok
-from tests import durable, shapes
-from tests.durable import Entering, Killed, Place, of, stopped, types
-from tests.shapes import Shape
 
 place, disk, memory, entering = durable.place, durable.disk, durable.memory, durable.entering
 shape = shapes.shape
@@ -623,6 +625,22 @@ def test_divergence_can_be_an_error_that_leaves_the_run_interrupted(hf: Holdfast
     assert resumed(hf, run_id, lambda: [fetch(1), fetch(2)], diverged="raise") == [1, 2]
 
 
+def test_what_was_spent_and_not_reported_again_is_no_divergence(hf: Holdfast) -> None:
+    with pytest.raises(KeyboardInterrupt), hf.run() as run:
+        run.spend("usd", 1.0)
+        raise KeyboardInterrupt
+
+    resumed(hf, run.id, lambda: None, diverged="raise")
+
+
+def test_a_fatal_call_that_is_not_made_anew_is_no_divergence(hf: Holdfast) -> None:
+    pay = hf.tool(Script(fail(ValueError("no")), name="pay").function)
+    with pytest.raises(ValueError, match="no"), hf.run() as run:
+        pay()
+
+    resumed(hf, run.id, lambda: None, diverged="raise")
+
+
 def test_a_run_that_diverged_cannot_be_completed_if_that_is_an_error(hf: Holdfast) -> None:
     fetch = hf.tool("fetch")(lambda number: number)
     run_id = stopped(hf, lambda: fetch(1))
@@ -768,22 +786,22 @@ def test_of_two_who_resume_a_run_one_wins(place: Place) -> None:
 
 async def test_of_many_tasks_that_resume_a_run_at_once_one_wins(hf: Holdfast) -> None:
     run_id = stopped(hf, lambda: None)
-    inside = asyncio.Event()
+    beaten, all_beaten = [0], asyncio.Event()
 
     async def resume() -> str:
         try:
             async with hf.resume(run_id):
-                await inside.wait()
+                await all_beaten.wait()
         except RunConflict:
+            beaten[0] += 1
+            if beaten[0] == 4:
+                all_beaten.set()
             return "conflict"
         return "won"
 
-    tasks = [asyncio.create_task(resume()) for _ in range(5)]
-    while sum(task.done() for task in tasks) < 4:
-        await asyncio.sleep(0)
-    inside.set()
+    answers = await asyncio.gather(*(resume() for _ in range(5)))
 
-    assert sorted(await asyncio.gather(*tasks)) == ["conflict"] * 4 + ["won"]
+    assert sorted(answers) == ["conflict"] * 4 + ["won"]
 
 
 def test_another_process_cannot_resume_a_run_that_is_open_here(disk: Place) -> None:
@@ -798,7 +816,11 @@ def test_another_process_cannot_resume_a_run_that_is_open_here(disk: Place) -> N
     """
     with hf.run(run_id="order"):
         done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(source), str(disk.path)], capture_output=True, text=True, timeout=30
+            [sys.executable, "-c", textwrap.dedent(source), str(disk.path)],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
         )
 
     assert "is being run by process" in done.stdout, done.stderr

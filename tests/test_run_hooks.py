@@ -6,12 +6,12 @@ import asyncio
 from typing import Any
 
 import pytest
-
-from holdfast import CircuitOpen, Denied, Holdfast, Hook, HookContext, RateLimited
-from holdfast.testing import Script, fail, ok
 from tests import durable, shapes
 from tests.durable import Place, of, stopped, types
 from tests.shapes import Shape
+
+from holdfast import CircuitOpen, Denied, Holdfast, Hook, HookContext, RateLimited
+from holdfast.testing import Script, fail, ok
 
 place, memory = durable.place, durable.memory
 shape = shapes.shape

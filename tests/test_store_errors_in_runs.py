@@ -1,4 +1,6 @@
-"""A store that fails in a run: the run stops and says so, or goes on unrecorded, by choice; and an owner that lost it."""
+"""A store that fails in a run: the run stops and says so, or goes on, by choice. And owners that lost their run."""
+
+# ruff: noqa: PT012 (what leaves the block of a run is what is tested, so the block is within `raises`)
 
 from __future__ import annotations
 
@@ -7,13 +9,13 @@ import os
 from typing import Any
 
 import pytest
+from tests import durable, shapes
+from tests.durable import Entering, Place, of, stopped, types
+from tests.shapes import Gate, Shape, Thread, eventually
 
 from holdfast import CancelResult, Holdfast, InDoubt, LeaseLost, Run, RunCancelled, RunConflict, StoreError
 from holdfast.stores.store import LEASE
 from holdfast.testing import ManualClock, Script, fail, ok
-from tests import durable, shapes
-from tests.durable import Entering, Place, of, stopped, types
-from tests.shapes import Gate, Shape, Thread, eventually
 
 place, disk, memory, entering = durable.place, durable.disk, durable.memory, durable.entering
 shape = shapes.shape
@@ -317,6 +319,16 @@ def test_an_end_that_cannot_be_written_is_no_error_if_that_was_chosen(
 ) -> None:
     entering(lenient.run(), lambda run: trouble.full())
     trouble.free()
+
+
+def test_an_end_that_the_store_did_not_take_is_written_when_the_block_is_left(lenient: Holdfast, trouble: Disk) -> None:
+    with lenient.run() as run:
+        trouble.full()
+        run.fail("no tea")
+        trouble.free()
+
+    snapshot = lenient.runs.snapshot(run.id)
+    assert (snapshot.status, snapshot.error) == ("failed", "no tea")
 
 
 def test_a_run_without_a_store_can_be_cancelled_from_inside(lenient: Holdfast, trouble: Disk) -> None:

@@ -78,7 +78,13 @@ def call_entry(run: Run, entry: Mapping[str, Any]) -> Any:
             await run.acomplete(as_text(value))
         return value
 
-    return asyncio.run(call())
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(call())
+    raise ConfigError(
+        f"target = {shown(entry.get('target'))}: a coroutine function; recover it outside of an event loop"
+    )
 
 
 def load_target(target: object) -> Callable[..., Any]:

@@ -109,12 +109,13 @@ def _fork_id(run_id: str) -> str:
 
 
 def release(store: RunStore, taken: list[Claim]) -> None:
-    """Give a run back that was claimed, or is about to be, by a caller who is no longer there to run it."""
+    """Give a run back that was claimed, or is about to be, by a caller who is no longer there to run or end it."""
 
     def give_back(ledger: Ledger) -> None:
         for claim in taken:
             live = ledger.claimed(claim)
-            ledger.say(live, events.RUN_INTERRUPTED, reason="it was stopped while it began")
-            ledger.release(live)
+            if live.owner is not None:  # it has not been given back yet
+                ledger.say(live, events.RUN_INTERRUPTED, reason="it was stopped while it began or ended")
+                ledger.release(live)
 
     store.writer.submit(give_back)

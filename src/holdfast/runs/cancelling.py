@@ -74,7 +74,8 @@ class Cancelling:
     def leave(self) -> None:
         """The run is left: its task is no longer cancelled by us."""
         self._open = False
-        if self._sent and self._task is not None:
+        sent, self._sent = self._sent, False
+        if sent and self._task is not None:
             self._task.uncancel()
 
     def instead_of(self, run_id: str, error: BaseException | None) -> RunCancelled | None:

@@ -4,9 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextlib import suppress
+from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -32,14 +31,19 @@ def running() -> Run | None:
     return run
 
 
-@contextmanager
-def inside(key: str) -> Iterator[None]:
+class inside:  # noqa: N801 - read as a word: with inside(key)
     """What is called within belongs to the call or step *key*."""
-    token = current_key.set(key)
-    try:
-        yield
-    finally:
-        try:
-            current_key.reset(token)
-        except ValueError:  # a stream that is closed in another context than it was begun in
-            return
+
+    __slots__ = ("_key", "_token")
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+        self._token: Token[str] | None = None
+
+    def __enter__(self) -> None:
+        self._token = current_key.set(self._key)
+
+    def __exit__(self, *_: object) -> None:
+        if self._token is not None:
+            with suppress(ValueError):  # a stream that is closed in another context than it was begun in
+                current_key.reset(self._token)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from holdfast import events
@@ -18,7 +18,9 @@ from holdfast.errors import (
     in_words,
 )
 from holdfast.runs.steps import AGAIN
+from holdfast.stores import RunStore
 from holdfast.stores.ledger import Claim, Ledger
+from holdfast.stores.writer import Pending
 
 # What says nothing about the run's own work: it can be resumed.
 INTERRUPTING = (
@@ -56,7 +58,7 @@ class Finish(NamedTuple):
     claim: Claim
     end: End
     unasked: list[str]  # finished calls that the resumed run has not asked for
-    fatal: list[tuple[str, str]]  # the keys and names of the calls whose failure ended the run
+    fatal: Sequence[tuple[str, str]]  # the keys and names of the calls whose failure ended the run
 
     def write(self, ledger: Ledger) -> None:
         """End it."""
@@ -69,6 +71,18 @@ class Finish(NamedTuple):
             ledger.remember(live, bytes.fromhex(key), name, AGAIN)
         ledger.say(live, self.end.type, **self.end.payload)
         ledger.release(live)
+
+
+class Last(NamedTuple):
+    """The last write of a run, on its way."""
+
+    end: End
+    pending: Pending[Ledger, None]
+
+    @staticmethod
+    def of(store: RunStore, finish: Finish) -> Last:
+        """Begin to write it."""
+        return Last(finish.end, store.writer.submit(finish.write))
 
 
 def is_lasting(error: BaseException) -> bool:

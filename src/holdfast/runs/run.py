@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from contextvars import Token
 from threading import Event
@@ -32,7 +32,7 @@ from holdfast.history import CancelResult, Report, RunEventRecord, RunSnapshot, 
 from holdfast.runs.beginning import Begun, Resume, Start, release
 from holdfast.runs.cancelling import Cancelling
 from holdfast.runs.current import current_key, current_run, open_runs
-from holdfast.runs.ending import End, Finish, ending, fatal_calls
+from holdfast.runs.ending import End, Finish, Last, ending, fatal_calls
 from holdfast.runs.home import Home, Plan
 from holdfast.runs.limits import Limits
 from holdfast.runs.log import Log, Write
@@ -62,6 +62,7 @@ class Run:
         self._cancelling = Cancelling(home)
         self._entered = False
         self._ended = False  # its last event is written
+        self._unsaid: End | None = None  # the end that somebody wanted, and that the store did not take
         self._tokens: tuple[Token[Run | None], Token[str]] | None = None
 
     # -- what it is ----------------------------------------------------------------------------------------------------
@@ -160,23 +161,27 @@ class Run:
 
     def complete(self, text: str = "") -> None:
         """End it as completed with *text* for its result, now."""
-        if (finish := self._completing(text)) is not None:
-            self._settle(finish, self._try_to_finish(finish))
+        if (last := self._completing(text)) is not None:
+            self._home.store.writer.settle(last.pending)
+            self._ended_now(last)
 
     async def acomplete(self, text: str = "") -> None:
         """End it as completed with *text* for its result, now."""
-        if (finish := self._completing(text)) is not None:
-            self._settle(finish, await self._atry_to_finish(finish))
+        if (last := self._completing(text)) is not None:
+            await self._home.store.writer.asettle(last.pending)
+            self._ended_now(last)
 
     def fail(self, error: str | BaseException) -> None:
         """End it as failed, now."""
-        if (finish := self._failing(error)) is not None:
-            self._settle(finish, self._try_to_finish(finish))
+        if (last := self._failing(error)) is not None:
+            self._home.store.writer.settle(last.pending)
+            self._ended_now(last)
 
     async def afail(self, error: str | BaseException) -> None:
         """End it as failed, now."""
-        if (finish := self._failing(error)) is not None:
-            self._settle(finish, await self._atry_to_finish(finish))
+        if (last := self._failing(error)) is not None:
+            await self._home.store.writer.asettle(last.pending)
+            self._ended_now(last)
 
     def cancel(self, reason: str | None = None) -> CancelResult:
         """Cancel it: its calls are refused from now on, its task is cancelled."""
@@ -254,28 +259,30 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        diverged = self._leave(error)
-        failed: HoldfastError | None = None
         try:
+            diverged = self._leave(error)
             if (hooks := self._cancelling.cleanup) is not None:
                 pause(self._home.clock, Wait(math.inf, hooks.signal))
-        finally:
-            if (finish := self._finish(error or diverged)) is not None:
-                failed = self._try_to_finish(finish)
-        self._unwind(error, diverged, failed)
+            if (last := self._last(error or diverged)) is not None:
+                self._home.store.writer.settle(last.pending)
+        except BaseException:
+            self._give_up()
+            raise
+        self._unwind(error, diverged, last)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        diverged = self._leave(error)
-        failed: HoldfastError | None = None
         try:
+            diverged = self._leave(error)
             if (hooks := self._cancelling.cleanup) is not None:
                 await apause(self._home.clock, Wait(math.inf, hooks.signal))
-        finally:
-            if (finish := self._finish(error or diverged)) is not None:
-                failed = await self._atry_to_finish(finish)
-        self._unwind(error, diverged, failed)
+            if (last := self._last(error or diverged)) is not None:
+                await self._home.store.writer.asettle(last.pending)
+        except BaseException:
+            self._give_up()
+            raise
+        self._unwind(error, diverged, last)
 
     # -- entering ------------------------------------------------------------------------------------------------------
 
@@ -348,78 +355,72 @@ class Run:
         unasked = () if self._plan.diverges else tuple(self.steps.unasked)
         return RunDiverged(unasked) if unasked else None
 
-    def _finish(self, error: BaseException | None) -> Finish | None:
-        """The last write, if there is anything left to say."""
+    def _last(self, error: BaseException | None) -> Last | None:
+        """The last write, on its way; none if there is nothing left to say."""
         if self._ended or self.log.claim is None or self.log.lost is not None:
             return None
-        end = ending(error, cancelled=self.cancelled.is_set(), reason=self._cancelling.reason)
+        end = self._unsaid or ending(error, cancelled=self.cancelled.is_set(), reason=self._cancelling.reason)
         over = end.type in (events.RUN_COMPLETED, events.RUN_FAILED) or isinstance(error, RunDiverged)
         fatal = fatal_calls(error, self.id) if end.type == events.RUN_FAILED else []
-        return Finish(self.log.claim, end, self.steps.unasked if over else [], fatal)
+        return Last.of(self._home.store, Finish(self.log.claim, end, self.steps.unasked if over else [], fatal))
 
-    def _completing(self, text: str) -> Finish | None:
+    def _completing(self, text: str) -> Last | None:
         if not isinstance(text, str):
             raise ConfigError(f"text = {shown(text)}: the result of a run must be a text")
-        finish = self._closing(events.RUN_COMPLETED, text=text)
-        if finish is not None and (diverged := self._diverged()) is not None:
+        self.check_open()
+        if not self._ended and (diverged := self._diverged()) is not None:
             raise diverged
-        return finish
+        return self._closing(events.RUN_COMPLETED, {"text": text})
 
-    def _failing(self, error: str | BaseException) -> Finish | None:
+    def _failing(self, error: str | BaseException) -> Last | None:
         if not isinstance(error, str | BaseException):
             raise ConfigError(f"error = {shown(error)}: must be a text or an exception")
-        if isinstance(error, str):
-            return self._closing(events.RUN_FAILED, error=error)
-        finish = self._closing(events.RUN_FAILED, error=in_words(error))
-        return finish._replace(fatal=fatal_calls(error, self.id)) if finish is not None else None
-
-    def _closing(self, type: str, **payload: str) -> Finish | None:
-        """The last write, asked for from inside the block."""
         self.check_open()
-        if self.log.lost is not None:
-            raise LeaseLost(self.id)
-        if self._ended or self.log.claim is None:
+        if isinstance(error, str):
+            return self._closing(events.RUN_FAILED, {"error": error})
+        return self._closing(events.RUN_FAILED, {"error": in_words(error)}, fatal_calls(error, self.id))
+
+    def _closing(self, type: str, payload: Mapping[str, str], fatal: Sequence[tuple[str, str]] = ()) -> Last | None:
+        """The last write, asked for from inside the block."""
+        if self._ended or self.log.claim is None or self.log.lost is not None:
             return None
-        return Finish(self.log.claim, End(type, self.log.given(type, payload)), self.steps.unasked, [])
+        end = End(type, self.log.given(type, payload))
+        return Last.of(self._home.store, Finish(self.log.claim, end, self.steps.unasked, fatal))
 
-    def _try_to_finish(self, finish: Finish) -> HoldfastError | None:
+    def _trouble(self, last: Last) -> HoldfastError | None:
+        """What kept the last event from being written; if nothing did, it is told."""
         try:
-            self._home.store.writer.commit(finish.write)
+            last.pending.result()
         except HoldfastError as error:
             return error
-        self._finished(finish)
-        return None
-
-    async def _atry_to_finish(self, finish: Finish) -> HoldfastError | None:
-        try:
-            await self._home.store.writer.acommit(finish.write)
-        except HoldfastError as error:
-            return error
-        self._finished(finish)
-        return None
-
-    def _finished(self, finish: Finish) -> None:
         self._ended = True
-        self._home.bus.emit(finish.end.type, None, self.id, **finish.end.payload)
+        self._home.bus.emit(last.end.type, None, self.id, **last.end.payload)
+        return None
 
-    def _settle(self, finish: Finish, failed: HoldfastError | None) -> None:
-        if failed is None:
-            return
-        if not self.log.passes(failed):
-            raise failed
-        self.log.complain(failed)
-        self._finished(finish)
+    def _ended_now(self, last: Last) -> None:
+        if (trouble := self._trouble(last)) is not None:
+            if not self.log.passes(trouble):
+                raise trouble
+            self.log.complain(trouble)
+            self._unsaid = last.end
 
-    def _unwind(self, error: BaseException | None, diverged: RunDiverged | None, failed: HoldfastError | None) -> None:
+    def _give_up(self) -> None:
+        """Something hit the end itself: leave the run to others, and wait for nothing."""
+        self._leave(None)
+        if self.log.claim is not None and not self._ended:
+            release(self._home.store, [self.log.claim])
+
+    def _unwind(self, error: BaseException | None, diverged: RunDiverged | None, last: Last | None) -> None:
         """Raise what leaving the block means, where that is not *error* itself."""
-        if failed is None and self.log.lost is not None:
-            failed = LeaseLost(self.id)
-        if failed is not None and self.log.passes(failed):
-            self.log.complain(failed)
-        elif failed is not None:
+        trouble = self._trouble(last) if last is not None else None
+        if trouble is None and self.log.lost is not None:
+            trouble = LeaseLost(self.id)
+        if trouble is not None and self.log.passes(trouble):
+            self.log.complain(trouble)
+        elif trouble is not None:
             if error is None:
-                raise failed
-            error.add_note(f"holdfast: the end of the run is not recorded: {failed}")
+                raise trouble
+            error.add_note(f"holdfast: the end of the run is not recorded: {trouble}")
         if diverged is not None:
             raise diverged
         if (cancelled := self._cancelling.instead_of(self.id, error)) is not None:

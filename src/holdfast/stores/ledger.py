@@ -107,6 +107,7 @@ class Ledger:
         self._rows: list[EventRow] = []
         self._memos: list[MemoRow] = []
         self._next_key: int | None = None
+        self._kept: OwnerRow | None = None  # who was last written down as alive
         self.changes = 0  # grows with each change: a write that fails must have made none
         self._to_wake: set[str] = set()
         self.woken: deque[str] = deque()  # the owners who have something to look at, for whoever tells them
@@ -119,6 +120,7 @@ class Ledger:
 
     def forget(self) -> None:
         """Others have written, or we have failed to: what is at hand may no longer be true."""
+        self._kept = None
         self._clear()
         self._lives.clear()
         self._next_key = None
@@ -225,13 +227,21 @@ class Ledger:
             holder = self.tables.owner(live.owner)
             who = f"process {holder.pid} on {holder.host}" if holder is not None else "another process"
             raise RunConflict(f"run {live.header.id!r} is being run by {who}: cancel it there, or wait until it ends")
-        if self.tables.owner(owner.id) is None:
-            self.tables.drop_old_owners(self.now_ms())
-        self.tables.keep_owner(owner)
+        self._keep(owner)
         live.owner = owner.id
         live.fence += 1
         self._touch(live)
         return Claim(live.header.id, owner.id, live.fence)
+
+    def _keep(self, owner: OwnerRow) -> None:
+        """Write down that *owner* lives; a second's difference is none."""
+        kept = self._kept
+        if kept is not None and kept.id == owner.id and kept.until > owner.until - 1000:
+            return
+        if self.tables.owner(owner.id) is None:
+            self.tables.drop_old_owners(self.now_ms())
+        self.tables.keep_owner(owner)
+        self._kept = owner
 
     def release(self, live: Live) -> None:
         """The run has no owner any more."""

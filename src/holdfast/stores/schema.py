@@ -39,7 +39,8 @@ def prepare(file: SqliteFile, connection: sqlite3.Connection) -> None:
     elif application or version or tables:
         raise StoreError(f"{file.name}: is an SQLite database of something else; nothing was changed: use another file")
     if file.path is not None:
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only an empty file takes it
+        if connection.execute("PRAGMA page_count").fetchone() == (0,):  # later it would not be taken
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         _use_log(file, connection)
     _migrate(file, connection)
 

@@ -51,7 +51,7 @@ _log = logging.getLogger("holdfast")
 class Memory(NamedTuple):
     """What a run knows of calls made before it was resumed."""
 
-    memos: list[tuple[bytes, str, bytes]]  # key, name, outcome; the last of a key counts
+    memos: list[tuple[bytes, str, bytes]]  # key, name, outcome
     snapshot: RunSnapshot
     header: RunHeader
     is_foreign: bool  # imported: its keys were made with another secret
@@ -75,6 +75,7 @@ class RunStore:
         self.lease = lease
         self.payloads = payloads or Payloads()
         self.ownership = Ownership(None if file.path is None else f"{file.path}-owners", self.clock, lease)
+        self._secret: bytes | None = None
         self._ledger = Ledger(file, self.clock.time, self.ownership.is_alive)
         self.writer: Writer[Ledger] = Writer(
             Transactions(file, self._ledger, crash).make, self._committed, quick=file.path is None
@@ -278,6 +279,7 @@ class RunStore:
             bell.close()
             self._leave()
             with self.writer.turn:
+                self._secret = None
                 self._ledger.forget()
                 self.file.close()
 
@@ -317,8 +319,9 @@ class RunStore:
 
     def secret(self) -> bytes:
         """The secret that keys the digests of arguments."""
-        secret: bytes = self.file.meta("secret")
-        return secret
+        if self._secret is None:
+            self._secret = self.file.meta("secret")
+        return self._secret
 
     def memory(self, run_id: str) -> Memory:
         """What is known of the calls of a run."""

@@ -16,7 +16,6 @@ from contextlib import AbstractContextManager
 from typing import Any, Generic, TypeVar
 
 from holdfast.errors import StoreError
-from holdfast.guards.line import Signal
 
 MOST_AT_ONCE = 1000  # writes in one transaction
 MOST_TRIES = 3  # of a write whose leader was interrupted
@@ -32,7 +31,7 @@ T = TypeVar("T")
 class Pending(Generic[Book, T]):
     """A write on its way: *made* when it is on disk, or has failed; *done* when that was told."""
 
-    __slots__ = ("awaited", "done", "error", "future", "made", "op", "signal", "tries", "value")
+    __slots__ = ("awaited", "done", "error", "future", "made", "op", "tries", "value", "waiter")
 
     def __init__(self, op: Callable[[Book], T]) -> None:
         self.op = op
@@ -40,7 +39,7 @@ class Pending(Generic[Book, T]):
         self.tries = 0
         self.value: T | None = None
         self.error: BaseException | None = None
-        self.signal: Signal | None = None
+        self.waiter: threading.Lock | None = None  # locked by a thread, to be released when it is done
         self.future: asyncio.Future[None] | None = None
 
     def fail(self, error: BaseException) -> None:
@@ -114,12 +113,12 @@ class Writer(Generic[Book]):
         while not pending.done:
             if self._led():
                 continue
-            woken = threading.Event()
-            pending.signal = Signal()
-            pending.signal.listen(woken.set)
+            woken = threading.Lock()  # an Event would cost as much again as all else here
+            woken.acquire()
+            pending.waiter = woken
             self._ring()  # whoever has the turn may use it for something else
             if not pending.done:  # each side sets its mark before it looks at the other's
-                woken.wait()
+                woken.acquire()
 
     async def asettle(self, pending: Pending[Book, Any]) -> None:
         """Wait until *pending* is done."""
@@ -196,8 +195,9 @@ class Writer(Generic[Book]):
         for pending in group:
             pending.done = True
             lost = pending.error if pending.error is not None and not pending.awaited else lost
-            if pending.signal is not None:
-                pending.signal.fire()
+            if (waiter := pending.waiter) is not None:
+                pending.waiter = None
+                waiter.release()
             if pending.future is not None:
                 tasks.setdefault(pending.future.get_loop(), []).append(pending.future)
         for loop, futures in tasks.items():

@@ -21,16 +21,16 @@ UPDATE runs SET touched_at = ?, snapshot = ?, status = ?, owner = ?, fence = ?, 
 INSERT INTO events (run, sequence, at, type, late, payload) VALUES (?, ?, ?, ?, ?, ?)
 
 -- name: add_memo
-INSERT INTO memos (run, key, name, outcome) VALUES (?, ?, ?, ?)
+INSERT OR REPLACE INTO memos (run, key, name, outcome) VALUES (?, ?, ?, ?)
 
 -- name: forget_memos
 DELETE FROM memos WHERE run = ?
 
 -- name: copy_memos
-INSERT INTO memos (run, key, name, outcome) SELECT ?, key, name, outcome FROM memos WHERE run = ? ORDER BY id
+INSERT OR REPLACE INTO memos (run, key, name, outcome) SELECT ?, key, name, outcome FROM memos WHERE run = ?
 
 -- name: memos
-SELECT m.key, m.name, m.outcome FROM memos m JOIN runs r ON r.key = m.run WHERE r.id = ? ORDER BY m.id
+SELECT m.key, m.name, m.outcome FROM memos m JOIN runs r ON r.key = m.run WHERE r.id = ?
 
 -- name: owner
 SELECT id, host, pid, until FROM owners WHERE id = ?

@@ -1,0 +1,482 @@
+"""What becomes of runs whose process has died, and a random agent that dies again and again until it is done."""
+
+# ruff: noqa: PT012 (what leaves the block of a run is what is tested, so the block is within `raises`)
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests import durable
+from tests.durable import Killed, Place, stopped, types
+
+from holdfast import ConfigError, Holdfast, InDoubt, LeaseLost, RunCancelled
+from holdfast.stores.store import LEASE
+from holdfast.testing import ManualClock
+
+place, disk, memory = durable.place, durable.disk, durable.memory
+
+HERE = "tests.test_recover"
+called: list[tuple[Any, ...]] = []  # by entries, which are found by name
+
+
+@pytest.fixture(autouse=True)
+def nothing_called() -> Iterator[None]:
+    called.clear()
+    yield
+    called.clear()
+
+
+def entry(*args: Any) -> dict[str, Any]:
+    called.append(args)
+    return {"done": list(args)}
+
+
+async def aentry(*args: Any) -> str:
+    await asyncio.sleep(0)
+    called.append(args)
+    return "done"
+
+
+def broken() -> None:
+    raise ValueError("no")
+
+
+def in_doubt() -> None:
+    raise InDoubt("tool", "id", "key", "why")
+
+
+def works(*args: Any) -> None:
+    from holdfast.runs import running
+
+    run = running()
+    assert run is not None
+    run.step("work", lambda: called.append(args))
+
+
+def dead(place: Place, **plan: Any) -> str:
+    """A run whose process died."""
+    hf = place.open()
+    with pytest.raises(Killed), hf.run(**plan) as run:
+        place.die(hf)
+    return run.id
+
+
+def target(name: str, *args: Any) -> dict[str, Any]:
+    return {"target": f"{HERE}:{name}", "args": list(args)}
+
+
+def test_a_run_without_an_entry_point_is_failed(place: Place) -> None:
+    run_id = dead(place)
+    hf = place.open()
+
+    done = hf.recover()
+
+    assert done.failed == [run_id]
+    snapshot = hf.runs.snapshot(run_id)
+    assert (snapshot.status, snapshot.error) == ("failed", "its process died before it was done")
+    assert snapshot.interrupted is False
+
+
+@pytest.mark.parametrize("policy", ["resume", "leave"])
+def test_a_run_without_an_entry_point_can_be_left(place: Place, policy: str) -> None:
+    run_id = dead(place)
+    hf = place.open()
+
+    done = hf.recover(policy)
+
+    assert (done.left, done.failed, done.resumed) == ([run_id], [], [])
+    assert hf.runs.snapshot(run_id).interrupted
+
+
+@pytest.mark.parametrize("policy", ["fail", "resume"])
+@pytest.mark.parametrize("name", ["entry", "aentry"])
+def test_a_run_with_an_entry_point_is_called_again_with_its_arguments(place: Place, policy: str, name: str) -> None:
+    run_id = dead(place, entry=target(name, 1, "x"))
+    hf = place.open()
+
+    done = hf.recover(policy)
+
+    assert (done.resumed, done.errors) == ([run_id], {})
+    assert called == [(1, "x")]
+    snapshot = hf.runs.snapshot(run_id)
+    assert snapshot.status == "completed"
+    assert snapshot.result_text == (
+        "done" if name == "aentry" else json.dumps({"done": [1, "x"]}, separators=(",", ":"))
+    )
+
+
+def test_leave_touches_nothing_at_all(place: Place) -> None:
+    run_id = dead(place, entry=target("entry"))
+    hf = place.open()
+
+    assert hf.recover("leave").left == [run_id]
+    assert called == []
+
+
+def test_what_is_not_interrupted_is_not_touched(place: Place) -> None:
+    hf = place.open()
+    with hf.run():
+        pass
+    with pytest.raises(ValueError, match="no"), hf.run():
+        raise ValueError("no")
+    hf.runs.create_run("shop", "tea")
+
+    with hf.run() as open_one:
+        done = hf.recover()
+        assert open_one.status == "executing"
+
+    assert done == ([], [], [], {})
+
+
+def test_runs_that_were_interrupted_and_not_killed_are_recovered_too(place: Place) -> None:
+    hf = place.open()
+    run_id = stopped(hf, lambda: None, entry=target("entry"))
+
+    assert hf.recover().resumed == [run_id]
+    assert called == [()]
+
+
+@pytest.mark.parametrize(("name", "status"), [("broken", "failed"), ("in_doubt", "executing")])
+def test_what_a_resumed_run_raises_is_reported_and_the_others_go_on(place: Place, name: str, status: str) -> None:
+    first = dead(place, entry=target(name))
+    second = dead(place, entry=target("entry"))
+    hf = place.open()
+
+    done = hf.recover()
+
+    assert sorted(done.resumed) == sorted([first, second])
+    assert list(done.errors) == [first]
+    assert hf.runs.snapshot(first).status == status
+    assert hf.runs.snapshot(second).status == "completed"
+
+
+@pytest.mark.parametrize("wrong", ["nowhere:fn", f"{HERE}:nothing", f"{HERE}:HERE", "no colon", 5, None])
+def test_an_entry_point_that_is_not_there_is_reported_and_the_run_stays(place: Place, wrong: Any) -> None:
+    run_id = dead(place, entry={"target": wrong})
+    hf = place.open()
+
+    done = hf.recover()
+
+    assert isinstance(done.errors[run_id], ConfigError)
+    assert hf.runs.snapshot(run_id).interrupted
+
+
+def test_a_run_that_somebody_wanted_cancelled_is_cancelled_and_the_others_go_on(place: Place) -> None:
+    hf = place.open()
+    with pytest.raises(Killed), hf.run(entry=target("works", 1)) as run:
+        hf.runs.handle(run.id).cancel("enough")
+        place.die(hf)
+    other = dead(place, entry=target("works", 2))
+    hf = place.open()
+
+    done = hf.recover()
+
+    assert isinstance(done.errors[run.id], RunCancelled)
+    assert hf.runs.snapshot(run.id).status == "cancelled"
+    assert hf.runs.snapshot(other).status == "completed"
+    assert called == [(2,)]
+
+
+def test_a_zombie_whose_run_was_failed_may_not_go_on(disk: Place) -> None:
+    first = disk.open(clock=ManualClock())
+    later = ManualClock()
+    later.advance(LEASE + 1)
+    second = disk.open(clock=later)
+    pay = first.tool("pay")(lambda: pytest.fail("was called"))
+
+    with pytest.raises(LeaseLost), first.run() as run:
+        assert second.recover().failed == [run.id]
+        pay()
+
+    assert types(second, run.id) == ["run_started", "run_failed"]
+
+
+def test_more_runs_than_a_page_are_recovered(memory: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    hf = memory.open()
+    for number in range(7):
+        stopped(hf, lambda: None, run_id=str(number))
+    listed = hf.runs.list_runs
+    monkeypatch.setattr(hf.runs, "list_runs", lambda *a, **k: listed(*a, **{**k, "limit": 2}))
+
+    assert sorted(hf.recover().failed) == [str(number) for number in range(7)]
+
+
+@pytest.mark.parametrize("policy", ["restart", "", None])
+def test_a_policy_that_is_none_is_a_config_error(memory: Place, policy: Any) -> None:
+    with pytest.raises(ConfigError, match="policy"):
+        memory.open().recover(policy)
+
+
+async def test_a_coroutine_cannot_be_called_again_from_inside_an_event_loop(memory: Place) -> None:
+    run_id = dead(memory, entry=target("aentry"))
+    hf = memory.open()
+
+    done = hf.recover()
+
+    assert isinstance(done.errors[run_id], ConfigError)
+    assert hf.runs.snapshot(run_id).interrupted
+
+
+def test_a_killed_process_is_recovered_by_another(disk: Place) -> None:
+    source = f"""
+        import sys, time, holdfast
+        hf = holdfast.open(sys.argv[1], policies={{}})
+        with hf.run(run_id="order", entry={{"target": "{HERE}:entry", "args": [1]}}):
+            print("in", flush=True)
+            time.sleep(60)
+    """
+    child = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(source), str(disk.path)], stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    child.stdout.readline()
+    hf = disk.open(clock=ManualClock(epoch=0.0))
+    before = hf.recover()
+
+    child.send_signal(signal.SIGKILL)
+    child.communicate(timeout=20)
+    done = hf.recover()
+
+    assert before == ([], [], [], {})
+    assert done.resumed == ["order"]
+    assert called == [(1,)]
+
+
+INTERRUPTED = """
+    import asyncio, holdfast, random, signal, sys
+    from collections import Counter
+
+    hf = holdfast.open(sys.argv[1], policies={})
+    random, effects = random.Random(int(sys.argv[2])), Counter()
+
+    @hf.tool
+    async def pay(number):
+        effects[hf.current_run.idempotency_key] += 1
+        await asyncio.sleep(0)
+        return number
+
+    async def decided(number):
+        try:
+            return await pay(number)
+        except holdfast.InDoubt as doubt:
+            return await (doubt.aanswer(number) if effects[doubt.key] else doubt.repeat())
+
+    async def work(run):
+        async with run:
+            return [await decided(0), *await asyncio.gather(decided(1), decided(2))]
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    def status(run_id):
+        hf.runs.writer.flush()  # what was on its way when it was interrupted
+        try:
+            return hf.runs.snapshot(run_id).status
+        except holdfast.RunNotFound:
+            return None
+
+    def attempt(run):
+        try:
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0001, 0.006))
+            try:
+                asyncio.run(work(run))
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+        except KeyboardInterrupt:
+            pass
+
+    signal.signal(signal.SIGALRM, interrupt)
+    for run_id in map(str, range(25)):
+        effects.clear()
+        while (standing := status(run_id)) != "completed":
+            attempt(hf.run(run_id=run_id) if standing is None else hf.resume(run_id))
+        assert set(effects.values()) == {1} and len(effects) == 3, effects
+    print("done")
+"""
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_an_interrupt_at_any_moment_leaves_a_run_that_can_be_resumed(disk: Place, seed: int) -> None:
+    command = [sys.executable, "-c", textwrap.dedent(INTERRUPTED), str(disk.path), str(seed)]
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+
+    assert done.stdout == "done\n", done.stderr[-3000:]
+
+
+# --- a random agent ---
+
+PARTS = st.one_of(
+    st.tuples(st.just("pay"), st.integers(0, 2)),  # not to be repeated
+    st.tuples(st.just("fetch"), st.integers(0, 2)),  # safe to repeat
+    st.tuples(st.just("broken"), st.integers(0, 1)),  # always fails
+    st.tuples(st.just("refused"), st.integers(0, 1)),
+    st.tuples(st.just("step"), st.integers(0, 2)),
+    st.tuples(st.just("nested"), st.integers(0, 2)),  # safe to repeat, and pays
+    st.tuples(st.just("spend"), st.integers(1, 3)),
+    st.tuples(st.just("together"), st.lists(st.integers(0, 1), min_size=1, max_size=4)),  # pays side by side
+)
+PROGRAMS = st.lists(PARTS, min_size=1, max_size=8)
+
+
+class World:
+    """What the agent does to the world, and when it dies: at the points that it passes, counted."""
+
+    def __init__(self) -> None:
+        self.effects: Counter[tuple[str, Any]] = Counter()
+        self.points = 0
+        self.deaths: set[int] = set()
+        self.interrupts: set[int] = set()
+
+    def point(self, place: Place, hf: Holdfast) -> None:
+        self.points += 1
+        if self.points in self.deaths:
+            place.die(hf)
+        if self.points in self.interrupts:
+            raise KeyboardInterrupt
+
+
+class Agent:
+    def __init__(self, place: Place, hf: Holdfast, world: World) -> None:
+        self.place, self.hf, self.world = place, hf, world
+        hf.breaker.force_open("refused")
+        self.pay = hf.tool("pay")(self._pay)
+        self.apay = hf.tool("apay")(self._apay)
+        self.fetch = hf.tool("fetch", idempotent=True)(self._fetch)
+        self.broken = hf.tool("broken", breaker=False, loop=False, idempotent=True, retry=False)(self._broken)
+        self.refused = hf.tool("refused")(lambda number: pytest.fail("was called"))
+        self.nested = hf.tool("nested", idempotent=True)(lambda number: self.decided(self.pay, number))
+
+    def _pay(self, number: int) -> str:
+        self.point()
+        self.effect("pay", number)
+        self.point()
+        return f"receipt {number}"
+
+    async def _apay(self, number: int) -> str:
+        await asyncio.sleep(0)
+        self.point()
+        self.effect("apay", number)
+        await asyncio.sleep(0)
+        return f"receipt {number}"
+
+    def _fetch(self, number: int) -> int:
+        self.point()
+        return number * 2
+
+    def _broken(self, number: int) -> None:
+        self.point()
+        raise ValueError(f"broken {number}")
+
+    def effect(self, tool: str, number: int) -> None:
+        run = self.hf.current_run
+        assert run is not None
+        self.world.effects[tool, run.idempotency_key] += 1
+
+    def point(self) -> None:
+        self.world.point(self.place, self.hf)
+
+    def decided(self, tool: Any, number: int) -> Any:
+        """A careful caller: looks whether the effect is there."""
+        try:
+            return tool(number)
+        except InDoubt as doubt:
+            if self.world.effects[doubt.tool, doubt.key]:
+                return doubt.answer(f"receipt {number}")
+            return doubt.repeat()
+
+    async def adecided(self, number: int) -> Any:
+        try:
+            return await self.apay(number)
+        except InDoubt as doubt:
+            uncertain: Any = doubt
+            if self.world.effects[doubt.tool, doubt.key]:
+                return await uncertain.aanswer(f"receipt {number}")
+            return await uncertain.repeat()
+
+    def part(self, run: Any, kind: str, what: Any) -> Any:
+        match kind:
+            case "pay":
+                return self.decided(self.pay, what)
+            case "fetch" | "nested":
+                return getattr(self, kind)(what)
+            case "broken" | "refused":
+                try:
+                    return getattr(self, kind)(what)
+                except Exception as error:
+                    return str(error)
+            case "step":
+                return run.step("step", lambda number: self.point() or number + 1, what)
+            case "spend":
+                return run.spend("usd", what)
+            case _:
+
+                async def together() -> list[Any]:
+                    return await asyncio.gather(*map(self.adecided, what))
+
+                return asyncio.run(together())
+
+    def work(self, run: Any, program: list[tuple[str, Any]]) -> list[Any]:
+        answers = []
+        for kind, what in program:
+            answers.append(self.part(run, kind, what))
+            self.point()
+        run.complete(json.dumps(answers))
+        return answers
+
+
+def undisturbed(folder: Path, program: list[tuple[str, Any]]) -> tuple[World, list[Any], Any]:
+    place, world = Place("memory", folder, ManualClock()), World()
+    hf = place.open()
+    with hf.run(run_id="run") as run:
+        answers = Agent(place, hf, world).work(run, program)
+    snapshot = hf.runs.snapshot("run")
+    place.close()
+    return world, answers, snapshot
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(program=PROGRAMS, data=st.data(), kind=st.sampled_from(durable.KINDS))
+def test_however_often_an_agent_dies_it_ends_as_if_it_had_not(
+    program: list[tuple[str, Any]], data: st.DataObject, kind: str
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        wanted, answers, snapshot = undisturbed(Path(name), program)
+        place, world = Place(kind, Path(name), ManualClock()), World()
+        moments = st.sets(st.integers(1, 3 * wanted.points), max_size=4)
+        world.deaths, world.interrupts = data.draw(moments), data.draw(moments)
+        hf, begun, got = place.open(), False, None
+        for _ in range(12):
+            try:
+                with hf.resume("run", diverged="raise") if begun else hf.run(run_id="run") as run:
+                    begun = True
+                    got = Agent(place, hf, world).work(run, program)
+                break
+            except KeyboardInterrupt:
+                continue
+            except Killed:
+                hf = place.open()
+        end = hf.runs.snapshot("run")
+        events = hf.runs.events("run")
+        place.close()
+
+    assert got == answers
+    assert (end.status, end.result_text) == ("completed", json.dumps(answers))
+    assert set(world.effects.values()) <= {1}
+    assert sum(world.effects.values()) == sum(wanted.effects.values())
+    assert [event.sequence for event in events] == list(range(len(events)))
+    assert end.spend == snapshot.spend
+    assert end.active_tools == ()
