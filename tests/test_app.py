@@ -221,13 +221,63 @@ def test_policies_that_are_neither_path_nor_mapping_are_a_config_error(policies:
     assert refused(policies=policies).endswith("must be the path of a file, or a mapping")
 
 
-@pytest.mark.parametrize("store", ["agent.db", "sqlite:///agent.db", Path("agent.db"), 5])
-def test_a_store_that_this_version_does_not_have_is_a_config_error(store: Any) -> None:
-    assert "must be ':memory:'" in refused(store=store)
+@pytest.mark.parametrize("store", ["", "redis://host", "sqlite://agent.db", "sqlite:///", "a\0b", "x" * 5000, 5, b"a"])
+def test_a_store_that_there_is_not_is_a_config_error(store: Any) -> None:
+    assert "must be a path, ':memory:' or sqlite:///PATH" in refused(store=store)
 
 
-def test_the_store_in_memory_can_be_asked_for() -> None:
-    assert policy_of(holdfast.open(":memory:")) == "default"
+@pytest.mark.parametrize("store", ["agent.db", "sqlite:///agent.db", Path("agent.db"), ":memory:"])
+def test_opening_a_store_touches_no_disk(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = set(tmp_path.rglob("*"))
+
+    assert policy_of(holdfast.open(store)) == "default"
+    assert set(tmp_path.rglob("*")) == before
+
+
+def test_the_store_is_the_given_one_else_the_environment_s_else_the_file_s_else_the_user_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    file = tmp_path / "holdfast.toml"
+    file.write_text('store = "sqlite:///of-the-file.db"')
+
+    monkeypatch.setenv("HOLDFAST_STORE", str(tmp_path / "of-the-environment.db"))
+    assert holdfast.open(tmp_path / "given.db", policies=file).runs.url == str(tmp_path / "given.db")
+    assert holdfast.open(policies=file).runs.url == str(tmp_path / "of-the-environment.db")
+    monkeypatch.delenv("HOLDFAST_STORE")
+    assert holdfast.open(policies=file).runs.url == str(tmp_path / "of-the-file.db")
+    assert holdfast.open(policies={}).runs.url == str(tmp_path / "holdfast" / "runs.db")
+
+
+def test_the_user_s_own_store_is_pruned_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOLDFAST_STORE")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    clock = ManualClock()
+    for store, left in ((None, ["new"]), (tmp_path / "other.db", ["new", "old"])):
+        with holdfast.open(store, policies={}, clock=clock) as hf:
+            hf.runs.create_run("s", "p", run_id="old")
+            hf.runs.mark_failed("old", "e")
+            clock.advance(31 * 86400)
+
+            with hf.run(run_id="new"):
+                pass
+            for thread in threading.enumerate():
+                if thread.name == "holdfast-worker":
+                    thread.join()
+
+            assert [run.id for run in hf.runs.list_runs()] == left
+
+
+def test_without_a_home_runs_are_refused_and_tools_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOLDFAST_STORE", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+
+    with holdfast.open(policies={}) as hf:
+        assert hf.call(len, "abc") == 3
+        with pytest.raises(ConfigError, match="no home folder to keep runs in"):
+            hf.run()
 
 
 # --- opening and closing ---

@@ -322,6 +322,13 @@ LEVELS = {
     events.CIRCUIT_OPENED: "WARNING",
     events.LOOP_DETECTED: "WARNING",
     events.BUDGET_WARNING: "WARNING",
+    events.RUN_STARTED: "INFO",
+    events.RUN_RESUMED: "INFO",
+    events.RUN_COMPLETED: "INFO",
+    events.RUN_CANCELLED: "INFO",
+    events.RUN_INTERRUPTED: "WARNING",
+    events.RUN_DIVERGED: "WARNING",
+    events.RUN_FAILED: "ERROR",
     events.POLICY_REJECTED: "ERROR",
     "an event of the caller's own": "INFO",
 }

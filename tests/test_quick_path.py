@@ -19,7 +19,7 @@ from tests import shapes
 from tests.shapes import Call, Shape, Thread, settled
 
 import holdfast
-from holdfast import CircuitState, ConcurrencyFull, ExecutionStats, Holdfast, tools
+from holdfast import BudgetExceeded, CircuitState, ConcurrencyFull, ExecutionStats, Holdfast, tools
 from holdfast.breaker import CircuitDiagnostics
 from holdfast.testing import ManualClock, Recorder, Script, Step, fail, hang, ok, rate_limit, slow
 from holdfast.tracker import BATCH
@@ -152,18 +152,17 @@ def test_a_run_that_is_entered_later_counts_from_then_on(shape: Shape, hf: Holdf
     assert hf.tracker.stats("script").successful == 3
 
 
-def test_another_holdfasts_run_is_none_of_ours(shape: Shape, hf: Holdfast, clock: ManualClock) -> None:
+def test_a_run_counts_the_calls_of_any_holdfast(shape: Shape, hf: Holdfast, clock: ManualClock) -> None:
     other = holdfast.open(":memory:", policies={}, clock=clock)
     call = shape(hf, Script(ok()))
 
-    with hf.run(), other.run(budget={"calls": 1}):
-        for _ in range(3):
-            call()
-    with other.run(budget={"calls": 1}):
-        for _ in range(3):
+    with other.run(budget={"calls": 1}) as run:
+        call()
+        with pytest.raises(BudgetExceeded):
             call()
 
-    assert hf.tracker.stats("script").successful == 6
+    assert hf.tracker.stats("script").successful == 1
+    assert other.runs.snapshot(run.id).tool_calls == 1
 
 
 def test_thousands_of_successes_are_all_counted(shape: Shape, hf: Holdfast) -> None:

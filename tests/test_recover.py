@@ -263,23 +263,36 @@ INTERRUPTED = """
     random, effects = random.Random(int(sys.argv[2])), Counter()
 
     @hf.tool
-    async def pay(number):
+    def pay(number):
         effects[hf.current_run.idempotency_key] += 1
-        await asyncio.sleep(0)
         return number
 
-    async def decided(number):
+    @hf.tool
+    async def apay(number):
+        effects[hf.current_run.idempotency_key] += 1
+        await asyncio.sleep(0)
+
+    def decided(number):
         try:
-            return await pay(number)
+            pay(number)
         except holdfast.InDoubt as doubt:
-            return await (doubt.aanswer(number) if effects[doubt.key] else doubt.repeat())
+            doubt.answer(number) if effects[doubt.key] else doubt.repeat()
 
-    async def work(run):
+    async def adecided(number):
+        try:
+            await apay(number)
+        except holdfast.InDoubt as doubt:
+            await (doubt.aanswer(number) if effects[doubt.key] else doubt.repeat())
+
+    def work(run):
+        with run:
+            for number in range(3):
+                decided(number)
+
+    async def awork(run):
         async with run:
-            return [await decided(0), *await asyncio.gather(decided(1), decided(2))]
-
-    def interrupt(*_):
-        raise KeyboardInterrupt
+            await adecided(0)
+            await asyncio.gather(adecided(1), adecided(2))
 
     def status(run_id):
         hf.runs.writer.flush()  # what was on its way when it was interrupted
@@ -288,21 +301,25 @@ INTERRUPTED = """
         except holdfast.RunNotFound:
             return None
 
-    def attempt(run):
+    def attempt(run, number):
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # not one that asyncio was kept from taking back
         try:
             signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0001, 0.006))
             try:
-                asyncio.run(work(run))
+                asyncio.run(awork(run)) if number % 2 else work(run)
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
-        except KeyboardInterrupt:
+        except holdfast.HoldfastError:
+            raise
+        except BaseException:  # the interrupt, or what it made of the innards of the standard library
             pass
 
-    signal.signal(signal.SIGALRM, interrupt)
-    for run_id in map(str, range(25)):
+    signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    for number in range(25):
+        run_id = str(number)
         effects.clear()
         while (standing := status(run_id)) != "completed":
-            attempt(hf.run(run_id=run_id) if standing is None else hf.resume(run_id))
+            attempt(hf.run(run_id=run_id) if standing is None else hf.resume(run_id), number)
         assert set(effects.values()) == {1} and len(effects) == 3, effects
     print("done")
 """

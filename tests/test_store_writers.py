@@ -138,14 +138,16 @@ def test_more_than_a_group_is_not_kept_waiting(store: RunStore, gate: Gate, monk
 
 
 async def test_tasks_are_committed_together(store: RunStore, gate: Gate) -> None:
-    tasks = [asyncio.create_task(store.writer.acommit(note(0)))]
+    leader = threading.Thread(target=store.writer.commit, args=(note(0),))
+    leader.start()
     await asyncio.to_thread(gate.reached.wait)
-    tasks += [asyncio.create_task(store.writer.acommit(note(at))) for at in range(1, 201)]
+    tasks = [asyncio.create_task(store.writer.acommit(note(at))) for at in range(1, 201)]
     await asyncio.sleep(0)
 
     gate.opened.set()
     await asyncio.gather(*tasks)
 
+    leader.join()
     assert gate.commits <= 3
     assert notes(store) == list(range(201))
 
@@ -243,7 +245,7 @@ def test_an_error_that_nobody_waits_for_is_logged_once(
 
     for _ in range(3):
         store.writer.submit(raises(RunNotFound("x")))
-        store.writer.flush()
+    store.writer.flush()
 
     assert [record.message for record in caplog.records] == [
         "what was queued could not be written: there is no run 'x' in this store"
@@ -299,6 +301,7 @@ def test_what_was_committed_before_an_interrupt_is_not_committed_again(tmp_path:
         assert notes(store) == [0]
 
 
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)  # in memory its own task would lead
 async def test_a_write_that_hits_its_leader_each_time_is_given_up(
     store: RunStore, gate: Gate, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -328,26 +331,36 @@ def test_interrupts_at_any_moment_lose_nothing_and_harm_nobody_else(tmp_path: Pa
 
 
 async def test_a_task_that_is_cancelled_while_it_waits_has_written(store: RunStore, gate: Gate) -> None:
-    task = asyncio.create_task(store.writer.acommit(note(0)))
+    leader = threading.Thread(target=store.writer.commit, args=(note(0),))
+    leader.start()
     await asyncio.to_thread(gate.reached.wait)
+    task = asyncio.create_task(store.writer.acommit(note(1)))
+    await asyncio.sleep(0)
 
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     gate.opened.set()
 
-    assert notes(store) == [0]
+    leader.join()
+    assert notes(store) == [0, 1]
 
 
 def test_a_loop_that_is_closed_leaves_nobody_waiting(store: RunStore, gate: Gate) -> None:
+    leader = threading.Thread(target=store.writer.commit, args=(note(0),))
+    leader.start()
+    gate.reached.wait()
+
     async def hurry() -> None:
-        asyncio.get_running_loop().create_task(store.writer.acommit(note(0)))
-        await asyncio.to_thread(gate.reached.wait)
+        task = asyncio.create_task(store.writer.acommit(note(1)))
+        await asyncio.sleep(0)
+        assert not task.done()
 
     asyncio.run(hurry())
     gate.opened.set()
 
-    assert notes(store) == [0]
+    leader.join()
+    assert notes(store) == [0, 1]
 
 
 # --- the thread ---
@@ -491,6 +504,24 @@ def test_closing_writes_what_is_queued(tmp_path: Path) -> None:
 
     with SqliteRunStore(tmp_path / "runs.db") as store:
         assert notes(store) == list(range(50))
+
+
+def test_closing_a_store_that_cannot_be_written_says_what_is_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def crash(point: str) -> None:
+        if failing:
+            raise StoreError("the disk is gone")
+
+    failing = False
+    store = SqliteRunStore(tmp_path / "runs.db", crash=crash)
+    store.create_run("s", "p", run_id="r")
+    failing = True
+    store.writer.submit(note(0))
+
+    store.close()
+
+    assert "what was queued could not be written: the disk is gone" in caplog.text
 
 
 def test_a_write_that_comes_while_the_store_is_closed_is_made(store: RunStore, gate: Gate) -> None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from contextvars import Token
 from threading import Event
 from types import TracebackType
 from typing import Any, TypeVar
@@ -63,7 +61,7 @@ class Run:
         self._entered = False
         self._ended = False  # its last event is written
         self._unsaid: End | None = None  # the end that somebody wanted, and that the store did not take
-        self._tokens: tuple[Token[Run | None], Token[str]] | None = None
+        self._outer_key = ""  # the call or step within which it was entered
 
     # -- what it is ----------------------------------------------------------------------------------------------------
 
@@ -324,7 +322,9 @@ class Run:
 
     def _set_up(self) -> None:
         self.outer = current_run.get()
-        self._tokens = (current_run.set(self), current_key.set(""))
+        self._outer_key = current_key.get()
+        current_run.set(self)
+        current_key.set("")
         self.is_open = True
         open_runs.add(id(self))
         self._cancelling.attach()
@@ -344,11 +344,9 @@ class Run:
             open_runs.discard(id(self))
         self._home.keeper.remove(self)
         self._cancelling.leave()
-        if self._tokens is not None:
-            with suppress(ValueError):  # entered in another task or thread: not this one's to put back
-                current_run.reset(self._tokens[0])
-                current_key.reset(self._tokens[1])
-            self._tokens = None
+        if current_run.get() is self:  # else it was entered in another task or thread: not this one's to put back
+            current_run.set(self.outer)
+            current_key.set(self._outer_key)
         return self._diverged() if error is None and not self._ended and not self.cancelled.is_set() else None
 
     def _diverged(self) -> RunDiverged | None:
@@ -406,9 +404,9 @@ class Run:
 
     def _give_up(self) -> None:
         """Something hit the end itself: leave the run to others, and wait for nothing."""
-        self._leave(None)
         if self.log.claim is not None and not self._ended:
             release(self._home.store, [self.log.claim])
+        self._leave(None)
 
     def _unwind(self, error: BaseException | None, diverged: RunDiverged | None, last: Last | None) -> None:
         """Raise what leaving the block means, where that is not *error* itself."""

@@ -10,13 +10,14 @@ from holdfast.errors import ConfigError
 from holdfast.stores.kinds import MemoryRunStore, SqliteRunStore
 from holdfast.stores.store import RunStore
 
+LONGEST = 4096  # characters that a path may have
 ALLOWED = "must be a path, ':memory:' or sqlite:///PATH"
 
 
 def open_store(url: str | os.PathLike[str], *, clock: Clock | None = None) -> RunStore:
     """The store at *url*: a path, `:memory:` or `sqlite:///PATH`. Touches no disk before it is used."""
     name = os.fspath(url) if isinstance(url, os.PathLike) else url
-    if not isinstance(name, str) or not name or "\0" in name:
+    if not isinstance(name, str) or not 1 <= len(name) <= LONGEST or "\0" in name:
         raise ConfigError(f"store = {shown(url)}: {ALLOWED}")
     if name == ":memory:":
         return MemoryRunStore(clock=clock)

@@ -139,7 +139,7 @@ class Writer(Generic[Book]):
         """Make everything that is queued, and let the thread end; what comes later starts another."""
         try:
             if self._queue:
-                self.flush()
+                self.settle(self.submit(lambda book: None))  # that others failed is for them to hear
         finally:
             self._closed = True
             self._wake()
@@ -195,8 +195,7 @@ class Writer(Generic[Book]):
         for pending in group:
             pending.done = True
             lost = pending.error if pending.error is not None and not pending.awaited else lost
-            if (waiter := pending.waiter) is not None:
-                pending.waiter = None
+            if (waiter := pending.waiter) is not None and waiter.locked():  # not if an interrupted leader has done it
                 waiter.release()
             if pending.future is not None:
                 tasks.setdefault(pending.future.get_loop(), []).append(pending.future)
