@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import io
 import subprocess
 import sys
 import textwrap
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from tests import durable, shapes
 from tests.durable import Entering, Killed, Place, of, stopped, types
 from tests.shapes import Shape
 
+import holdfast
 from holdfast import (
     BudgetExceeded,
     CircuitOpen,
@@ -1123,3 +1126,26 @@ async def test_async_generators_within_a_resumed_run_can_be_iterated_in_tasks(hf
 
     assert first == second
     assert made == [0, 10, 0]
+
+
+def test_a_key_that_somebody_made_up_does_not_hinder_a_fork(hf: Holdfast) -> None:
+    with pytest.raises(ValueError, match="enough"), hf.run() as run:
+        run.emit("tool_started", call_id="mine", tool="search", key="not a key of ours")
+        raise ValueError("enough")
+
+    with hf.resume(run.id) as again:
+        assert again.forked_from == run.id
+
+
+def test_a_run_that_was_imported_without_its_first_events_cannot_be_resumed(hf: Holdfast, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="enough"), hf.run() as run:
+        run.step("ask", len, "a")
+        raise ValueError("enough")
+    hf.runs.prune(max_events=1)
+    file = io.StringIO()
+    hf.runs.export(file)
+
+    with holdfast.open(tmp_path / "other.db", policies={}) as other:
+        other.runs.import_(io.StringIO(file.getvalue()))
+        with pytest.raises(RunConflict, match="was imported without its first 3 events"), other.resume(run.id):
+            pass

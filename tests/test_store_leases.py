@@ -194,6 +194,19 @@ def test_a_sign_of_life_prolongs_the_lease(one: RunStore, two: RunStore, clock: 
     assert two.snapshot("r").interrupted
 
 
+def test_a_claim_is_a_sign_of_life_too(one: RunStore, two: RunStore, clock: ManualClock) -> None:
+    one.create_run("s", "p", run_id="other")
+    claim(one, "r")
+    clock.advance(10)
+
+    claim(one, "other")
+
+    clock.advance(10)
+    assert not two.snapshot("r").interrupted
+    clock.advance(5.1)
+    assert two.snapshot("r").interrupted
+
+
 def test_a_clock_that_goes_back_does_not_shorten_the_lease(one: RunStore, two: RunStore, clock: ManualClock) -> None:
     claim(one, "r")
     clock.shift_time(-3600)

@@ -18,7 +18,7 @@ from tests.store_children import children, said, tell
 from tests.store_kinds import KINDS, opener
 
 from holdfast.errors import RunNotFound, StoreError
-from holdfast.stores import MemoryRunStore, RunStore, SqliteRunStore
+from holdfast.stores import RunStore, SqliteRunStore
 from holdfast.stores.ledger import Ledger
 from holdfast.stores.writer import Pending, Writer
 
@@ -34,12 +34,15 @@ class Gate:
         self.opened = threading.Event()
         self.passed: list[str] = []
         self.failing = 0  # how many of those who come later fail
+        self.fails_when_opened = False
 
     def __call__(self, point: str) -> None:
         self.passed.append(point)
         if point == self.point and not self.opened.is_set():
             self.reached.set()
             self.opened.wait()
+            if self.fails_when_opened:
+                raise StoreError("the disk is gone")
         elif point == self.point and self.failing:
             self.failing -= 1
             raise StoreError("the disk is gone")
@@ -220,6 +223,28 @@ def test_a_write_that_the_database_refuses_fails_alone(store: RunStore, gate: Ga
     assert notes(store) == [0, 1, 2]
 
 
+def test_a_refusal_counts_only_if_it_is_the_last_word(store: RunStore, gate: Gate) -> None:
+    answers = iter([RunNotFound("x")])
+
+    def refused_once(ledger: Ledger) -> str:
+        if (error := next(answers, None)) is not None:
+            raise error
+        return "made"
+
+    leader = threading.Thread(target=store.writer.commit, args=(note(0),))
+    leader.start()
+    gate.reached.wait()
+    refused = store.writer.submit(refused_once)
+    bad = store.writer.submit(changes_and_raises(ZeroDivisionError()))
+
+    gate.opened.set()
+    store.writer.settle(refused)
+    store.writer.settle(bad)
+
+    leader.join()
+    assert refused.result() == "made"
+
+
 def test_each_of_a_group_that_fails_gets_an_error_of_its_own(store: RunStore, gate: Gate) -> None:
     leader = threading.Thread(target=store.writer.commit, args=(note(0),))
     leader.start()
@@ -285,6 +310,24 @@ def test_an_interrupted_leader_leaves_its_group_to_the_next(tmp_path: Path, poin
         assert notes(store) == [0, 1]
 
 
+def test_what_an_interrupted_leader_leaves_is_made_without_further_ado(tmp_path: Path) -> None:
+    def crash(at: str) -> None:
+        nonlocal armed
+        if armed:
+            armed = False
+            raise KeyboardInterrupt
+
+    armed = False
+    with SqliteRunStore(tmp_path / "runs.db", crash=crash) as store:
+        store.create_run("s", "p", run_id="r")
+        armed = True
+        with pytest.raises(KeyboardInterrupt):
+            store.writer.commit(note(0))
+
+        while store.snapshot("r").event_count == 0:
+            store.clock.sleep(0.001)
+
+
 def test_what_was_committed_before_an_interrupt_is_not_committed_again(tmp_path: Path) -> None:
     def crash(at: str) -> None:
         if at == "committed" and armed:
@@ -330,7 +373,9 @@ def test_interrupts_at_any_moment_lose_nothing_and_harm_nobody_else(tmp_path: Pa
         assert set(told["acknowledged"]) <= set(written)
 
 
-async def test_a_task_that_is_cancelled_while_it_waits_has_written(store: RunStore, gate: Gate) -> None:
+async def test_a_task_that_is_cancelled_while_it_waits_has_written(
+    store: RunStore, gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
     leader = threading.Thread(target=store.writer.commit, args=(note(0),))
     leader.start()
     await asyncio.to_thread(gate.reached.wait)
@@ -341,9 +386,11 @@ async def test_a_task_that_is_cancelled_while_it_waits_has_written(store: RunSto
     with pytest.raises(asyncio.CancelledError):
         await task
     gate.opened.set()
+    await asyncio.to_thread(leader.join)
 
-    leader.join()
     assert notes(store) == [0, 1]
+    await asyncio.sleep(0)
+    assert caplog.records == []
 
 
 def test_a_loop_that_is_closed_leaves_nobody_waiting(store: RunStore, gate: Gate) -> None:
@@ -420,11 +467,38 @@ def test_no_wakeup_is_lost_when_the_thread_comes_and_goes(monkeypatch: pytest.Mo
     assert len(book) == 4 * len(pauses)
 
 
-def test_where_no_thread_can_be_started_the_caller_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_comes_as_the_thread_leaves_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.stores.writer.LINGER", 0)
+    monkeypatch.setattr("holdfast.stores.writer.TICK", 0.001)
+    book: list[int] = []
+    writer: Writer[list[int]] = Writer(lambda group: [_made(each, book) for each in group])
+    late: list[Pending[list[int], None]] = []
+
+    class Leaving:
+        """Held as long as there is a thread; somebody queues a write just before it is given up for the first time."""
+
+        def __init__(self, lock: Any) -> None:
+            self.acquire = lock.acquire
+            self._lock = lock
+
+        def release(self) -> None:
+            if not late:
+                late.append(writer.submit(lambda book: book.append(2)))
+            self._lock.release()
+
+    writer._serving = Leaving(writer._serving)  # type: ignore[assignment]
+    writer.settle(writer.submit(lambda book: book.append(1)))
+
+    while not (late and late[0].done):
+        threading.Event().wait(0.001)
+    assert book == [1, 2]
+
+
+def test_where_no_thread_can_be_started_the_caller_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_thread(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    with MemoryRunStore() as store:
+    with SqliteRunStore(tmp_path / "runs.db") as store:
         store.create_run("s", "p", run_id="r")
         monkeypatch.setattr(threading.Thread, "start", no_thread)
 
@@ -489,6 +563,30 @@ def test_readers_never_see_half_of_a_group(store: RunStore, gate: Gate) -> None:
         reader.join()
 
     assert odd == []
+
+
+def test_what_is_taken_back_was_never_seen(store: RunStore, gate: Gate) -> None:
+    gate.point = "written"
+    seen: list[int] = []
+    read = threading.Event()
+
+    def look() -> None:
+        seen.append(store.snapshot("r").event_count)
+        read.set()
+
+    leader = threading.Thread(target=lambda: store.writer.settle(store.writer.submit(note(0))))
+    reader = threading.Thread(target=look)
+    gate.fails_when_opened = True
+    leader.start()
+    gate.reached.wait()
+    reader.start()
+    read.wait(0.2)  # in memory whoever reads has to wait, so this does, too
+
+    gate.opened.set()
+
+    leader.join()
+    reader.join()
+    assert seen == [0]
 
 
 # --- closing ---
@@ -658,6 +756,18 @@ def test_a_fork_in_the_middle_harms_neither_parent_nor_child(tmp_path: Path, sta
         events = store.events("parent")
         assert [event.sequence for event in events] == list(range(told["written"]))
         assert store.snapshot("child").event_count == 30
+
+
+def test_a_child_opens_the_file_anew_and_keeps_what_is_in_memory(store: RunStore, gate: Gate) -> None:
+    gate.opened.set()
+    before = store.file.writing()
+
+    store.after_fork()  # as in a child
+
+    assert (store.file.writing() is before) == (store.file.path is None)
+    assert store.writer.commit(lambda ledger: ledger.run("r").header.id) == "r"
+    if store.file.path is not None:
+        before.close()
 
 
 def test_a_forked_store_in_memory_goes_on_with_a_copy(start: Any) -> None:

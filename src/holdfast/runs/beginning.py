@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -64,6 +65,11 @@ class Resume(NamedTuple):
     def write(self, ledger: Ledger) -> Begun:
         """Begin it."""
         live = ledger.run(self.run_id)
+        if live.origin is not None and live.first > 0:
+            raise RunConflict(
+                f"run {self.run_id!r} was imported without its first {live.first} events: nobody can tell which calls "
+                "it has finished; begin a new one"
+            )
         while live.snapshot.status.is_terminal:
             if live.snapshot.status is RunStatus.COMPLETED:
                 which = "" if live.header.id == self.run_id else f", as {live.header.id!r}"
@@ -99,8 +105,9 @@ def _fork(ledger: Ledger, old: Live) -> Live:
     new.origin = old.origin
     ledger.copy_memos(old, new)
     for call in old.snapshot.active_calls.values():
-        if call.key:
-            ledger.remember(new, bytes.fromhex(call.key), call.name, LOST)
+        with suppress(ValueError):  # a key that somebody made up for an event of their own is no call of ours
+            if call.key:
+                ledger.remember(new, bytes.fromhex(call.key), call.name, LOST)
     return new
 
 

@@ -241,6 +241,7 @@ class Run:
         try:
             self._begun(self._home.store.writer.commit(op.write))
             self._set_up()
+            return self
         except BaseException as error:
             self._not_begun(op, error)
         return self
@@ -250,6 +251,7 @@ class Run:
         try:
             self._begun(await self._home.store.writer.acommit(op.write))
             self._set_up()
+            return self
         except BaseException as error:
             self._not_begun(op, error)
         return self
