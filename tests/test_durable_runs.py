@@ -146,15 +146,15 @@ def test_a_run_that_is_open_cannot_be_entered_again(hf: Holdfast) -> None:
 def test_a_run_that_could_not_be_entered_may_be_entered_later(hf: Holdfast) -> None:
     run_id = stopped(hf, lambda: None)
     second = hf.resume(run_id)
-    with hf.resume(run_id), pytest.raises(RunConflict):
-        second.__enter__()
-    again = stopped(hf, lambda: None, run_id="other")
+    with pytest.raises(KeyboardInterrupt), hf.resume(run_id):
+        with pytest.raises(RunConflict):
+            second.__enter__()
+        raise KeyboardInterrupt
 
-    waiting = hf.resume(again)
-    with waiting:
+    with second:
         pass
 
-    assert hf.runs.snapshot(again).status == "completed"
+    assert hf.runs.snapshot(run_id).status == "completed"
 
 
 def test_a_run_id_with_events_is_a_conflict_for_a_new_run(hf: Holdfast, entering: Entering) -> None:
@@ -338,6 +338,23 @@ def test_the_first_end_is_final_and_later_events_are_late(hf: Holdfast) -> None:
     assert [(event.type, event.late) for event in run.events()] == [
         ("run_started", False), ("run_completed", False), ("noted", True),
     ]  # fmt: skip
+
+
+def test_an_interrupt_while_the_end_is_written_adds_nothing_to_it(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle = hf.runs.writer.settle
+
+    def interrupted(pending: Any) -> None:
+        settle(pending)
+        monkeypatch.setattr(hf.runs.writer, "settle", settle)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), hf.run() as run:
+        monkeypatch.setattr(hf.runs.writer, "settle", interrupted)
+        run.complete("tea")
+
+    assert [event.type for event in run.events()] == ["run_started", "run_completed"]
 
 
 @pytest.mark.parametrize("wrong", [None, 5, b"x"])
@@ -695,6 +712,8 @@ def test_a_run_that_is_open_when_the_interpreter_ends_is_interrupted(disk: Place
 def test_an_interrupt_from_the_keyboard_leaves_the_run_interrupted(disk: Place) -> None:
     child = script(
         """
+        import signal
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # which is ignored in the background
         hf = holdfast.open(sys.argv[1], policies={})
         with hf.run(run_id="open"):
             print("in", flush=True)

@@ -249,10 +249,10 @@ def test_a_repeat_that_is_refused_leaves_the_call_in_doubt(place: Place) -> None
     def decide(doubt: InDoubt) -> Any:
         with pytest.raises(CircuitOpen):
             doubt.repeat()
-        with pytest.raises(InDoubt) as again:
+        with pytest.raises(InDoubt):
             desk.pay(7)
         desk.hf.breaker.force_closed("pay")
-        return again.value.repeat()
+        return doubt.repeat()
 
     assert doubted(desk, run_id, decide) == ["receipt 2"]
     assert desk.keys[0] == desk.keys[1]
@@ -274,6 +274,21 @@ def test_a_repeat_that_is_safe_and_refused_is_asked_anew_with_the_same_key(place
 
     assert desk.keys[0] == desk.keys[1]
     assert hf.runs.snapshot(run.id).tool_calls == 1
+
+
+def test_a_repeat_that_is_refused_leaves_the_doubt_to_who_asks_next(place: Place) -> None:
+    desk = Desk(place)
+    run_id = desk.killed()
+    desk.hf.breaker.force_open("pay")
+
+    with desk.hf.resume(run_id):
+        with pytest.raises(CircuitOpen):
+            desk.hf.call("pay", 7, policy={"idempotent": True})
+        desk.hf.breaker.force_closed("pay")
+        with pytest.raises(InDoubt):
+            desk.pay(7)
+
+    assert len(desk.keys) == 1
 
 
 def test_a_repeat_that_dies_is_in_doubt_again(memory: Place) -> None:
@@ -444,6 +459,59 @@ def test_a_call_whose_own_call_was_refused_is_in_doubt(memory: Place) -> None:
 
     with pytest.raises(InDoubt, match="outer"), hf.resume(run_id):
         outer()
+
+
+def test_a_call_within_which_others_were_in_doubt_is_in_doubt(memory: Place) -> None:
+    hf = memory.open()
+    made: list[int] = []
+
+    def outer() -> None:
+        made.append(1)
+        raise ExceptionGroup("two", [ValueError("no"), InDoubt("inner", "id", "key", "why")])
+
+    tool = hf.tool("outer")(outer)
+
+    def agent() -> None:
+        with pytest.raises(ExceptionGroup):
+            tool()
+
+    run_id = stopped(hf, agent)
+
+    with pytest.raises(InDoubt), hf.resume(run_id):
+        tool()
+    assert made == [1]
+
+
+def test_a_call_that_was_cut_off_is_in_doubt_in_the_fork_of_its_run_too(place: Place) -> None:
+    desk = Desk(place)
+    run_id = desk.killed()
+    desk.hf.runs.handle(run_id).cancel()
+
+    with pytest.raises(InDoubt) as caught, desk.hf.resume(run_id) as fork:
+        desk.pay(7)
+
+    assert fork.forked_from == run_id
+    assert caught.value.key == desk.keys[0]
+
+
+def test_what_a_call_called_that_is_answered_need_not_be_asked_for(memory: Place) -> None:
+    hf = memory.open()
+
+    def outer() -> None:
+        inner()
+        memory.die(hf)
+
+    inner = hf.tool("inner")(lambda: 1)
+    tool = hf.tool("outer")(outer)
+    with pytest.raises(Killed), hf.run() as run:
+        tool()
+    hf = memory.open()
+    tool = hf.tool("outer")(outer)
+
+    with hf.resume(run.id, diverged="raise"):
+        with pytest.raises(InDoubt) as caught:
+            tool()
+        caught.value.answer(None)
 
 
 # --- a start after which the tool was not called ---

@@ -520,6 +520,26 @@ def test_what_a_finished_call_called_need_not_be_asked_for_again(hf: Holdfast) -
     assert "run_diverged" not in types(hf, run_id)
 
 
+def test_what_a_finished_step_called_need_not_be_asked_for_again(hf: Holdfast) -> None:
+    leaf = hf.tool("leaf")(lambda: 1)
+    with pytest.raises(KeyboardInterrupt), hf.run() as run:
+        run.step("plan", leaf)
+        raise KeyboardInterrupt
+
+    with hf.resume(run.id, diverged="raise") as again:
+        assert again.step("plan", leaf) == 1
+
+
+def test_the_same_call_made_by_different_calls_is_not_the_same(hf: Holdfast) -> None:
+    made: list[int] = []
+    leaf = hf.tool("leaf")(lambda: made.append(1) or len(made))
+    branch = hf.tool("branch", remember=False, idempotent=True)(lambda name: leaf())
+    run_id = stopped(hf, lambda: [branch("a"), branch("b"), leaf()])
+
+    assert resumed(hf, run_id, lambda: [leaf(), branch("b"), branch("a")]) == [3, 2, 1]
+    assert len(made) == 3
+
+
 def test_a_refused_call_is_no_call_and_is_asked_anew(hf: Holdfast) -> None:
     script = Script(ok("one"), ok("two"), name="roll")
     roll = hf.tool(rate={"per_second": 1.0, "burst": 1.0}, max_wait=0.0)(script.function)
@@ -568,9 +588,12 @@ def test_arguments_that_cannot_be_told_leave_the_others_to_tell_calls_apart(hf: 
     def agent(*names: str) -> list[str]:
         return [fetch(object(), name, object(), name, one=object(), two=name) for name in names]
 
+    def spelt_otherwise(*names: str) -> list[str]:
+        return [fetch(object(), name, object(), name, two=name, one=object()) for name in names]
+
     run_id = stopped(hf, lambda: agent("a", "b", "c"))
 
-    assert resumed(hf, run_id, lambda: agent("c", "a", "b")) == ["c 3", "a 1", "b 2"]
+    assert resumed(hf, run_id, lambda: spelt_otherwise("c", "a", "b")) == ["c 3", "a 1", "b 2"]
     assert len(made) == 3
 
 
@@ -969,6 +992,21 @@ def test_what_made_the_fatal_call_fail_is_made_anew_within_it(hf: Holdfast) -> N
 
     assert resumed(hf, run.id, outer) == 2
     assert (good.count, script.count) == (1, 2)
+
+
+def test_a_failure_that_was_told_from_the_log_and_then_ended_the_run_is_made_anew(hf: Holdfast) -> None:
+    script = Script(fail(ValueError("no")), ok(1), name="pay")
+    pay = hf.tool()(script.function)
+
+    def handled() -> None:
+        with pytest.raises(ValueError, match="no"):
+            pay()
+
+    run_id = stopped(hf, handled)
+    with pytest.raises(ValueError, match="no"), hf.resume(run_id):
+        pay()
+
+    assert resumed(hf, run_id, pay) == 1
 
 
 def test_run_fail_with_an_error_makes_its_call_anew_too(hf: Holdfast) -> None:

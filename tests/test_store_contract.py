@@ -729,12 +729,12 @@ def test_a_store_that_was_never_used_can_be_closed(open_one: Open, tmp_path: Pat
 
 
 def test_reading_makes_no_file(open_one: Open, tmp_path: Path) -> None:
-    store = open_one()
+    with open_one() as store:
+        assert store.list_runs() == []
+        with pytest.raises(RunNotFound):
+            store.snapshot("r")
 
-    assert store.list_runs() == []
-    with pytest.raises(RunNotFound):
-        store.snapshot("r")
-    assert list(tmp_path.iterdir()) == []
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_a_closed_store_can_be_used_again(kind: str, store: RunStore, run: str) -> None:
