@@ -159,7 +159,7 @@ def exact(value: object, back: object) -> bool:
     if isinstance(value, dict):
         return exact([*value.items()], [*back.items()])  # type: ignore[attr-defined]
     if isinstance(value, set | frozenset):
-        return value == back and exact(sorted(value, key=repr), sorted(back, key=repr))  # type: ignore[call-overload]
+        return exact(sorted(value, key=repr), sorted(back, key=repr))  # type: ignore[call-overload]
     if isinstance(value, dt.datetime | dt.time):
         return repr(value) == repr(back)
     return value == back

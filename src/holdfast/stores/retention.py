@@ -161,7 +161,7 @@ class _Pruning:
 
     def delete_surplus(self, most: int) -> None:
         """Delete the oldest finished runs but for *most*."""
-        while found := self._store.file.fetch("surplus", most, RUNS):
+        while found := self._store.file.fetch("surplus", RUNS, most):
             self._do([_Task(run_id) for (run_id,) in found], _is_terminal)
 
     def delete_until(self, most: int) -> None:

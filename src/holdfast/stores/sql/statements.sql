@@ -190,13 +190,15 @@ WHERE status IN ('completed', 'failed', 'cancelled') AND (created_at, key) > (?,
 -- name: surplus
 SELECT id FROM runs WHERE status IN ('completed', 'failed', 'cancelled') ORDER BY created_at, key
 LIMIT min(
-    ?2, max(0, (SELECT count(*) FROM runs WHERE status IN ('completed', 'failed', 'cancelled')) - ?1)
+    ?, max(0, (SELECT count(*) FROM runs WHERE status IN ('completed', 'failed', 'cancelled')) - ?)
 )
 
 -- name: too_many
 -- The first event to keep, if there are more than so many.
+WITH given (run, most) AS (VALUES (?, ?))
 SELECT keep FROM (
-    SELECT (SELECT max(sequence) FROM events WHERE run = ?1) + 1 - ?2 AS keep, first FROM runs WHERE key = ?1
+    SELECT (SELECT max(sequence) FROM events WHERE events.run = given.run) + 1 - given.most AS keep, runs.first AS first
+    FROM given JOIN runs ON runs.key = given.run
 ) WHERE keep > first
 
 -- name: too_heavy
