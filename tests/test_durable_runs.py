@@ -824,3 +824,15 @@ async def test_hooks_are_no_trouble_for_a_coroutine_that_is_closed_in_the_middle
 
     assert told == []
     assert of(hf, run.id, "tool_ended")[0].payload["status"] == "cancelled"
+
+
+def test_a_run_that_was_only_created_keeps_the_budget_with_which_it_begins(place: Place) -> None:
+    hf = place.open()
+    hf.runs.create_run("s", "p", run_id="r")
+    with pytest.raises(KeyboardInterrupt), hf.run("s", "p", run_id="r", budget={"calls": 1}):
+        hf.call(len, "a")
+        raise KeyboardInterrupt
+
+    with pytest.raises(BudgetExceeded), place.open().resume("r"):
+        hf.call(len, "a")
+        hf.call(len, "b")

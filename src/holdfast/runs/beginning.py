@@ -43,6 +43,7 @@ class Start(NamedTuple):
                 raise RunConflict(f"run {header.id!r} has begun before: use resume")
             if (live.header.session_id, live.header.prompt) != (header.session_id, header.prompt):
                 raise RunConflict(f"run {header.id!r} exists with another session or prompt; choose another id")
+            ledger.add_to_header(live, entry=header.entry, budget=header.budget)
         else:
             live = ledger.add(header)
         claim = ledger.claim(live, self.owner)

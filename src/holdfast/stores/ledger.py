@@ -87,6 +87,7 @@ class Tables(Protocol):
     def load(self, run_id: str) -> Live | None: ...
     def next_key(self) -> int: ...
     def write(self, lives: Iterable[Live], rows: list[EventRow], memos: list[MemoRow]) -> None: ...
+    def change_header(self, run: int, header: RunHeader) -> None: ...
     def forget_memos(self, run: int) -> None: ...
     def copy_memos(self, source: int, target: int) -> None: ...
     def owner(self, owner: str) -> OwnerRow | None: ...
@@ -218,6 +219,15 @@ class Ledger:
         self._lives[header.id] = live
         self._touch(live)
         return live
+
+    def add_to_header(self, live: Live, **more: Any) -> None:
+        """Say what is known of a run only now that it begins."""
+        header = msgspec.structs.replace(live.header, **{name: value for name, value in more.items() if value})
+        if header != live.header:
+            live.header = header
+            if not live.is_new:
+                self.tables.change_header(live.key, header)
+            self._touch(live)
 
     # -- owners --------------------------------------------------------------------------------------------------------
 

@@ -261,6 +261,10 @@ class SqliteFile:
         standing = (live.owner, live.fence, live.cancel, live.origin)
         connection.execute(self._sql["add_run"], (*row, text, pack(snapshot), *standing))
 
+    def change_header(self, run: int, header: RunHeader) -> None:
+        """Write the header of a run that is there anew."""
+        self.writing().execute(self._sql["change_header"], (_JSON.encode(header).decode(), run))
+
     def forget_memos(self, run: int) -> None:
         """Delete the exact results of a run."""
         self.writing().execute(self._sql["forget_memos"], (run,))

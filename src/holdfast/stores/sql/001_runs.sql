@@ -1,6 +1,6 @@
 -- The tables of an embedded store. A tour:
 --
---   runs     one row a run. `header` (JSON) never changes; `snapshot` (msgpack) is the fold of the run's events and is
+--   runs     one row a run. `header` (JSON) does not change once there are events; `snapshot` (msgpack) is the fold of the run's events and is
 --            rewritten in the transaction that adds them, so it is never ahead of them or behind.
 --            `owner` and `fence` say who may write: each new owner raises the fence, and a write under an older one is
 --            refused. `cancel` is why somebody wants it cancelled. `first` is the oldest sequence still kept; `base` is

@@ -10,6 +10,9 @@ SELECT key, header, snapshot, touched_at, first, owner, fence, cancel, origin FR
 INSERT INTO runs (key, id, session, status, created_at, touched_at, header, snapshot, owner, fence, cancel, origin)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
+-- name: change_header
+UPDATE runs SET header = ? WHERE key = ?
+
 -- name: change_run
 -- The usual case: only events were added. No index is touched.
 UPDATE runs SET touched_at = ?, snapshot = ? WHERE key = ?
