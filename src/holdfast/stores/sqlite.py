@@ -10,6 +10,7 @@ import contextlib
 import os
 import random
 import threading
+import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,8 @@ class SqliteFile:
         self._version: int | None = None
         self._crowded = False  # others wanted to write when we last did
         self._abandoned: list[sqlite3.Connection | None] = []
+        self._in_use: list[sqlite3.Connection] = []
+        weakref.finalize(self, _close, self._in_use).atexit = False  # Python wants nobody to forget a connection
 
     # -- opening and closing -------------------------------------------------------------------------------------------
 
@@ -65,6 +68,7 @@ class SqliteFile:
         if self._write is None:
             self._drop()  # a reader made when the file could not be written would have the writer fail, too
             self._write = self._open()
+            self._in_use.append(self._write)
             self._write.execute("PRAGMA busy_timeout = 0")  # `begin` waits, and more fairly
             self._version = None
         return self._write
@@ -75,6 +79,7 @@ class SqliteFile:
             return self.writing()
         if self._read is None:
             self._read = self._open()
+            self._in_use.append(self._read)
         return self._read
 
     def another(self) -> sqlite3.Connection:
@@ -88,16 +93,17 @@ class SqliteFile:
 
     def _drop(self) -> None:
         with self.reading:
-            connections, self._read, self._write = (self._read, self._write), None, None
-        for connection in connections:
-            if connection is not None:
-                connection.close()
+            self._read = self._write = None
+            connections = self._in_use[:]
+            self._in_use.clear()
+        _close(connections)
 
     def after_fork(self) -> None:
         """In a forked child: connections to a file do not survive a fork; closing them could harm the parent's."""
         self.reading = threading.RLock()
         if self.path is not None:
             self._abandoned += (self._read, self._write)  # kept, so that nothing finalizes them
+            self._in_use.clear()
             self._read = self._write = None
 
     def check_in_place(self) -> None:
@@ -312,6 +318,11 @@ class SqliteFile:
     def sql(self, name: str) -> str:
         """The text of a statement."""
         return self._sql[name]
+
+
+def _close(connections: list[sqlite3.Connection]) -> None:
+    for connection in connections:
+        connection.close()
 
 
 def pack(snapshot: RunSnapshot) -> bytes:
