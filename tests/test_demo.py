@@ -356,4 +356,4 @@ def test_the_scene_is_told_in_words_that_fit_eighty_columns() -> None:
     told = list(lines(Killed(kills=2, booked=6, twice=0, in_doubt=2, from_the_log=14, status="completed")))
 
     assert told[-1] == "   6 trips are booked, 0 of them twice; the run is completed"
-    assert max(map(len, told)) <= 100
+    assert max(map(len, told)) <= 80

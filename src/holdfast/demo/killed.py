@@ -54,9 +54,9 @@ def scene() -> Killed:
 
 def lines(killed: Killed) -> Iterator[str]:
     """The scene in words."""
-    yield f"Then the agent books {len(TRIPS)} trips, and is killed with kill -9 in the middle of a booking, twice."
-    yield f"  {killed.from_the_log:>2} calls were answered from the log of the run when it was resumed"
-    yield f"  {killed.in_doubt:>2} bookings were in doubt, and not made again: their idempotency keys were found"
+    yield f"Then the agent books {len(TRIPS)} trips, and is killed (kill -9) while it books, twice:"
+    yield f"  {killed.from_the_log:>2} calls were answered from the log when the run was resumed"
+    yield f"  {killed.in_doubt:>2} bookings were in doubt, found by their keys, and not made again"
     yield f"  {killed.booked:>2} trips are booked, {killed.twice} of them twice; the run is {killed.status}"
 
 
