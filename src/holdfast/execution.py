@@ -41,7 +41,7 @@ from holdfast.errors import (
 from holdfast.hooks import HookContext, HookKind
 from holdfast.kit import Kit
 from holdfast.policy import Policy
-from holdfast.recording import Callee, Record, Saving
+from holdfast.recording import Callee, Record
 from holdfast.retry import NOTE, note
 from holdfast.runs import Run, Write, likeness
 from holdfast.shape import DRIVES, Shape
@@ -242,7 +242,8 @@ class Execution:
         """What to wait for when the call has ended, before the caller learns of it."""
         if self.record is not None and self.record.write is not None:
             write, self.record.write = self.record.write, None
-            yield Wait(write=Saving(write, self.value))
+            write.result = self.value
+            yield Wait(write=write)
         if self._to_tell is not None and self._kit.hooks is not None:
             context, self._to_tell = self._to_tell, None
             yield from self._kit.hooks.tell(context, as_task=self.as_task)

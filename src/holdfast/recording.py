@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast import events
 from holdfast.category import ErrorCategory, classify
-from holdfast.errors import InDoubt, RunConflict, StoreError
+from holdfast.errors import InDoubt, RunConflict
 from holdfast.memo import Memo, dump_error, is_error, load_error
 from holdfast.runs import LOST, Run, Step, Write, inside, is_lasting, mark
 
@@ -172,32 +172,6 @@ class Record:
             memo = dump_error(error, ErrorCategory(category) if category is not None else classify(error))
             self.write = self.step.end(facts, memo)
         mark(error, self._run.id, self.step.key, self.step.name)
-
-
-class Saving:
-    """The end of a call on its way to disk; an error says what the tool gave, since it was called all the same."""
-
-    __slots__ = ("_value", "_write")
-
-    def __init__(self, write: Write, value: object) -> None:
-        self._write = write
-        self._value = value
-
-    def settle(self) -> None:
-        """Wait as a thread."""
-        try:
-            self._write.settle()
-        except StoreError as failed:
-            failed.result = self._value
-            raise
-
-    async def asettle(self) -> None:
-        """Wait as a task."""
-        try:
-            await self._write.asettle()
-        except StoreError as failed:
-            failed.result = self._value
-            raise
 
 
 def _check(step: Step) -> None:

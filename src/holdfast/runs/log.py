@@ -29,23 +29,27 @@ class Outcome(NamedTuple):
 
 
 class Write:
-    """Something on its way to the store; whoever waits for it learns whether it got there."""
+    """Something on its way to the store; whoever waits for it learns whether it got there.
 
-    __slots__ = ("_log", "_pending")
+    *result* is what a call gave: the error says so if only the write failed, since the call was made all the same.
+    """
+
+    __slots__ = ("result", "_log", "_pending")
 
     def __init__(self, log: Log, pending: Pending[Ledger, Any]) -> None:
         self._log = log
         self._pending = pending
+        self.result: object = None
 
     def settle(self) -> None:
         """Wait as a thread."""
         self._log.store.writer.settle(self._pending)
-        self._log.judge(self._pending)
+        self._log.judge(self._pending, self.result)
 
     async def asettle(self) -> None:
         """Wait as a task."""
         await self._log.store.writer.asettle(self._pending)
-        self._log.judge(self._pending)
+        self._log.judge(self._pending, self.result)
 
 
 class Log:
@@ -74,11 +78,13 @@ class Log:
         plain: dict[str, Any] = _PAYLOAD.decode(self.store.encode(type, payload))
         return plain
 
-    def judge(self, pending: Pending[Ledger, Any]) -> None:
+    def judge(self, pending: Pending[Ledger, Any], result: object) -> None:
         """Raise what a write failed with, unless the run goes on without it."""
         error = pending.error
         if error is None:
             return
+        if isinstance(error, StoreError):
+            error.result = result
         if isinstance(error, StoreError) and self._goes_on:
             self.complain(error)
             return

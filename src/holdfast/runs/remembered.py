@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.category import classify
 from holdfast.checks import shown
-from holdfast.errors import ConfigError, StoreError, in_words
+from holdfast.errors import ConfigError, in_words
 from holdfast.memo import Memo, dump_error, is_error, load_error
 from holdfast.runs.current import inside
 from holdfast.runs.ending import is_lasting, mark
@@ -37,11 +37,7 @@ def remember(run: Run, name: str, fn: Callable[..., Any], args: tuple[Any, ...])
             write.settle()
         raise
     if (write := memory.succeeded(value)) is not None:
-        try:
-            write.settle()
-        except StoreError as failed:
-            failed.result = value
-            raise
+        write.settle()
     return value
 
 
@@ -61,11 +57,7 @@ async def aremember(run: Run, name: str, fn: Callable[..., Any], args: tuple[Any
             await write.asettle()
         raise
     if (write := memory.succeeded(value)) is not None:
-        try:
-            await write.asettle()
-        except StoreError as failed:
-            failed.result = value
-            raise
+        await write.asettle()
     return value
 
 
@@ -107,7 +99,9 @@ class Remembered:
     def succeeded(self, value: object) -> Write | None:
         """Record its result."""
         facts = {**self._facts("success"), "result": self._run.log.store.payloads.shown(value)}
-        return self.step.end(facts, self._memo.dump(value))
+        if (write := self.step.end(facts, self._memo.dump(value))) is not None:
+            write.result = value
+        return write
 
     def failed(self, error: BaseException) -> Write | None:
         """Record its failure; one that was only cut off may be called again."""
