@@ -25,6 +25,7 @@ from tests import durable
 from tests.durable import Killed, Place, stopped, types
 
 from holdfast import ConfigError, Holdfast, InDoubt, LeaseLost, RunCancelled
+from holdfast.recovery import call_inside
 from holdfast.stores.store import LEASE
 from holdfast.testing import ManualClock
 
@@ -558,3 +559,13 @@ def test_however_often_an_agent_dies_it_ends_as_if_it_had_not(
     assert [event.sequence for event in events] == list(range(len(events)))
     assert end.spend == snapshot.spend
     assert end.active_tools == ()
+
+
+def test_a_function_that_does_not_notice_a_cancel_does_not_complete_its_run(place: Place) -> None:
+    hf = place.open()
+    run = hf.run()
+
+    call_inside(run, lambda: run.cancel("enough"), ())
+
+    assert hf.runs.snapshot(run.id).status == "cancelled"
+    assert hf.runs.snapshot(run.id).error == "enough"

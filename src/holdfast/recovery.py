@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from holdfast import events
@@ -13,6 +12,7 @@ from holdfast.checks import shown
 from holdfast.errors import ConfigError, RunConflict
 from holdfast.history import RunSnapshot, RunStatus
 from holdfast.runs import Run
+from holdfast.shape import Shape, name_of, shape_of
 from holdfast.stores import RunStore
 from holdfast.stores.ledger import Ledger
 
@@ -63,28 +63,37 @@ def interrupted(store: RunStore) -> Iterator[RunSnapshot]:
 
 def call_entry(run: Run, entry: Mapping[str, Any]) -> Any:
     """Call what *entry* names inside *run*, and end the run with what it gives."""
-    fn = load_target(entry.get("target"))
-    args = entry.get("args", ())
+    return call_inside(run, load_target(entry.get("target")), entry.get("args", ()))
 
-    if not inspect.iscoroutinefunction(fn):
+
+def call_inside(
+    run: Run, fn: Callable[..., Any], args: Sequence[Any], *, begun: Callable[[], object] = lambda: None
+) -> Any:
+    """Call *fn* inside *run*, and end the run with what it gives; *begun* is called when the run has begun.
+
+    A run that somebody wants cancelled is not completed, although *fn* may not have noticed.
+    """
+    if shape_of(fn) is not Shape.COROUTINE:
         with run:
+            begun()
             value = fn(*args)
-            run.complete(as_text(value))
+            if not run.cancelled.is_set():
+                run.complete(as_text(value))
         return value
 
     async def call() -> Any:
         async with run:
+            begun()
             value = await fn(*args)
-            await run.acomplete(as_text(value))
+            if not run.cancelled.is_set():
+                await run.acomplete(as_text(value))
         return value
 
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(call())
-    raise ConfigError(
-        f"target = {shown(entry.get('target'))}: a coroutine function; recover it outside of an event loop"
-    )
+    raise ConfigError(f"{name_of(fn)!r} is a coroutine function: call it outside of an event loop")
 
 
 def load_target(target: object) -> Callable[..., Any]:

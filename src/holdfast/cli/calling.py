@@ -22,7 +22,7 @@ import click
 from holdfast.cli import CANCELLED, DONE, FAILED, INTERRUPTED, NO_STORE
 from holdfast.cli.showing import in_full, one_line, put_json, say
 from holdfast.errors import ConfigError, InDoubt, LeaseLost, RunDiverged, StoreError, in_words, printable
-from holdfast.recovery import as_text, load_target
+from holdfast.recovery import as_text, call_inside, load_target
 
 if TYPE_CHECKING:
     from holdfast.runs import Run
@@ -81,18 +81,17 @@ def _check(target: str, function: Callable[..., Any], args: Sequence[Any]) -> No
 class Calling:
     """One call of *entry* inside *run*; *store* is the one that the user named, for the hints to name it, too."""
 
-    def __init__(self, run: Run, entry: Entry, *, store: str | None, as_json: bool, strict: bool = False) -> None:
+    def __init__(self, run: Run, entry: Entry, *, store: str | None, as_json: bool) -> None:
         self._run = run
         self._entry = entry
         self._store = store
         self._as_json = as_json
-        self._strict = strict  # finished calls that are not asked for are an error
 
     def perform(self) -> int:
         """Make the call, tell how it went, and give the exit code."""
         try:
             with redirect_stdout(sys.stderr) if self._as_json else nullcontext():
-                value = self._call()
+                value = call_inside(self._run, self._entry.function, self._entry.args, begun=self._announce)
         except InDoubt as error:
             self._explain(error)
             return FAILED
@@ -104,25 +103,6 @@ class Calling:
             return self._ended(error)
         return self._ended(None, value)
 
-    def _call(self) -> Any:
-        function = self._entry.function
-        if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
-            return asyncio.run(self._acall())
-        with self._run as run:
-            self._announce()
-            value = function(*self._entry.args)
-            if self._is_done:
-                run.complete(as_text(value))
-        return value
-
-    async def _acall(self) -> Any:
-        async with self._run as run:
-            self._announce()
-            value = await self._entry.function(*self._entry.args)
-            if self._is_done:
-                await run.acomplete(as_text(value))
-        return value
-
     def _announce(self) -> None:
         old = self._run.forked_from
         say(f"run {printable(self._run.id, 200)}{f', a fork of {printable(old, 200)}' if old else ''}")
@@ -130,11 +110,6 @@ class Calling:
     @property
     def _begun(self) -> bool:
         return self._run.log.claim is not None
-
-    @property
-    def _is_done(self) -> bool:
-        """Whether the run may be called completed; else leaving its block says what it is."""
-        return not self._run.cancelled.is_set() and not (self._strict and self._run.steps.unasked)
 
     @property
     def _again(self) -> str:

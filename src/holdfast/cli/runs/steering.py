@@ -75,5 +75,4 @@ def resume(run_id: str, in_doubt: str, diverged: str, store: str | None, as_json
             )
         target = load(str(entry.get("target")), entry.get("args", ()), store=store)
         begun = hf.resume(found.id, in_doubt=in_doubt, diverged=diverged)
-        strict = diverged == "raise"
-        return Calling(begun, target, store=store, as_json=as_json, strict=strict).perform()
+        return Calling(begun, target, store=store, as_json=as_json).perform()
