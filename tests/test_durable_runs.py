@@ -340,18 +340,18 @@ def test_the_first_end_is_final_and_later_events_are_late(hf: Holdfast) -> None:
     ]  # fmt: skip
 
 
-def test_an_interrupt_while_the_end_is_written_adds_nothing_to_it(
-    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settle = hf.runs.writer.settle
+def test_an_interrupt_while_the_end_is_written_adds_nothing_to_it(place: Place) -> None:
+    armed = False
 
-    def interrupted(pending: Any) -> None:
-        settle(pending)
-        monkeypatch.setattr(hf.runs.writer, "settle", settle)
-        raise KeyboardInterrupt
+    def interrupt(point: str) -> None:
+        nonlocal armed
+        if armed and point == "committed":
+            armed = False
+            raise KeyboardInterrupt
 
+    hf = place.open(crash=interrupt)
     with pytest.raises(KeyboardInterrupt), hf.run() as run:
-        monkeypatch.setattr(hf.runs.writer, "settle", interrupted)
+        armed = True
         run.complete("tea")
 
     assert [event.type for event in run.events()] == ["run_started", "run_completed"]

@@ -183,20 +183,16 @@ def test_a_completion_that_cannot_be_written_can_be_asked_for_again(hf: Holdfast
     assert hf.runs.snapshot(run.id).result_text == "tea"
 
 
-def test_a_run_whose_memory_cannot_be_read_is_not_resumed_and_stays_free(
-    hf: Holdfast, entering: Entering, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_whose_memory_cannot_be_read_is_not_resumed_and_stays_free(hf: Holdfast, entering: Entering) -> None:
     run_id = stopped(hf, lambda: None)
+    database = hf.runs.file.writing()
+    database.execute("ALTER TABLE memos RENAME TO elsewhere")
 
-    def broken(run_id: str) -> Any:
-        raise StoreError("unreadable")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(hf.runs, "memory", broken)
-        with pytest.raises(StoreError, match="unreadable"):
-            entering(hf.resume(run_id), lambda run: pytest.fail("was entered"))
+    with pytest.raises(StoreError, match="does not have the tables that it should have"):
+        entering(hf.resume(run_id), lambda run: pytest.fail("was entered"))
 
     hf.runs.writer.flush()
+    database.execute("ALTER TABLE elsewhere RENAME TO memos")
     with hf.resume(run_id):
         pass
 

@@ -17,6 +17,7 @@ from holdfast.stores import RunStore
 from holdfast.stores.ledger import Ledger
 
 POLICIES: Final = ("fail", "resume", "leave")
+PAGE: Final = 1000  # runs that are listed at once
 
 
 class Recovered(NamedTuple):
@@ -55,10 +56,10 @@ def interrupted(store: RunStore) -> Iterator[RunSnapshot]:
     for status in RunStatus:
         if status.is_terminal:
             continue
-        page = store.list_runs(status, limit=1000)
+        page = store.list_runs(status, limit=PAGE)
         while page:
             yield from (run for run in page if run.interrupted)
-            page = store.list_runs(status, limit=1000, before=page[-1].id)
+            page = store.list_runs(status, limit=PAGE, before=page[-1].id)
 
 
 def call_entry(run: Run, entry: Mapping[str, Any]) -> Any:
