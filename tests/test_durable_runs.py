@@ -685,7 +685,7 @@ def test_a_forked_child_may_have_runs_of_its_own(disk: Place) -> None:
 
 
 def script(text: str, *args: object, **more: Any) -> subprocess.Popen[str]:
-    source = "import holdfast, sys, os, time\n" + textwrap.dedent(text)
+    source = "import holdfast, signal, sys, os, time\n" + textwrap.dedent(text)
     command = [sys.executable, "-c", source, *map(str, args)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more)
 
@@ -712,13 +712,11 @@ def test_a_run_that_is_open_when_the_interpreter_ends_is_interrupted(disk: Place
 def test_an_interrupt_from_the_keyboard_leaves_the_run_interrupted(disk: Place) -> None:
     child = script(
         """
-        import signal
         signal.signal(signal.SIGINT, signal.default_int_handler)  # which is ignored in the background
         hf = holdfast.open(sys.argv[1], policies={})
         with hf.run(run_id="open"):
             print("in", flush=True)
-            while True:
-                time.sleep(1)
+            signal.pause()
         """,
         disk.path,
     )
@@ -738,8 +736,7 @@ def test_a_killed_process_leaves_its_run_interrupted_at_once(disk: Place) -> Non
         hf = holdfast.open(sys.argv[1], policies={})
         with hf.run(run_id="open"):
             print("in", flush=True)
-            while True:
-                time.sleep(1)
+            signal.pause()
         """,
         disk.path,
     )

@@ -232,11 +232,11 @@ async def test_a_coroutine_cannot_be_called_again_from_inside_an_event_loop(memo
 
 def test_a_killed_process_is_recovered_by_another(disk: Place) -> None:
     source = f"""
-        import sys, time, holdfast
+        import signal, sys, holdfast
         hf = holdfast.open(sys.argv[1], policies={{}})
         with hf.run(run_id="order", entry={{"target": "{HERE}:entry", "args": [1]}}):
             print("in", flush=True)
-            time.sleep(60)
+            signal.pause()
     """
     child = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(source), str(disk.path)], stdout=subprocess.PIPE, text=True
