@@ -249,8 +249,7 @@ class Tool:
         with self._planning:
             policy, circuit, breaker = self.policy, self.circuit, self.policy.breaker
             generation = circuit.generation
-            limits = [seconds for seconds in (policy.timeout, policy.deadline) if seconds is not None]
-            self.limit = min(limits) if limits else None
+            self.limit = _shorter(policy.timeout, policy.deadline)
             plain = (
                 self._applied is policy and policy.cache is None and not self._kit.bus.sinks and self._kit.hooks is None
             )
@@ -388,3 +387,10 @@ class Tool:
                 bucket.refund(cost, now)
             return Refusal(ConcurrencyFull, math.inf)
         return None
+
+
+def _shorter(timeout: float | None, deadline: float | None) -> float | None:
+    """The shorter of two limits. Not a comprehension under the lock: a signal in its jump would leave 3.12 locked."""
+    if timeout is None or deadline is None:
+        return deadline if timeout is None else timeout
+    return min(timeout, deadline)
