@@ -42,11 +42,15 @@ class Bound:
             raise ConfigError(f"policy of {tool.name!r}: cache: a stream cannot be cached, only a tool with one answer")
 
     def execution(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], call: Mapping[str, object] | None = None
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        call: Mapping[str, object] | None = None,
+        arguments: Mapping[str, object] | None = None,
     ) -> Execution:
-        """A call to be driven; *call* holds settings for this one."""
+        """A call to be driven; *call* holds settings for this one, *arguments* what it is about if *args* do not."""
         policy = self.tool.override(call)
-        execution = Execution(self.kit, self.tool, policy, running(), self.fn, args, kwargs)
+        execution = Execution(self.kit, self.tool, policy, running(), self.fn, args, kwargs, arguments=arguments)
         execution.callee = self
         return execution
 

@@ -70,10 +70,10 @@ class Execution:
     """One call of a tool; *single* allows one attempt only, *threaded* says that attempts are made in a thread."""
 
     __slots__ = (
-        "as_task", "attempts", "call_id", "callee", "deadline", "driver", "fallback", "fell_back", "left", "made",
-        "policy", "record", "run", "threaded", "tool", "value", "waited", "yielded", "_args", "_arguments", "_cached",
-        "_call", "_category", "_counted", "_delay", "_denied", "_error", "_flight", "_fn", "_forsaken", "_kit",
-        "_kwargs", "_over", "_silent", "_single", "_spent", "_to_tell", "_unsettled", "_why",
+        "as_task", "attempts", "call_id", "callee", "deadline", "driver", "fallback", "fell_back", "gate", "left",
+        "made", "policy", "record", "run", "threaded", "tool", "value", "waited", "yielded", "_args", "_arguments",
+        "_cached", "_call", "_category", "_counted", "_delay", "_denied", "_error", "_flight", "_fn", "_forsaken",
+        "_kit", "_kwargs", "_over", "_silent", "_single", "_spent", "_to_tell", "_unsettled", "_why",
     )  # fmt: skip
 
     def __init__(
@@ -87,6 +87,7 @@ class Execution:
         kwargs: Mapping[str, Any] | None = None,
         *,
         single: bool = False,
+        arguments: object = None,
     ) -> None:
         self.tool = tool
         self.policy = policy
@@ -106,18 +107,18 @@ class Execution:
         self.threaded = False
         self.left = False  # the consumer of a stream went away by itself
         self.made: Made | None = None
+        self.gate: Callable[[], object] | None = None  # asked before the guards; may refuse
         self._kit = kit
         self._fn = fn
         self._args = args
         self._kwargs = kwargs or {}
         self._single = single
         self._call: bytes | None = None
-        self._arguments: object = None
+        self._arguments = arguments  # by name; read off the function where they are not given
         self._flight: Flight | None = None
         self._spent = 0.0  # seconds inside the tool
         self._delay = 0.0
-        self._cached = self._counted = self._over = False
-        self._forsaken = False  # left to the garbage collector: there is nobody who could wait for anything
+        self._cached = self._counted = self._over = self._forsaken = False  # the last: nobody could wait for anything
         self._to_tell: HookContext | None = None
         self._silent = False  # there is nothing to report: it is answered from the log, or was never a call
         self._denied: Denied | None = None
@@ -138,23 +139,27 @@ class Execution:
             if self._over:
                 return
             self._silent = False
+        try:
+            yield from self._ask_first()
+        except Denied as denied:
+            self._denied = denied
+            raise
+
+    def _ask_first(self) -> Iterator[Wait]:
+        """Ask those who come before the guards: hooks, cache, gate and run."""
         hooks = self._kit.hooks
         if hooks is not None and hooks.has(HookKind.BEFORE_TOOL):
-            try:
-                yield from hooks.ask(self._context(HookKind.BEFORE_TOOL), as_task=self.as_task)
-            except Denied as denied:
-                self._denied = denied
-                raise
+            yield from hooks.ask(self._context(HookKind.BEFORE_TOOL), as_task=self.as_task)
         if self.policy.cache is not None and self.made is None and self.driver in ANSWERS:
             yield from self._ask_cache()
-        if self.run is not None and not self._over:
+        if self._over:
+            return
+        if self.gate is not None:
+            self.gate()
+        if self.run is not None:
             wants_sign = self.policy.loop is not None
             call = (self.tool.name, sign) if wants_sign and (sign := self.sign()) is not None else None
-            try:
-                self.run.limits.admit(self.tool.name, call, self.policy)
-            except Denied as denied:
-                self._denied = denied
-                raise
+            self.run.limits.admit(self.tool.name, call, self.policy)
             self._counted = True
 
     def __iter__(self) -> Iterator[Attempt]:
@@ -218,7 +223,8 @@ class Execution:
         if run is None or record is None:
             self._emit(events.TOOL_STARTED)
             return None
-        write = record.start(self.arguments(), waits=not (self.policy.idempotent or self.policy.read_only))
+        waits = not (self.policy.idempotent or self.policy.read_only or run.is_noted)
+        write = record.start(self.arguments(), waits=waits)
         self.call_id = record.step.call_id
         self._kit.bus.emit(events.TOOL_STARTED, self.tool.name, run.id, call_id=self.call_id)
         return write
@@ -315,7 +321,6 @@ class Execution:
             yield from self.patiently(Wait(self.deadline, flight.follow()))
             if flight.error is not None:
                 self._cached = True
-                self._denied = flight.error if isinstance(flight.error, Denied) else None
                 self._category = classify(flight.error)
                 raise flight.error
             if flight.landed:

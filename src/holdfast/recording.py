@@ -142,9 +142,12 @@ class Record:
         if facts["cached"] or self.called:
             if error is None:
                 value, is_stream = execution.value, execution.is_stream
-                self.write = self._succeed(facts, value, is_stream=is_stream, kept=execution.policy.remember)
+                kept = execution.policy.remember and not self._run.is_noted
+                self.write = self._succeed(facts, value, is_stream=is_stream, kept=kept)
             else:
                 self._fail(facts, error, cut=execution.left or execution.yielded)
+            if self._run.is_noted:  # nobody waits for it
+                self.write = None
         elif self._started:
             self.step.end_uncalled(facts)
         else:

@@ -52,6 +52,12 @@ class Start(NamedTuple):
         return Begun(claim, live.header, {}, live.cancel)
 
 
+def note(store: RunStore, header: RunHeader, prompt: Mapping[str, Any]) -> Claim:
+    """Begin a run that nobody has heard of, without waiting for it: the first to claim a run is known beforehand."""
+    store.writer.submit(lambda ledger: Start(header, prompt, store.ownership.row(), []).write(ledger))
+    return Claim(header.id, "", 1)
+
+
 class Resume(NamedTuple):
     """Go on with a run that was interrupted; one that failed or was cancelled is forked, or its fork is gone on with.
 

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from holdfast import events
+from holdfast.checks import shown
 from holdfast.errors import (
+    ConfigError,
     Denied,
     InDoubt,
     LeaseLost,
@@ -50,6 +52,20 @@ def ending(error: BaseException | None, *, cancelled: bool, reason: str | None) 
     if _is_only(error, INTERRUPTING):
         return End(events.RUN_INTERRUPTED, {"reason": in_words(error)})
     return End(events.RUN_FAILED, {"error": in_words(error)})
+
+
+def completed(text: object) -> End:
+    """What a user means who says that the run is complete."""
+    if not isinstance(text, str):
+        raise ConfigError(f"text = {shown(text)}: the result of a run must be a text")
+    return End(events.RUN_COMPLETED, {"text": text})
+
+
+def failed(error: object) -> End:
+    """What a user means who says that the run has failed."""
+    if not isinstance(error, str | BaseException):
+        raise ConfigError(f"error = {shown(error)}: must be a text or an exception")
+    return End(events.RUN_FAILED, {"error": error if isinstance(error, str) else in_words(error)})
 
 
 class Finish(NamedTuple):

@@ -35,4 +35,5 @@ class Plan(NamedTuple):
     entry: Mapping[str, Any] | None = None
     resumed: str | None = None
     repeats: bool = False  # calls in doubt are made again
+    is_noted: bool = False  # nobody waits for the disk, and it cannot be resumed
     diverges: bool = True  # finished calls that are not asked for are recorded, and no error

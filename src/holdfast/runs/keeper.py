@@ -44,6 +44,8 @@ class Keeper:
     def add(self, run: Run) -> None:
         """Look after *run*, too."""
         with self._lock:
+            if not run.is_open:
+                return
             self._runs[run.id] = run
             if self._mailbox is None and (mailbox := self._store.ownership.mailbox()) is not None:
                 self._mailbox = mailbox

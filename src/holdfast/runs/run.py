@@ -24,18 +24,18 @@ from holdfast.errors import (
     RunConflict,
     RunDiverged,
     StoreError,
-    in_words,
 )
 from holdfast.history import CancelResult, Report, RunEventRecord, RunSnapshot, RunStatus, write_reports
-from holdfast.runs.beginning import Begun, Resume, Start, release
+from holdfast.runs.beginning import Begun, Resume, Start, note, release
 from holdfast.runs.cancelling import Cancelling
 from holdfast.runs.current import current_key, current_run, open_runs
-from holdfast.runs.ending import End, Finish, Last, ending, fatal_calls
+from holdfast.runs.ending import End, Finish, Last, completed, ending, failed, fatal_calls
 from holdfast.runs.home import Home, Plan
 from holdfast.runs.limits import Limits
 from holdfast.runs.log import Log, Write
 from holdfast.runs.remembered import aremember, remember
 from holdfast.runs.steps import Steps
+from holdfast.threads import Job
 from holdfast.waiting import Wait, apause, pause
 
 T = TypeVar("T")
@@ -49,6 +49,9 @@ class Run:
             raise ConfigError(f"run_id = {shown(plan.resumed)}: must be a text")
         self._home = home
         self._plan = plan
+        self.clock: Clock = home.clock
+        self.is_noted = plan.is_noted  # nobody waits for its writes, and it cannot be resumed
+        self.repeats = plan.repeats  # calls in doubt are made again
         self.limits = Limits(home.clock, plan.budget, self.tell)
         more = {"entry": plan.entry, "budget": dict(plan.budget) if plan.budget else None}
         self._header = home.store.header(plan.session, plan.prompt, plan.run_id, **more)
@@ -106,11 +109,6 @@ class Run:
         return self._cancelling.token
 
     @property
-    def clock(self) -> Clock:
-        """The clock that it goes by."""
-        return self._home.clock
-
-    @property
     def spent(self) -> dict[str, float]:
         """What was reported with `spend`, by unit."""
         return self.limits.spent
@@ -159,27 +157,19 @@ class Run:
 
     def complete(self, text: str = "") -> None:
         """End it as completed with *text* for its result, now."""
-        if (last := self._completing(text)) is not None:
-            self._home.store.writer.settle(last.pending)
-            self._ended_now(last)
+        self._end(self._completing(text))
 
     async def acomplete(self, text: str = "") -> None:
         """End it as completed with *text* for its result, now."""
-        if (last := self._completing(text)) is not None:
-            await self._home.store.writer.asettle(last.pending)
-            self._ended_now(last)
+        await self._aend(self._completing(text))
 
     def fail(self, error: str | BaseException) -> None:
         """End it as failed, now."""
-        if (last := self._failing(error)) is not None:
-            self._home.store.writer.settle(last.pending)
-            self._ended_now(last)
+        self._end(self._failing(error))
 
     async def afail(self, error: str | BaseException) -> None:
         """End it as failed, now."""
-        if (last := self._failing(error)) is not None:
-            await self._home.store.writer.asettle(last.pending)
-            self._ended_now(last)
+        await self._aend(self._failing(error))
 
     def cancel(self, reason: str | None = None) -> CancelResult:
         """Cancel it: its calls are refused from now on, its task is cancelled."""
@@ -214,11 +204,6 @@ class Run:
         yield from self._cancelling.patiently(wait)
         self.check()
 
-    @property
-    def repeats(self) -> bool:
-        """Whether calls in doubt are made again."""
-        return self._plan.repeats
-
     def tell(self, type: str, tool: str | None, /, **payload: object) -> None:
         """Tell the sinks and the log what happened to a tool."""
         self._home.bus.emit(type, tool, self.id, **payload)
@@ -237,6 +222,8 @@ class Run:
     # -- as a context manager ------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Run:
+        if self.is_noted:
+            return self._note()
         op = self._opening()
         try:
             self._begun(self._home.store.writer.commit(op.write))
@@ -247,6 +234,8 @@ class Run:
         return self
 
     async def __aenter__(self) -> Run:
+        if self.is_noted:
+            return self._note()
         op = self._opening()
         try:
             self._begun(await self._home.store.writer.acommit(op.write))
@@ -295,6 +284,14 @@ class Run:
             return Resume(self._plan.resumed, owner, [])
         return Start(self._header, self.log.given(events.RUN_STARTED, {"prompt": self.prompt}), owner, [])
 
+    def _note(self) -> Run:
+        """Begin at once, and leave it to others to write that down."""
+        prompt = self.log.given(events.RUN_STARTED, {"prompt": self.prompt})
+        self.log.claim = note(self._home.store, self._header, prompt)
+        self.steps.begin(self.id, b"")
+        self._set_up()
+        return self
+
     def _begun(self, begun: Begun) -> None:
         store = self._home.store
         self._header = begun.header
@@ -330,7 +327,9 @@ class Run:
         self.is_open = True
         open_runs.add(id(self))
         self._cancelling.attach()
-        if self.log.claim is not None:
+        if self.is_noted:
+            Job(self._home.workers, self.clock, lambda: self._home.keeper.add(self)).start()
+        elif self.log.claim is not None:
             self._home.keeper.add(self)
         self._home.bus.emit(events.RUN_RESUMED if self._plan.resumed else events.RUN_STARTED, None, self.id)
 
@@ -365,26 +364,22 @@ class Run:
         return Last.of(self._home.store, Finish(self.log.claim, end, self.steps.unasked if over else [], fatal))
 
     def _completing(self, text: str) -> Last | None:
-        if not isinstance(text, str):
-            raise ConfigError(f"text = {shown(text)}: the result of a run must be a text")
+        end = completed(text)
         self.check_open()
         if not self._ended and (diverged := self._diverged()) is not None:
             raise diverged
-        return self._closing(events.RUN_COMPLETED, {"text": text})
+        return self._closing(end)
 
     def _failing(self, error: str | BaseException) -> Last | None:
-        if not isinstance(error, str | BaseException):
-            raise ConfigError(f"error = {shown(error)}: must be a text or an exception")
+        end = failed(error)
         self.check_open()
-        if isinstance(error, str):
-            return self._closing(events.RUN_FAILED, {"error": error})
-        return self._closing(events.RUN_FAILED, {"error": in_words(error)}, fatal_calls(error, self.id))
+        return self._closing(end, fatal_calls(error, self.id) if isinstance(error, BaseException) else ())
 
-    def _closing(self, type: str, payload: Mapping[str, str], fatal: Sequence[tuple[str, str]] = ()) -> Last | None:
+    def _closing(self, end: End, fatal: Sequence[tuple[str, str]] = ()) -> Last | None:
         """The last write, asked for from inside the block."""
         if self._ended or self.log.claim is None or self.log.lost is not None:
             return None
-        end = End(type, self.log.given(type, payload))
+        end = End(end.type, self.log.given(end.type, end.payload))
         return Last.of(self._home.store, Finish(self.log.claim, end, self.steps.unasked, fatal))
 
     def _trouble(self, last: Last) -> HoldfastError | None:
@@ -396,6 +391,16 @@ class Run:
         self._ended = True
         self._home.bus.emit(last.end.type, None, self.id, **last.end.payload)
         return None
+
+    def _end(self, last: Last | None) -> None:
+        if last is not None:
+            self._home.store.writer.settle(last.pending)
+            self._ended_now(last)
+
+    async def _aend(self, last: Last | None) -> None:
+        if last is not None:
+            await self._home.store.writer.asettle(last.pending)
+            self._ended_now(last)
 
     def _ended_now(self, last: Last) -> None:
         if (trouble := self._trouble(last)) is not None:

@@ -1,0 +1,198 @@
+"""One `tools/call` of a client as a guarded call: sent to the server once an attempt, answered in any case.
+
+The server's own circuit is asked before the tool's guards, and told of nothing but its silence: what a tool answers
+says nothing about its server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from holdfast.calls import adrive
+from holdfast.category import ErrorCategory
+from holdfast.clock import Timer
+from holdfast.errors import CircuitOpen, Denied, HoldfastError, ToolTimeout
+from holdfast.mcp import frames
+from holdfast.mcp.answers import ToolFailed, judge
+from holdfast.mcp.frames import CallParams, Head, Id
+from holdfast.mcp.refusals import refusal
+from holdfast.mcp.wire import Channel, Event, ServerLost
+from holdfast.permit import Permit
+
+if TYPE_CHECKING:
+    from holdfast.mcp.session import Session
+
+KEEP_ALIVE: Final = 5.0  # seconds between two signs of life to a client that waits for its turn
+NOT_KEPT: Final = {"cache": False}  # a call that is more than its arguments
+
+
+class Call:
+    """A client's call, from its frame to the answer."""
+
+    __slots__ = (
+        "arguments", "channel", "data", "frame", "id", "is_plain", "name", "on_wire", "progress", "result", "stopped",
+        "task", "token", "wire_id", "_attempts", "_permit", "_session", "_timer",
+    )  # fmt: skip
+
+    def __init__(self, session: Session, head: Head, params: CallParams, data: bytes, channel: Channel) -> None:
+        assert head.id is not msgspec.UNSET and head.id is not None
+        self.id: Id = head.id
+        self.name = params.name
+        self.arguments = params.arguments or {}
+        self.is_plain = params.is_plain
+        self.token = params.meta.progressToken if params.meta is not None else None
+        self.data = data
+        self.channel = channel
+        self.frame: Event | None = None  # the server's answer as it came
+        self.result: msgspec.Raw | None = None  # the part of it that is kept
+        self.wire_id: Id = self.id  # under which the server knows it
+        self.on_wire = False
+        self.stopped = False  # by the client
+        self.progress = Progress()
+        self.task: asyncio.Task[None] | None = None
+        self._attempts = 0
+        self._permit: Permit | None = None
+        self._session = session
+        self._timer: Timer | None = None
+
+    async def perform(self) -> None:
+        """Make it, and answer."""
+        session = self._session
+        tool = session.server.tool(self.name)
+        execution = tool.execution((self,), {}, None if self.is_plain else NOT_KEPT, arguments=self.arguments)
+        execution.gate = self._gate
+        if self.token is not None:
+            self._wake_later()
+        try:
+            value = await adrive(execution, tool, (self,), {})
+        except ToolFailed:
+            self._reply(None)
+        except (Denied, ToolTimeout, ServerLost, HoldfastError) as error:
+            repeatable = execution.policy.read_only or execution.policy.idempotent
+            self._refuse(error, repeatable=repeatable)
+        else:
+            self._reply(value)
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            if self._permit is not None:
+                self._permit.release()
+            session.over(self)
+
+    async def attempt(self, name: str) -> msgspec.Raw:
+        """Send it to the server as a call of the tool *name*, its own or a fallback's, and wait for the answer."""
+        session = self._session
+        self._attempts += 1
+        if not session.upstream.is_ready:
+            await session.upstream.ready()
+        data = self.data if name == self.name else frames.with_params(self.data, name=name)
+        if self._attempts > 1:  # the server knows the first one already, and may answer it yet
+            self.wire_id = session.next_id()
+            data = frames.with_id(data, self.wire_id)
+        self.on_wire = True
+        try:
+            event, head = await session.ask(self.wire_id, data, self)
+        except ServerLost as error:
+            self._tell_circuit(error.category)
+            raise
+        except asyncio.CancelledError:
+            if not self.stopped:
+                self._tell_circuit(ErrorCategory.TIMEOUT)
+                session.forsake(self.wire_id)
+            raise
+        finally:
+            self.on_wire = False
+        self._tell_circuit(None)
+        self.frame = event
+        self.result = judge(head)
+        return self.result
+
+    def stop(self) -> None:
+        """The client no longer wants it."""
+        self.stopped = True
+        if self.task is not None:
+            self.task.cancel()
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _gate(self) -> None:
+        """Ask the server's circuit."""
+        server = self._session.server
+        try:
+            self._permit = server.admit()
+        except CircuitOpen as error:
+            raise CircuitOpen(
+                server.full_name(self.name), f"its server {server.name!r} is down", error.retry_after
+            ) from None
+
+    def _tell_circuit(self, category: ErrorCategory | None) -> None:
+        """Tell the server's circuit; the first attempt answers for the permit, later ones count by themselves."""
+        permit, self._permit = self._permit, None
+        server = self._session.server
+        if permit is None:
+            server.settle(category)
+        elif category is None:
+            permit.succeed()
+        else:
+            permit.fail(category)
+
+    def _reply(self, value: Any) -> None:
+        frame = self.frame
+        if frame is not None and (value is None or value is self.result):
+            if self.wire_id != self.id:
+                frame = frame._replace(data=frames.with_id(frame.data, self.id))
+            self.channel.send(frame)
+        else:
+            self.channel.send(Event(frames.result(self.id, _as_result(value))))
+
+    def _refuse(self, error: Exception, *, repeatable: bool) -> None:
+        modern = self._session.handshake.is_modern
+        result = refusal(error, repeatable=repeatable, modern=modern)
+        self.channel.refuse(self.id, frames.result(self.id, result), error)
+
+    def _wake_later(self) -> None:
+        clock = self._session.clock
+        self._timer = clock.call_at(clock.monotonic() + KEEP_ALIVE, self._keep_alive)
+
+    def _keep_alive(self) -> None:
+        """Show a client that asked for progress that its call is not forgotten while it waits."""
+        if not self.on_wire:
+            facts = {"progressToken": self.token, "progress": self.progress.nudge(), "message": "waiting for its turn"}
+            self.channel.send(Event(frames.notification("notifications/progress", facts)))
+        self._wake_later()
+
+
+class Progress:
+    """The progress that a client was told of, which may only grow."""
+
+    __slots__ = ("_last", "_ours")
+
+    def __init__(self) -> None:
+        self._last = 0.0
+        self._ours = False  # we have told of some ourselves, or the call was begun anew
+
+    def nudge(self) -> float:
+        """A little more than was told last."""
+        self._ours = True
+        self._last += 1e-6
+        return self._last
+
+    def passes(self, progress: float | None) -> bool:
+        """Whether the client may be told of *progress* of the server's."""
+        if progress is None:
+            return True
+        if self._ours and progress <= self._last:
+            return False
+        self._last = max(self._last, progress)
+        return True
+
+
+def _as_result(value: object) -> object:
+    """A fixed answer of a policy as the result of a tool."""
+    if isinstance(value, msgspec.Raw) or (isinstance(value, dict) and "content" in value):
+        return value
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return {"content": [{"type": "text", "text": text}]}

@@ -1,0 +1,240 @@
+"""JSON-RPC frames as bytes. Only the head of a frame is read; what needs no change stays the bytes that came in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+Id = str | int | float  # as JSON-RPC has it; 1 and "1" are two ids
+
+LOST: Final = -32000  # the code of the errors that are ours: the server gave no answer
+
+
+class Head(msgspec.Struct, frozen=True, gc=False):
+    """What a frame is: a request has a method and an id, a notification a method, an answer an id."""
+
+    id: Id | msgspec.UnsetType | None = msgspec.UNSET
+    method: str = ""
+    params: msgspec.Raw = msgspec.Raw()
+    result: msgspec.Raw = msgspec.Raw()
+    error: msgspec.Raw = msgspec.Raw()
+
+    @property
+    def is_request(self) -> bool:
+        """Whether somebody waits for an answer to it."""
+        return bool(self.method) and self.id is not msgspec.UNSET
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether it answers a request."""
+        return not self.method and self.id is not msgspec.UNSET
+
+
+class Meta(msgspec.Struct, frozen=True, gc=False):
+    """What is read of a request's metadata."""
+
+    progressToken: Id | None = None  # noqa: N815 - the protocol's name
+    protocol: Any = msgspec.field(default=None, name="io.modelcontextprotocol/protocolVersion")
+    client: Any = msgspec.field(default=None, name="io.modelcontextprotocol/clientInfo")
+
+
+class CallParams(msgspec.Struct, frozen=True, gc=False):
+    """What is read of a `tools/call`."""
+
+    name: str
+    arguments: dict[str, Any] | None = None
+    meta: Meta | None = msgspec.field(default=None, name="_meta")
+    task: msgspec.Raw = msgspec.Raw()
+    inputResponses: msgspec.Raw = msgspec.Raw()  # noqa: N815
+    requestState: msgspec.Raw = msgspec.Raw()  # noqa: N815
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the arguments say all of it: no task is made, and nothing was asked before."""
+        return not (bytes(self.task) or bytes(self.inputResponses) or bytes(self.requestState))
+
+
+class AnyParams(msgspec.Struct, frozen=True, gc=False):
+    """What is read of the parameters of other requests and notifications."""
+
+    meta: Meta | None = msgspec.field(default=None, name="_meta")
+    requestId: Id | None = None  # noqa: N815
+    progressToken: Id | None = None  # noqa: N815
+    progress: float | None = None
+    protocolVersion: str | None = None  # noqa: N815
+    uri: str | None = None
+    level: Any = None
+    name: str | None = None
+
+
+class ToolResult(msgspec.Struct, frozen=True, gc=False):
+    """What is read of the result of a `tools/call`."""
+
+    isError: bool = False  # noqa: N815
+    content: msgspec.Raw = msgspec.Raw()
+    resultType: str = "complete"  # noqa: N815
+
+
+class RpcError(msgspec.Struct, frozen=True, gc=False):
+    """The error of an answer."""
+
+    code: int = 0
+    message: str = ""
+    data: Any = None
+
+
+_HEAD = msgspec.json.Decoder(Head)
+_CALL = msgspec.json.Decoder(CallParams)
+_ANY = msgspec.json.Decoder(AnyParams)
+_RESULT = msgspec.json.Decoder(ToolResult)
+_ERROR = msgspec.json.Decoder(RpcError)
+_PARTS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_BATCH = msgspec.json.Decoder(list[msgspec.Raw])
+_JSON = msgspec.json.Encoder()
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def head(data: bytes) -> Head:
+    """The head of a frame; a `DecodeError` if it is none."""
+    return _HEAD.decode(data)
+
+
+def is_batch(data: bytes) -> bool:
+    """Whether *data* is several frames in one, as older versions allowed."""
+    return data.lstrip()[:1] == b"["
+
+
+def batch(data: bytes) -> list[bytes]:
+    """The frames of a batch."""
+    return [bytes(part) for part in _BATCH.decode(data)]
+
+
+def call_params(head: Head) -> CallParams:
+    """The parameters of a `tools/call`."""
+    return _CALL.decode(head.params)
+
+
+def params(head: Head) -> AnyParams:
+    """The parameters of any other frame; empty ones where they are none that could be read."""
+    try:
+        return _ANY.decode(head.params)
+    except msgspec.DecodeError:
+        return _NOTHING
+
+
+_NOTHING = AnyParams()
+
+
+def tool_result(head: Head) -> ToolResult:
+    """The result of a `tools/call`."""
+    return _RESULT.decode(head.result)
+
+
+def rpc_error(head: Head) -> RpcError:
+    """The error of an answer; an empty one where it is none that could be read."""
+    try:
+        return _ERROR.decode(head.error)
+    except msgspec.DecodeError:
+        return RpcError()
+
+
+def texts(content: msgspec.Raw, limit: int = 4000) -> str:
+    """The texts of a result's content, as far as *limit*."""
+    try:
+        parts = msgspec.json.decode(content)
+    except msgspec.DecodeError:
+        return ""
+    found = (part.get("text") for part in parts if isinstance(part, dict)) if isinstance(parts, list) else ()
+    return "\n".join(text for text in found if isinstance(text, str))[:limit]
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def with_id(data: bytes, id: Id) -> bytes:
+    """The same frame under another id."""
+    return _JSON.encode({**_PARTS.decode(data), "id": msgspec.Raw(_JSON.encode(id))})
+
+
+def with_params(data: bytes, **changed: object) -> bytes:
+    """The same frame with some of its parameters *changed*."""
+    parts = _PARTS.decode(data)
+    inner = _PARTS.decode(parts["params"])
+    inner.update({key: msgspec.Raw(_JSON.encode(value)) for key, value in changed.items()})
+    return _JSON.encode({**parts, "params": inner})
+
+
+def with_result(data: bytes, **changed: object) -> bytes:
+    """The same answer with some of its result *changed*."""
+    parts = _PARTS.decode(data)
+    inner = _PARTS.decode(parts["result"])
+    inner.update({key: msgspec.Raw(_JSON.encode(value)) for key, value in changed.items()})
+    return _JSON.encode({**parts, "result": inner})
+
+
+def result(id: Id | None, value: object) -> bytes:
+    """An answer."""
+    return _JSON.encode({"jsonrpc": "2.0", "id": id, "result": value})
+
+
+def error(id: Id | None, code: int, message: str, data: object = None) -> bytes:
+    """An answer that says what went wrong."""
+    facts: dict[str, object] = {"code": code, "message": message}
+    if data is not None:
+        facts["data"] = data
+    return _JSON.encode({"jsonrpc": "2.0", "id": id, "error": facts})
+
+
+def request(id: Id, method: str, params: Mapping[str, object] | None = None) -> bytes:
+    """A request of our own."""
+    return _JSON.encode({"jsonrpc": "2.0", "id": id, "method": method, **({"params": params} if params else {})})
+
+
+def notification(method: str, params: Mapping[str, object] | None = None) -> bytes:
+    """A notification of our own."""
+    return _JSON.encode({"jsonrpc": "2.0", "method": method, **({"params": params} if params else {})})
+
+
+def joined(frames: list[bytes]) -> bytes:
+    """Several frames as a batch."""
+    return b"[" + b",".join(frames) + b"]"
+
+
+# -- lines -------------------------------------------------------------------------------------------------------------
+
+
+class Lines:
+    """Cuts a stream of bytes into lines; one that is longer than *limit* is given up, and counted in `dropped`."""
+
+    def __init__(self, limit: int) -> None:
+        self.dropped = 0
+        self._limit = limit
+        self._begun: list[bytes] = []  # the parts of a line that has no end yet
+        self._size = 0
+        self._skips = False
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """The lines that *data* ends, without their ends; empty ones are left out."""
+        *whole, rest = data.split(b"\n")
+        for part in whole:
+            line = b"".join((*self._begun, part)) if self._begun else part
+            skips, self._skips = self._skips, False
+            self._begun.clear()
+            self._size = 0
+            if not skips and (line := line.strip(b"\r\t ")):
+                yield line
+        if rest and not self._skips:
+            self._size += len(rest)
+            self._begun.append(rest)
+            if self._size > self._limit:
+                self._begun.clear()
+                self._skips = True
+                self.dropped += 1
+
+    @property
+    def rest(self) -> bytes:
+        """What came of a line that never ended."""
+        return b"".join(self._begun)

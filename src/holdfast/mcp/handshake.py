@@ -1,0 +1,108 @@
+"""What a client told its server once and for all; a server that begins anew is told it again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.mcp import frames
+from holdfast.mcp.frames import Head
+
+MODERN: Final = "2026-07-28"  # from this version on there is no handshake, and each request says it all
+OURS: Final = "holdfast:"  # how the ids of our own requests begin
+
+
+class Handshake:
+    """The handshake of one session, and the state that it has set up since."""
+
+    def __init__(self) -> None:
+        self.protocol: str | None = None
+        self.server_info: Any = None
+        self.capabilities: dict[str, Any] = {}
+        self.is_done = False
+        self.meta: Any = None  # of the last request that needed no handshake
+        self._initialize: bytes | None = None
+        self._initialized: bytes | None = None
+        self._level: bytes | None = None
+        self._subscribed: dict[str, bytes] = {}  # by uri
+        self._count = 0
+
+    @property
+    def is_modern(self) -> bool:
+        """Whether the client speaks a version without handshake."""
+        return self.protocol is not None and self.protocol >= MODERN
+
+    def note(self, head: Head, data: bytes) -> None:
+        """Keep what matters of a frame of the client."""
+        if head.method == "initialize":
+            self._initialize = data
+        elif head.method == "notifications/initialized":
+            self._initialized = data
+        elif head.method == "logging/setLevel":
+            self._level = data
+        elif head.method == "resources/subscribe" and (uri := frames.params(head).uri) is not None:
+            self._subscribed[uri] = data
+        elif head.method == "resources/unsubscribe" and (uri := frames.params(head).uri) is not None:
+            self._subscribed.pop(uri, None)
+        elif self._initialize is None and head.is_request:
+            meta = frames.params(head).meta
+            if meta is not None and isinstance(meta.protocol, str):
+                self.protocol = meta.protocol
+                self.meta = msgspec.json.decode(head.params)["_meta"]
+
+    def answered(self, head: Head) -> None:
+        """The server has answered `initialize` or `server/discover`."""
+        try:
+            result = _INITIALIZED.decode(head.result)
+        except msgspec.DecodeError:
+            return
+        self.protocol = result.protocolVersion or self.protocol
+        self.server_info = result.serverInfo
+        self.capabilities = result.capabilities
+        self.is_done = True
+
+    @property
+    def begins(self) -> bytes | None:
+        """The `initialize` to repeat, under an id of ours; None if there was no handshake yet, or never is one."""
+        if self._initialize is None or not self.is_done:
+            return None
+        return frames.with_id(self._initialize, self.next_id())
+
+    def restores(self) -> Iterator[bytes]:
+        """What follows it: that the client is initialized, the level of its log, its subscriptions."""
+        if self._initialized is not None:
+            yield self._initialized
+        for data in filter(None, (self._level, *self._subscribed.values())):
+            yield frames.with_id(data, self.next_id())
+
+    def ping(self) -> bytes | None:
+        """A request that every server answers at once; None if nothing is known of its version."""
+        if self.is_modern and self.meta is not None:
+            return frames.request(self.next_id(), "server/discover", {"_meta": self.meta})
+        return frames.request(self.next_id(), "ping") if self.is_done else None
+
+    @property
+    def has_asked(self) -> bool:
+        """Whether there may be an answer to a request of ours."""
+        return self._count > 0
+
+    def next_id(self) -> str:
+        """An id that no client uses."""
+        self._count += 1
+        return f"{OURS}{self._count}"
+
+
+class _Initialized(msgspec.Struct, frozen=True):
+    protocolVersion: str | None = None  # noqa: N815 - the protocol's name
+    serverInfo: Any = None  # noqa: N815
+    capabilities: dict[str, Any] = {}
+
+
+_INITIALIZED = msgspec.json.Decoder(_Initialized)
+
+
+def is_ours(id: object) -> bool:
+    """Whether an id is of a request of our own."""
+    return isinstance(id, str) and id.startswith(OURS)

@@ -1,0 +1,101 @@
+"""`holdfast wrap`: one client on standard input and output, one server behind the guards, one run for both."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import IO, Any, Final, Protocol
+from urllib.parse import urlsplit
+
+from holdfast.bus import Bus
+from holdfast.events import Event as Told
+from holdfast.mcp.server import Guards, ProxiedServer
+from holdfast.mcp.session import Session
+from holdfast.mcp.stdio import StdioFront
+from holdfast.mcp.wire import Upstream
+
+RUNNERS: Final = frozenset("npx bunx uvx pipx bun deno node npm uv docker podman env python sh bash".split())
+
+
+class Home(Guards, Protocol):
+    """What a proxy needs of a Holdfast."""
+
+    @property
+    def bus(self) -> Bus: ...
+
+    def note(self, session: str, prompt: str) -> AbstractAsyncContextManager[Any]: ...
+
+    def publish(self, *, kind: str, name: str, servers: Callable[[], list[dict[str, object]]]) -> None: ...
+
+    def publish_soon(self) -> None: ...
+
+
+async def wrap(
+    hf: Home, name: str, upstream: Upstream, stdin: IO[bytes], stdout: IO[bytes], *, hides: bool = False
+) -> None:
+    """Relay between the client at *stdin* and *stdout* and the server at *upstream* until one of them is done."""
+    server = proxied(hf, name, hides=hides)
+    sessions: list[Session] = []
+
+    def make(front: StdioFront) -> Session:
+        sessions.append(Session(server, upstream, front, hf.clock))
+        return sessions[0]
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, stop.set)
+    if hasattr(hf, "publish"):
+        hf.publish(kind="proxy", name=name, servers=lambda: [facts(session) for session in sessions])
+    async with hf.note(name, str(upstream.facts()["target"])):
+        await StdioFront().serve(make, stdin, stdout, stop)
+
+
+def proxied(hf: Home, name: str, *, hides: bool) -> ProxiedServer:
+    """The server *name* behind the guards of *hf*."""
+    server = ProxiedServer(hf, name, hides=hides, publish=getattr(hf, "publish_soon", lambda: None))
+    if hides:
+        loop = asyncio.get_running_loop()
+
+        def tell(event: Told) -> None:
+            if event.type.startswith("circuit_") and event.tool is not None:
+                loop.call_soon_threadsafe(server.circuit_changed, event.tool)
+
+        hf.bus.add(tell)
+    return server
+
+
+def facts(session: Session) -> dict[str, object]:
+    """What is to be known of a session's server."""
+    shake = session.handshake
+    known = {"name": session.server.name, "protocol": shake.protocol, "server_info": shake.server_info}
+    return {**known, **session.upstream.facts()}
+
+
+def name_of(command: Sequence[str]) -> str:
+    """A name for the server that *command* starts: the package or the script, not who runs it."""
+    for word in command:
+        base = os.path.basename(word.rstrip("/"))
+        plain = re.sub(r"\.(?:py|js|mjs|cjs|ts|sh|exe)$", "", re.sub(r"(?<=.)@[\w.^~-]+$", "", base))
+        if plain and not word.startswith("-") and re.sub(r"[\d.]+$", "", plain) not in RUNNERS and "=" not in word:
+            return tidy(plain)
+    return tidy(os.path.basename(command[0]))
+
+
+def name_of_url(url: str) -> str:
+    """A name for the server at *url*."""
+    return tidy(urlsplit(url).hostname or "server")
+
+
+def tidy(name: str) -> str:
+    """*name* as one word without dots, since a proxied tool is SERVER.TOOL."""
+    return re.sub(r"[^\w-]+", "-", name).strip("-")[:100] or "server"
+
+
+def merged(inherited: Mapping[str, str], pairs: Iterable[str]) -> dict[str, str]:
+    """The environment with the NAME=VALUE *pairs* laid over it."""
+    return {**inherited, **dict(pair.split("=", 1) for pair in pairs)}

@@ -1,0 +1,59 @@
+"""What the client is told when a tool gave no answer of its own: a result with `isError`, text for the model, and the
+facts in `_meta`, since `structuredContent` belongs to the tool's own schema.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from holdfast.category import ErrorCategory, classify
+from holdfast.errors import Denied, ToolTimeout, printable
+from holdfast.mcp.wire import ServerLost
+
+META: Final = "holdfast/failure"
+
+
+def refusal(error: BaseException, *, repeatable: bool, modern: bool) -> dict[str, object]:
+    """The result that says why a tool was not called, or gave no answer; *repeatable* if calling it again is safe."""
+    facts: dict[str, object] = {"kind": type(error).__name__, "category": str(_category(error))}
+    if isinstance(error, Denied):
+        text = error.for_model()
+        facts["tool"] = error.tool
+        facts["reason"] = error.reason
+        facts["called"] = False
+        if error.retry_after is not None and math.isfinite(error.retry_after):
+            facts["retry_after_ms"] = math.ceil(error.retry_after * 1000)
+    else:
+        called = not isinstance(error, ServerLost) or error.sent
+        text = f"{_what(error)} {_outcome(called=called, repeatable=repeatable)}"
+        facts["called"] = called
+    result: dict[str, object] = {
+        "content": [{"type": "text", "text": text}],
+        "isError": True,
+        "_meta": {META: facts},
+    }
+    return {"resultType": "complete", **result} if modern else result
+
+
+def _what(error: BaseException) -> str:
+    if isinstance(error, ToolTimeout):
+        return f"The tool {printable(error.tool)!r} gave no answer within {error.seconds:g} s."
+    if isinstance(error, ServerLost):
+        return f"The tool's server gave no answer: {printable(str(error), 500)}."
+    return f"The call was stopped: {printable(str(error), 500) or type(error).__name__}."
+
+
+def _outcome(*, called: bool, repeatable: bool) -> str:
+    if not called:
+        return "The tool was not called. Try again later, or go on without it."
+    if repeatable:
+        return "It changes nothing that could be repeated by mistake: try again later, or go on without it."
+    return (
+        "Its outcome is unknown: it may have done its work or not. "
+        "Look whether its effect is there before you call it again."
+    )
+
+
+def _category(error: BaseException) -> ErrorCategory:
+    return error.category if isinstance(error, Denied) else classify(error)

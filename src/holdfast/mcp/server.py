@@ -1,0 +1,198 @@
+"""A proxied server as the guards know it: its tools, what they say of themselves, and its own circuit.
+
+All sessions with the same server share it. A proxied tool is named SERVER.TOOL everywhere but towards the client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from holdfast.breaker import CircuitBreaker
+from holdfast.calls import Bound
+from holdfast.category import ErrorCategory
+from holdfast.clock import Clock, Timer
+from holdfast.errors import printable
+from holdfast.guards.circuit import CircuitState
+from holdfast.mcp import frames
+from holdfast.mcp.frames import Head
+from holdfast.mcp.wire import Event
+from holdfast.permit import Permit
+
+DEFAULTS: Final = {"deadline": 50.0}  # most clients give up after a minute
+MOST_TOOLS: Final = 10_000
+
+
+class Guards(Protocol):
+    """What is needed of a Holdfast."""
+
+    @property
+    def breaker(self) -> CircuitBreaker: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    def bind(self, name: str, fn: Callable[..., Any], given: Mapping[str, object]) -> Bound: ...
+
+
+class Told(Protocol):
+    """A session, as its server sees it."""
+
+    def tools_changed(self) -> None: ...
+
+
+class ProxiedServer:
+    """One server behind *guards*, as *name*; with *hides*, open tools leave the list of tools.
+
+    *publish* is called when there is news for those who watch from elsewhere.
+    """
+
+    def __init__(
+        self, guards: Guards, name: str, *, hides: bool = False, publish: Callable[[], object] = lambda: None
+    ) -> None:
+        self.name = name
+        self.publish = publish
+        self._guards = guards
+        self._hides = hides
+        self._bound: dict[str, Bound] = {}
+        self._hints: dict[str, dict[str, object]] = {}
+        self._sessions: set[Told] = set()
+        self._hidden: frozenset[str] = frozenset()
+        self._timer: Timer | None = None
+
+    # -- tools ---------------------------------------------------------------------------------------------------------
+
+    def full_name(self, tool: str) -> str:
+        """What *tool* is called in policies, statistics and events."""
+        return printable(f"{self.name}.{tool}", 190)
+
+    def tool(self, name: str) -> Bound:
+        """The guarded tool of that *name*."""
+        bound = self._bound.get(name)
+        if bound is None:
+            bound = self._bind(name)
+            if len(self._bound) < MOST_TOOLS:
+                self._bound[name] = bound
+        return bound
+
+    def _bind(self, name: str) -> Bound:
+        async def attempt(call: Any) -> msgspec.Raw:
+            result: msgspec.Raw = await call.attempt(name)
+            return result
+
+        return self._guards.bind(self.full_name(name), attempt, self._hints.get(name, {}))
+
+    def learn(self, head: Head, event: Event) -> Event:
+        """Take from a list of tools which may be repeated; without the hidden ones, if tools are hidden."""
+        try:
+            tools = _LIST.decode(head.result).tools
+        except msgspec.DecodeError:
+            return event
+        for tool in tools:
+            said = tool.annotations or _SILENT
+            hints = {"read_only": said.readOnlyHint, "idempotent": said.idempotentHint}
+            given: dict[str, object] = {key: True for key, hint in hints.items() if hint is True}
+            if self._hints.get(tool.name, {}) != given:
+                self._hints[tool.name] = given
+                self._bound.pop(tool.name, None)
+        if self._hides:
+            self._look()
+            if self._hidden:
+                kept = [
+                    raw
+                    for raw, tool in zip(_RAW_LIST.decode(head.result)["tools"], tools, strict=True)
+                    if self.full_name(tool.name) not in self._hidden
+                ]
+                return event._replace(data=frames.with_result(event.data, tools=kept))
+        return event
+
+    def forget(self) -> None:
+        """The tools have changed: what they said of themselves no longer counts."""
+        self._hints.clear()
+        self._bound.clear()
+
+    # -- the server's circuit ------------------------------------------------------------------------------------------
+
+    def admit(self) -> Permit:
+        """Ask the server's circuit."""
+        return self._guards.breaker.admit(self.name)
+
+    def settle(self, category: ErrorCategory | None) -> None:
+        """Tell the server's circuit."""
+        if category is None:
+            self._guards.breaker.record_success(self.name)
+        else:
+            self._guards.breaker.record_failure(self.name, category)
+
+    # -- hiding --------------------------------------------------------------------------------------------------------
+
+    def join(self, session: Told) -> None:
+        """A session begins."""
+        self._sessions.add(session)
+
+    def leave(self, session: Told) -> None:
+        """A session has ended."""
+        self._sessions.discard(session)
+        if not self._sessions and self._timer is not None:
+            self._timer.cancel()
+
+    def announce(self, event: Event) -> Event:
+        """The answer to a handshake, which promises news of the list of tools if tools are hidden."""
+        if not self._hides:
+            return event
+        capabilities = msgspec.json.decode(event.data)["result"].get("capabilities")
+        if not isinstance(capabilities, dict) or not isinstance(capabilities.get("tools"), dict):
+            return event
+        tools = {**capabilities["tools"], "listChanged": True}
+        return event._replace(data=frames.with_result(event.data, capabilities={**capabilities, "tools": tools}))
+
+    def circuit_changed(self, tool: str) -> None:
+        """The circuit of *tool* has changed its state."""
+        if self._hides and tool.startswith(f"{self.name}.") and self._look():
+            for session in self._sessions:
+                session.tools_changed()
+
+    def _look(self) -> bool:
+        """See which tools are hidden now; whether they are others than before."""
+        clock, breaker = self._guards.clock, self._guards.breaker
+        waits = {
+            name: breaker.remaining_backoff(name)
+            for name in map(self.full_name, self._hints)
+            if breaker.state(name) is CircuitState.OPEN
+        }
+        hidden = frozenset(name for name, wait in waits.items() if wait is None or wait > 0)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        soonest = min((wait for wait in waits.values() if wait), default=None)
+        if soonest is not None:
+            self._timer = clock.call_at(clock.monotonic() + soonest, self._waited)
+        changed, self._hidden = hidden != self._hidden, hidden
+        return changed
+
+    def _waited(self) -> None:
+        """A tool may be tried again: it is shown, so that somebody tries it."""
+        if self._look():
+            for session in self._sessions:
+                session.tools_changed()
+
+
+class _Annotations(msgspec.Struct, frozen=True, gc=False):
+    readOnlyHint: Any = None  # noqa: N815 - the protocol's names
+    idempotentHint: Any = None  # noqa: N815
+
+
+class _Tool(msgspec.Struct, frozen=True, gc=False):
+    name: str
+    annotations: _Annotations | None = None
+
+
+class _List(msgspec.Struct, frozen=True, gc=False):
+    tools: list[_Tool] = []
+
+
+_SILENT = _Annotations()
+_LIST = msgspec.json.Decoder(_List)
+_RAW_LIST = msgspec.json.Decoder(dict[str, Any])

@@ -1,0 +1,282 @@
+"""A server that is a child process, kept alive: started again with backoff when it exits or stops answering, told what
+its client had told it, and handed the frames that waited meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from typing import Final
+
+import msgspec
+
+from holdfast.clock import Clock
+from holdfast.errors import printable
+from holdfast.mcp import frames
+from holdfast.mcp.child import GRACE, Child, Command, in_words
+from holdfast.mcp.frames import Head, Id
+from holdfast.mcp.handshake import Handshake, is_ours
+from holdfast.mcp.wire import Channel, Event, Listener, ServerLost
+
+FIRST_PAUSE: Final = 0.1  # seconds before a server is started again; twice that for each time more
+LONGEST_PAUSE: Final = 30.0
+STABLE: Final = 10.0  # seconds after which a server that ends counts as one that had worked
+MOST_STARTS: Final = 5  # in a row that may fail; after that it is started when somebody asks for it
+REPLAY_PATIENCE: Final = 30.0  # seconds for a new server to take the handshake
+PING_PATIENCE: Final = 5.0  # seconds for a server to show that it lives
+
+_log = logging.getLogger("holdfast")
+
+
+class ChildUpstream:
+    """A server as a child process, and those that follow it."""
+
+    def __init__(self, command: Command, clock: Clock, *, patience: float = GRACE) -> None:
+        self.command = command
+        self.state = "stopped"
+        self.restarts = 0
+        self.last_error: str | None = None
+        self._clock = clock
+        self._patience = patience
+        self._child: Child | None = None
+        self._listener: Listener | None = None
+        self._handshake = Handshake()
+        self._queue: deque[bytes] = deque()  # for a server that is not ready
+        self._ready = asyncio.Event()
+        self._failures = 0
+        self._started_at = 0.0
+        self._since = clock.time()
+        self._restarting: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[None] | None = None
+        self._own: dict[Id, asyncio.Future[Head]] = {}  # requests of ours
+        self._heard = 0
+        self._closing = self._held = False
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether frames can be sent."""
+        return self._ready.is_set()
+
+    def attach(self, listener: Listener, handshake: Handshake) -> None:
+        """Start it."""
+        self._listener = listener
+        self._handshake = handshake
+        self._start()
+
+    async def ready(self) -> None:
+        """Wait until frames can be sent."""
+        if self.state == "failed":
+            self._start()
+        while not self._ready.is_set():
+            restarting = self._restarting
+            if restarting is None or restarting.done() or self._closing:
+                raise ServerLost(self.last_error or "the server is stopped", sent=False)
+            await asyncio.wait({restarting})
+
+    def send(self, data: bytes, head: Head | None, channel: Channel | None = None) -> None:
+        """Hand a frame to the server, now or when it is ready."""
+        if self._ready.is_set() and self._child is not None:
+            self._child.write(data)
+            return
+        self._queue.append(data)
+        if self.state == "failed":
+            self._start()
+
+    def suspect(self) -> None:
+        """See whether the server still answers; one that does not is killed."""
+        ping = self._handshake.ping()
+        if ping is not None and self.is_ready and self._asking is None:
+            self._asking = asyncio.ensure_future(self._examine(ping))
+
+    def hold(self, held: bool) -> None:
+        """Read no more from it for the moment, or do again."""
+        self._held = held
+        if self._child is not None:
+            self._child.hold(held)
+
+    def facts(self) -> dict[str, object]:
+        """What is to be known of it."""
+        return {
+            "kind": "stdio",
+            "target": " ".join(self.command.words),
+            "state": self.state,
+            "pid": self._child.pid if self._child is not None else None,
+            "restarts": self.restarts,
+            "since_ms": round(self._since * 1000),
+            "last_error": self.last_error,
+            "stderr": list(self.command.said),
+        }
+
+    async def close(self) -> None:
+        """End it."""
+        self._closing = True
+        self._ready.clear()
+        for task in (self._restarting, self._asking):
+            if task is not None:
+                task.cancel()
+        if self._child is not None:
+            await self._child.close(self._patience)
+        self._turn("stopped")
+
+    # -- starting ------------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        if self._restarting is None or self._restarting.done():
+            self._turn("starting")
+            self._restarting = asyncio.ensure_future(self._keep_starting())
+
+    async def _keep_starting(self) -> None:
+        """Start it until it works; what waits for it is told when that seems hopeless."""
+        while not self._closing:
+            if self._failures:
+                pause = min(FIRST_PAUSE * 2 ** (self._failures - 1), LONGEST_PAUSE)
+                await self._clock.asleep(pause * random.uniform(0.5, 1.0))
+            try:
+                await self._begin()
+                return
+            except ServerLost as error:
+                self._blame(error)
+                if self._failures >= MOST_STARTS or not error.sent:
+                    self._give_up(error)
+                    return
+
+    async def _begin(self) -> None:
+        child = Child(self.command, self._heard_line, self._exited, self._hold_client)
+        self._started_at = self._clock.monotonic()
+        await child.start()
+        self._child = child
+        child.hold(self._held)
+        if (begins := self._handshake.begins) is not None:
+            await self._replay(child, begins)
+        if child.code is not None:
+            raise ServerLost(f"the server {in_words(child.code)} as soon as it was started")
+        self._turn("ready")
+        self._ready.set()
+        while self._queue:
+            child.write(self._queue.popleft())
+
+    async def _replay(self, child: Child, begins: bytes) -> None:
+        """Tell a new server what the old one was told."""
+        answer = await self._ask(child, begins, REPLAY_PATIENCE)
+        if bytes(answer.error):
+            child.kill()
+            raise ServerLost(f"the server was started again and refused the handshake: {bytes(answer.error).decode()}")
+        self._handshake.answered(answer)
+        for data in self._handshake.restores():
+            child.write(data)
+
+    async def _ask(self, child: Child, data: bytes, patience: float) -> Head:
+        """The answer to a request of ours."""
+        id = frames.head(data).id
+        assert isinstance(id, str)
+        answer: asyncio.Future[Head] = asyncio.get_running_loop().create_future()
+        self._own[id] = answer
+        timer = self._clock.call_at(self._clock.monotonic() + patience, lambda: _late(answer, patience))
+        try:
+            child.write(data)
+            return await answer
+        except ServerLost:
+            child.kill()
+            raise
+        finally:
+            timer.cancel()
+            del self._own[id]
+
+    async def _examine(self, ping: bytes) -> None:
+        child, heard = self._child, self._heard
+        assert child is not None
+        try:
+            child.write(ping)
+            await self._clock.asleep(PING_PATIENCE)
+            if self._heard == heard and child is self._child and child.code is None and not self._held:
+                self.command.note(f"holdfast: no sign of life within {PING_PATIENCE:g} s; the server is killed")
+                child.kill()
+        finally:
+            self._asking = None
+
+    # -- what it does --------------------------------------------------------------------------------------------------
+
+    def _heard_line(self, line: bytes) -> None:
+        self._heard += 1
+        if self._handshake.has_asked and self._is_own(line):
+            return
+        if self._listener is not None and not self._listener.arrive(Event(line)):
+            self.command.note(f"holdfast: no frame, dropped: {line[:200].decode(errors='replace')}")
+
+    def _is_own(self, line: bytes) -> bool:
+        """Whether a line answers a request of ours."""
+        try:
+            head = frames.head(line)
+        except msgspec.DecodeError:
+            return False
+        if not head.is_answer or not is_ours(head.id):
+            return False
+        waiting = self._own.get(head.id)  # type: ignore[arg-type]
+        if waiting is not None and not waiting.done():
+            waiting.set_result(head)
+        return True
+
+    def _exited(self, child: Child) -> None:
+        if child is not self._child or self._closing:
+            return
+        self._ready.clear()
+        error = ServerLost(f"the server {in_words(child.code)}{self._last_words()}")
+        for waiting in self._own.values():
+            if not waiting.done():
+                waiting.set_exception(error)
+        if self._restarting is not None and not self._restarting.done():
+            return  # it was only being started
+        if self._clock.monotonic() - self._started_at >= STABLE:
+            self._failures = 0
+        self._blame(error)
+        assert self._listener is not None
+        self._listener.lost(error)
+        if self._failures >= MOST_STARTS:
+            self._give_up(error)
+        else:
+            self._restarting = None
+            self._turn("restarting")
+            self._restarting = asyncio.ensure_future(self._keep_starting())
+
+    def _blame(self, error: ServerLost) -> None:
+        self._failures += 1
+        self.restarts += 1
+        self.last_error = str(error)
+        self.command.note(f"holdfast: {error}")
+        _log.warning("%s: %s", printable(self.command.words[0]), error)
+
+    def _give_up(self, error: ServerLost) -> None:
+        """Start it no more by itself; what waits for it gets *error*."""
+        self._failures = min(self._failures, MOST_STARTS - 1)  # one more try when it is asked for
+        self._restarting = None
+        self._turn("failed")
+        waiting, self._queue = self._queue, deque()
+        for data in waiting:
+            for frame in frames.batch(data) if frames.is_batch(data) else [data]:
+                head = frames.head(frame)
+                if head.is_request and self._listener is not None:
+                    assert head.id is not msgspec.UNSET and head.id is not None
+                    self._listener.failed(head.id, error)
+
+    def _last_words(self) -> str:
+        """The last line that it said on stderr."""
+        said = [line for line in self.command.said if not line.startswith("holdfast: ")]
+        return f"; its last words: {said[-1]}" if said else ""
+
+    def _hold_client(self, held: bool) -> None:
+        if self._listener is not None:
+            self._listener.hold(held)
+
+    def _turn(self, state: str) -> None:
+        if state != self.state:
+            self.state = state
+            self._since = self._clock.time()
+            if self._listener is not None:
+                self._listener.changed()
+
+
+def _late(answer: asyncio.Future[Head], patience: float) -> None:
+    if not answer.done():
+        answer.set_exception(ServerLost(f"the server did not take the handshake within {patience:g} s"))

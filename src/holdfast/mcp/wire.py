@@ -1,0 +1,103 @@
+"""The two ends of a session as it sees them: channels to the client, an upstream to the server, and what goes wrong.
+
+Neither blocks nor raises: who cannot hand a frame on keeps it, or reports the request that it belongs to as failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+from holdfast.category import ErrorCategory
+from holdfast.mcp.frames import Head, Id
+from holdfast.mcp.handshake import Handshake
+
+
+class Event(NamedTuple):
+    """A frame on its way to the client; over HTTP it may have an *id* to resume from, a *retry* time, or no data."""
+
+    data: bytes
+    id: str | None = None
+    retry: int | None = None
+
+
+class Channel(Protocol):
+    """A way to the client: standard output, or the answer to one of its HTTP requests."""
+
+    @property
+    def is_open(self) -> bool: ...
+
+    def send(self, event: Event) -> None:
+        """Hand a frame to the client."""
+
+    def refuse(self, id: Id | None, data: bytes, error: Exception) -> None:
+        """Tell the client that its request has no answer of the server's, with *data*; *error* says why."""
+
+
+class Listener(Protocol):
+    """The session, as its upstream sees it."""
+
+    def arrive(self, event: Event, channel: Channel | None = None) -> bool:
+        """A frame came from the server; *channel* is where the client expects it, if the transport tells.
+
+        False if it is no frame.
+        """
+
+    def failed(self, id: Id, error: ServerLost) -> None:
+        """A request will not be answered."""
+
+    def lost(self, error: ServerLost) -> None:
+        """Nothing that is on its way will be answered, and requests of the server are no longer of interest."""
+
+    def changed(self) -> None:
+        """The state of the server is another."""
+
+    def hold(self, held: bool) -> None:
+        """The server takes no more for the moment, or does again."""
+
+
+class Upstream(Protocol):
+    """A server, however it is reached."""
+
+    @property
+    def is_ready(self) -> bool: ...
+
+    def attach(self, listener: Listener, handshake: Handshake) -> None:
+        """Begin; whatever comes from the server goes to *listener*. A server that begins anew is told *handshake*."""
+
+    async def ready(self) -> None:
+        """Wait until frames can be sent; raises `ServerLost` if that will not be soon."""
+
+    def send(self, data: bytes, head: Head | None, channel: Channel | None = None) -> None:
+        """Hand a frame to the server, now or when it is ready; a batch has no *head*."""
+
+    def suspect(self) -> None:
+        """A request was not answered in time: see whether the server still lives."""
+
+    def hold(self, held: bool) -> None:
+        """The client takes no more for the moment, or does again."""
+
+    def facts(self) -> dict[str, object]:
+        """What is to be known of the server: kind, target, state, pid, restarts, since_ms, last_error, stderr."""
+
+    async def close(self) -> None:
+        """End it."""
+
+
+class Answer(NamedTuple):
+    """What an HTTP server said instead of answering a request."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class ServerLost(Exception):
+    """The server gave no answer: it died, cannot be reached, or broke the connection."""
+
+    category = ErrorCategory.NETWORK
+
+    def __init__(self, message: str, *, sent: bool = True, answer: Answer | None = None) -> None:
+        super().__init__(message)
+        self.sent = sent  # the request may have reached the server
+        self.answer = answer  # of HTTP, with a status that says no
