@@ -92,6 +92,24 @@ def test_a_file_gives_policies_to_tools_patterns_and_servers(path: Path) -> None
     )
 
 
+def test_a_server_has_a_circuit_of_its_own_and_may_hide_its_open_tools(path: Path) -> None:
+    path.write_text(
+        "[policy]\nbreaker = { failure_threshold = 4 }\n"
+        "[server.github]\nhide_open_tools = true\nbreaker = { min_backoff = 9.0 }\n"
+        "[server.time]\nbreaker = false\n"
+    )
+
+    book = PolicyBook.load(path)
+
+    github, time, other = (book.server(name) for name in ("github", "time", "other"))
+    assert github.hides
+    assert github.breaker is not None
+    assert (github.breaker.failure_threshold, github.breaker.min_backoff) == (4, 9.0)
+    assert (time.breaker, time.hides) == (None, False)
+    assert other.breaker is not None
+    assert (other.breaker.failure_threshold, other.hides) == (4, False)
+
+
 def test_origins_name_the_file_and_the_table(path: Path) -> None:
     path.write_text('[tool."search_*"]\nmax_wait = 1')
 
@@ -179,8 +197,12 @@ def test_the_store_of_a_mapping_is_as_it_was_given() -> None:
             'holdfast.toml: [server.github.tool."a.b*"] priority = "x": must be one of critical, high, low, normal',
         ),
         (
-            "[server.github]\nhide_open_tools = true",
-            "holdfast.toml: [server.github] hide_open_tools = true: unknown key; allowed: breaker,",
+            "[server.github]\nhide_open_tools = 1",
+            "holdfast.toml: server.github.hide_open_tools = 1: must be true or false",
+        ),
+        (
+            "[server.github]\nsampling = true",
+            "holdfast.toml: [server.github] sampling = true: unknown key; allowed: breaker,",
         ),
         (
             "[server.github.search]\nmax_wait = 1",

@@ -38,8 +38,7 @@ class Call:
     )  # fmt: skip
 
     def __init__(self, session: Session, head: Head, params: CallParams, data: bytes, channel: Channel) -> None:
-        assert head.id is not msgspec.UNSET and head.id is not None
-        self.id: Id = head.id
+        self.id: Id = head.id  # type: ignore[assignment]
         self.name = params.name
         self.arguments = params.arguments or {}
         self.is_plain = params.is_plain
@@ -86,22 +85,18 @@ class Call:
         """Send it to the server as a call of the tool *name*, its own or a fallback's, and wait for the answer."""
         session = self._session
         self._attempts += 1
-        if not session.upstream.is_ready:
-            await session.upstream.ready()
-        data = self.data if name == self.name else frames.with_params(self.data, name=name)
-        if self._attempts > 1:  # the server knows the first one already, and may answer it yet
-            self.wire_id = session.next_id()
-            data = frames.with_id(data, self.wire_id)
-        self.on_wire = True
         try:
-            event, head = await session.ask(self.wire_id, data, self)
+            if not session.upstream.is_ready:
+                await session.upstream.ready()
+            event, head = await self._send(name)
         except ServerLost as error:
-            self._tell_circuit(error.category)
+            self._tell_circuit(error.category if not error.counted else ErrorCategory.CANCELLED)
             raise
         except asyncio.CancelledError:
             if not self.stopped:
                 self._tell_circuit(ErrorCategory.TIMEOUT)
-                session.forsake(self.wire_id)
+                if self.on_wire:
+                    session.forsake(self.wire_id)
             raise
         finally:
             self.on_wire = False
@@ -109,6 +104,15 @@ class Call:
         self.frame = event
         self.result = judge(head)
         return self.result
+
+    async def _send(self, name: str) -> tuple[Event, Head]:
+        session = self._session
+        data = self.data if name == self.name else frames.with_params(self.data, name=name)
+        if self._attempts > 1:  # the server knows the first one already, and may answer it yet
+            self.wire_id = session.next_id()
+            data = frames.with_id(data, self.wire_id)
+        self.on_wire = True
+        return await session.ask(self.wire_id, data, self)
 
     def stop(self) -> None:
         """The client no longer wants it."""
@@ -131,13 +135,10 @@ class Call:
     def _tell_circuit(self, category: ErrorCategory | None) -> None:
         """Tell the server's circuit; the first attempt answers for the permit, later ones count by themselves."""
         permit, self._permit = self._permit, None
-        server = self._session.server
-        if permit is None:
-            server.settle(category)
-        elif category is None:
-            permit.succeed()
-        else:
-            permit.fail(category)
+        if permit is not None:
+            permit.succeed() if category is None else permit.fail(category)
+        elif category is not ErrorCategory.CANCELLED:
+            self._session.server.settle(category)
 
     def _reply(self, value: Any) -> None:
         frame = self.frame

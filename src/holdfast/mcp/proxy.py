@@ -18,7 +18,10 @@ from holdfast.mcp.session import Session
 from holdfast.mcp.stdio import StdioFront
 from holdfast.mcp.wire import Upstream
 
-RUNNERS: Final = frozenset("npx bunx uvx pipx bun deno node npm uv docker podman env python sh bash".split())
+RUNNERS: Final = {
+    "npx", "bunx", "uvx", "pipx", "bun", "deno", "node", "npm", "uv", "docker", "podman", "env", "python", "sh", "bash",
+    "run", "exec", "x",
+}  # fmt: skip
 
 
 class Home(Guards, Protocol):

@@ -20,6 +20,8 @@ from holdfast.mcp import frames
 from holdfast.mcp.frames import Head
 from holdfast.mcp.wire import Event
 from holdfast.permit import Permit
+from holdfast.policy import PolicyBook
+from holdfast.policy.book import ServerRules
 
 DEFAULTS: Final = {"deadline": 50.0}  # most clients give up after a minute
 MOST_TOOLS: Final = 10_000
@@ -34,6 +36,9 @@ class Guards(Protocol):
     @property
     def clock(self) -> Clock: ...
 
+    @property
+    def policies(self) -> PolicyBook: ...
+
     def bind(self, name: str, fn: Callable[..., Any], given: Mapping[str, object]) -> Bound: ...
 
 
@@ -44,7 +49,7 @@ class Told(Protocol):
 
 
 class ProxiedServer:
-    """One server behind *guards*, as *name*; with *hides*, open tools leave the list of tools.
+    """One server behind *guards*, as *name*; with *hides*, or by its policy, open tools leave the list of tools.
 
     *publish* is called when there is news for those who watch from elsewhere.
     """
@@ -55,7 +60,9 @@ class ProxiedServer:
         self.name = name
         self.publish = publish
         self._guards = guards
-        self._hides = hides
+        self._wants_hiding = hides
+        self._rules = guards.policies.server(name)
+        self._edition = guards.policies.edition
         self._bound: dict[str, Bound] = {}
         self._hints: dict[str, dict[str, object]] = {}
         self._sessions: set[Told] = set()
@@ -115,16 +122,35 @@ class ProxiedServer:
 
     # -- the server's circuit ------------------------------------------------------------------------------------------
 
-    def admit(self) -> Permit:
-        """Ask the server's circuit."""
+    def admit(self) -> Permit | None:
+        """Ask the server's circuit, if it has one."""
+        config = self._known().breaker
+        if config is None:
+            return None
+        self._guards.breaker.circuit(self.name, config)
         return self._guards.breaker.admit(self.name)
 
     def settle(self, category: ErrorCategory | None) -> None:
-        """Tell the server's circuit."""
+        """Tell the server's circuit, if it has one."""
+        config = self._known().breaker
+        if config is None:
+            return
+        self._guards.breaker.circuit(self.name, config)
         if category is None:
             self._guards.breaker.record_success(self.name)
         else:
             self._guards.breaker.record_failure(self.name, category)
+
+    def _known(self) -> ServerRules:
+        """What its policy says, also when that has changed."""
+        if self._guards.policies.edition is not self._edition:
+            self._edition = self._guards.policies.edition
+            self._rules = self._guards.policies.server(self.name)
+        return self._rules
+
+    @property
+    def _hides(self) -> bool:
+        return self._wants_hiding or self._known().hides
 
     # -- hiding --------------------------------------------------------------------------------------------------------
 

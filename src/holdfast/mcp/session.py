@@ -23,14 +23,14 @@ from holdfast.mcp.wire import Channel, Event, ServerLost, Upstream
 
 MOST_SENDS: Final = 3  # of a request that changes nothing, to one server after another
 # Requests that change nothing, and may be sent to a new server if the old one died over them.
-SAFE: Final = frozenset(
-    "initialize ping tools/list resources/list resources/templates/list resources/read resources/subscribe "
-    "resources/unsubscribe prompts/list prompts/get completion/complete logging/setLevel server/discover "
-    "subscriptions/listen tasks/get tasks/list tasks/result".split()
-)
-_NOTED: Final = frozenset(
-    "initialize notifications/initialized logging/setLevel resources/subscribe resources/unsubscribe".split()
-)
+SAFE: Final = {
+    "initialize", "ping", "tools/list", "resources/list", "resources/templates/list", "resources/read",
+    "resources/subscribe", "resources/unsubscribe", "prompts/list", "prompts/get", "completion/complete",
+    "logging/setLevel", "server/discover", "subscriptions/listen", "tasks/get", "tasks/list", "tasks/result",
+}  # fmt: skip
+_NOTED: Final = {
+    "initialize", "notifications/initialized", "logging/setLevel", "resources/subscribe", "resources/unsubscribe",
+}  # fmt: skip
 
 _log = logging.getLogger("holdfast")
 
@@ -287,8 +287,8 @@ class Session:
             data = frames.notification("notifications/cancelled", {"requestId": id, "reason": str(error)})
             self.channel.send(Event(data))
         self._asked.clear()
-        if not self._calls:  # else each of them tells the circuit
-            self.server.settle(error.category)
+        self.server.settle(error.category)
+        error.counted = True
         for id, pending in list(self._pending.items()):
             safe = pending.future is None and pending.head is not None and pending.head.method in SAFE
             if safe and pending.sends < MOST_SENDS:

@@ -101,3 +101,4 @@ class ServerLost(Exception):
         super().__init__(message)
         self.sent = sent  # the request may have reached the server
         self.answer = answer  # of HTTP, with a status that says no
+        self.counted = False  # the server's circuit knows of it: one death is one failure, however many calls it took

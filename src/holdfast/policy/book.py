@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast import checks
 from holdfast.errors import ConfigError
+from holdfast.guards.circuit import BreakerConfig
 from holdfast.policy.file import Signature, absolute_store, glance, read_file
 from holdfast.policy.layers import DEFAULT, Layer, build, origins
 from holdfast.policy.parsing import Place, broken, parse, shown
@@ -29,6 +30,13 @@ class Reload(msgspec.Struct, frozen=True):
 
     path: str
     error: ConfigError | None = None
+
+
+class ServerRules(NamedTuple):
+    """What holds for a proxied server: its own circuit, and whether tools whose circuit is open leave its list."""
+
+    breaker: BreakerConfig | None
+    hides: bool
 
 
 class _State(NamedTuple):
@@ -94,6 +102,12 @@ class PolicyBook:
         """Where each value of what `resolve` answers comes from; the fields of tables have dotted names."""
         policy, layers = self._resolve(self._state.rules, tool, given, call)
         return origins(layers, policy)
+
+    def server(self, name: str) -> ServerRules:
+        """What holds for a proxied server as a whole."""
+        rules = self._state.rules
+        policy = self._resolve(rules, f"{name}.", None, None)[0]
+        return ServerRules(policy.breaker, rules.hiding.get(name, False))
 
     def refresh(self, now: float, known: Iterable[tuple[str, Mapping[str, object] | None]] = ()) -> Reload | None:
         """Look, at most once a second of *now*, whether the file changed; if so, take its policies or say why not.

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from holdfast.policy.layers import Layer, build
 from holdfast.policy.parsing import KEYS, Place, parse, quoted
 
+HIDES: Final = "hide_open_tools"  # the one setting of a proxied server that is none of its tools
 _TOP: Final = ("policy", "server", "store", "tool")
 _WILD: Final = re.compile(r"\[!?\]?[^\]]*\]|[*?]")
 
@@ -28,11 +29,12 @@ class Pattern(NamedTuple):
 class Rules:
     """What one document says; never changed once it is read."""
 
-    __slots__ = ("base", "named", "patterns", "servers", "store")
+    __slots__ = ("base", "hiding", "named", "patterns", "servers", "store")
 
     def __init__(self) -> None:
         self.base = Layer("", {})
         self.servers: dict[str, Layer] = {}
+        self.hiding: dict[str, bool] = {}  # servers that say whether tools whose circuit is open leave their list
         self.patterns: list[Pattern] = []
         self.named: dict[str, list[Layer]] = {}
         self.store: str | None = None
@@ -94,7 +96,11 @@ class _Reader:
     def _server(self, server: str, table: Mapping[str, object]) -> None:
         path = f"server.{quoted(server)}"
         hint = f"a tool of the server is [{path}.tool.NAME]"
-        self.rules.servers[server] = self._layer(path, table, beside=("tool",), hint=hint)
+        self.rules.servers[server] = self._layer(path, table, beside=("tool", HIDES), hint=hint)
+        if isinstance(hides := table.get(HIDES, False), bool):
+            self.rules.hiding[server] = hides
+        else:
+            self.top.refuse(f"{path}.{HIDES}", hides, "must be true or false")
         self._tools(f"{path}.tool", table.get("tool", {}), f"{server}.")
 
     def _tools(self, path: str, value: object, prefix: str = "") -> None:
