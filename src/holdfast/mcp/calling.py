@@ -108,7 +108,7 @@ class Call:
     async def _send(self, name: str) -> tuple[Event, Head]:
         session = self._session
         data = self.data if name == self.name else frames.with_params(self.data, name=name)
-        if self._attempts > 1:  # the server knows the first one already, and may answer it yet
+        if self._attempts > 1 or session.is_taken(self.id):  # the server knows it already, and may answer it yet
             self.wire_id = session.next_id()
             data = frames.with_id(data, self.wire_id)
         self.on_wire = True
@@ -119,6 +119,10 @@ class Call:
         self.stopped = True
         if self.task is not None:
             self.task.cancel()
+
+    def under_own_id(self, event: Event) -> Event:
+        """The server's answer as the client expects it."""
+        return event if self.wire_id == self.id else event._replace(data=frames.with_id(event.data, self.id))
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -143,9 +147,7 @@ class Call:
     def _reply(self, value: Any) -> None:
         frame = self.frame
         if frame is not None and (value is None or value is self.result):
-            if self.wire_id != self.id:
-                frame = frame._replace(data=frames.with_id(frame.data, self.id))
-            self.channel.send(frame)
+            self.channel.send(self.under_own_id(frame))
         else:
             self.channel.send(Event(frames.result(self.id, _as_result(value))))
 

@@ -30,6 +30,11 @@ class Handshake:
         self._count = 0
 
     @property
+    def is_known(self) -> bool:
+        """Whether it is known which version the client speaks."""
+        return self.is_done or self.meta is not None
+
+    @property
     def is_modern(self) -> bool:
         """Whether the client speaks a version without handshake."""
         return self.protocol is not None and self.protocol >= MODERN
@@ -50,7 +55,7 @@ class Handshake:
             meta = frames.params(head).meta
             if meta is not None and isinstance(meta.protocol, str):
                 self.protocol = meta.protocol
-                self.meta = msgspec.json.decode(head.params)["_meta"]
+                self.meta = _WITH_META.decode(head.params).meta
 
     def answered(self, head: Head) -> None:
         """The server has answered `initialize` or `server/discover`."""
@@ -100,6 +105,11 @@ class _Initialized(msgspec.Struct, frozen=True):
     capabilities: dict[str, Any] = {}
 
 
+class _WithMeta(msgspec.Struct, frozen=True):
+    meta: Any = msgspec.field(default=None, name="_meta")
+
+
+_WITH_META = msgspec.json.Decoder(_WithMeta)
 _INITIALIZED = msgspec.json.Decoder(_Initialized)
 
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import re
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import IO, Any, Final, Protocol
-from urllib.parse import urlsplit
+from typing import IO, Any, Protocol
 
 from holdfast.bus import Bus
 from holdfast.events import Event as Told
@@ -17,11 +14,6 @@ from holdfast.mcp.server import Guards, ProxiedServer
 from holdfast.mcp.session import Session
 from holdfast.mcp.stdio import StdioFront
 from holdfast.mcp.wire import Upstream
-
-RUNNERS: Final = {
-    "npx", "bunx", "uvx", "pipx", "bun", "deno", "node", "npm", "uv", "docker", "podman", "env", "python", "sh", "bash",
-    "run", "exec", "x",
-}  # fmt: skip
 
 
 class Home(Guards, Protocol):
@@ -77,28 +69,3 @@ def facts(session: Session) -> dict[str, object]:
     shake = session.handshake
     known = {"name": session.server.name, "protocol": shake.protocol, "server_info": shake.server_info}
     return {**known, **session.upstream.facts()}
-
-
-def name_of(command: Sequence[str]) -> str:
-    """A name for the server that *command* starts: the package or the script, not who runs it."""
-    for word in command:
-        base = os.path.basename(word.rstrip("/"))
-        plain = re.sub(r"\.(?:py|js|mjs|cjs|ts|sh|exe)$", "", re.sub(r"(?<=.)@[\w.^~-]+$", "", base))
-        if plain and not word.startswith("-") and re.sub(r"[\d.]+$", "", plain) not in RUNNERS and "=" not in word:
-            return tidy(plain)
-    return tidy(os.path.basename(command[0]))
-
-
-def name_of_url(url: str) -> str:
-    """A name for the server at *url*."""
-    return tidy(urlsplit(url).hostname or "server")
-
-
-def tidy(name: str) -> str:
-    """*name* as one word without dots, since a proxied tool is SERVER.TOOL."""
-    return re.sub(r"[^\w-]+", "-", name).strip("-")[:100] or "server"
-
-
-def merged(inherited: Mapping[str, str], pairs: Iterable[str]) -> dict[str, str]:
-    """The environment with the NAME=VALUE *pairs* laid over it."""
-    return {**inherited, **dict(pair.split("=", 1) for pair in pairs)}

@@ -38,7 +38,7 @@ def refusal(error: BaseException, *, repeatable: bool, modern: bool) -> dict[str
 
 def _what(error: BaseException) -> str:
     if isinstance(error, ToolTimeout):
-        return f"The tool {printable(error.tool)!r} gave no answer within {error.seconds:g} s."
+        return f"The tool {printable(error.tool)!r} gave no answer within {round(error.seconds, 1):g} s."
     if isinstance(error, ServerLost):
         return f"The tool's server gave no answer: {printable(str(error), 500)}."
     return f"The call was stopped: {printable(str(error), 500) or type(error).__name__}."

@@ -21,6 +21,7 @@ from holdfast.mcp.handshake import Handshake
 from holdfast.mcp.server import ProxiedServer
 from holdfast.mcp.wire import Channel, Event, ServerLost, Upstream
 
+MOST_STOPPED: Final = 1000  # cancelled calls whose answers are waited for
 MOST_SENDS: Final = 3  # of a request that changes nothing, to one server after another
 # Requests that change nothing, and may be sent to a new server if the old one died over them.
 SAFE: Final = {
@@ -63,6 +64,7 @@ class Session:
         self._calls: dict[Id, Call] = {}
         self._tokens: dict[Id, Call] = {}
         self._asked: set[Id] = set()  # requests of the server that the client has not answered
+        self._stopped: dict[Id, Call] = {}  # cancelled by the client, and not answered by the server, the oldest first
         self._idle = asyncio.Event()
         self._resent = 0
         self._listens: dict[Id, Channel] = {}  # `subscriptions/listen` requests
@@ -76,8 +78,7 @@ class Session:
         """End calls and server."""
         calls = list(self._calls.values())
         for call in calls:
-            if call.task is not None:
-                call.task.cancel()
+            call.stop()
         await asyncio.gather(*(call.task for call in calls if call.task is not None), return_exceptions=True)
         self.server.leave(self)
         await self.upstream.close()
@@ -137,7 +138,7 @@ class Session:
             self.upstream.send(data, head, channel)
 
     def _note(self, head: Head, data: bytes) -> None:
-        if head.method in _NOTED or not self.handshake.is_done:
+        if head.method in _NOTED or not self.handshake.is_known:
             self.handshake.note(head, data)
 
     def _call(self, head: Head, data: bytes, channel: Channel) -> bool:
@@ -164,8 +165,9 @@ class Session:
             self.upstream.send(
                 data if call.wire_id == id else frames.with_params(data, requestId=call.wire_id), head, channel
             )
-            if call.wire_id == id:  # the client may be told yet how it ended
-                self._pending[id] = Pending(None, b"", call.channel)
+            self._stopped[call.wire_id] = call  # the client may be told yet how it ended
+            while len(self._stopped) > MOST_STOPPED:
+                del self._stopped[next(iter(self._stopped))]
         call.stop()
 
     # -- for calls -----------------------------------------------------------------------------------------------------
@@ -181,8 +183,12 @@ class Session:
             if self._pending.get(id) is pending:
                 del self._pending[id]
 
+    def is_taken(self, id: Id) -> bool:
+        """Whether the server has a request of that id; a client should not use one twice, but may."""
+        return id in self._pending
+
     def next_id(self) -> str:
-        """An id for a call that is sent once more."""
+        """An id for a call that cannot be sent under its own."""
         self._resent += 1
         return f"holdfast/{self._resent}"
 
@@ -195,7 +201,8 @@ class Session:
 
     def over(self, call: Call) -> None:
         """A call has ended."""
-        self._calls.pop(call.id, None)
+        if self._calls.get(call.id) is call:
+            del self._calls[call.id]
         self._settled()
         if call.token is not None and self._tokens.get(call.token) is call:
             del self._tokens[call.token]
@@ -248,8 +255,8 @@ class Session:
             self.channel.send(event)
             return
         pending = self._pending.pop(_id(head), None)
-        if pending is None:  # nobody asked, or nobody waits any more
-            _log.debug("%s: an answer that nobody waits for was dropped", self.server.name)
+        if pending is None:
+            self._answer_late(head, event)
         elif pending.future is not None:
             if not pending.future.done():
                 pending.future.set_result((event, head))
@@ -257,6 +264,14 @@ class Session:
             self._listens.pop(_id(head), None)
             pending.channel.send(self._learn(pending.head, head, event))
             self._settled()
+
+    def _answer_late(self, head: Head, event: Event) -> None:
+        """Pass on what a server says to a call that its client has cancelled; nobody waits for anything else."""
+        call = self._stopped.pop(_id(head), None)
+        if call is not None:
+            call.channel.send(call.under_own_id(event))
+        else:
+            _log.debug("%s: an answer that nobody waits for was dropped", self.server.name)
 
     def _learn(self, asked: Head | None, head: Head, event: Event) -> Event:
         """Take from an answer what has to be known; it may be changed where tools are hidden."""

@@ -1,0 +1,173 @@
+"""Frames are read by their heads, and stay the bytes they were unless something has to be changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.category import ErrorCategory
+from holdfast.mcp import frames
+from holdfast.mcp.answers import ToolFailed, judge
+from holdfast.mcp.frames import Lines
+
+
+def frame(**parts: object) -> bytes:
+    return msgspec.json.encode({"jsonrpc": "2.0", **parts})
+
+
+# --- heads ---
+
+
+def test_a_request_has_a_method_and_an_id() -> None:
+    head = frames.head(frame(id=0, method="ping"))
+
+    assert head.is_request
+    assert not head.is_answer
+
+
+def test_a_notification_is_neither_a_request_nor_an_answer() -> None:
+    head = frames.head(frame(method="notifications/initialized"))
+
+    assert not head.is_request
+    assert not head.is_answer
+
+
+def test_an_answer_may_be_to_nobody() -> None:
+    head = frames.head(frame(id=None, error={"code": -32700, "message": "bad"}))
+
+    assert head.is_answer
+    assert head.id is None
+
+
+def test_a_number_and_a_text_are_two_ids() -> None:
+    assert frames.head(frame(id=1, method="x")).id != frames.head(frame(id="1", method="x")).id
+
+
+@pytest.mark.parametrize("data", [b"", b"nonsense", b"{", b'"text"', b'{"method": 5}', b'\xff{"id":1}', b"[]"])
+def test_what_is_no_frame_is_told(data: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        frames.head(data)
+
+
+def test_parameters_of_any_kind_can_be_asked_for() -> None:
+    for params in (None, [], "text", {"requestId": {"odd": 1}}):
+        assert frames.params(frames.head(frame(method="x", params=params))).requestId is None
+
+
+# --- changing ---
+
+
+def test_another_id_leaves_all_else_as_it_was() -> None:
+    data = b'{ "id" : 1, "method":"tools/call", "params":{"name":"x", "big": 1e400}, "new": [1,  2] }'
+
+    assert frames.with_id(data, "a") == (
+        b'{"id":"a","method":"tools/call","params":{"name":"x", "big": 1e400},"new":[1,  2]}'
+    )
+
+
+def test_other_parameters_leave_all_else_as_it_was() -> None:
+    changed = frames.with_params(frame(id=1, method="x", params={"a": 1, "requestId": 2}, more=3), requestId="z")
+
+    assert msgspec.json.decode(changed) == {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "x",
+        "params": {"a": 1, "requestId": "z"},
+        "more": 3,
+    }
+
+
+# --- lines ---
+
+
+@given(st.lists(st.binary(max_size=20)), st.lists(st.integers(1, 9)))
+def test_lines_are_the_same_however_they_are_cut(texts: list[bytes], cuts: list[int]) -> None:
+    lines = [text.replace(b"\n", b"").strip(b"\r\t ") for text in texts]
+    stream = b"".join(line + b"\n" for line in lines)
+    reader, found = Lines(1000), []
+    for size in (*cuts, len(stream) or 1):
+        found += reader.feed(stream[:size])
+        stream = stream[size:]
+
+    assert found == [line for line in lines if line]
+    assert reader.rest == b""
+
+
+def test_a_line_that_is_too_long_is_given_up_and_the_next_one_read() -> None:
+    reader = Lines(10)
+
+    assert list(reader.feed(b"x" * 8)) == []
+    assert list(reader.feed(b"x" * 8)) == []
+    assert list(reader.feed(b"x\nshort\n")) == [b"short"]
+    assert reader.dropped == 1
+
+
+def test_what_never_ended_is_the_rest() -> None:
+    reader = Lines(100)
+
+    assert list(reader.feed(b"a\nhal")) == [b"a"]
+    assert list(reader.feed(b"f")) == []
+    assert reader.rest == b"half"
+
+
+# --- what an answer says ---
+
+
+def answered(**parts: object) -> Any:
+    return frames.head(frame(id=1, **parts))
+
+
+def test_a_result_is_given_as_it_is() -> None:
+    result = judge(answered(result={"content": [], "structuredContent": {"a": 1}}))
+
+    assert bytes(result) == b'{"content":[],"structuredContent":{"a":1}}'
+
+
+@pytest.mark.parametrize(
+    ("text", "category"),
+    [
+        ("429 Too Many Requests, retry after 2 seconds", ErrorCategory.RATE_LIMIT),
+        ("connection refused", ErrorCategory.NETWORK),
+        ("boom", ErrorCategory.EXECUTION_ERROR),
+    ],
+)
+def test_a_result_that_is_an_error_has_the_category_of_its_text(text: str, category: ErrorCategory) -> None:
+    with pytest.raises(ToolFailed) as caught:
+        judge(answered(result={"content": [{"type": "text", "text": text}], "isError": True}))
+
+    assert caught.value.category is category
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "category"),
+    [
+        (-32602, "Unknown tool", ErrorCategory.INVALID_PARAMETERS),
+        (-32601, "Method not found", ErrorCategory.TOOL_NOT_FOUND),
+        (-32603, "request timed out", ErrorCategory.TIMEOUT),
+        (-32042, "visit a page", ErrorCategory.CANCELLED),
+    ],
+)
+def test_an_error_has_the_category_of_its_code_or_its_text(code: int, message: str, category: ErrorCategory) -> None:
+    with pytest.raises(ToolFailed) as caught:
+        judge(answered(error={"code": code, "message": message}))
+
+    assert caught.value.category is category
+
+
+def test_a_result_that_asks_for_something_first_says_nothing_about_the_tool() -> None:
+    with pytest.raises(ToolFailed) as caught:
+        judge(answered(result={"resultType": "input_required", "inputRequests": {}}))
+
+    assert caught.value.category is ErrorCategory.CANCELLED
+
+
+@pytest.mark.parametrize("result", ["text", 5, {"isError": "yes"}, {"content": 5, "isError": True}])
+def test_an_odd_result_is_a_failure_of_the_tool(result: object) -> None:
+    with pytest.raises(ToolFailed) as caught:
+        judge(answered(result=result))
+
+    assert caught.value.category is ErrorCategory.EXECUTION_ERROR

@@ -1,0 +1,49 @@
+"""What a proxied server is called, and how its command is shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.mcp.naming import name_of, name_of_url, shown, shown_url
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("npx -y @modelcontextprotocol/server-everything@latest stdio", "server-everything"),
+        ("uvx mcp-server-time", "mcp-server-time"),
+        ("/usr/bin/python3.11 -m my.server", "my-server"),
+        ("python /opt/tools/server.py", "server"),
+        ("docker run -i --rm -e GITHUB_TOKEN=1 ghcr.io/github/github-mcp-server", "github-mcp-server"),
+        ("./my-server", "my-server"),
+        ("node", "node"),
+        ("///", "server"),
+    ],
+)
+def test_a_server_is_called_after_its_package_or_script(command: str, name: str) -> None:
+    assert name_of(command.split()) == name
+
+
+def test_a_server_behind_an_address_is_called_after_its_host() -> None:
+    assert name_of_url("https://mcp.example.com:8000/mcp") == "mcp-example-com"
+    assert name_of_url("nonsense") == "server"
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        (["npx", "a b"], "npx 'a b'"),
+        (["s", "--api-key", "sk-1", "--port", "1"], "s --api-key [redacted] --port 1"),
+        (["s", "--token=abc", "GITHUB_TOKEN=x"], "s --token=[redacted] GITHUB_TOKEN=[redacted]"),
+        (["s", "--token", "--verbose"], "s --token --verbose"),
+        (["s", "https://user:pass@host/x"], "s https://host/x"),
+    ],
+)
+def test_secrets_of_a_command_are_not_shown(command: list[str], text: str) -> None:
+    assert shown(command) == text
+
+
+def test_secrets_of_an_address_are_not_shown() -> None:
+    assert shown_url("https://u:p@host:1/mcp?api_key=1&page=2") == "https://host:1/mcp?api_key=[redacted]&page=2"
+    assert shown_url("https://host/mcp") == "https://host/mcp"
+    assert shown_url("http://[bad") == "[redacted]"
