@@ -50,6 +50,7 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     root: str | None = None  # the first of a chain of forks: the calls of all share their idempotency keys
     entry: Mapping[str, Any] | None = None  # what to call to resume it: {"target": "module:function", "args": […]}
     budget: Mapping[str, int | float] | None = None  # a number of calls must come back whole
+    noted: bool = False  # nobody waited for its writes, so it cannot be resumed
 
 
 class RunEventRecord(msgspec.Struct, frozen=True):

@@ -72,6 +72,8 @@ class Resume(NamedTuple):
     def write(self, ledger: Ledger) -> Begun:
         """Begin it."""
         live = ledger.run(self.run_id)
+        if live.header.noted:
+            raise RunConflict(f"run {self.run_id!r} was only noted, as the sessions of proxies are: begin a new one")
         if live.origin is not None and live.first > 0:
             raise RunConflict(
                 f"run {self.run_id!r} was imported without its first {live.first} events: nobody can tell which calls "

@@ -53,7 +53,7 @@ class Run:
         self.is_noted = plan.is_noted  # nobody waits for its writes, and it cannot be resumed
         self.repeats = plan.repeats  # calls in doubt are made again
         self.limits = Limits(home.clock, plan.budget, self.tell)
-        more = {"entry": plan.entry, "budget": dict(plan.budget) if plan.budget else None}
+        more = {"entry": plan.entry, "budget": dict(plan.budget) if plan.budget else None, "noted": plan.is_noted}
         self._header = home.store.header(plan.session, plan.prompt, plan.run_id, **more)
         self.id = plan.resumed if plan.resumed is not None else self._header.id
         self.log = Log(home.store, goes_on=home.goes_on)
