@@ -1,0 +1,175 @@
+"""`holdfast install` and `holdfast uninstall`: a client's MCP servers sent through Holdfast, and back.
+
+The file is the client's. Only the entries of servers are changed, and nothing is written that was not read just before.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from holdfast.cli.options import Decorator, json_option, text
+from holdfast.cli.showing import console, in_full, one_line, put_json, say
+
+if TYPE_CHECKING:
+    from holdfast.mcp.rewriting import Outcome, Rewritten
+    from holdfast.mcp.saving import Loaded
+
+Rewrite = Callable[[str, str, Sequence[str]], "Rewritten"]
+
+LONGEST: Final = 500  # characters of a reason
+CACHES: Final = {".cache", "archive-v0"}  # folders of `uvx` and `pipx run`, which forget what they have run
+STYLES: Final = {"wrapped": "green", "unwrapped": "green", "left alone": "yellow"}
+DIFF_STYLES: Final = {"+": "green", "-": "red", "@": "cyan"}
+
+target_argument: Final[Decorator] = click.argument("target", metavar="FILE|CLIENT", callback=text)
+server_option: Final[Decorator] = click.option(
+    "--server", "only", metavar="NAME", multiple=True, callback=text, help="Only this server; may be given again."
+)
+dry_run_option: Final[Decorator] = click.option(
+    "--dry-run", is_flag=True, help="Show what would be changed, and change nothing."
+)
+
+
+@click.command()
+@target_argument
+@server_option
+@dry_run_option
+@json_option
+def install(target: str, only: tuple[str, ...], dry_run: bool, as_json: bool) -> None:
+    """Send the MCP servers of a client through Holdfast.
+
+    FILE is the client's configuration, with mcpServers in it or the servers of VS Code. CLIENT is claude-desktop,
+    cursor, vscode or claude-code: its file is found. Each server is then run by `holdfast wrap`; nothing else in the
+    file is changed, and the file as it was is kept beside it. What is wrapped already stays as it is.
+
+    Restart the client afterwards. `holdfast uninstall` is the way back.
+    """
+    from holdfast.mcp.rewriting import wrap
+
+    def rewrite(text: str, name: str, only: Sequence[str]) -> Rewritten:
+        return wrap(text, name, executable(), only)
+
+    _perform(target, rewrite, only, dry_run, as_json)
+
+
+@click.command()
+@target_argument
+@server_option
+@dry_run_option
+@json_option
+def uninstall(target: str, only: tuple[str, ...], dry_run: bool, as_json: bool) -> None:
+    """Let a client run its MCP servers itself again.
+
+    FILE or CLIENT as for `holdfast install`. The entries are changed back where they stand: whatever else was edited in
+    the meantime stays. The file as it was is kept beside it.
+    """
+    from holdfast.mcp.rewriting import unwrap
+
+    _perform(target, unwrap, only, dry_run, as_json)
+
+
+def executable() -> list[str]:
+    """The words that run this Holdfast from anywhere: its script, beside the Python that runs now, else its module."""
+    if not sys.executable:
+        raise click.ClickException("this Python does not know where it is, so nobody else can be told to run it")
+    python = os.path.abspath(sys.executable)  # not behind links: an environment's Python is one
+    script = os.path.join(os.path.dirname(python), "holdfast")
+    if os.path.isfile(script) and os.access(script, os.X_OK):
+        return [script]
+    return [python, "-m", "holdfast"]
+
+
+def _perform(target: str, rewrite: Rewrite, only: Sequence[str], dry_run: bool, as_json: bool) -> None:
+    from holdfast.mcp.rewriting import UnknownServer
+    from holdfast.mcp.saving import load, save
+
+    path = _find(target)
+    loaded = load(path)
+    try:
+        rewritten = rewrite(loaded.text, path, only)
+    except UnknownServer as error:
+        raise click.UsageError(str(error)) from error
+    changed = rewritten.text != loaded.text
+    backup = save(loaded, rewritten.text) if changed and not dry_run else None
+    if as_json:
+        servers = [outcome._asdict() for outcome in rewritten.outcomes]
+        diff = "".join(_diff(path, loaded.text, rewritten.text)) if dry_run else None
+        put_json({"file": path, "changed": backup is not None, "backup": backup, "diff": diff, "servers": servers})
+        return
+    if dry_run:
+        _put_diff(path, loaded, rewritten.text)
+    for outcome in rewritten.outcomes:
+        _put(outcome, dry_run)
+    _close(path, changed, dry_run, backup, rewritten.outcomes)
+
+
+def _find(target: str) -> str:
+    from holdfast.mcp.client_files import CLIENTS, client_file
+
+    if target in CLIENTS:
+        home = os.path.expanduser("~")
+        return client_file(target, folder=os.getcwd(), home=home, platform=sys.platform, environment=os.environ)
+    if not os.path.exists(target) and os.sep not in target and "." not in target:
+        raise click.UsageError(f"{target!r} is no file, and no client that is known: {', '.join(CLIENTS)}")
+    return target
+
+
+def _close(path: str, changed: bool, dry_run: bool, backup: str | None, outcomes: Sequence[Outcome]) -> None:
+    if not outcomes:
+        say(f"{path} lists no MCP servers")
+    elif dry_run:
+        say(f"{path} was not changed: --dry-run" if changed else f"there is nothing to change in {path}")
+    elif not changed:
+        say(f"{path} was not changed")
+    else:
+        say(f"{path} as it was is in {backup}; restart the client")
+        path = executable()[0]
+        if any(outcome.outcome == "wrapped" for outcome in outcomes) and CACHES & set(path.split(os.sep)):
+            say(f"{path} is in a cache, which may be cleared: install Holdfast for good, then uninstall and install")
+
+
+def _put(outcome: Outcome, dry_run: bool) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    line = Text(f"{outcome.outcome:<11}  ", style=STYLES.get(outcome.outcome, "dim"))
+    line.append(one_line(outcome.name), style="bold")
+    if outcome.project is not None:
+        line.append(f" in {one_line(outcome.project)}", style="none")
+    if outcome.why is not None:
+        line.append(f": {one_line(outcome.why, LONGEST)}", style="none")
+    if dry_run:  # stdout has the diff, for programs that take one
+        Console(stderr=True, highlight=False, markup=False, emoji=False).print(line, soft_wrap=True)
+    else:
+        console().print(line, soft_wrap=True)
+
+
+def _put_diff(path: str, loaded: Loaded, text: str) -> None:
+    from rich.text import Text
+
+    out = console()
+    for line in _diff(path, loaded.text, text):
+        if out.is_terminal:
+            style = DIFF_STYLES.get(line[:1], "none") if line[:3] not in {"+++", "---"} else "bold"
+            out.print(Text(in_full(line.rstrip("\r\n")), style=style), soft_wrap=True)
+        else:
+            click.echo(line, nl=False)
+
+
+def _diff(path: str, before: str, after: str) -> Iterator[str]:
+    from difflib import unified_diff
+
+    for line in unified_diff(_lines(before), _lines(after), path, path):
+        yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+
+
+def _lines(text: str) -> list[str]:
+    """The lines of *text*, ended by nothing but line feeds: a diff knows no other."""
+    found = [f"{line}\n" for line in text.split("\n")]
+    found[-1] = found[-1][:-1]
+    return found if found[-1] else found[:-1]

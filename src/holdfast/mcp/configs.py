@@ -1,0 +1,262 @@
+"""The MCP servers that a client's configuration lists: `mcpServers`, or the `servers` of VS Code.
+
+What is read is the server itself: of an entry that goes through Holdfast already, the one behind it. Placeholders such
+as `${input:token}` are the client's to fill in, and stay as they are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.errors import ConfigError, printable
+from holdfast.mcp.jsonc import Member, Object, Scalar, Value, parse, plain
+
+STDIO: Final = "stdio"
+HTTP: Final = "http"
+SSE: Final = "sse"  # HTTP with two endpoints, as until the protocol of 2025-03-26
+TRANSPORTS: Final[Mapping[str, str]] = {
+    "stdio": STDIO,
+    "local": STDIO,
+    "http": HTTP,
+    "streamable-http": HTTP,
+    "streamable_http": HTTP,
+    "streamableHttp": HTTP,
+    "sse": SSE,
+}
+VALUED: Final = frozenset({"--name", "--policy", "--store", "--url", "--type", "--header-env"})  # options of `wrap`
+
+
+class ServerEntry(Struct, frozen=True, kw_only=True):
+    """One server; *project* is the folder it is meant for, where the file has servers of several projects."""
+
+    name: str
+    project: str | None = None
+    transport: str = STDIO
+    type: str | None = None
+    command: str | None = None
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = {}
+    cwd: str | None = None
+    url: str | None = None
+    headers: Mapping[str, str] = {}
+    disabled: bool = False
+    wrapped: bool = False
+
+
+class Listed(NamedTuple):
+    """An entry as it stands in the file: `mcpServers` of the whole file, or of one *project*."""
+
+    table: str
+    project: str | None
+    member: Member
+
+    @property
+    def name(self) -> str:
+        """The name of the server."""
+        return self.member.name
+
+
+class Wrapping(NamedTuple):
+    """What the arguments of `holdfast wrap` say; *command* and *url* are places in the arguments of the entry."""
+
+    name: str | None
+    type: str | None
+    command: int | None
+    url: int | None
+    header_envs: Mapping[str, str]  # header to variable
+
+
+def servers(text: str, name: str) -> list[ServerEntry]:
+    """The servers that *text* lists; mistakes in it are a `ConfigError` with the *name* of the file."""
+    found, problems = [], []
+    for listed in entries(text, name):
+        try:
+            found.append(server(listed))
+        except ConfigError as error:
+            place = f" of {printable(listed.project)}" if listed.project is not None else ""
+            problems.append(f"{name}: {listed.table}{place}: {printable(listed.name)!r}: {error}")
+    if problems:
+        broken = ConfigError("\n".join(problems))
+        broken.problems = tuple(problems)
+        raise broken
+    return found
+
+
+def entries(text: str, name: str) -> list[Listed]:
+    """The entries that count, in the order of the file; of two with one name the client takes the later one."""
+    root = parse(text, name)
+    if not isinstance(root, Object):
+        raise ConfigError(f"{name}: must be an object {{…}} with mcpServers or servers in it")
+    found = []
+    for table, project, value in _tables(root):
+        if not isinstance(value, Object):
+            place = f" of {printable(project)}" if project is not None else ""
+            raise ConfigError(f"{name}: {table}{place}: must be an object of servers by name")
+        found += [Listed(table, project, member) for member in value.members if value.member(member.name) is member]
+    return found
+
+
+def server(listed: Listed) -> ServerEntry:
+    """The server that an entry stands for; a `ConfigError` says why it stands for none."""
+    entry = listed.member.value
+    if not isinstance(entry, Object):
+        raise ConfigError("must be an object")
+    twice = {member.name for member in entry.members if entry.member(member.name) is not member}
+    if twice:
+        raise ConfigError(f"{printable(min(twice))} is there twice")
+    return _behind(
+        ServerEntry(
+            name=listed.name,
+            project=listed.project,
+            type=_text(entry, "type"),
+            command=_text(entry, "command"),
+            args=tuple(_texts(entry, "args")),
+            env=_pairs(entry, "env"),
+            cwd=_text(entry, "cwd"),
+            url=_text(entry, "url"),
+            headers=_pairs(entry, "headers"),
+            disabled=_flag(entry, "disabled"),
+        )
+    )
+
+
+def wrapping_of(command: str, args: Sequence[str]) -> Wrapping | None:
+    """What `holdfast wrap` is told by this command line; None if it does not run it, by whatever path."""
+    before = command
+    for index, word in enumerate(args):
+        if word == "wrap" and is_holdfast(before):
+            return _wrap_arguments(args, index + 1)
+        if word == "--":
+            break
+        before = word
+    return None
+
+
+def is_holdfast(word: str) -> bool:
+    """Whether *word* names our executable: by any path, or as the package in `python -m`, `uvx` and the like."""
+    return os.path.basename(word).partition("[")[0].partition("@")[0].removesuffix(".exe") == "holdfast"
+
+
+def _behind(entry: ServerEntry) -> ServerEntry:
+    """The server behind *entry*, which is itself if it does not go through Holdfast, with its transport."""
+    wrapping = None if entry.command is None else wrapping_of(entry.command, entry.args)
+    if wrapping is None:
+        return replace(entry, transport=_transport(entry))
+    if wrapping.url is not None:
+        ours = wrapping.header_envs
+        behind = replace(
+            entry,
+            type=wrapping.type or HTTP,
+            command=None,
+            args=(),
+            url=entry.args[wrapping.url].removeprefix("--url="),
+            headers={header: entry.env[variable] for header, variable in ours.items() if variable in entry.env},
+            env={variable: value for variable, value in entry.env.items() if variable not in ours.values()},
+        )
+    elif wrapping.command is not None:
+        behind = replace(entry, command=entry.args[wrapping.command], args=entry.args[wrapping.command + 1 :])
+    else:
+        raise ConfigError("its arguments of `holdfast wrap` have neither -- COMMAND nor --url URL")
+    return replace(behind, transport=_transport(behind), wrapped=True)
+
+
+def _tables(root: Object) -> Iterator[tuple[str, str | None, Value]]:
+    for table in ("mcpServers", "servers"):
+        if (value := root.get(table)) is not None:
+            yield table, None, value
+    projects = root.get("projects")
+    if isinstance(projects, Object):  # the private settings of Claude Code
+        for member in projects.members:
+            if isinstance(member.value, Object) and (value := member.value.get("mcpServers")) is not None:
+                yield "mcpServers", member.name, value
+
+
+def _wrap_arguments(args: Sequence[str], at: int) -> Wrapping:
+    name = kind = url = command = None
+    headers: dict[str, str] = {}
+    while at < len(args):
+        option, given, value = args[at].partition("=")
+        if args[at] == "--":
+            command = at + 1 if at + 1 < len(args) else None
+            break
+        if not given and at + 1 < len(args) and (option in VALUED or not args[at + 1].startswith("-")):
+            at += 1
+            value = args[at]
+        if option == "--name":
+            name = value
+        elif option == "--type":
+            kind = value
+        elif option == "--url":
+            url = at
+        elif option == "--header-env":
+            header, _, variable = value.partition("=")
+            headers[header] = variable
+        at += 1
+    return Wrapping(name, kind, command, url, headers)
+
+
+def _transport(entry: ServerEntry) -> str:
+    if entry.command is None and entry.url is None:
+        raise ConfigError("has neither command nor url")
+    if entry.command is not None and entry.url is not None:
+        raise ConfigError("has both command and url")
+    if entry.type is None:
+        if entry.url is None:
+            return STDIO
+        return SSE if _path(entry.url).rstrip("/").endswith("/sse") else HTTP
+    transport = TRANSPORTS.get(entry.type)
+    if transport is None:
+        raise ConfigError(f"type {printable(entry.type)!r} is not one of {', '.join(TRANSPORTS)}")
+    if (transport == STDIO) is not (entry.url is None):
+        raise ConfigError(f"type {printable(entry.type)!r} needs {'a command' if transport == STDIO else 'a url'}")
+    return transport
+
+
+def _path(url: str) -> str:
+    try:
+        return urlsplit(url).path
+    except ValueError:
+        return url
+
+
+def _text(entry: Object, key: str) -> str | None:
+    value = entry.get(key)
+    if value is None or (isinstance(value, Scalar) and value.value is None):
+        return None
+    if not isinstance(value, Scalar) or not isinstance(value.value, str):
+        raise ConfigError(f"{key} must be a text")
+    return value.value
+
+
+def _flag(entry: Object, key: str) -> bool:
+    value = entry.get(key)
+    return isinstance(value, Scalar) and value.value is True
+
+
+def _texts(entry: Object, key: str) -> list[str]:
+    value = entry.get(key)
+    items = [] if value is None else plain(value)
+    if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+        raise ConfigError(f"{key} must be a list of texts")
+    return items
+
+
+def _pairs(entry: Object, key: str) -> dict[str, str]:
+    """Texts by name; numbers are taken as texts, and what is null is not there, as VS Code has it."""
+    value = entry.get(key)
+    pairs = {} if value is None else plain(value)
+    if not isinstance(pairs, dict):
+        raise ConfigError(f"{key} must be an object of texts")
+    found = {}
+    for name, text in pairs.items():
+        if isinstance(text, bool | dict | list):
+            raise ConfigError(f"{key}.{printable(name)} must be a text")
+        if text is not None:
+            found[name] = str(text)
+    return found

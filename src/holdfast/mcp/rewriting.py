@@ -1,0 +1,344 @@
+"""Sending the servers of a client's configuration through Holdfast, and back.
+
+An entry is changed in place and holds all that is needed to change it back: its command, its address and its headers
+only move. So unwrapping needs no backup, and whatever was edited meanwhile stays.
+
+    {"command": C, "args": A}              → {"command": HOLDFAST, "args": ["wrap", "--name", NAME, "--", C, *A]}
+    {"type": "http", "url": U, "headers": {"Authorization": V}}
+                                           → {"type": "stdio", "command": HOLDFAST,
+                                              "args": ["wrap", "--name", NAME, "--url", U,
+                                                       "--header-env", "Authorization=HOLDFAST_HEADER_AUTHORIZATION"],
+                                              "env": {"HOLDFAST_HEADER_AUTHORIZATION": V}}
+
+A header's value goes by the environment, since arguments are for everybody on the machine to see.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+from holdfast.errors import ConfigError, printable
+from holdfast.mcp.configs import HTTP, SSE, STDIO, Listed, ServerEntry, Wrapping, entries, server, wrapping_of
+from holdfast.mcp.jsonc import Array, Edit, Member, Object, Scalar, apply, plain, quoted, removal
+
+WRAPPED: Final = "wrapped"
+UNWRAPPED: Final = "unwrapped"
+ALREADY: Final = "already"
+NOT_WRAPPED: Final = "not wrapped"
+LEFT_ALONE: Final = "left alone"
+SIGN_IN: Final = frozenset({"auth", "oauth", "headersHelper", "authProviderId"})  # keys by which a client signs in
+
+_HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_NO_VARIABLE: Final = re.compile(r"[^0-9A-Z]+")
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class Outcome(NamedTuple):
+    """What became of one server; *why* it was left alone, or what to know about it."""
+
+    name: str
+    project: str | None
+    outcome: str
+    why: str | None = None
+
+
+class Rewritten(NamedTuple):
+    """The new text, and what became of each server that was asked for."""
+
+    text: str
+    outcomes: list[Outcome]
+
+
+def wrap(text: str, name: str, executable: Sequence[str], only: Collection[str] = ()) -> Rewritten:
+    """*text* with its servers, or those of the names *only*, going through *executable*; *name* is the file's."""
+    return _rewritten(text, _chosen(entries(text, name), name, only), _Wrapper(text, executable))
+
+
+def unwrap(text: str, name: str, only: Collection[str] = ()) -> Rewritten:
+    """*text* with its servers, or those of the names *only*, run by the client itself again."""
+    return _rewritten(text, _chosen(entries(text, name), name, only), _Unwrapper(text))
+
+
+class UnknownServer(ConfigError):
+    """The file lists no server of a name that was asked for."""
+
+
+def _chosen(listed: Iterable[Listed], name: str, only: Collection[str]) -> list[Listed]:
+    there = list(listed)
+    known = sorted({entry.name for entry in there})
+    for wanted in only:
+        if wanted not in known:
+            names = f"only {', '.join(map(printable, known))}" if known else "none at all"
+            raise UnknownServer(f"{name}: lists no server {printable(wanted)!r}, {names}")
+    return [entry for entry in there if not only or entry.name in only]
+
+
+def _rewritten(text: str, chosen: Sequence[Listed], change: _Wrapper | _Unwrapper) -> Rewritten:
+    edits: list[Edit] = []
+    outcomes = []
+    for listed in chosen:
+        try:
+            made, outcome = change.entry(listed)
+        except ConfigError as error:
+            made, outcome = [], Outcome(listed.name, listed.project, LEFT_ALONE, str(error))
+        edits += made
+        outcomes.append(outcome)
+    return Rewritten(apply(text, edits), outcomes)
+
+
+class _Wrapper:
+    """Makes the edits that wrap an entry of *text*; a `ConfigError` says why one is better left alone."""
+
+    __slots__ = ("text", "executable")
+
+    def __init__(self, text: str, executable: Sequence[str]) -> None:
+        self.text = text
+        self.executable = executable
+
+    def entry(self, listed: Listed) -> tuple[list[Edit], Outcome]:
+        """The edits of one entry, and what becomes of it."""
+        found = server(listed)
+        body = listed.member.value
+        assert isinstance(body, Object)
+        if found.wrapped:
+            return [], Outcome(listed.name, listed.project, ALREADY)
+        _check_name(listed.name)
+        name = self.text[listed.member.key.start : listed.member.key.end]
+        start = [*map(quoted, self.executable[1:]), '"wrap"', '"--name"', name]
+        if found.transport == STDIO:
+            return self._command(body, start), Outcome(listed.name, listed.project, WRAPPED)
+        note = _check_url(found, body)
+        return self._url(body, found, start), Outcome(listed.name, listed.project, WRAPPED, note)
+
+    def _command(self, body: Object, start: list[str]) -> list[Edit]:
+        command, args = body.member("command"), body.member("args")
+        assert command is not None
+        words = [*start, '"--"', self._raw(command.value)]
+        if args is None:
+            return self._arguments(command, words)
+        assert isinstance(args.value, Array)
+        path = Edit(command.value.start, command.value.end, quoted(self.executable[0]))
+        if not args.value.items:
+            # The space tells, on the way back, that there was an empty list and not none.
+            return [path, Edit(args.value.start + 1, args.value.start + 1, f" {', '.join(words)}")]
+        first = args.value.items[0].start
+        comma = f",{_between_items(self.text, args.value)}"
+        return [path, Edit(first, first, "".join(word + comma for word in words))]
+
+    def _url(self, body: Object, found: ServerEntry, start: list[str]) -> list[Edit]:
+        url, kind, headers = body.member("url"), body.member("type"), body.member("headers")
+        assert url is not None
+        words = [*start, '"--url"', self._raw(url.value)]
+        edits = []
+        if kind is not None and found.type is not None:
+            edits.append(Edit(kind.value.start, kind.value.end, '"stdio"'))
+            words += [] if found.type == HTTP else ['"--type"', self._raw(kind.value)]
+        if headers is not None and isinstance(headers.value, Object) and headers.value.members:
+            edits.append(Edit(headers.key.start, headers.key.end, '"env"'))
+            variables = _variables([member.name for member in headers.value.members])
+            for member in headers.value.members:
+                variable = variables[member.name]
+                edits.append(Edit(member.key.start, member.key.end, quoted(variable)))
+                words += ['"--header-env"', quoted(f"{member.name}={variable}")]
+        return edits + self._arguments(url, words)
+
+    def _arguments(self, member: Member, words: list[str]) -> list[Edit]:
+        """The edits that make of *member* a command and its arguments, which are *words*.
+
+        Its colon, and the comments around that, stay where they are.
+        """
+        colon = _colon(self.text, member)
+        comma = f",{_between_members(self.text, member)}"
+        between = "," if colon == ":" else ", "
+        command = f'"command"{colon}{quoted(self.executable[0])}{comma}"args"'
+        return [
+            Edit(member.key.start, member.key.end, command),
+            Edit(member.value.start, member.value.end, f"[{between.join(words)}]"),
+        ]
+
+    def _raw(self, value: object) -> str:
+        assert isinstance(value, Scalar)
+        return self.text[value.start : value.end]
+
+
+class _Unwrapper:
+    """Makes the edits that unwrap an entry of *text*; a `ConfigError` says why one is better left alone."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def entry(self, listed: Listed) -> tuple[list[Edit], Outcome]:
+        """The edits of one entry, and what becomes of it."""
+        body = listed.member.value
+        if not server(listed).wrapped:
+            return [], Outcome(listed.name, listed.project, NOT_WRAPPED)
+        assert isinstance(body, Object)
+        command, args = body.member("command"), body.member("args")
+        assert command is not None
+        assert args is not None
+        words = plain(args.value)
+        assert isinstance(words, list)
+        wrapping = wrapping_of(str(plain(command.value)), words)
+        assert wrapping is not None
+        if wrapping.url is not None:
+            edits = self._url(body, command, args, wrapping)
+        else:
+            assert wrapping.command is not None
+            edits = self._command(body, command, args, wrapping.command)
+        return edits, Outcome(listed.name, listed.project, UNWRAPPED)
+
+    def _command(self, body: Object, command: Member, args: Member, at: int) -> list[Edit]:
+        array = args.value
+        assert isinstance(array, Array)
+        raw = self.text[array.items[at].start : array.items[at].end]
+        path = Edit(command.value.start, command.value.end, raw)
+        if at + 1 < len(array.items):
+            return [path, *removal(self.text, array.items, range(at + 1))]
+        before = self.text[array.start + 1 : array.items[0].start]
+        if before:
+            (edit,) = removal(self.text, array.items, range(at + 1))
+            after = self.text[edit.end : array.end - 1]
+            if before == " ":  # as we wrote it
+                return [path, Edit(array.start + 1, edit.end, "")]
+            blank = not before.strip() and not after.strip()
+            return [path, Edit(array.start + 1, array.end - 1, "") if blank else edit]
+        if _follows(self.text, command, args):
+            key = self.text[command.key.start : command.key.end]
+            return [Edit(command.start, args.key.end, key), Edit(array.start, array.end, raw)]
+        return [path, *removal(self.text, body.members, [body.members.index(args)])]
+
+    def _url(self, body: Object, command: Member, args: Member, wrapping: Wrapping) -> list[Edit]:
+        array = args.value
+        assert isinstance(array, Array)
+        assert wrapping.url is not None
+        url = array.items[wrapping.url]
+        raw = self.text[url.start : url.end]
+        if raw.startswith('"--url='):
+            raw = f'"{raw.removeprefix(chr(34) + "--url=")}'
+        edits = [Edit(array.start, array.end, raw), *self._headers(body, wrapping.header_envs)]
+        kind = body.member("type")
+        if kind is not None and plain(kind.value) == STDIO:
+            edits.append(Edit(kind.value.start, kind.value.end, quoted(wrapping.type or HTTP)))
+        if _follows(self.text, command, args):
+            return [*edits, Edit(command.start, args.key.end, '"url"')]
+        edits.append(Edit(args.key.start, args.key.end, '"url"'))
+        return edits + removal(self.text, body.members, [body.members.index(command)])
+
+    def _headers(self, body: Object, header_envs: Mapping[str, str]) -> list[Edit]:
+        """The edits that make headers again of the variables that hold them, and leave other variables alone."""
+        if not header_envs:
+            return []
+        env = body.member("env")
+        members = env.value.members if env is not None and isinstance(env.value, Object) else ()
+        headers = {variable: header for header, variable in header_envs.items()}
+        for variable, header in headers.items():
+            if all(member.name != variable for member in members):
+                raise ConfigError(f"env does not hold {printable(variable)}, from which its header {header!r} comes")
+        assert env is not None
+        if len(members) == len(headers):
+            renamed = [Edit(member.key.start, member.key.end, quoted(headers[member.name])) for member in members]
+            return [Edit(env.key.start, env.key.end, '"headers"'), *renamed]
+        ours = [index for index, member in enumerate(members) if member.name in headers]
+        values = [(headers[members[at].name], self.text[members[at].value.start : members[at].end]) for at in ours]
+        text = ", ".join(f"{quoted(header)}: {value}" for header, value in values)
+        comma = f",{_between_members(self.text, env)}"
+        return [
+            Edit(env.start, env.start, f'"headers"{_colon(self.text, env)}{{{text}}}{comma}'),
+            *removal(self.text, members, ours),
+        ]
+
+
+# -- what is better left alone -----------------------------------------------------------------------------------------
+
+
+def _check_name(name: str) -> None:
+    if not name or "\0" in name or any("\ud800" <= letter <= "\udfff" for letter in name):
+        raise ConfigError("its name cannot be an argument of a command")
+
+
+def _check_url(found: ServerEntry, body: Object) -> str | None:
+    """That a server at an address can be wrapped; gives what its user should know."""
+    if found.transport == SSE:
+        raise ConfigError("HTTP+SSE is not spoken by Holdfast; if the server knows streamable HTTP, use type http")
+    if sign_in := sorted(SIGN_IN & {member.name for member in body.members}):
+        raise ConfigError(f"the client signs in to it ({', '.join(sign_in)}), which a proxy cannot do for it")
+    if body.member("command") is not None or body.member("args") is not None:
+        raise ConfigError("it has a url, and arguments of a command as well")
+    if found.headers and body.member("env") is not None:
+        raise ConfigError("it has both headers and env")
+    for header in found.headers:
+        if not _HEADER.fullmatch(header):
+            raise ConfigError(f"{printable(header)!r} cannot be the name of a header")
+    headers = body.get("headers")
+    if isinstance(headers, Object) and len(headers.members) != len(found.headers):
+        raise ConfigError("a header is there twice, or null")
+    scheme, host = _address(found.url or "")
+    if scheme not in {"http", "https", None}:
+        raise ConfigError(f"Holdfast speaks http and https, not {printable(scheme or 'without either')}")
+    if found.headers or host in _LOOPBACK:
+        return None
+    return "if the client used to sign in there (OAuth), it no longer can: uninstall this one"
+
+
+def _address(url: str) -> tuple[str | None, str | None]:
+    """Scheme and host of *url*; no scheme if it begins with a placeholder, which the client fills in."""
+    try:
+        parts = urlsplit(url)
+        return None if url.startswith("${") else parts.scheme, parts.hostname
+    except ValueError:
+        raise ConfigError("its url is none") from None
+
+
+def _variables(headers: Sequence[str]) -> dict[str, str]:
+    """A variable of its own for each header."""
+    found: dict[str, str] = {}
+    for header in headers:
+        name = variable = f"HOLDFAST_HEADER_{_NO_VARIABLE.sub('_', header.upper())}"
+        number = 1
+        while variable in found.values():
+            number += 1
+            variable = f"{name}_{number}"
+        found[header] = variable
+    return found
+
+
+# -- how the file is written -------------------------------------------------------------------------------------------
+
+
+def _between_items(text: str, array: Array) -> str:
+    """What stands between the items of an array, behind the comma."""
+    line = _line_before(text, array.items[0].start)
+    if line:
+        return line
+    tight = len(array.items) > 1 and text[array.items[0].end : array.items[1].start] == ","
+    return "" if tight else " "
+
+
+def _between_members(text: str, member: Member) -> str:
+    """What stands between a member and the one before, behind the comma."""
+    return _line_before(text, member.start) or ("" if _colon(text, member) == ":" else " ")
+
+
+def _line_before(text: str, at: int) -> str:
+    """The end of the line and the spaces before *at*, if *at* is the first on its line."""
+    start = at
+    while start and text[start - 1] in " \t":
+        start -= 1
+    ends = [end for end in ("\r\n", "\n", "\r") if text.endswith(end, 0, start)]
+    return ends[0] + text[start:at] if ends else ""
+
+
+def _colon(text: str, member: Member) -> str:
+    """The colon behind the key of *member*, with the spaces that are the style of the file."""
+    colon = text[member.key.end : member.value.start]
+    return colon if colon.strip() == ":" and "\n" not in colon else ": "
+
+
+def _follows(text: str, first: Member, second: Member) -> bool:
+    """Whether *second* comes right behind *first*, with nothing but a comma in between."""
+    return text[first.end : second.start].strip() == ","
