@@ -231,7 +231,9 @@ def test_opening_a_store_touches_no_disk(store: Any, tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     before = set(tmp_path.rglob("*"))
 
-    assert policy_of(holdfast.open(store)) == "default"
+    hf = holdfast.open(store)
+    hf.tool("search")(lambda: None)
+
     assert set(tmp_path.rglob("*")) == before
 
 

@@ -19,6 +19,7 @@ import pytest
 ROWS = {
     "outside": {
         "holdfast",
+        "__main__",
         "app",
         "cli",
         "demo",
@@ -27,7 +28,7 @@ ROWS = {
     "adapters": {"mcp", "web", "frameworks", "telemetry", "testing"},  # speak to the outside
     "doing": {"attempt", "calls", "execution", "resilience", "runs", "guarding", "backtest"}  # make things happen
     | {"protecting", "retrying"}  # … one thing alone
-    | {"hooks", "making", "recording", "recovery"}  # … and what goes with a call or a run
+    | {"hooks", "making", "publishing", "recording", "recovery"}  # … and what goes with a call or a run
     | {"kit", "toolbox", "tools", "deadlines", "threads", "waiting"},  # … and what a call stands on
     "knowing": {"policy", "bus", "stores", "fleet"},  # stores and fleet touch disk and network
     "deciding": {"guards", "retry", "tracker", "histogram", "breaker", "cache", "limiters", "permit"}  # pure

@@ -492,6 +492,9 @@ RPC = [
     (-32602, "Invalid params: 'timeout' timed out", C.INVALID_PARAMETERS),
     (-32602, "Unknown tool: serach", C.TOOL_NOT_FOUND),
     (-32602, "Resource file:///x not found", C.RESOURCE_NOT_FOUND),
+    (-32602, "Unknown resource: file:///x", C.RESOURCE_NOT_FOUND),
+    (-32602, "Unknown prompt: review", C.RESOURCE_NOT_FOUND),
+    (0, "Unknown resource: file:///x", C.RESOURCE_NOT_FOUND),  # the first major has no code for it
     (-32603, "Internal error", C.EXECUTION_ERROR),
     (-32603, "Internal server error", C.EXECUTION_ERROR),
     (-32603, "upstream said 429 Too Many Requests", C.RATE_LIMIT),

@@ -17,6 +17,8 @@ import pytest
 from holdfast import cli
 from holdfast.clock import SystemClock
 from holdfast.stores import RunStore, SqliteRunStore
+from holdfast.stores.board import Board
+from holdfast.stores.entries import Process, ServerEntry
 from holdfast.stores.ledger import OwnerRow
 from holdfast.stores.sqlite import SCHEMA
 
@@ -253,3 +255,40 @@ def change(path: Path, statement: str) -> None:
     connection.execute(statement)
     connection.commit()
     connection.close()
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "code"),
+    [
+        ("ready", "PASS", 0),
+        ("starting", "WARN", 0),
+        ("restarting", "WARN", 0),
+        ("stopped", "WARN", 0),
+        ("failed", "FAIL", 1),
+    ],
+)
+def test_each_server_behind_a_living_proxy_is_looked_at(
+    store: RunStore, doctor: Doctor, state: str, status: str, code: int
+) -> None:
+    show_server(store, state=state, restarts=3, last_error="exit code 1", stderr=["first", "Cannot find module 'x'"])
+
+    report = doctor()
+
+    found = report.checks["server"]
+    assert (report.code, found["status"]) == (code, status)
+    assert f"github is {state} behind process 7, 3 restarts" in found["message"]
+    assert ("Cannot find module 'x'" in found["message"]) is (state != "ready")
+    assert (found["fix"] is None) is (state == "ready")
+
+
+def test_the_servers_of_a_dead_proxy_are_no_matter(store: RunStore, doctor: Doctor) -> None:
+    show_server(store, until=-1.0, state="failed")
+
+    assert "server" not in doctor().checks
+
+
+def show_server(store: RunStore, *, until: float = 600.0, **facts: Any) -> None:
+    now = int(SystemClock.time() * 1000)
+    server = ServerEntry(name="github", target="npx server", **facts)
+    process = Process(id="p", host="elsewhere", pid=7, until_ms=now + int(until * 1000), servers=[server])
+    Board(store).publish(process, [])

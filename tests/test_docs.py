@@ -130,7 +130,7 @@ def test_the_readme_is_short_and_shows_code_early() -> None:
 
 
 def links() -> Iterator[tuple[Path, str]]:
-    for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:
+    for page in [*PAGES, *sorted((ROOT / "docs").glob("*/*.md")), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:
         prose = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
         for target in re.findall(r"\]\(([^)\s]+)\)", prose):
             if not re.match(r"[a-z]+:", target):

@@ -47,7 +47,7 @@ def test_a_number_and_a_text_are_two_ids() -> None:
     assert frames.head(frame(id=1, method="x")).id != frames.head(frame(id="1", method="x")).id
 
 
-@pytest.mark.parametrize("data", [b"", b"nonsense", b"{", b'"text"', b'{"method": 5}', b'\xff{"id":1}', b"[]"])
+@pytest.mark.parametrize("data", [b"", b"nonsense", b"{", b'"text"', b'{"method": 5}', b'\xff{"id":1}', b'{"method":"\xff"}', b"[]"])
 def test_what_is_no_frame_is_told(data: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         frames.head(data)
@@ -56,6 +56,20 @@ def test_what_is_no_frame_is_told(data: bytes) -> None:
 def test_parameters_of_any_kind_can_be_asked_for() -> None:
     for params in (None, [], "text", {"requestId": {"odd": 1}}):
         assert frames.params(frames.head(frame(method="x", params=params))).requestId is None
+
+
+def test_half_a_character_is_read_as_the_sign_for_a_missing_one() -> None:
+    data = rb'{"id":1,"result":{"content":[{"type":"text","text":"a\ud83c b\udf89 \ud83c\udf89"}],"isError":true}}'
+
+    head = frames.head(data)
+
+    assert head.is_answer
+    assert frames.texts(frames.tool_result(head).content) == "a\ufffd b\ufffd \U0001f389"
+
+
+@pytest.mark.parametrize("data", [b'{"id":1,"method":""}', b'{"id":1}', b'{"id":1,"method":"x","result":{}}'])
+def test_what_is_no_answer_and_has_an_id_is_a_request(data: bytes) -> None:
+    assert frames.head(data).is_request
 
 
 # --- changing ---

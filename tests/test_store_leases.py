@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -461,3 +462,13 @@ def test_the_secret_of_a_store_is_its_own_and_stays(one: RunStore, two: RunStore
     with SqliteRunStore(tmp_path / "other.db") as other:
         assert one.secret() == two.secret() != other.secret()
     assert len(one.secret()) == 32
+
+
+def test_the_first_of_all_processes_finds_no_folder_and_makes_it(tmp_path: Path) -> None:
+    path = tmp_path / "share" / "holdfast" / "runs.db"
+
+    with SqliteRunStore(path) as store:
+        owner = store.ownership.row()
+
+        assert store.ownership.is_there(owner.id, owner.host, owner.until)
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700

@@ -16,7 +16,7 @@ import holdfast
 from holdfast import CircuitState, ConcurrencyFull, Holdfast, ToolTimeout, threads
 from holdfast.clock import SystemClock
 from holdfast.testing import ManualClock, Recorder, Script, hang, ok
-from holdfast.threads import MOST_ABANDONED
+from holdfast.threads import MOST_ABANDONED, Job, Workers
 
 hf = shapes.hf
 
@@ -446,6 +446,22 @@ def test_a_thread_that_cannot_be_started_is_not_counted_as_abandoned(
         tool()
 
     assert hf._kit.workers.abandoned == 0
+
+
+def test_a_job_that_is_abandoned_before_a_thread_takes_it_up_is_not_begun(clock: ManualClock) -> None:
+    class Late(Workers):
+        def start(self, job: Job) -> None:
+            """The thread is not there yet."""
+
+    workers, ran = Late(), []
+    job = Job(workers, clock, lambda: ran.append("ran"))
+    job.start()
+
+    job.abandon()
+    job.run()
+
+    assert not ran
+    assert workers.abandoned == 0
 
 
 def test_closing_leaves_no_thread_behind(clock: ManualClock) -> None:

@@ -21,11 +21,13 @@ from holdfast.guards.circuit import CircuitState
 from holdfast.hooks import Hook
 from holdfast.kit import Kit
 from holdfast.policy import PolicyBook
+from holdfast.publishing import Publisher, Servers
 from holdfast.recovery import POLICIES, Recovered, recover
 from holdfast.redaction import Payloads, Redactor
 from holdfast.runs import Home, Keeper, Plan, Run, running
 from holdfast.shape import Shape, name_of, shape_of
 from holdfast.stores import RunStore, open_store
+from holdfast.stores.entries import ToolEntry
 from holdfast.threads import Job
 from holdfast.toolbox import Toolbox
 from holdfast.tracker import ExecutionTracker
@@ -50,24 +52,29 @@ def open(
     on_store_error: str = "stop",
     redactor: Redactor | None = None,
     hooks: Sequence[Hook] = (),
+    defaults: Mapping[str, object] | None = None,
 ) -> Holdfast:
     """A Holdfast under *policies*, a TOML file or a mapping of the same shape, that keeps its runs in *store*.
 
     Without them `$HOLDFAST_POLICY`, `./holdfast.toml` or one in the user's configuration folder is read, if any, and
-    `$HOLDFAST_STORE`, the file's `store` or a file in the user's data folder is used. No disk is touched before a run.
+    `$HOLDFAST_STORE`, the file's `store` or a file in the user's data folder is used. No disk is touched before a run,
+    nor, in a store that was named, before a call: processes on a store show each other the state of their tools.
     *on_store_error* "continue" lets a run go on when its store fails; *redactor* masks what events hold of arguments
-    and results; *hooks* are asked before calls and told after them.
+    and results; *hooks* are asked before calls and told after them; *defaults* are settings that lie below all others.
     """
     checks.choice("on_store_error", on_store_error, ("stop", "continue"))
-    book = PolicyBook.load(policies if policies is not None else _policy_file())
+    book = PolicyBook.load(policies if policies is not None else policy_file()[0], defaults=defaults)
     clock = clock or SystemClock()
     url = store if store is not None else store_url(book.store)
+    is_named = store is not None or bool(os.environ.get("HOLDFAST_STORE") or book.store)
     runs = open_store(url if url is not None else ":memory:", clock=clock)
     if redactor is not None:
         runs.payloads = Payloads(redactor)
     hf = Holdfast(book, clock, runs, goes_on=on_store_error == "continue", hooks=tuple(hooks))
     hf._has_store = url is not None
     hf._prunes = url is not None and url == default_store()
+    if is_named:
+        hf._publisher.begin()
     return hf
 
 
@@ -88,9 +95,11 @@ class Holdfast:
         self._box = Toolbox(self._kit)
         keeper = Keeper(store, clock)
         self._home = Home(store, self.bus, clock, keeper, self._kit.hooks, self._kit.workers, goes_on)
+        self._publisher = Publisher(store, self._kit, self._box)
         _after_fork(self._box)
         _after_fork(store)
         _after_fork(keeper)
+        _after_fork(self._publisher)
 
     # -- guarding ------------------------------------------------------------------------------------------------------
 
@@ -176,6 +185,18 @@ class Holdfast:
         """Guard a block of code: `with hf.guard("name"):` or `async with hf.guard("name"):`."""
         return Guard(self._kit, self._box.tool(tool), policy)
 
+    def bind(self, name: str, fn: Callable[..., Any], given: Mapping[str, object]) -> Bound:
+        """The tool *name* around *fn*, with the settings *given* by whoever made it; for adapters."""
+        bound = Bound(self._kit, self._box.keep(name, given), fn)
+        self._kit.bound[name] = bound
+        return bound
+
+    def note(self, session: str = "default", prompt: str = "") -> Run:
+        """A run that is written down without anybody waiting for the disk, and that cannot be resumed; for proxies."""
+        if self._has_store:  # else it is noted in memory
+            self._prepare()
+        return Run(self._home, Plan(session, prompt, is_noted=True))
+
     def run(
         self,
         session: str = "default",
@@ -213,15 +234,44 @@ class Holdfast:
         return recover(self.runs, policy, self.resume)
 
     @property
+    def policies(self) -> PolicyBook:
+        """What it knows of policies."""
+        return self._kit.book
+
+    @property
+    def clock(self) -> Clock:
+        """The clock that it goes by."""
+        return self._clock
+
+    @property
     def current_run(self) -> Run | None:
         """The run that the caller is in."""
         return running()
+
+    # -- seen from elsewhere -------------------------------------------------------------------------------------------
+
+    def publish(self, *, kind: str = "library", name: str | None = None, servers: Servers | None = None) -> None:
+        """Show the tools to others on the store from now on, and take up their orders at any time, also while idle.
+
+        *kind* and *name* say what this process is; *servers* gives the servers behind it, each a mapping.
+        """
+        self._check_store()
+        self._publisher.stay(kind, name, servers)
+
+    def publish_soon(self) -> None:
+        """Something has changed that others should see now: a server's state, say. Never blocks."""
+        self._publisher.soon()
+
+    def entries(self) -> list[ToolEntry]:
+        """Its tools as others on the store are shown them: circuits, limits, statistics."""
+        return self._publisher.entries()
 
     # -- closing -------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Write what is queued and let idle threads end; guarded functions keep working."""
         self._kit.workers.close()
+        self._publisher.close()
         self.runs.close()
 
     async def aclose(self) -> None:
@@ -285,17 +335,22 @@ class Holdfast:
             backoff=diagnostics.current_backoff,
             category=None if diagnostics.last_error_category is None else str(diagnostics.last_error_category),
         )
+        self._publisher.changed(tool, str(old), str(new), diagnostics)
 
     def _tell(self, type: str, tool: str | None, /, **payload: object) -> None:
         self.bus.emit(type, tool, None, **payload)
 
     def _prepare(self) -> None:
         """That there is a place for runs, and that it does not grow for ever."""
-        if not self._has_store:
-            raise ConfigError("store: there is no home folder to keep runs in; give a path, or set $HOLDFAST_STORE")
+        self._check_store()
+        self._publisher.begin()
         if self._prunes:
             self._prunes = False
             Job(self._kit.workers, self._clock, self._prune).start()
+
+    def _check_store(self) -> None:
+        if not self._has_store:
+            raise ConfigError("store: there is no home folder to keep runs in; give a path, or set $HOLDFAST_STORE")
 
     def _prune(self) -> None:
         from holdfast.stores import retention
@@ -320,16 +375,17 @@ def default_store() -> str | None:
 _DATA = ("Library", "Application Support") if sys.platform == "darwin" else (".local", "share")
 
 
-def _policy_file() -> str | None:
-    """The policy file to read when the caller names none."""
+def policy_file() -> tuple[str | None, str]:
+    """The policy file to read when the caller names none, and who names it."""
     if named := os.environ.get("HOLDFAST_POLICY"):
-        return named
+        return named, "$HOLDFAST_POLICY"
     config = os.environ.get("XDG_CONFIG_HOME") or os.path.join("~", ".config")
     # Not `Path.expanduser`, which fails where a user has no home, as in many containers.
-    for path in ("holdfast.toml", os.path.join(os.path.expanduser(config), "holdfast", "holdfast.toml")):
+    user = os.path.join(os.path.expanduser(config), "holdfast", "holdfast.toml")
+    for path, origin in (("holdfast.toml", "working directory"), (user, "user's configuration")):
         if os.path.isfile(path):
-            return path
-    return None
+            return path, origin
+    return None, "there is none"
 
 
 class _Forked(Protocol):

@@ -5,11 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast import events
 from holdfast.category import ErrorCategory, classify, retry_after
-from holdfast.errors import ConcurrencyFull, Denied, InDoubt, LeaseLost, RunConflict, StoreError, in_words
+from holdfast.errors import (
+    BudgetExceeded,
+    CircuitOpen,
+    ConcurrencyFull,
+    Denied,
+    InDoubt,
+    LeaseLost,
+    LoopDetected,
+    RateLimited,
+    RunConflict,
+    StoreError,
+    in_words,
+)
 from holdfast.guards.line import Ticket
 from holdfast.threads import may_hold_a_lock
 from holdfast.tools import Pass, Refusal
@@ -21,6 +33,16 @@ if TYPE_CHECKING:
 
 # What says nothing about the tool, although it leaves it: refusals and trouble of other calls, and of the run itself.
 NEUTRAL = (Denied, InDoubt, LeaseLost, RunConflict, StoreError, KeyboardInterrupt, SystemExit, GeneratorExit)
+STEPS_IN = (CircuitOpen, RateLimited, ConcurrencyFull)  # refusals for which a fallback may step in
+OF_ITS_RUN = (LoopDetected, BudgetExceeded, InDoubt, LeaseLost, StoreError)  # what says nothing to another run
+
+
+class Made(NamedTuple):
+    """A first attempt that was made, and failed, before there was an execution: the quick path's."""
+
+    error: BaseException
+    passed: Pass
+    begun: float
 
 
 class Attempt:
@@ -80,6 +102,8 @@ class Attempt:
             now = clock.monotonic()
         self._begin(answer, now)
         execution.waited += now - asked
+        if execution.watched is not None:
+            execution.watched.admitted()
         if execution.attempts == 1 and (write := execution.begun()) is not None:
             yield Wait(write=write)
             self.begun = clock.monotonic()  # the disk's time is not the tool's
@@ -128,6 +152,8 @@ class Attempt:
             return False
         again = execution._again(category, error, pause, now)
         execution._over = not again
+        if execution.watched is not None:
+            execution.watched.failed(error, category, execution._delay if again else None)
         execution._emit(
             events.TOOL_ATTEMPT_FAILED,
             attempt=execution.attempts,

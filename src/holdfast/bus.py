@@ -1,11 +1,16 @@
-"""The bus hands events to sinks, in the caller's thread. A sink that fails is logged and dropped; no call notices."""
+"""The bus hands events to sinks, in the caller's thread. A sink that fails is logged and dropped; no call notices.
+
+One watcher may stand beside the sinks. It is told of calls and runs where they happen, so that it can put something
+around the tool's own code: a span, say. While there is none, nobody asks for it on the quick path.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from typing import ClassVar
+from contextlib import AbstractContextManager
+from typing import ClassVar, NamedTuple, Protocol
 
 from holdfast import checks, events
 from holdfast.clock import Clock
@@ -17,6 +22,104 @@ Sink = Callable[[Event], object]
 _log = logging.getLogger("holdfast")
 
 
+class Origin(NamedTuple):
+    """Where a call comes from that another program asks for, and where it goes; *carried* is what came with it."""
+
+    server: str
+    tool: str
+    id: str
+    protocol: str | None
+    transport: str  # pipe or tcp, between the one who asks and us
+    onward: str  # the same, between us and the server
+    carried: Mapping[str, str]
+
+
+class Named(Protocol):
+    """What has a name."""
+
+    @property
+    def name(self) -> str: ...
+
+
+class Call(Protocol):
+    """A call, as its watcher sees it."""
+
+    @property
+    def tool(self) -> Named: ...
+    @property
+    def call_id(self) -> int | str: ...
+    @property
+    def run_id(self) -> str | None: ...
+    @property
+    def origin(self) -> Origin | None: ...
+    @property
+    def attempts(self) -> int: ...
+    @property
+    def waited(self) -> float: ...
+    @property
+    def value(self) -> object: ...
+    @property
+    def fallback(self) -> str | None: ...
+    def arguments(self) -> object: ...
+
+
+class Verdict(NamedTuple):
+    """How a call ended: *status* as in the statistics, or denied; *spent* are the seconds inside the tool."""
+
+    status: str
+    category: str | None
+    cached: bool
+    spent: float
+
+
+class WatchedCall(Protocol):
+    """One call that is being watched."""
+
+    def inside(self, inner: AbstractContextManager[None]) -> AbstractContextManager[None]:
+        """Around the tool's own code, once for each piece of it; *inner* is what is there already."""
+
+    def admitted(self) -> None:
+        """An attempt was let in."""
+
+    def failed(self, error: BaseException, category: str, retry_in: float | None) -> None:
+        """An attempt failed; the next begins in *retry_in* seconds, if there is one."""
+
+    def carried(self, id: str) -> Mapping[str, str]:
+        """What to hand on with the request *id* that it makes, so that what that leads to is known to belong to it."""
+
+    def end(self, error: BaseException | None, verdict: Verdict) -> None:
+        """It has ended; perhaps in another thread."""
+
+
+class Run(Protocol):
+    """A run, as its watcher sees it."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def session_id(self) -> str: ...
+    @property
+    def forked_from(self) -> str | None: ...
+    def emit(self, type: str, /, **payload: object) -> None: ...
+
+
+class WatchedRun(Protocol):
+    """One run that is being watched."""
+
+    def end(self, error: BaseException | None, *, here: bool) -> None:
+        """It is left; not *here*, if in another task or thread than it was entered in."""
+
+
+class Watcher(Protocol):
+    """Told of calls and runs in their own context; must not raise."""
+
+    def call(self, call: Call) -> WatchedCall | None:
+        """A call begins; None if this one is not to be watched."""
+
+    def run(self, run: Run, *, resumed: bool) -> WatchedRun | None:
+        """A run begins, likewise: what happens from now on in this context is part of it."""
+
+
 class Bus:
     """Where events go. Emitting is best effort: it never raises and waits for nobody."""
 
@@ -24,6 +127,7 @@ class Bus:
         self._clock = clock
         self._lock = threading.Lock()
         self.sinks: tuple[Sink, ...] = ()
+        self.watcher: Watcher | None = None
         self.on_change: Callable[[], object] | None = None
 
     def add(self, sink: Sink) -> None:
@@ -38,6 +142,11 @@ class Bus:
         """Hand it no more; harmless if it is not there."""
         with self._lock:
             self.sinks = tuple(other for other in self.sinks if other != sink)
+        self._changed()
+
+    def watch(self, watcher: Watcher | None) -> None:
+        """Have *watcher* told of every later call and run, in place of the one before; None is nobody."""
+        self.watcher = watcher
         self._changed()
 
     def emit(self, type: str, tool: str | None = None, run: str | None = None, /, **payload: object) -> None:

@@ -14,8 +14,9 @@ from contextlib import aclosing
 from typing import Any
 
 from holdfast import making
+from holdfast.attempt import Made
 from holdfast.errors import ConfigError
-from holdfast.execution import Execution, Made
+from holdfast.execution import Execution
 from holdfast.guards.circuit import Grant
 from holdfast.guards.concurrency import Slots
 from holdfast.kit import Kit

@@ -17,27 +17,15 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 from holdfast import events
-from holdfast.attempt import Attempt
+from holdfast.attempt import OF_ITS_RUN, STEPS_IN, Attempt, Made
+from holdfast.bus import Origin, Verdict, WatchedCall
 from holdfast.cache import Flight, Hit
 from holdfast.canonical import bind, encode
 from holdfast.category import ErrorCategory, classify
-from holdfast.errors import (
-    BudgetExceeded,
-    CircuitOpen,
-    ConcurrencyFull,
-    Denied,
-    InDoubt,
-    LeaseLost,
-    LoopDetected,
-    RateLimited,
-    StoreError,
-    ToolTimeout,
-    in_words,
-    printable,
-)
+from holdfast.errors import Denied, ToolTimeout, in_words, printable
 from holdfast.hooks import HookContext, HookKind
 from holdfast.kit import Kit
 from holdfast.policy import Policy
@@ -46,24 +34,14 @@ from holdfast.retry import NOTE, note
 from holdfast.runs import Run, Write, likeness
 from holdfast.shape import DRIVES, Shape
 from holdfast.threads import may_hold_a_lock
-from holdfast.tools import Pass, Tool
+from holdfast.tools import Tool
 from holdfast.tracker import ExecutionStatus
 from holdfast.waiting import Wait
 
 _log = logging.getLogger("holdfast")
 
-STEPS_IN = (CircuitOpen, RateLimited, ConcurrencyFull)  # refusals for which a fallback may step in
-OF_ITS_RUN = (LoopDetected, BudgetExceeded, InDoubt, LeaseLost, StoreError)  # what says nothing to another run
 _OUTSIDE: AbstractContextManager[None] = nullcontext()
 ANSWERS = (Shape.FUNCTION, Shape.COROUTINE)  # calls with one answer, which can be kept
-
-
-class Made(NamedTuple):
-    """A first attempt that was made, and failed, before there was an execution: the quick path's."""
-
-    error: BaseException
-    passed: Pass
-    begun: float
 
 
 class Execution:
@@ -71,9 +49,10 @@ class Execution:
 
     __slots__ = (
         "as_task", "attempts", "call_id", "callee", "deadline", "driver", "fallback", "fell_back", "gate", "left",
-        "made", "policy", "record", "run", "threaded", "tool", "value", "waited", "yielded", "_args", "_arguments",
-        "_cached", "_call", "_category", "_counted", "_delay", "_denied", "_error", "_flight", "_fn", "_forsaken",
-        "_kit", "_kwargs", "_over", "_silent", "_single", "_spent", "_to_tell", "_unsettled", "_why",
+        "made", "origin", "policy", "record", "run", "threaded", "tool", "value", "waited", "watched", "yielded",
+        "_args", "_arguments", "_cached", "_call", "_category", "_counted", "_delay", "_denied", "_error", "_flight",
+        "_fn", "_forsaken", "_kit", "_kwargs", "_over", "_silent", "_single", "_spent", "_to_tell", "_unsettled",
+        "_why",
     )  # fmt: skip
 
     def __init__(
@@ -108,6 +87,8 @@ class Execution:
         self.left = False  # the consumer of a stream went away by itself
         self.made: Made | None = None
         self.gate: Callable[[], object] | None = None  # asked before the guards; may refuse
+        self.origin: Origin | None = None  # where it comes from, if from another program
+        self.watched: WatchedCall | None = None
         self._kit = kit
         self._fn = fn
         self._args = args
@@ -139,6 +120,8 @@ class Execution:
             if self._over:
                 return
             self._silent = False
+        if self._kit.bus.watcher is not None:
+            self.watched = self._kit.bus.watcher.call(self)
         try:
             yield from self._ask_first()
         except Denied as denied:
@@ -196,10 +179,13 @@ class Execution:
             return error is not None and self._falls_back(error)
         self._end_flight(error)
         if error is not None and error is self._denied:
-            self._report_denied(self._denied)
+            status = self._report_denied(self._denied)
         else:
-            self._report_end(error)
-        return error is not None and self._falls_back(error)
+            status = self._report_end(error)
+        falls_back = error is not None and self._falls_back(error)
+        if self.watched is not None:
+            self.watched.end(error, Verdict(status, self._category, self._cached, self._spent))
+        return falls_back
 
     def _end_elsewhere(self, error: BaseException) -> None:
         """Settle and end in a thread of its own, where no lock is held."""
@@ -211,6 +197,16 @@ class Execution:
             _log.exception("a call of %s that was left to the garbage collector could not be ended", self.tool.name)
 
     # -- the run and the hooks -----------------------------------------------------------------------------------------
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody will be told of it."""
+        return self._kit.bus.watcher is not None
+
+    @property
+    def run_id(self) -> str | None:
+        """The run it is in."""
+        return None if self.run is None else self.run.id
 
     @property
     def is_stream(self) -> bool:
@@ -231,7 +227,8 @@ class Execution:
 
     def inside(self) -> AbstractContextManager[None]:
         """Around the tool's own code."""
-        return self.record.inside() if self.record is not None else _OUTSIDE
+        inside = self.record.inside() if self.record is not None else _OUTSIDE
+        return inside if self.watched is None else self.watched.inside(inside)
 
     def give(self, item: object) -> None:
         """A stream gives an item: it is never begun again."""
@@ -300,7 +297,7 @@ class Execution:
             kind=kind,
             tool=self.tool.name,
             arguments=arguments if isinstance(arguments, Mapping) else {},
-            run_id=self.run.id if self.run is not None else None,
+            run_id=self.run_id,
             call_id=self.call_id,
             key=(self.record.step.key or None) if self.record is not None else None,
             **facts,
@@ -390,12 +387,12 @@ class Execution:
 
     # -- telling -------------------------------------------------------------------------------------------------------
 
-    def _report_denied(self, denied: Denied) -> None:
+    def _report_denied(self, denied: Denied) -> str:
         if self._counted and self.run is not None:
             self.run.limits.forget(self.tool.name)
         if self.record is not None:
             self.record.refuse()
-        self._kit.tracker.denied(self.tool.name)
+        self._kit.tracker.denied(self.tool.name, type(denied).__name__)
         wait = denied.retry_after
         self._emit(
             events.TOOL_DENIED,
@@ -404,8 +401,9 @@ class Execution:
             retry_after_ms=None if wait is None else math.ceil(wait * 1000),
         )
         self._tell(HookKind.ON_DENIED, error=denied, reason=denied.reason)
+        return "denied"
 
-    def _report_end(self, error: BaseException | None) -> None:
+    def _report_end(self, error: BaseException | None) -> str:
         category = self._category
         if (error is None and category is None) or self.left:
             status = ExecutionStatus.SUCCESS
@@ -430,14 +428,14 @@ class Execution:
             "category": None if category is None else str(category),
             "error": None if error is None else in_words(error),
         }
-        run = self.run.id if self.run is not None else None
-        self._kit.bus.emit(events.TOOL_ENDED, self.tool.name, run, call_id=self.call_id, **facts)
+        self._kit.bus.emit(events.TOOL_ENDED, self.tool.name, self.run_id, call_id=self.call_id, **facts)
         if self.record is not None:
             self.record.end(self, facts, error)
         if error is None or self.left:
             self._tell(HookKind.AFTER_TOOL, result=self.value)
         elif isinstance(error, Exception):
             self._tell(HookKind.ON_ERROR, error=error)
+        return str(status)
 
     def _too_late(self) -> ToolTimeout:
         self._category = ErrorCategory.TIMEOUT

@@ -59,7 +59,8 @@ class Guard:
                     with attempt:
                         for wait in attempt.waits():
                             pause(self._kit.clock, wait)
-                        yield attempt
+                        with execution.inside():
+                            yield attempt
         finally:
             for wait in execution.after():
                 pause(self._kit.clock, wait)
@@ -75,7 +76,7 @@ class Guard:
                     with attempt:
                         for wait in attempt.waits():
                             await apause(self._kit.clock, wait)
-                        with limiting(self._kit, self._tool, attempt):
+                        with limiting(self._kit, self._tool, attempt), execution.inside():
                             yield attempt
         finally:
             for wait in execution.after():

@@ -74,6 +74,14 @@ class Histogram:
         reached = list(accumulate(self.buckets[bucket] for bucket in buckets))
         return [_middle(buckets[bisect_left(reached, -(-self.count * percent // 100))]) for percent in percents]
 
+    def spread(self, bounds: Sequence[float]) -> list[int]:
+        """How many durations there are up to each of the rising *bounds*, each counted once, and beyond."""
+        counts = [0] * (len(bounds) + 1)
+        self.fold()
+        for bucket, count in self.buckets.items():
+            counts[bisect_left(bounds, _middle(bucket))] += count
+        return counts
+
     def fold(self) -> None:
         """Move what lies outside the range into its first and last bucket."""
         buckets = self.buckets

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -50,6 +51,9 @@ class Kit:
         self.bound: dict[str, HasShape] = {}  # the decorated functions by tool, for `calls` to find a fallback
         self.call_ids = itertools.count(1)
         self.refresh: Callable[[float], object] = lambda now: None  # takes up a changed policy file
+        # Told that a tool is about to be called; gives when to be told again, at the latest. Not told of every call.
+        self.heard: Callable[[str, float], float] = lambda tool, now: math.inf
+        self.ended: Callable[[str], object] = lambda tool: None  # told that a call has ended of which `heard` is not
         # Stands where a tool has no breaker: it passes everything and remembers nothing.
         self.no_circuit = Circuit(BreakerConfig(), itertools.count(), 0, random.random)
         self.no_circuit.force(CircuitState.CLOSED)

@@ -72,9 +72,11 @@ class Job:
                 self._workers._count(1)
 
     def run(self) -> None:
-        """Run the function; in the worker's thread."""
+        """Run the function, unless nobody waits for it any more; in the worker's thread."""
+        with self._lock:
+            wanted = not self._abandoned
         try:
-            self._result = self._in_context()
+            self._result = self._in_context() if wanted else None
         except BaseException as error:
             self._error = error
         self._ended = self._clock.monotonic()

@@ -53,6 +53,24 @@ class Toolbox:
                 self._passing.move_to_end(name)
         return tool
 
+    def find(self, name: str) -> Tool | None:
+        """The tool of that name, if it was made."""
+        return self._kept.get(name) or self._passing.get(name)
+
+    @property
+    def size(self) -> int:
+        """How many tools there are."""
+        return len(self._kept) + len(self._passing)
+
+    def names(self) -> list[str]:
+        """The names of all tools, decorated ones first."""
+        return [tool.name for tool in self._all()]
+
+    def make_due(self) -> None:
+        """Have the next call of each tool look after what is due."""
+        for tool in self._all():
+            tool.make_due()
+
     def refresh(self, now: float) -> None:
         """Take up a changed policy file; a bad one is reported and leaves everything as it is."""
         book, bus = self.kit.book, self.kit.bus

@@ -7,6 +7,7 @@ While no guard has anything to say there is a `Plan`, by which a call passes wit
 from __future__ import annotations
 
 import math
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from holdfast.cache import Cache
 from holdfast.canonical import canonical
 from holdfast.category import ErrorCategory
 from holdfast.deadlines import Deadlines
-from holdfast.errors import CircuitOpen, ConcurrencyFull, Denied, RateLimited
+from holdfast.errors import CircuitOpen, ConcurrencyFull, Denied, RateLimited, in_words
 from holdfast.guards.circuit import Circuit, Grant
 from holdfast.guards.concurrency import Slots
 from holdfast.guards.line import Line, Ticket
@@ -52,13 +53,23 @@ class Refusal(NamedTuple):
     ticket: Ticket | None = None
 
 
+class Limits(NamedTuple):
+    """The limits of a tool at one instant; None where it has none."""
+
+    rate: float | None
+    full_rate: float | None
+    in_flight: int | None
+    limit: int | None
+    waiting: int
+
+
 class Tool:
     """The guards and the memory of one tool."""
 
     __slots__ = (
-        "brisk", "bucket", "cache", "circuit", "deadlines", "given", "limit", "line", "name", "plan", "plan_untimed",
-        "policy", "retries", "slots", "_applied", "_due", "_kit", "_lock", "_noted", "_overrides",
-        "_planning",
+        "brisk", "bucket", "cache", "circuit", "deadlines", "given", "last_error", "limit", "line", "name", "plan",
+        "plan_untimed", "policy", "retries", "slots", "_applied", "_due", "_kit", "_lock", "_noted", "_overrides",
+        "_planning", "_resting",
     )  # fmt: skip
 
     def __init__(self, kit: Kit, name: str, given: Mapping[str, object] | None) -> None:
@@ -76,6 +87,7 @@ class Tool:
         self.plan_untimed: Plan | None = None  # the same, unless there is a time limit, which takes a thread
         self.brisk = False  # an open circuit may refuse at once: nobody else has a say in it
         self.limit: float | None = None
+        self.last_error: tuple[float, str] | None = None  # when, by the wall clock, and in words
         self._applied: Policy | None = None
         self._kit = kit
         self._due = 0.0
@@ -83,6 +95,7 @@ class Tool:
         self._noted = 0
         self._overrides: dict[bytes, Policy] = {}
         self._planning = threading.Lock()
+        self._resting = False  # nobody looks after it: the next call does, before anything is decided
         self.use(self.policy)
 
     # -- asked and told ------------------------------------------------------------------------------------------------
@@ -152,8 +165,14 @@ class Tool:
         else:
             if category is not None and passed.circuit.window is not None:
                 self.drain(now)  # a rate is judged by all calls, also those that were only noted
+            if category is not None:
+                # The attempt is being left by its error, unless it was only told that it failed.
+                error = sys.exception()
+                self.last_error = (self._kit.clock.time(), category.label if error is None else in_words(error))
             passed.circuit.settle(passed.grant, now, category, duration=now - begun, sign=sign)
             self._kit.breaker.tell(self.name, passed.circuit)
+        if now >= self._due:
+            self._kit.ended(self.name)
         if self.bucket is None and passed.slots is None:
             return
         with self._lock:
@@ -173,6 +192,8 @@ class Tool:
         self.circuit.settle(Grant(generation), now, None, duration=duration)
         self._kit.breaker.tell(self.name, self.circuit)
         self._kit.tracker.record(self.name, ExecutionStatus.SUCCESS, duration)
+        if now >= self._due:
+            self._kit.ended(self.name)
 
     def leave(self, now: float, duration: float, slots: Slots | bool) -> None:
         """Give back after a success what the gate took; for the quick path."""
@@ -250,10 +271,9 @@ class Tool:
             policy, circuit, breaker = self.policy, self.circuit, self.policy.breaker
             generation = circuit.generation
             self.limit = _shorter(policy.timeout, policy.deadline)
-            plain = (
-                self._applied is policy and policy.cache is None and not self._kit.bus.sinks and self._kit.hooks is None
-            )
-            self.brisk = plain and policy.fallback is None
+            heard = self._kit.bus.sinks or self._kit.bus.watcher is not None or self._kit.hooks is not None
+            plain = self._applied is policy and policy.cache is None and not heard
+            self.brisk = plain and policy.fallback is None and not self._resting
             plan = None
             if plain and circuit.calm:
                 gate = self._gate(policy) if policy.rate is not None or policy.concurrency is not None else None
@@ -290,11 +310,37 @@ class Tool:
 
     def tidy(self, now: float) -> None:
         """Look after what time has changed."""
+        self._resting = False
         self.drain(now)
         self._kit.refresh(now)
         window = self.circuit.window
-        self._due = min(self._kit.book.next_check, now + window.width if window is not None else math.inf)
+        due = min(self._kit.book.next_check, self._kit.heard(self.name, now))
+        self._due = min(due, now + window.width) if window is not None else due
         self.replan()
+
+    def make_due(self) -> None:
+        """Have the next call look after what is due."""
+        self._due = 0.0
+        self.rest()
+
+    def rest(self) -> None:
+        """Have the next call, even one to be refused, ask in full, and a call that is under way tell of its end."""
+        self._resting = True
+        self.replan()
+
+    def limits(self, now: float) -> Limits:
+        """The limits under the policy in force, and how far they are used."""
+        policy = self.policy
+        with self._lock:
+            bucket = self.bucket if policy.rate is not None else None
+            slots = self.slots if policy.concurrency is not None else None
+            return Limits(
+                rate=None if bucket is None else bucket.rate_at(now),
+                full_rate=None if bucket is None else bucket.config.per_second,
+                in_flight=None if slots is None else slots.in_flight,
+                limit=None if slots is None else slots.limit,
+                waiting=len(self.line),
+            )
 
     def after_fork(self) -> None:
         """In a forked child: the calls of the parent's other threads are not here."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -76,6 +76,14 @@ class ExecutionStats(msgspec.Struct, frozen=True):
     p99: float | None
 
 
+class Breakdown(NamedTuple):
+    """Executions up to each of some bounds, and beyond; failures by category; refusals by the name of the error."""
+
+    spread: list[int]
+    errors: dict[str, int]
+    refusals: dict[str, int]
+
+
 class ExecutionTracker:
     """The last *max_history* executions (0: none) and statistics of up to *max_tools* tools; safe to share by threads.
 
@@ -120,14 +128,14 @@ class ExecutionTracker:
         at, ended = self._clock.time(), self._clock.monotonic()
         with self._lock:
             stats = self._use(name)
-            stats.file(status, duration, was_cached)
+            stats.file(status, duration, was_cached, category)
             self._write(ExecutionRecord(stats.name, status, duration, at, was_cached, attempts, category), ended)
 
-    def denied(self, tool: str) -> None:
-        """Note a call that was refused: it counts in `denied` and nowhere else."""
+    def denied(self, tool: str, kind: str = "Denied") -> None:
+        """Note a call that was refused: it counts in `denied` and nowhere else; *kind* is the name of its error."""
         name = short_key(tool)
         with self._lock:
-            self._use(name).denied += 1
+            self._use(name).deny(kind)
 
     def recent(self, n: int) -> list[ExecutionRecord]:
         """The last *n* executions, newest first."""
@@ -155,6 +163,14 @@ class ExecutionTracker:
                 if (stats := self._tools.get(name)) is not None:
                     whole.merge(stats)
         return whole.summary()
+
+    def breakdown(self, tool: str, bounds: Sequence[float]) -> Breakdown:
+        """The durations of *tool* by the rising *bounds*, in seconds, and what went wrong."""
+        name = short_key(tool)
+        with self._lock:
+            self._file()
+            stats = self._tools.get(name, ToolStats(""))
+            return Breakdown(stats.histogram.spread(bounds), dict(stats.errors), dict(stats.refusals))
 
     def mean_duration(self, tool: str) -> float | None:
         """The mean duration of *tool*, or None where it has not run yet."""
@@ -250,7 +266,7 @@ class ExecutionTracker:
         if self.refusals:
             number = len(self.refusals)
             for tool, times in Counter(self.refusals[:number]).items():
-                self._of(tool).denied += times
+                self._of(tool).deny("CircuitOpen", times)
             del self.refusals[:number]
 
     def _write(self, record: ExecutionRecord, ended: float) -> None:
@@ -294,7 +310,7 @@ class ExecutionTracker:
 class ToolStats:
     """The statistics of one tool; *noted* is how many of its calls came as notes. Its tracker locks."""
 
-    __slots__ = (*_COUNTERS, "histogram", "name", "noted")
+    __slots__ = (*_COUNTERS, "errors", "histogram", "name", "noted", "refusals")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -305,6 +321,8 @@ class ToolStats:
         self.cancelled = 0
         self.cached_hits = 0
         self.denied = 0
+        self.errors: Counter[str] = Counter()
+        self.refusals: Counter[str] = Counter()
         self.histogram = Histogram()
 
     def succeed(self, durations: list[float]) -> None:
@@ -313,8 +331,17 @@ class ToolStats:
         self.successful += len(durations)
         self.histogram.add(durations)
 
-    def file(self, status: ExecutionStatus, duration: float, was_cached: bool) -> None:
+    def deny(self, kind: str, times: int = 1) -> None:
+        """Count refusals."""
+        self.denied += times
+        self.refusals[kind] += times
+
+    def file(
+        self, status: ExecutionStatus, duration: float, was_cached: bool, category: ErrorCategory | None = None
+    ) -> None:
         """Count one execution."""
+        if category is not None and status in (ExecutionStatus.FAILED, ExecutionStatus.TIMED_OUT):
+            self.errors[str(category)] += 1
         if status is ExecutionStatus.SUCCESS:
             self.successful += 1
         elif status is ExecutionStatus.FAILED:
@@ -331,6 +358,8 @@ class ToolStats:
     def merge(self, other: ToolStats) -> None:
         """Add all that *other* has filed."""
         self.add(other.counters(), other.histogram)
+        self.errors.update(other.errors)
+        self.refusals.update(other.refusals)
 
     def add(self, counters: Mapping[str, int], histogram: Histogram) -> None:
         """Add to each counter and to the histogram."""
@@ -372,6 +401,8 @@ class _Entry(msgspec.Struct):
     denied: _Count
     total_duration: _Seconds
     histogram: dict[Annotated[int, msgspec.Meta(ge=0, le=LAST_BUCKET)], _Count]
+    errors: dict[str, _Count] = {}
+    refusals: dict[str, _Count] = {}
 
     def __post_init__(self) -> None:
         executed, ended = sum(self.histogram.values()), self.successful + self.failed + self.timed_out
@@ -385,12 +416,15 @@ class _Entry(msgspec.Struct):
         histogram = stats.histogram
         histogram.fold()
         return cls(
-            tool=stats.name, **stats.counters(), total_duration=histogram.total, histogram=dict(histogram.buckets)
-        )
+            tool=stats.name, **stats.counters(), total_duration=histogram.total, histogram=dict(histogram.buckets),
+            errors=dict(stats.errors), refusals=dict(stats.refusals),
+        )  # fmt: skip
 
     def add_to(self, stats: ToolStats) -> None:
         counters = {counter: getattr(self, counter) for counter in _COUNTERS}
         stats.add(counters, Histogram(self.histogram, self.total_duration))
+        stats.errors.update(self.errors)
+        stats.refusals.update(self.refusals)
 
 
 class _Dump(msgspec.Struct):

@@ -236,7 +236,10 @@ _PHRASES: Final[Sequence[tuple[ErrorCategory, str]]] = (
         "service unavailable, temporarily unavailable, currently unavailable, bad gateway, overloaded, server error,"
         "internal failure, over capacity, at capacity, under maintenance",
     ),
-    (_C.RESOURCE_NOT_FOUND, "not found, does not exist, doesn t exist, do not exist, no such, enoent"),
+    (
+        _C.RESOURCE_NOT_FOUND,
+        "not found, does not exist, doesn t exist, do not exist, no such, enoent, unknown resource, unknown prompt",
+    ),
     (
         _C.INVALID_PARAMETERS,
         "invalid parameter, invalid parameters, invalid params, invalid argument, invalid arguments, invalid input,"

@@ -28,6 +28,15 @@ COMMANDS: Final[Mapping[str, str]] = {
     "demo": "Watch an agent cope with flaky tools, and survive kill -9.",
     "run": "Call a function inside a durable run that can be resumed.",
     "runs": "List, follow, cancel, resume and move durable runs.",
+    "tools": "List tools, and hold their circuits open or closed in all processes.",
+    "wrap": "Run an MCP server behind the guards.",
+    "gateway": "Serve several MCP servers behind the guards over HTTP.",
+    "install": "Send the MCP servers of a client through Holdfast.",
+    "uninstall": "Let a client run its MCP servers itself again.",
+    "policy": "Check policy files.",
+    "config": "Show which store and which policies apply here.",
+    "completion": "Print what makes a shell complete commands and options.",
+    "ui": "Show and steer tools and runs in a browser.",
     "doctor": "Check this machine and the store; say how to mend what is wrong.",
 }
 

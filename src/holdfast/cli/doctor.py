@@ -33,6 +33,7 @@ OLDEST_SQLITE: Final = (3, 24, 0)  # knows ON CONFLICT … DO UPDATE, and is men
 SCARCE, SHORT = 100_000_000, 1_000_000_000  # bytes free on the disk
 EARLIEST: Final = 1_735_689_600  # seconds since the epoch, 2025-01-01: no clock that goes right is behind that
 AHEAD: Final = 60.0  # seconds that a run may lie in the future, since the clocks of two machines differ
+LAST_LINES: Final = 5  # of what a server said on stderr
 OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
@@ -143,6 +144,7 @@ def _examine_file(store: RunStore, path: str) -> Iterator[Finding]:
             yield _interrupted(store)
             yield _owners(store, path)
             yield _times(store)
+            yield from _servers(store)
         except (StoreError, OSError) as error:
             yield Finding("runs", FAIL, one_line(str(error)), "mend what it names, or restore a backup or an export")
 
@@ -285,3 +287,21 @@ def _times(store: RunStore) -> Finding:
         message = f"the newest run is {span(ahead)} ahead of this clock"
         return Finding("times", WARN, message, "set the clocks of all machines that use the store")
     return Finding("times", PASS, "no run lies in the future")
+
+
+def _servers(store: RunStore) -> Iterator[Finding]:
+    """Each server behind a proxy that lives; of one that is not ready, what it said last."""
+    from holdfast.stores.board import Board
+
+    for line in Board(store).servers():
+        server = line.server
+        restarts = f", {server.restarts} restart{'' if server.restarts == 1 else 's'}" if server.restarts else ""
+        message = one_line(f"{server.name} is {server.state} behind process {line.proxy_pid}{restarts}")
+        if server.state == "ready":
+            yield Finding("server", PASS, message)
+            continue
+        if server.last_error:
+            message += f": {one_line(server.last_error, 300)}"
+        message += "".join(f"\n{'':<18}| {one_line(said, 300)}" for said in server.stderr[-LAST_LINES:])
+        fix = f"see that it starts by itself: {one_line(server.target, 300)}"
+        yield Finding("server", FAIL if server.state == "failed" else WARN, message, fix)

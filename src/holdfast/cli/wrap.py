@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,16 @@ if TYPE_CHECKING:
 @click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
 @click.argument("command", metavar="[-- COMMAND...]", nargs=-1, callback=text)
 @click.option("--url", metavar="URL", callback=text, help="A server that is reached by HTTP, instead of a COMMAND.")
+@click.option("--header", "headers", metavar="NAME: VALUE", multiple=True, callback=text, help="Sent to the URL.")
+@click.option(
+    "--header-env",
+    "header_envs",
+    metavar="NAME=VARIABLE",
+    multiple=True,
+    callback=text,
+    help="A header whose value is in the environment, where others do not see it.",
+)
+@click.option("--type", "kind", metavar="TYPE", callback=text, help="How the URL is spoken to: http, the default.")
 @click.option("--name", callback=text, help="What policies and statistics call the server; made up otherwise.")
 @click.option(
     "--policy", metavar="FILE", callback=text, help="The policy file; else $HOLDFAST_POLICY or holdfast.toml."
@@ -26,52 +37,86 @@ if TYPE_CHECKING:
 )
 @store_option
 def wrap(
-    command: tuple[str, ...], url: str | None, name: str | None, policy: str | None, hides: bool, store: str | None
+    command: tuple[str, ...],
+    url: str | None,
+    headers: tuple[str, ...],
+    header_envs: tuple[str, ...],
+    kind: str | None,
+    name: str | None,
+    policy: str | None,
+    hides: bool,
+    store: str | None,
 ) -> int:
-    """Run an MCP server behind the guards: put `holdfast wrap --` before its command in your client's settings.
+    """Run an MCP server behind the guards.
 
-    Its tools are called SERVER.TOOL in policies, in `holdfast tools` and in `holdfast runs`; the client sees nothing
-    of that. A server that dies is started again; a tool that hangs, fails or is rate-limited is answered for.
+    Put `holdfast wrap --` before its command in your client's settings, or give the URL that it has. Its tools are
+    called SERVER.TOOL in policies, in `holdfast tools` and in `holdfast runs`; the client sees nothing of that. A
+    server that dies is started again; a tool that hangs, fails or is rate-limited is answered for.
     """
     if bool(command) == bool(url):
         raise click.UsageError("give either -- COMMAND... or --url URL")
     from holdfast.app import open
+    from holdfast.cli.exporting import exporting
     from holdfast.errors import ConfigError
-    from holdfast.mcp.proxy import name_of, name_of_url
+    from holdfast.mcp.naming import name_of, name_of_url
     from holdfast.mcp.server import DEFAULTS
 
     try:
         hf = open(store, policies=policy, on_store_error="continue", defaults=DEFAULTS)
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
-    named = name or (name_of_url(url) if url else name_of(command))
-    with hf:
-        return _serve(hf, named, command, url, hides=hides)
+    with hf, exporting(hf):
+        try:
+            upstream = _http(hf, url, kind, _headers(headers, header_envs)) if url else _child(hf, command)
+        except ConfigError as error:
+            raise click.UsageError(str(error)) from error
+        return _serve(hf, name or (name_of_url(url) if url else name_of(command)), upstream, hides=hides)
 
 
-def _serve(hf: Holdfast, name: str, command: tuple[str, ...], url: str | None, *, hides: bool) -> int:
+def _serve(hf: Holdfast, name: str, upstream: Upstream, *, hides: bool) -> int:
     import asyncio
 
     from holdfast.cli import CANCELLED, DONE
     from holdfast.errors import RunCancelled
     from holdfast.mcp.proxy import wrap
 
-    async def serve() -> None:
-        upstream = _upstream(hf, command, url)
-        await wrap(hf, name, upstream, sys.stdin.buffer, sys.stdout.buffer, hides=hides)
-
     try:
-        asyncio.run(serve())
+        asyncio.run(wrap(hf, name, upstream, sys.stdin.buffer, sys.stdout.buffer, hides=hides))
     except RunCancelled as error:
         click.echo(f"holdfast: {error}", err=True)
         return CANCELLED
     return DONE
 
 
-def _upstream(hf: Holdfast, command: tuple[str, ...], url: str | None) -> Upstream:
-    if url:
-        raise click.UsageError("--url is not there yet")
+def _child(hf: Holdfast, command: tuple[str, ...]) -> Upstream:
     from holdfast.mcp.child import Command
     from holdfast.mcp.supervising import ChildUpstream
 
     return ChildUpstream(Command(command, stderr=sys.stderr.buffer), hf.clock)
+
+
+def _http(hf: Holdfast, url: str, kind: str | None, headers: dict[str, str]) -> Upstream:
+    from holdfast.mcp.configs import HTTP, TRANSPORTS
+    from holdfast.mcp.endpoint import Endpoint
+    from holdfast.mcp.http_upstream import HttpUpstream
+
+    if kind is not None and TRANSPORTS.get(kind) != HTTP:
+        raise click.UsageError(
+            f"--type {kind}: only servers over streamable HTTP can be wrapped; most have an address for it"
+        )
+    return HttpUpstream(Endpoint(url, headers), hf.clock)
+
+
+def _headers(given: tuple[str, ...], variables: tuple[str, ...]) -> dict[str, str]:
+    headers = {}
+    for words in given:
+        name, colon, value = words.partition(":")
+        if not colon:
+            raise click.UsageError("--header: must be a name and a value, such as 'X-Team: blue'")
+        headers[name.strip()] = value.strip()
+    for words in variables:
+        name, _, variable = words.partition("=")
+        if variable not in os.environ:
+            raise click.UsageError(f"--header-env {words}: must be NAME=VARIABLE, and the variable must be set")
+        headers[name] = os.environ[variable]
+    return headers

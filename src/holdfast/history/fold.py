@@ -8,6 +8,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping
 
+from msgspec import structs
+
 from holdfast import events
 from holdfast.history.records import ActiveCall, RunEventRecord, RunHeader, RunSnapshot, RunStatus
 from holdfast.history.verification import read_reports, summarise
@@ -15,6 +17,7 @@ from holdfast.history.verification import read_reports, summarise
 Payload = Mapping[str, object]
 
 _MOST = sys.float_info.max
+_MOST_ATTEMPTS = 2**31
 
 
 def begin(header: RunHeader) -> RunSnapshot:
@@ -89,6 +92,15 @@ def _call_started(run: RunSnapshot, name: object, payload: Payload, at_ms: int, 
         run.active_calls[call] = ActiveCall(name, at_ms, key if isinstance(key, str) else "", is_step)
 
 
+def _attempt_failed(run: RunSnapshot, payload: Payload, at_ms: int) -> None:
+    """The call goes on with its next attempt, unless this was the last."""
+    call, attempt = payload.get("call_id"), payload.get("attempt")
+    active = run.active_calls.get(call) if isinstance(call, str) else None
+    if active is not None and isinstance(call, str) and payload.get("retry_in_ms") is not None:
+        if isinstance(attempt, int) and not isinstance(attempt, bool) and 0 < attempt < _MOST_ATTEMPTS:
+            run.active_calls[call] = structs.replace(active, attempt=attempt + 1)
+
+
 def _tool_ended(run: RunSnapshot, payload: Payload, at_ms: int) -> None:
     _step_ended(run, payload, at_ms)
     if payload.get("cached") is True:
@@ -161,6 +173,7 @@ _MEANINGS: Mapping[str, Callable[[RunSnapshot, Payload, int], None]] = {
     events.STEP_STARTED: _step_started,
     events.STEP_ENDED: _step_ended,
     events.TOOL_STARTED: _tool_started,
+    events.TOOL_ATTEMPT_FAILED: _attempt_failed,
     events.TOOL_ENDED: _tool_ended,
     events.TOOL_DENIED: _denied,
     events.SPENT: _spent,

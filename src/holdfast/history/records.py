@@ -70,6 +70,7 @@ class ActiveCall(msgspec.Struct, frozen=True, array_like=True):
     at_ms: int
     key: str = ""
     is_step: bool = False
+    attempt: int = 1
 
 
 class RunSnapshot(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -22,19 +22,20 @@ _CODES = {
 class ToolFailed(Exception):
     """The server's answer says that the tool failed; it goes to the client as it came."""
 
-    def __init__(self, text: str, category: ErrorCategory) -> None:
+    def __init__(self, text: str, category: ErrorCategory, code: int | None = None) -> None:
         super().__init__(text)
         self.category = category
+        self.code = code  # of JSON-RPC; None if the result itself says so
 
 
 def judge(head: Head) -> msgspec.Raw:
     """The result of a tool that did its work; else a `ToolFailed`."""
-    if bytes(head.error):
+    if bytes(head.error) not in (b"", b"null"):
         error = frames.rpc_error(head)
-        raise ToolFailed(error.message, _CODES.get(error.code) or classify(error.message))
+        raise ToolFailed(error.message, _CODES.get(error.code) or classify(error.message), error.code)
     try:
         result = frames.tool_result(head)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ToolFailed(f"the answer is no result of a tool: {error}", ErrorCategory.EXECUTION_ERROR) from None
     if result.isError:
         text = frames.texts(result.content)

@@ -7,14 +7,17 @@ says nothing about its server.
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from holdfast.bus import Origin
 from holdfast.calls import adrive
 from holdfast.category import ErrorCategory
 from holdfast.clock import Timer
 from holdfast.errors import CircuitOpen, Denied, HoldfastError, ToolTimeout
+from holdfast.execution import Execution
 from holdfast.mcp import frames
 from holdfast.mcp.answers import ToolFailed, judge
 from holdfast.mcp.frames import CallParams, Head, Id
@@ -28,13 +31,15 @@ if TYPE_CHECKING:
 KEEP_ALIVE: Final = 5.0  # seconds between two signs of life to a client that waits for its turn
 NOT_KEPT: Final = {"cache": False}  # a call that is more than its arguments
 
+_log = logging.getLogger("holdfast")
+
 
 class Call:
     """A client's call, from its frame to the answer."""
 
     __slots__ = (
         "arguments", "channel", "data", "frame", "id", "is_plain", "name", "on_wire", "progress", "result", "stopped",
-        "task", "token", "wire_id", "_attempts", "_permit", "_session", "_timer",
+        "task", "token", "wire_id", "_attempts", "_execution", "_permit", "_session", "_timer",
     )  # fmt: skip
 
     def __init__(self, session: Session, head: Head, params: CallParams, data: bytes, channel: Channel) -> None:
@@ -53,6 +58,7 @@ class Call:
         self.progress = Progress()
         self.task: asyncio.Task[None] | None = None
         self._attempts = 0
+        self._execution: Execution | None = None
         self._permit: Permit | None = None
         self._session = session
         self._timer: Timer | None = None
@@ -60,17 +66,24 @@ class Call:
     async def perform(self) -> None:
         """Make it, and answer."""
         session = self._session
-        tool = session.server.tool(self.name)
-        execution = tool.execution((self,), {}, None if self.is_plain else NOT_KEPT, arguments=self.arguments)
-        execution.gate = self._gate
+        repeatable = False
         if self.token is not None:
             self._wake_later()
         try:
+            tool = session.server.tool(self.name)
+            execution = tool.execution((self,), {}, None if self.is_plain else NOT_KEPT, arguments=self.arguments)
+            execution.gate = self._gate
+            if execution.is_watched:
+                self._execution = execution
+                execution.origin = self._origin()
+            repeatable = execution.policy.read_only or execution.policy.idempotent
             value = await adrive(execution, tool, (self,), {})
         except ToolFailed:
             self._reply(None)
         except (Denied, ToolTimeout, ServerLost, HoldfastError) as error:
-            repeatable = execution.policy.read_only or execution.policy.idempotent
+            self._refuse(error, repeatable=repeatable)
+        except Exception as error:  # a fault of ours: the client is answered all the same
+            _log.exception("%s: a call was lost", session.server.name)
             self._refuse(error, repeatable=repeatable)
         else:
             self._reply(value)
@@ -90,7 +103,7 @@ class Call:
                 await session.upstream.ready()
             event, head = await self._send(name)
         except ServerLost as error:
-            self._tell_circuit(error.category if not error.counted else ErrorCategory.CANCELLED)
+            self._tell_circuit(error.blame)
             raise
         except asyncio.CancelledError:
             if not self.stopped:
@@ -108,9 +121,13 @@ class Call:
     async def _send(self, name: str) -> tuple[Event, Head]:
         session = self._session
         data = self.data if name == self.name else frames.with_params(self.data, name=name)
+        if self._attempts > 1:
+            self.progress.restart()
         if self._attempts > 1 or session.is_taken(self.id):  # the server knows it already, and may answer it yet
             self.wire_id = session.next_id()
             data = frames.with_id(data, self.wire_id)
+        if self._execution is not None and self._execution.watched is not None:
+            data = frames.with_meta(data, self._execution.watched.carried(str(self.wire_id)))
         self.on_wire = True
         return await session.ask(self.wire_id, data, self)
 
@@ -120,11 +137,20 @@ class Call:
         if self.task is not None:
             self.task.cancel()
 
-    def under_own_id(self, event: Event) -> Event:
-        """The server's answer as the client expects it."""
-        return event if self.wire_id == self.id else event._replace(data=frames.with_id(event.data, self.id))
+    def reply(self, event: Event) -> None:
+        """Hand the server's answer to the client, under the id that it expects."""
+        own = event if self.wire_id == self.id else event._replace(data=frames.with_id(event.data, self.id))
+        self.channel.send(own)
 
     # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _origin(self) -> Origin:
+        """Who asks for it, for those who watch."""
+        session = self._session
+        onward = "pipe" if session.upstream.facts().get("kind") == "stdio" else "tcp"
+        carried = frames.carried(frames.head(self.data))
+        server, protocol = session.server.name, session.handshake.protocol
+        return Origin(server, self.name, str(self.id), protocol, session.transport, onward, carried)
 
     def _gate(self) -> None:
         """Ask the server's circuit."""
@@ -147,7 +173,7 @@ class Call:
     def _reply(self, value: Any) -> None:
         frame = self.frame
         if frame is not None and (value is None or value is self.result):
-            self.channel.send(self.under_own_id(frame))
+            self.reply(frame)
         else:
             self.channel.send(Event(frames.result(self.id, _as_result(value))))
 
@@ -182,6 +208,10 @@ class Progress:
         self._ours = True
         self._last += 1e-6
         return self._last
+
+    def restart(self) -> None:
+        """The server begins anew, and counts from the beginning."""
+        self._ours = True
 
     def passes(self, progress: float | None) -> bool:
         """Whether the client may be told of *progress* of the server's."""

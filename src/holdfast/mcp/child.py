@@ -1,4 +1,8 @@
-"""A server as a child process: its pipes, what it said on stderr, and its end. Knows nothing of the protocol."""
+"""A server as a child process: its pipes, what it said on stderr, and its end. Knows nothing of the protocol.
+
+It is of a session of its own, so that it goes together with all that it has started; nothing is signalled once its
+number may be somebody else's.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +17,18 @@ from contextlib import suppress
 from typing import IO, Final
 
 from holdfast.errors import printable
-from holdfast.mcp.pipes import LineReader, Writer
+from holdfast.mcp.pipes import Echo, LineReader, Writer
 from holdfast.mcp.wire import ServerLost
 
 KEPT_LINES: Final = 200  # of what a server said on stderr
 LONGEST_KEPT: Final = 2000  # characters of such a line
-GRACE: Final = 2.0  # seconds between asking a process to end, telling it to, and killing it
+LONGEST_SAID: Final = 2**20  # bytes of such a line; a longer one is dropped
+GRACE: Final = 2.0  # seconds for a process to end by itself: once its input has ended, or once it has closed a pipe
+STUBBORN: Final = 5.0  # seconds between asking a process to end and killing it
+# The same when our own client has lost patience with us; it kills us after two seconds, and the server has to be gone.
+HURRIED: Final = 0.2
+HURRIED_STUBBORN: Final = 1.3
+ORPHANED: Final = 0.2  # seconds for pipes to end after their process, in case somebody else has them too
 
 
 class Command:
@@ -36,40 +46,53 @@ class Command:
         self.env = env
         self.cwd = cwd
         self.said: deque[str] = deque(maxlen=KEPT_LINES)
-        self._stderr = stderr
+        self._echo = Echo(stderr) if stderr is not None else None
 
     def hear(self, line: bytes) -> None:
         """Keep a line of stderr, and pass it on."""
-        self.note(line.decode(errors="replace"))
-        if self._stderr is not None:
-            with suppress(OSError, ValueError):  # nobody reads our own stderr any more
-                self._stderr.write(line + b"\n")
-                self._stderr.flush()
+        self.said.append(printable(line.decode(errors="replace"), LONGEST_KEPT))
+        if self._echo is not None:
+            self._echo.write(line)
 
     def note(self, text: str) -> None:
-        """Keep a line among those of stderr."""
-        self.said.append(printable(text, LONGEST_KEPT))
+        """Keep a line of ours among those of stderr, and say it there."""
+        self.hear(f"holdfast: {text}".encode())
+
+    def close(self) -> None:
+        """Say what is left to be said."""
+        if self._echo is not None:
+            self._echo.close(ORPHANED)
+
+    @property
+    def last_words(self) -> str | None:
+        """The last line that a server said."""
+        return next((line for line in reversed(self.said) if not line.startswith("holdfast: ")), None)
 
 
 class Child:
-    """One process; *on_line* gets what it says, *on_exit* its code, after all of that."""
+    """One process; *on_line* gets what it says, *on_exit* is called after all of that, when it is gone."""
 
     def __init__(
         self,
         command: Command,
         on_line: Callable[[bytes], object],
-        on_exit: Callable[[Child], object],
+        on_exit: Callable[[], object],
         on_hold: Callable[[bool], object],
+        *,
+        grace: float = GRACE,
     ) -> None:
         self.code: int | None = None
         self._command = command
         self._on_exit = on_exit
-        self._out = LineReader(on_line, self._silent)
-        self._err = LineReader(command.hear, self._ended)
-        self._in = Writer(on_hold)
+        self._grace = grace
+        self._out = LineReader(on_line, self._silent, on_long=lambda: command.note("a line that was too long: dropped"))
+        self._err = LineReader(command.hear, self._ended, limit=LONGEST_SAID)
+        self._in = Writer(on_hold, self._deaf)
         self._open = 3  # stdout, stderr and the process itself
+        self._closing = False
         self._process: subprocess.Popen[bytes] | None = None
-        self._gone = asyncio.Event()
+        self._opening: asyncio.Task[None] | None = None
+        self._left, self._over, self._hurried = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     @property
     def pid(self) -> int | None:
@@ -78,28 +101,9 @@ class Child:
 
     async def start(self) -> None:
         """Start it; a `ServerLost` says why that cannot be."""
-        words = self._command.words
-        try:
-            # Of its own session, so that it can be ended with all that it has started.
-            process = subprocess.Popen(
-                words,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=self._command.env,
-                cwd=self._command.cwd,
-                bufsize=0,
-                start_new_session=True,
-            )
-        except (OSError, ValueError) as error:
-            raise ServerLost(f"{printable(words[0])} cannot be started: {error}", sent=False) from error
-        self._process = process
-        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-        loop = asyncio.get_running_loop()
-        threading.Thread(target=self._wait, args=(loop, process), name="holdfast-child", daemon=True).start()
-        await self._in.open(process.stdin)
-        await self._out.open(process.stdout)
-        await self._err.open(process.stderr)
+        # A task of its own, since a process that was started only half could be ended by nobody.
+        self._opening = asyncio.ensure_future(self._start())
+        await asyncio.shield(self._opening)
 
     def write(self, data: bytes) -> None:
         """Hand it a line."""
@@ -107,54 +111,134 @@ class Child:
 
     def hold(self, held: bool) -> None:
         """Read no more of what it says for the moment, or do again."""
-        self._out.hold(held)
+        if self.code is None:  # the little that a dead process has left is read in any case
+            self._out.hold(held)
 
     def kill(self) -> None:
         """End it and all that it has started, at once."""
         self._signal(signal.SIGKILL)
 
-    async def close(self, patience: float = GRACE) -> None:
+    async def over(self) -> None:
+        """Wait until it is gone and all that it said is read."""
+        await self._over.wait()
+
+    async def close(self) -> None:
         """End it: by the end of its input, then by a signal, then by force."""
-        self._in.close()
-        for seconds, number in ((patience, signal.SIGTERM), (GRACE, signal.SIGKILL), (GRACE, None)):
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._gone.wait(), seconds)
-                break
-            if number is not None:
-                self._signal(number)
-        self._signal(signal.SIGKILL)  # what it has left behind
+        if self._opening is not None:
+            await asyncio.wait({self._opening})
+        if self._process is None:
+            return
+        self._closing = True
+        try:
+            self.hold(False)  # who cannot write does not read either, and would not notice
+            self._in.close()
+            if not await self._leaves(self._grace, HURRIED):
+                self._signal(signal.SIGTERM)
+                await self._leaves(STUBBORN, HURRIED_STUBBORN)
+        finally:
+            self._signal(signal.SIGKILL)
+        await _happens(self._over, GRACE)
         self._out.close()
         self._err.close()
+        await self._in.finish(0)
+
+    def hurry(self) -> None:
+        """Have `close` take less time."""
+        self._hurried.set()
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        process = self._process = self._spawn()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        loop = asyncio.get_running_loop()
+        threading.Thread(target=self._wait, args=(loop, process), name="holdfast-child", daemon=True).start()
+        await self._in.open(process.stdin)
+        await self._out.open(process.stdout)
+        await self._err.open(process.stderr)
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        command = self._command
+        pipe = subprocess.PIPE
+        try:
+            return subprocess.Popen(
+                command.words,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
+                env=command.env,
+                cwd=command.cwd,
+                bufsize=0,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            raise ServerLost(f"{printable(command.words[0])} cannot be started: {error}", sent=False) from error
+
+    async def _leaves(self, seconds: float, hurried: float) -> bool:
+        """Whether it ends within *seconds*, or within *hurried* once somebody hurries."""
+        waits = [asyncio.ensure_future(event.wait()) for event in (self._left, self._hurried)]
+        try:
+            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if self._hurried.is_set():
+            await _happens(self._left, hurried)
+        return self._left.is_set()
 
     def _signal(self, number: signal.Signals) -> None:
-        if self._process is not None:
+        if self._process is not None and self.code is None:
             with suppress(ProcessLookupError, PermissionError):  # all gone; or macOS, whose zombies allow nothing
                 os.killpg(self._process.pid, number)
 
     def _wait(self, loop: asyncio.AbstractEventLoop, process: subprocess.Popen[bytes]) -> None:
-        code = process.wait()
-        with suppress(RuntimeError):  # the loop is closed, and nobody is interested
-            loop.call_soon_threadsafe(self._exited, code)
+        # It stays a zombie, whose number nobody else gets, until what it has left behind is killed by that number.
+        if hasattr(os, "waitid"):
+            with suppress(ChildProcessError):  # whoever started us ignores SIGCHLD
+                os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        else:
+            process.wait()
+        try:
+            loop.call_soon_threadsafe(self._exited, process)
+        except RuntimeError:  # the loop is closed, and nobody is interested
+            process.wait()
 
-    def _exited(self, code: int) -> None:
-        self.code = code
+    def _exited(self, process: subprocess.Popen[bytes]) -> None:
+        self._signal(signal.SIGKILL)
+        self.code = process.wait()
+        self._left.set()
         self._in.close()
-        self._gone.set()
-        # What it has started may hold its pipes open for ever.
-        asyncio.get_running_loop().call_later(0.2, self._out.close)
-        asyncio.get_running_loop().call_later(0.2, self._err.close)
+        self._out.hold(False)
+        loop = asyncio.get_running_loop()
+        for pipe in (self._out, self._err):
+            loop.call_later(ORPHANED, pipe.close)
         self._ended()
 
     def _silent(self) -> None:
-        """It says no more: it has ended, or is of no use."""
-        if self.code is None:
-            asyncio.get_running_loop().call_later(GRACE, self.kill)
+        """It says no more."""
+        self._useless()
         self._ended()
+
+    def _deaf(self) -> None:
+        """It reads no more."""
+        self._useless()
+
+    def _useless(self) -> None:
+        if self.code is None and not self._closing:
+            asyncio.get_running_loop().call_later(self._grace, self.kill)
 
     def _ended(self) -> None:
         self._open -= 1
         if self._open == 0:
-            self._on_exit(self)
+            self._over.set()
+            self._on_exit()
+
+
+async def _happens(event: asyncio.Event, seconds: float) -> None:
+    with suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
 
 
 def in_words(code: int | None) -> str:

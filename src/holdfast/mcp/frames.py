@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
+
+T = TypeVar("T")
 
 Id = str | int | float  # as JSON-RPC has it; 1 and "1" are two ids
 
@@ -24,12 +27,12 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     @property
     def is_request(self) -> bool:
         """Whether somebody waits for an answer to it."""
-        return bool(self.method) and self.id is not msgspec.UNSET
+        return self.id is not msgspec.UNSET and not self.is_answer
 
     @property
     def is_answer(self) -> bool:
         """Whether it answers a request."""
-        return not self.method and self.id is not msgspec.UNSET
+        return not self.method and self.id is not msgspec.UNSET and bool(bytes(self.result) or bytes(self.error))
 
 
 class Meta(msgspec.Struct, frozen=True, gc=False):
@@ -91,15 +94,36 @@ _ANY = msgspec.json.Decoder(AnyParams)
 _RESULT = msgspec.json.Decoder(ToolResult)
 _ERROR = msgspec.json.Decoder(RpcError)
 _PARTS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_SOME_PARTS = msgspec.json.Decoder(dict[str, msgspec.Raw] | None)
+_TEXTS = msgspec.json.Decoder(dict[str, Any])
 _BATCH = msgspec.json.Decoder(list[msgspec.Raw])
+_ANYTHING = msgspec.json.Decoder()
+# The escape of half a character, which JavaScript writes where it has cut a text in the middle of one.
+_HALF = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
 _JSON = msgspec.json.Encoder()
 
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
+def _read(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw) -> T:
+    """What *decoder* makes of *data*; half a character, which it does not know, is read as U+FFFD."""
+    try:
+        return decoder.decode(data)
+    except UnicodeDecodeError as error:
+        raise msgspec.DecodeError(str(error)) from None
+    except msgspec.DecodeError:
+        mended, halves = _HALF.subn(rb"\\ufffd", bytes(data))
+        if not halves:
+            raise
+        return decoder.decode(mended)
+
+
 def head(data: bytes) -> Head:
     """The head of a frame; a `DecodeError` if it is none."""
-    return _HEAD.decode(data)
+    return _read(_HEAD, data)
 
 
 def is_batch(data: bytes) -> bool:
@@ -109,18 +133,18 @@ def is_batch(data: bytes) -> bool:
 
 def batch(data: bytes) -> list[bytes]:
     """The frames of a batch."""
-    return [bytes(part) for part in _BATCH.decode(data)]
+    return [bytes(part) for part in _read(_BATCH, data)]
 
 
 def call_params(head: Head) -> CallParams:
-    """The parameters of a `tools/call`."""
-    return _CALL.decode(head.params)
+    """The parameters of a `tools/call`; a `DecodeError` if they are none."""
+    return _read(_CALL, head.params)
 
 
 def params(head: Head) -> AnyParams:
     """The parameters of any other frame; empty ones where they are none that could be read."""
     try:
-        return _ANY.decode(head.params)
+        return _read(_ANY, head.params)
     except msgspec.DecodeError:
         return _NOTHING
 
@@ -128,15 +152,24 @@ def params(head: Head) -> AnyParams:
 _NOTHING = AnyParams()
 
 
+def carried(head: Head) -> dict[str, str]:
+    """The texts in a request's metadata, such as where it belongs in a trace."""
+    try:
+        meta = _read(_TEXTS, head.params).get("_meta")
+    except msgspec.DecodeError:
+        return {}
+    return {key: value for key, value in meta.items() if isinstance(value, str)} if isinstance(meta, dict) else {}
+
+
 def tool_result(head: Head) -> ToolResult:
     """The result of a `tools/call`."""
-    return _RESULT.decode(head.result)
+    return _read(_RESULT, head.result)
 
 
 def rpc_error(head: Head) -> RpcError:
     """The error of an answer; an empty one where it is none that could be read."""
     try:
-        return _ERROR.decode(head.error)
+        return _read(_ERROR, head.error)
     except msgspec.DecodeError:
         return RpcError()
 
@@ -144,7 +177,7 @@ def rpc_error(head: Head) -> RpcError:
 def texts(content: msgspec.Raw, limit: int = 4000) -> str:
     """The texts of a result's content, as far as *limit*."""
     try:
-        parts = msgspec.json.decode(content)
+        parts = _read(_ANYTHING, content)
     except msgspec.DecodeError:
         return ""
     found = (part.get("text") for part in parts if isinstance(part, dict)) if isinstance(parts, list) else ()
@@ -156,21 +189,31 @@ def texts(content: msgspec.Raw, limit: int = 4000) -> str:
 
 def with_id(data: bytes, id: Id) -> bytes:
     """The same frame under another id."""
-    return _JSON.encode({**_PARTS.decode(data), "id": msgspec.Raw(_JSON.encode(id))})
+    parts = _read(_PARTS, data)
+    return _JSON.encode({**parts, "id": msgspec.Raw(_JSON.encode(id))})
 
 
 def with_params(data: bytes, **changed: object) -> bytes:
     """The same frame with some of its parameters *changed*."""
-    parts = _PARTS.decode(data)
-    inner = _PARTS.decode(parts["params"])
+    parts = _read(_PARTS, data)
+    inner = _read(_PARTS, parts["params"])
     inner.update({key: msgspec.Raw(_JSON.encode(value)) for key, value in changed.items()})
     return _JSON.encode({**parts, "params": inner})
 
 
+def with_meta(data: bytes, more: Mapping[str, str]) -> bytes:
+    """The same request with *more* in its metadata; as it was, if there is no more."""
+    if not more:
+        return data
+    params = _read(_PARTS, _read(_PARTS, data)["params"])
+    meta = _read(_SOME_PARTS, params.get("_meta", msgspec.Raw(b"null"))) or {}
+    return with_params(data, _meta={**meta, **more})
+
+
 def with_result(data: bytes, **changed: object) -> bytes:
     """The same answer with some of its result *changed*."""
-    parts = _PARTS.decode(data)
-    inner = _PARTS.decode(parts["result"])
+    parts = _read(_PARTS, data)
+    inner = _read(_PARTS, parts["result"])
     inner.update({key: msgspec.Raw(_JSON.encode(value)) for key, value in changed.items()})
     return _JSON.encode({**parts, "result": inner})
 

@@ -1,28 +1,47 @@
-"""Lines in and bytes out of pipes, on the event loop; whatever else standard input is, a thread reads it."""
+"""Lines in and bytes out of pipes, on the event loop. Nothing here blocks it: what the loop cannot watch, a file or a
+terminal, has a thread, and so has stderr, which a client may have stopped reading.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import queue
+import socket
 import stat
 import threading
 from collections.abc import Callable
-from typing import IO, Any
+from contextlib import suppress
+from typing import IO, Any, Final
 
 from holdfast.mcp.frames import Lines
 
-LONGEST_LINE = 64 * 2**20  # bytes; a frame is one line
+LONGEST_LINE: Final = 64 * 2**20  # bytes; a frame is one line
+MOST_ECHOED: Final = 1000  # lines that wait to be written to stderr; more are not
+
+_log = logging.getLogger("holdfast")
 
 
 class LineReader(asyncio.Protocol):
-    """Calls *on_line* for each line of a pipe and *on_end* when it ends."""
+    """Calls *on_line* for each line of a pipe, *on_long* for one longer than *limit*, and *on_end* when it ends."""
 
-    def __init__(self, on_line: Callable[[bytes], object], on_end: Callable[[], object]) -> None:
-        self.lines = Lines(LONGEST_LINE)
+    def __init__(
+        self,
+        on_line: Callable[[bytes], object],
+        on_end: Callable[[], object],
+        *,
+        limit: int = LONGEST_LINE,
+        on_long: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._lines = Lines(limit)
         self._on_line = on_line
         self._on_end = on_end
+        self._on_long = on_long
         self._transport: asyncio.ReadTransport | None = None
-        self._held = False
+        self._held = self._ended = False
+        self._flows = threading.Event()
+        self._flows.set()
 
     async def open(self, pipe: IO[bytes]) -> None:
         """Begin to read."""
@@ -30,42 +49,53 @@ class LineReader(asyncio.Protocol):
         if _is_pipe(pipe):
             self._transport, _ = await loop.connect_read_pipe(lambda: self, pipe)
         else:
-            threading.Thread(target=self._read, args=(loop, pipe), name="holdfast-input", daemon=True).start()
+            threading.Thread(target=self._read, args=(loop, pipe.fileno()), name="input", daemon=True).start()
         self.hold(self._held)
 
     def hold(self, held: bool) -> None:
         """Read no more for the moment, or do again."""
         self._held = held
+        (self._flows.clear if held else self._flows.set)()
         if self._transport is not None and not self._transport.is_closing():
             (self._transport.pause_reading if held else self._transport.resume_reading)()
 
     def close(self) -> None:
         """Read no more."""
+        self._ended = True
         if self._transport is not None:
             self._transport.close()
 
     def data_received(self, data: bytes) -> None:
         """Part of the loop's protocol."""
-        for line in self.lines.feed(data):
-            self._on_line(line)
+        dropped = self._lines.dropped
+        for line in self._lines.feed(data):
+            self._give(line)
+        if self._lines.dropped > dropped:
+            self._on_long()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Part of the loop's protocol."""
+        if not self._ended and (rest := self._lines.rest.strip()):
+            self._give(rest)
+        self._ended = True
         self._on_end()
 
-    def _read(self, loop: asyncio.AbstractEventLoop, pipe: IO[bytes]) -> None:
-        def tell(fn: Callable[..., object], *args: Any) -> None:
-            try:
-                loop.call_soon_threadsafe(fn, *args)
-            except RuntimeError:  # the loop is closed, and nobody is interested
-                return
+    def _give(self, line: bytes) -> None:
+        try:
+            self._on_line(line)
+        except Exception:  # a fault of ours: the lines after it are none the worse for it
+            _log.exception("a line of %d bytes was lost", len(line))
 
-        while data := os.read(pipe.fileno(), 65536):
-            tell(self.data_received, data)
-        tell(self._on_end)
+    def _read(self, loop: asyncio.AbstractEventLoop, number: int) -> None:
+        with suppress(RuntimeError):  # the loop is closed, and nobody is interested
+            with suppress(OSError):  # a terminal that is gone
+                while data := os.read(number, 65536):
+                    loop.call_soon_threadsafe(self.data_received, data)
+                    self._flows.wait()
+            loop.call_soon_threadsafe(self.connection_lost, None)
 
 
-class Writer(asyncio.BaseProtocol):
+class Writer(asyncio.Protocol):
     """Writes to a pipe without waiting; *on_hold* is told when it is full and when it no longer is."""
 
     def __init__(
@@ -76,14 +106,22 @@ class Writer(asyncio.BaseProtocol):
         self._on_end = on_end
         self._transport: asyncio.WriteTransport | None = None
         self._file: IO[bytes] | None = None
+        self._shared = False
+        self._gone = asyncio.Event()
 
-    async def open(self, pipe: IO[bytes]) -> None:
-        """Begin to write."""
-        self.is_open = True
-        if _is_pipe(pipe):
-            self._transport, _ = await asyncio.get_running_loop().connect_write_pipe(lambda: self, pipe)
+    async def open(self, pipe: IO[bytes], *, shared: bool = False) -> None:
+        """Begin to write; *shared* if the other side speaks through the same socket."""
+        loop = asyncio.get_running_loop()
+        if shared and stat.S_ISSOCK(os.fstat(pipe.fileno()).st_mode):
+            # A pipe's transport would take what the other side says for its end.
+            self._shared = True
+            there = socket.socket(fileno=os.dup(pipe.fileno()))
+            self._transport, _ = await loop.connect_accepted_socket(lambda: self, there)
+        elif _is_pipe(pipe):
+            self._transport, _ = await loop.connect_write_pipe(lambda: self, pipe)
         else:
             self._file = pipe
+        self.is_open = True
 
     def write(self, data: bytes) -> None:
         """Write; nothing happens if nobody reads any more."""
@@ -92,14 +130,32 @@ class Writer(asyncio.BaseProtocol):
         if self._transport is not None:
             self._transport.write(data)
         elif self._file is not None:
-            self._file.write(data)
-            self._file.flush()
+            try:
+                self._file.write(data)
+                self._file.flush()
+            except OSError as error:  # a full disk, a terminal that is gone
+                self.connection_lost(error)
 
     def close(self) -> None:
         """Write what is left, then no more."""
         self.is_open = False
         if self._transport is not None:
             self._transport.close()
+
+    async def finish(self, seconds: float) -> None:
+        """Close it, and wait *seconds* at most for what is left to be written."""
+        self.close()
+        if self._transport is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._gone.wait(), seconds)
+            if not self._gone.is_set():
+                self._transport.abort()
+                await self._gone.wait()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Part of the loop's protocol."""
+        if self._shared and isinstance(transport, asyncio.ReadTransport):  # somebody else reads it
+            transport.pause_reading()
 
     def pause_writing(self) -> None:
         """Part of the loop's protocol."""
@@ -112,10 +168,57 @@ class Writer(asyncio.BaseProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Part of the loop's protocol."""
         self.is_open = False
+        self._gone.set()
         self._on_hold(False)
         self._on_end()
 
 
+class Echo:
+    """Writes lines to a file from a thread, so that nobody waits for a reader who does not read."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._lines: queue.Queue[bytes | None] = queue.Queue(MOST_ECHOED)
+        self._thread: threading.Thread | None = None
+        self._over = False
+
+    def write(self, line: bytes) -> None:
+        """Write a line soon; it is dropped if too many wait."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, args=(self._number(),), name="echo", daemon=True)
+            self._thread.start()
+        with suppress(queue.Full):
+            self._lines.put_nowait(line)
+
+    def close(self, patience: float) -> None:
+        """Write what is left, for *patience* seconds at most."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            with suppress(queue.Full):
+                self._lines.put_nowait(None)
+                thread.join(patience)
+            self._over = True  # what is left now would wait for ever
+
+    def _number(self) -> int | None:
+        try:
+            return self._file.fileno()
+        except (OSError, ValueError):  # it is closed
+            return None
+
+    def _serve(self, number: int | None) -> None:
+        # Not through the file's buffer: its lock, held by a thread that never ends, would stop the process from ending.
+        while (line := self._lines.get()) is not None and not self._over:
+            left = memoryview(line + b"\n")
+            with suppress(OSError):  # nobody reads any more
+                while number is not None and left:
+                    left = left[os.write(number, left) :]
+
+
 def _is_pipe(pipe: IO[bytes]) -> bool:
     mode = os.fstat(pipe.fileno()).st_mode
-    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode)
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+
+
+def same(one: IO[Any], other: IO[Any]) -> bool:
+    """Whether both are the same file or socket."""
+    return os.path.samestat(os.fstat(one.fileno()), os.fstat(other.fileno()))

@@ -38,6 +38,7 @@ async def wrap(
 
     def make(front: StdioFront) -> Session:
         sessions.append(Session(server, upstream, front, hf.clock))
+        sessions[0].transport = "pipe"
         return sessions[0]
 
     stop = asyncio.Event()

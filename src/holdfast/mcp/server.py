@@ -82,6 +82,7 @@ class ProxiedServer:
             bound = self._bind(name)
             if len(self._bound) < MOST_TOOLS:
                 self._bound[name] = bound
+                self._bind_fallback(bound)
         return bound
 
     def _bind(self, name: str) -> Bound:
@@ -90,6 +91,14 @@ class ProxiedServer:
             return result
 
         return self._guards.bind(self.full_name(name), attempt, self._hints.get(name, {}))
+
+    def _bind_fallback(self, bound: Bound) -> None:
+        """Have the tool at hand that is to answer in place of another, though nobody has called it yet."""
+        fallback = bound.tool.policy.fallback
+        if fallback is not None and fallback.tool is not None and fallback.tool.startswith(f"{self.name}."):
+            name = fallback.tool.removeprefix(f"{self.name}.")
+            if name not in self._bound:
+                self._bound[name] = self._bind(name)
 
     def learn(self, head: Head, event: Event) -> Event:
         """Take from a list of tools which may be repeated; without the hidden ones, if tools are hidden."""
@@ -101,7 +110,7 @@ class ProxiedServer:
             said = tool.annotations or _SILENT
             hints = {"read_only": said.readOnlyHint, "idempotent": said.idempotentHint}
             given: dict[str, object] = {key: True for key, hint in hints.items() if hint is True}
-            if self._hints.get(tool.name, {}) != given:
+            if self._hints.get(tool.name) != given:
                 self._hints[tool.name] = given
                 self._bound.pop(tool.name, None)
         if self._hides:

@@ -39,10 +39,11 @@ _log = logging.getLogger("holdfast")
 class Pending:
     """A request on its way to the server: of a guarded *call*, or one that only passes."""
 
-    __slots__ = ("call", "channel", "data", "future", "head", "sends")
+    __slots__ = ("call", "channel", "data", "future", "head", "id", "sends")
 
     def __init__(self, head: Head | None, data: bytes, channel: Channel, call: Call | None = None) -> None:
         self.head = head
+        self.id: Id | None = None  # under which the client knows it, if that is another
         self.data = data
         self.channel = channel
         self.call = call
@@ -58,13 +59,16 @@ class Session:
         self.upstream = upstream
         self.channel = channel  # for what is no answer, and belongs to no request
         self.clock = clock
+        self.transport = "tcp"  # between the client and us; pipe, if it is standard input and output
         self.handshake = Handshake()
         self.hold_client: Callable[[bool], object] = lambda held: None
         self._pending: dict[Id, Pending] = {}
-        self._calls: dict[Id, Call] = {}
+        self._calls: dict[Id, Call] = {}  # of calls with the same id, the last
+        self._running: set[Call] = set()
         self._tokens: dict[Id, Call] = {}
         self._asked: set[Id] = set()  # requests of the server that the client has not answered
-        self._stopped: dict[Id, Call] = {}  # cancelled by the client, and not answered by the server, the oldest first
+        # Cancelled by the client and not answered by the server, the oldest first; the client may be told yet.
+        self._stopped: dict[Id, Callable[[Event], object]] = {}
         self._idle = asyncio.Event()
         self._resent = 0
         self._listens: dict[Id, Channel] = {}  # `subscriptions/listen` requests
@@ -76,7 +80,7 @@ class Session:
 
     async def close(self) -> None:
         """End calls and server."""
-        calls = list(self._calls.values())
+        calls = list(self._running)
         for call in calls:
             call.stop()
         await asyncio.gather(*(call.task for call in calls if call.task is not None), return_exceptions=True)
@@ -85,12 +89,12 @@ class Session:
 
     async def idle(self) -> None:
         """Wait until nobody waits for an answer."""
-        while self._pending or self._calls:
+        while self._pending or self._running:
             self._idle.clear()
             await self._idle.wait()
 
     def _settled(self) -> None:
-        if not self._pending and not self._calls:
+        if not self._pending and not self._running:
             self._idle.set()
 
     # -- from the client -----------------------------------------------------------------------------------------------
@@ -106,36 +110,53 @@ class Session:
             self.upstream.send(data, None, channel)  # the server will say what is wrong with it
 
     def _receive_batch(self, data: bytes, channel: Channel) -> None:
-        parts = [(frames.head(part), part) for part in frames.batch(data)]
-        requests = sum(head.is_request for head, _ in parts)
+        parts = [(_head(part), part) for part in frames.batch(data)]
+        heads = [head for head, _ in parts if head is not None]
+        requests = sum(head.is_request and head.id is not None for head in heads)
         answers = Batch(channel, requests) if requests else channel
-        if any(head.method in ("tools/call", "notifications/cancelled") or head.is_answer for head, _ in parts):
+        if any(head.method in ("tools/call", "notifications/cancelled") or head.is_answer for head in heads):
             for head, part in parts:
-                self._receive(head, part, answers)
+                if head is not None:
+                    self._receive(head, part, answers)
+                else:
+                    self.upstream.send(part, None, channel)
             return
         for head, part in parts:
-            self._note(head, part)
-            if head.is_request:
-                self._pending[_id(head)] = Pending(head, part, answers)
+            if head is not None:
+                self._note(head, part)
+                if head.is_request and head.id is not None:
+                    self._pending[_id(head)] = Pending(head, part, answers)
         self.upstream.send(data, None, channel)
 
     def _receive(self, head: Head, data: bytes, channel: Channel) -> None:
-        if head.method == "tools/call" and head.is_request and self._call(head, data, channel):
+        if head.method == "tools/call" and isinstance(head.id, Id) and self._call(head, data, channel):
             return
         if head.method == "notifications/cancelled":
             self._cancel(head, data, channel)
         elif head.is_answer:
-            if head.id not in self._asked:  # of a server that has died meanwhile
+            if head.id is not None and head.id not in self._asked:  # of a server that has died meanwhile
                 return
             self._asked.discard(_id(head))
             self.upstream.send(data, head, channel)
+        elif head.is_request and head.id is not None:
+            self._pass(head, data, channel)
         else:
             self._note(head, data)
-            if head.is_request:
-                self._pending[_id(head)] = Pending(head, data, channel)
-                if head.method == "subscriptions/listen":
-                    self._listens[_id(head)] = channel
             self.upstream.send(data, head, channel)
+
+    def _pass(self, head: Head, data: bytes, channel: Channel) -> None:
+        """Hand on a request that is no call."""
+        self._note(head, data)
+        id = wire_id = _id(head)
+        if self.is_taken(id):
+            wire_id = self.next_id()
+            data = frames.with_id(data, wire_id)
+            head = frames.head(data)
+        pending = self._pending[wire_id] = Pending(head, data, channel)
+        pending.id = id
+        if head.method == "subscriptions/listen":
+            self._listens[wire_id] = channel
+        self.upstream.send(data, head, channel)
 
     def _note(self, head: Head, data: bytes) -> None:
         if head.method in _NOTED or not self.handshake.is_known:
@@ -150,6 +171,7 @@ class Session:
         self._note(head, data)
         call = Call(self, head, params, data, channel)
         self._calls[call.id] = call
+        self._running.add(call)
         if call.token is not None:
             self._tokens[call.token] = call
         call.task = asyncio.ensure_future(call.perform())
@@ -159,16 +181,20 @@ class Session:
         id = frames.params(head).requestId
         call = self._calls.get(id) if id is not None else None
         if call is None:
+            pending = self._pending.get(id) if id is not None else None
+            if pending is not None and id is not None:
+                self._stopped[id] = _unbatched(pending.channel).send
+                self.drop(id)
             self.upstream.send(data, head, channel)
-            return
-        if call.on_wire:
-            self.upstream.send(
-                data if call.wire_id == id else frames.with_params(data, requestId=call.wire_id), head, channel
-            )
-            self._stopped[call.wire_id] = call  # the client may be told yet how it ended
-            while len(self._stopped) > MOST_STOPPED:
-                del self._stopped[next(iter(self._stopped))]
-        call.stop()
+        else:
+            if call.on_wire:
+                named = data if call.wire_id == id else frames.with_params(data, requestId=call.wire_id)
+                self.upstream.send(named, head, channel)
+                self._stopped[call.wire_id] = call.reply
+            call.channel = _unbatched(call.channel)
+            call.stop()
+        while len(self._stopped) > MOST_STOPPED:
+            del self._stopped[next(iter(self._stopped))]
 
     # -- for calls -----------------------------------------------------------------------------------------------------
 
@@ -182,6 +208,16 @@ class Session:
         finally:
             if self._pending.get(id) is pending:
                 del self._pending[id]
+
+    def is_asked(self, id: Id | None) -> bool:
+        """Whether the client waits for an answer to a request of that id."""
+        return id in self._calls or id in self._pending
+
+    def drop(self, id: Id) -> None:
+        """Nobody waits for the answer to a request any more."""
+        self._pending.pop(id, None)
+        self._listens.pop(id, None)
+        self._settled()
 
     def is_taken(self, id: Id) -> bool:
         """Whether the server has a request of that id; a client should not use one twice, but may."""
@@ -203,6 +239,7 @@ class Session:
         """A call has ended."""
         if self._calls.get(call.id) is call:
             del self._calls[call.id]
+        self._running.discard(call)
         self._settled()
         if call.token is not None and self._tokens.get(call.token) is call:
             del self._tokens[call.token]
@@ -224,14 +261,17 @@ class Session:
         return True
 
     def _arrive_batch(self, data: bytes, event: Event, channel: Channel | None) -> bool:
-        parts = [(frames.head(part), part) for part in frames.batch(data)]
-        if any(head.is_answer or head.method == "notifications/progress" for head, _ in parts):
+        all_parts = [(_head(part), part) for part in frames.batch(data)]
+        parts = [(head, part) for head, part in all_parts if head is not None]
+        if len(parts) < len(all_parts) or any(
+            head.is_answer or head.method == "notifications/progress" for head, _ in parts
+        ):
             for head, part in parts:
                 self._arrive(head, event._replace(data=part), channel)
         else:
             self._asked.update(_id(head) for head, _ in parts if head.is_request)
             (channel or self.channel).send(event)
-        return True
+        return bool(parts)
 
     def _arrive(self, head: Head, event: Event, channel: Channel | None) -> None:
         if head.is_answer:
@@ -262,14 +302,16 @@ class Session:
                 pending.future.set_result((event, head))
         else:
             self._listens.pop(_id(head), None)
+            if pending.id is not None and pending.id != head.id:
+                event = event._replace(data=frames.with_id(event.data, pending.id))
             pending.channel.send(self._learn(pending.head, head, event))
             self._settled()
 
     def _answer_late(self, head: Head, event: Event) -> None:
         """Pass on what a server says to a call that its client has cancelled; nobody waits for anything else."""
-        call = self._stopped.pop(_id(head), None)
-        if call is not None:
-            call.channel.send(call.under_own_id(event))
+        reply = self._stopped.pop(_id(head), None)
+        if reply is not None:
+            reply(event)
         else:
             _log.debug("%s: an answer that nobody waits for was dropped", self.server.name)
 
@@ -291,6 +333,7 @@ class Session:
             return
         self._listens.pop(id, None)
         if pending.future is None:
+            id = pending.id if pending.id is not None else id
             pending.channel.refuse(id, frames.error(id, LOST, str(error)), error)
             self._settled()
         elif not pending.future.done():
@@ -302,6 +345,7 @@ class Session:
             data = frames.notification("notifications/cancelled", {"requestId": id, "reason": str(error)})
             self.channel.send(Event(data))
         self._asked.clear()
+        self._stopped.clear()
         self.server.settle(error.category)
         error.counted = True
         for id, pending in list(self._pending.items()):
@@ -338,24 +382,28 @@ class Batch:
     """The answers to a batch, which the client gets as a batch; all else goes on at once."""
 
     def __init__(self, channel: Channel, requests: int) -> None:
-        self._channel = channel
+        self.channel = channel
         self._missing = requests
         self._answers: list[bytes] = []
 
     @property
     def is_open(self) -> bool:
         """Whether the client still listens."""
-        return self._channel.is_open
+        return self.channel.is_open
 
     def send(self, event: Event) -> None:
         """Keep an answer until all are there."""
         if not event.data or not frames.head(event.data).is_answer:
-            self._channel.send(event)
+            self.channel.send(event)
             return
         self._answers.append(event.data)
+        self.forgo()
+
+    def forgo(self) -> None:
+        """Expect one answer less."""
         self._missing -= 1
-        if not self._missing:
-            self._channel.send(Event(frames.joined(self._answers)))
+        if not self._missing and self._answers:
+            self.channel.send(Event(frames.joined(self._answers)))
 
     def refuse(self, id: Id | None, data: bytes, error: Exception) -> None:
         """One of them has no answer of the server's."""
@@ -365,3 +413,19 @@ class Batch:
 def _id(head: Head) -> Any:
     """The id of a request or an answer."""
     return head.id
+
+
+def _head(data: bytes) -> Head | None:
+    """The head of a frame, if it is one."""
+    try:
+        return frames.head(data)
+    except msgspec.DecodeError:
+        return None
+
+
+def _unbatched(channel: Channel) -> Channel:
+    """The way to the client for an answer that its batch does not wait for any more."""
+    if isinstance(channel, Batch):
+        channel.forgo()
+        return channel.channel
+    return channel

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import IO, Any
+from typing import IO, Any, Final
 
+from holdfast.mcp import frames
 from holdfast.mcp.frames import Id
-from holdfast.mcp.pipes import LineReader, Writer
+from holdfast.mcp.pipes import LONGEST_LINE, LineReader, Writer, same
 from holdfast.mcp.session import Session
 from holdfast.mcp.wire import Event
 
-LAST_ANSWERS = 10.0  # seconds for what is under way when the client says no more
+LAST_ANSWERS: Final = 10.0  # seconds for what is under way when the client says no more
+LAST_BYTES: Final = 2.0  # seconds for a client to read what it was told last
+PARSE_ERROR: Final = -32700
 
 
 class StdioFront:
@@ -19,9 +22,9 @@ class StdioFront:
 
     def __init__(self) -> None:
         self._session: Session | None = None
-        self._over = asyncio.Event()
-        self._in = LineReader(self._receive, self._end)
-        self._out = Writer(self._hold_server, self._end)
+        self._said_all, self._gone = asyncio.Event(), asyncio.Event()
+        self._in = LineReader(self._receive, self._said_all.set, on_long=self._refuse_line)
+        self._out = Writer(self._hold_server, self._gone.set)
 
     @property
     def is_open(self) -> bool:
@@ -43,28 +46,38 @@ class StdioFront:
         """Relay until the client goes away, or until *stop*."""
         session = self._session = make(self)
         session.hold_client = self._in.hold
-        session.open()
-        await self._out.open(stdout)
-        await self._in.open(stdin)
+        await self._out.open(stdout, shared=same(stdin, stdout))
         try:
-            await _first(self._over.wait(), stop.wait())
-            if not stop.is_set() and self.is_open:  # it says no more, and may listen still
-                await _first(session.idle(), stop.wait(), timeout=LAST_ANSWERS)
+            session.open()
+            await self._in.open(stdin)
+            await _first(self._said_all.wait(), self._gone.wait(), stop.wait())
+            if not self._gone.is_set() and not stop.is_set():  # it says no more, and may listen still
+                await _first(session.idle(), self._gone.wait(), stop.wait(), timeout=LAST_ANSWERS)
         finally:
-            await session.close()
-            self._in.close()
-            self._out.close()
+            await self._end(session, stop)
+
+    async def _end(self, session: Session, stop: asyncio.Event) -> None:
+        self._in.close()
+        closing = asyncio.ensure_future(session.close())
+        try:
+            await _first(asyncio.wait({closing}), stop.wait())
+            if not closing.done():  # whoever told us to stop will not wait for long
+                await session.upstream.close()
+            await closing
+        finally:
+            await self._out.finish(0 if stop.is_set() else LAST_BYTES)
 
     def _receive(self, line: bytes) -> None:
         assert self._session is not None
         self._session.receive(line, self)
 
+    def _refuse_line(self) -> None:
+        """A line too long to be kept was not read, so nobody knows its id."""
+        self.send(Event(frames.error(None, PARSE_ERROR, f"a line may have {LONGEST_LINE} bytes at most")))
+
     def _hold_server(self, held: bool) -> None:
         if self._session is not None:
             self._session.upstream.hold(held)
-
-    def _end(self) -> None:
-        self._over.set()
 
 
 async def _first(*waits: Coroutine[Any, Any, object], timeout: float | None = None) -> None:
@@ -75,3 +88,4 @@ async def _first(*waits: Coroutine[Any, Any, object], timeout: float | None = No
     finally:
         for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

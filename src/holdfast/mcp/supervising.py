@@ -17,21 +17,24 @@ from holdfast.errors import printable
 from holdfast.mcp import frames
 from holdfast.mcp.child import GRACE, Child, Command, in_words
 from holdfast.mcp.frames import Head, Id
-from holdfast.mcp.handshake import Handshake, is_ours
+from holdfast.mcp.handshake import OURS, Handshake, is_ours
+from holdfast.mcp.naming import shown
 from holdfast.mcp.wire import Channel, Event, Listener, ServerLost
 
 FIRST_PAUSE: Final = 0.1  # seconds before a server is started again; twice that for each time more
 LONGEST_PAUSE: Final = 30.0
 STABLE: Final = 10.0  # seconds after which a server that ends counts as one that had worked
 MOST_STARTS: Final = 5  # in a row that may fail; after that it is started when somebody asks for it
+MOST_QUEUED: Final = 2**20  # bytes that wait for a server that is not ready, before the client has to
 REPLAY_PATIENCE: Final = 30.0  # seconds for a new server to take the handshake
 PING_PATIENCE: Final = 5.0  # seconds for a server to show that it lives
 
+_OURS: Final = f'"{OURS}'.encode()
 _log = logging.getLogger("holdfast")
 
 
 class ChildUpstream:
-    """A server as a child process, and those that follow it."""
+    """A server as a child process, and those that follow it; *patience* is how long one may take to end by itself."""
 
     def __init__(self, command: Command, clock: Clock, *, patience: float = GRACE) -> None:
         self.command = command
@@ -44,15 +47,18 @@ class ChildUpstream:
         self._listener: Listener | None = None
         self._handshake = Handshake()
         self._queue: deque[bytes] = deque()  # for a server that is not ready
+        self._queued = 0  # bytes in it
         self._ready = asyncio.Event()
         self._failures = 0
         self._started_at = 0.0
         self._since = clock.time()
         self._restarting: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
         self._own: dict[Id, asyncio.Future[Head]] = {}  # requests of ours
         self._heard = 0
-        self._closing = self._held = False
+        self._silent = False  # it was killed since it did not answer
+        self._closing = self._held = self._full = self._holds = False
 
     @property
     def is_ready(self) -> bool:
@@ -77,10 +83,14 @@ class ChildUpstream:
 
     def send(self, data: bytes, head: Head | None, channel: Channel | None = None) -> None:
         """Hand a frame to the server, now or when it is ready."""
+        if self._closing:
+            return
         if self._ready.is_set() and self._child is not None:
             self._child.write(data)
             return
         self._queue.append(data)
+        self._queued += len(data)
+        self._press()
         if self.state == "failed":
             self._start()
 
@@ -100,7 +110,7 @@ class ChildUpstream:
         """What is to be known of it."""
         return {
             "kind": "stdio",
-            "target": " ".join(self.command.words),
+            "target": shown(self.command.words),
             "state": self.state,
             "pid": self._child.pid if self._child is not None else None,
             "restarts": self.restarts,
@@ -110,20 +120,29 @@ class ChildUpstream:
         }
 
     async def close(self) -> None:
-        """End it."""
-        self._closing = True
+        """End it; who asks again while it ends is in a hurry."""
+        if self._ending is None:
+            self._closing = True
+            self._ending = asyncio.ensure_future(self._end())
+        elif self._child is not None:
+            self._child.hurry()
+        await asyncio.shield(self._ending)
+
+    async def _end(self) -> None:
         self._ready.clear()
-        for task in (self._restarting, self._asking):
-            if task is not None:
-                task.cancel()
+        tasks = [task for task in (self._restarting, self._asking) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._child is not None:
-            await self._child.close(self._patience)
+            await self._child.close()
+        self.command.close()
         self._turn("stopped")
 
     # -- starting ------------------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        if self._restarting is None or self._restarting.done():
+        if not self._closing and (self._restarting is None or self._restarting.done()):
             self._turn("starting")
             self._restarting = asyncio.ensure_future(self._keep_starting())
 
@@ -143,26 +162,36 @@ class ChildUpstream:
                     return
 
     async def _begin(self) -> None:
-        child = Child(self.command, self._heard_line, self._exited, self._hold_client)
+        child = self._child = Child(
+            self.command,
+            lambda line: self._hear(child, line),
+            lambda: self._exited(child),
+            lambda held: self._fill(child, held),
+            grace=self._patience,
+        )
+        self._full = self._silent = False
         self._started_at = self._clock.monotonic()
         await child.start()
-        self._child = child
         child.hold(self._held)
         if (begins := self._handshake.begins) is not None:
             await self._replay(child, begins)
         if child.code is not None:
-            raise ServerLost(f"the server {in_words(child.code)} as soon as it was started")
+            await child.over()
+            raise self._loss(child)
         self._turn("ready")
         self._ready.set()
-        while self._queue:
-            child.write(self._queue.popleft())
+        waiting, self._queue, self._queued = self._queue, deque(), 0
+        for data in waiting:
+            child.write(data)
+        self._press()
 
     async def _replay(self, child: Child, begins: bytes) -> None:
         """Tell a new server what the old one was told."""
         answer = await self._ask(child, begins, REPLAY_PATIENCE)
-        if bytes(answer.error):
+        if bytes(answer.error) not in (b"", b"null"):
             child.kill()
-            raise ServerLost(f"the server was started again and refused the handshake: {bytes(answer.error).decode()}")
+            said = printable(frames.rpc_error(answer).message, 500)
+            raise ServerLost(f"the server was started again and refused the handshake: {said}")
         self._handshake.answered(answer)
         for data in self._handshake.restores():
             child.write(data)
@@ -191,19 +220,34 @@ class ChildUpstream:
             child.write(ping)
             await self._clock.asleep(PING_PATIENCE)
             if self._heard == heard and child is self._child and child.code is None and not self._held:
-                self.command.note(f"holdfast: no sign of life within {PING_PATIENCE:g} s; the server is killed")
+                self._silent = True
                 child.kill()
         finally:
             self._asking = None
 
     # -- what it does --------------------------------------------------------------------------------------------------
 
-    def _heard_line(self, line: bytes) -> None:
+    def _hear(self, child: Child, line: bytes) -> None:
+        if child is not self._child or self._closing:  # of one that was given up
+            return
         self._heard += 1
-        if self._handshake.has_asked and self._is_own(line):
+        if not line.isascii() and not _is_text(line):
+            self._garbled(line)
+            return
+        if self._handshake.has_asked and _OURS in line and self._is_own(line):
             return
         if self._listener is not None and not self._listener.arrive(Event(line)):
-            self.command.note(f"holdfast: no frame, dropped: {line[:200].decode(errors='replace')}")
+            self.command.note(f"no frame, dropped: {line[:200].decode(errors='replace')}")
+
+    def _garbled(self, line: bytes) -> None:
+        """Bytes that are no text would be the end of many a client; who waits for them is told at once."""
+        self.command.note(f"not UTF-8, dropped: {line[:200].decode(errors='replace')}")
+        try:
+            head = frames.head(line)
+        except msgspec.DecodeError:
+            return
+        if head.is_answer and isinstance(head.id, (str, int, float)) and self._listener is not None:
+            self._listener.failed(head.id, ServerLost("its answer was not UTF-8"))
 
     def _is_own(self, line: bytes) -> bool:
         """Whether a line answers a request of ours."""
@@ -222,7 +266,7 @@ class ChildUpstream:
         if child is not self._child or self._closing:
             return
         self._ready.clear()
-        error = ServerLost(f"the server {in_words(child.code)}{self._last_words()}")
+        error = self._loss(child)
         for waiting in self._own.values():
             if not waiting.done():
                 waiting.set_exception(error)
@@ -240,34 +284,42 @@ class ChildUpstream:
             self._turn("restarting")
             self._restarting = asyncio.ensure_future(self._keep_starting())
 
+    def _loss(self, child: Child) -> ServerLost:
+        """Why the server is no more, with the last line that it said on stderr."""
+        how = "stopped answering and was killed" if self._silent else in_words(child.code)
+        words = self.command.last_words
+        return ServerLost(f"the server {how}" + (f"; its last words: {words}" if words else ""))
+
     def _blame(self, error: ServerLost) -> None:
         self._failures += 1
         self.restarts += 1
         self.last_error = str(error)
-        self.command.note(f"holdfast: {error}")
-        _log.warning("%s: %s", printable(self.command.words[0]), error)
+        self.command.note(str(error))
+        _log.info("%s: %s", printable(self.command.words[0]), error)
 
     def _give_up(self, error: ServerLost) -> None:
         """Start it no more by itself; what waits for it gets *error*."""
         self._failures = min(self._failures, MOST_STARTS - 1)  # one more try when it is asked for
         self._restarting = None
         self._turn("failed")
-        waiting, self._queue = self._queue, deque()
-        for data in waiting:
-            for frame in frames.batch(data) if frames.is_batch(data) else [data]:
-                head = frames.head(frame)
-                if head.is_request and self._listener is not None:
-                    assert head.id is not msgspec.UNSET and head.id is not None
-                    self._listener.failed(head.id, error)
+        waiting, self._queue, self._queued = self._queue, deque(), 0
+        for id in [id for data in waiting for id in _requests(data)]:
+            if self._listener is not None:
+                self._listener.failed(id, error)
+        self._press()
 
-    def _last_words(self) -> str:
-        """The last line that it said on stderr."""
-        said = [line for line in self.command.said if not line.startswith("holdfast: ")]
-        return f"; its last words: {said[-1]}" if said else ""
+    def _fill(self, child: Child, full: bool) -> None:
+        """Its input is full, or no longer."""
+        if child is self._child:
+            self._full = full
+            self._press()
 
-    def _hold_client(self, held: bool) -> None:
-        if self._listener is not None:
-            self._listener.hold(held)
+    def _press(self) -> None:
+        """Have the client wait for as long as there is no room for more."""
+        holds = self._full or self._queued > MOST_QUEUED
+        if holds != self._holds and self._listener is not None:
+            self._holds = holds
+            self._listener.hold(holds)
 
     def _turn(self, state: str) -> None:
         if state != self.state:
@@ -280,3 +332,24 @@ class ChildUpstream:
 def _late(answer: asyncio.Future[Head], patience: float) -> None:
     if not answer.done():
         answer.set_exception(ServerLost(f"the server did not take the handshake within {patience:g} s"))
+
+
+def _is_text(line: bytes) -> bool:
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _requests(data: bytes) -> list[Id]:
+    """The ids of the requests in a frame or batch; what could not be read has none."""
+    found: list[Id] = []
+    try:
+        for frame in frames.batch(data) if frames.is_batch(data) else [data]:
+            head = frames.head(frame)
+            if head.is_request and isinstance(head.id, (str, int, float)):
+                found.append(head.id)
+    except msgspec.DecodeError:
+        return found
+    return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from holdfast.category import ErrorCategory
+from holdfast.category import ErrorCategory, classify
 from holdfast.mcp.frames import Head, Id
 from holdfast.mcp.handshake import Handshake
 
@@ -93,12 +93,24 @@ class Answer(NamedTuple):
 
 
 class ServerLost(Exception):
-    """The server gave no answer: it died, cannot be reached, or broke the connection."""
+    """The server gave no answer: it died, cannot be reached, broke the connection, or says no by an HTTP status."""
 
     category = ErrorCategory.NETWORK
 
-    def __init__(self, message: str, *, sent: bool = True, answer: Answer | None = None) -> None:
+    def __init__(
+        self, message: str, *, sent: bool = True, answer: Answer | None = None, retry_after: float | None = None
+    ) -> None:
         super().__init__(message)
         self.sent = sent  # the request may have reached the server
         self.answer = answer  # of HTTP, with a status that says no
+        self.retry_after = retry_after  # seconds
         self.counted = False  # the server's circuit knows of it: one death is one failure, however many calls it took
+        if answer is not None:
+            self.category = classify(answer.status)
+
+    @property
+    def blame(self) -> ErrorCategory | None:
+        """What the server's circuit is to be told: a server that says what is wrong with a request is well."""
+        if self.answer is not None and self.answer.status < 500:
+            return None
+        return ErrorCategory.CANCELLED if self.counted else self.category

@@ -103,6 +103,12 @@ class PolicyBook:
         policy, layers = self._resolve(self._state.rules, tool, given, call)
         return origins(layers, policy)
 
+    @property
+    def names(self) -> list[str]:
+        """The tools, patterns and servers that the document names; a server as the pattern of its tools."""
+        rules = self._state.rules
+        return list(dict.fromkeys([*(f"{server}.*" for server in rules.servers), *rules.named]))
+
     def server(self, name: str) -> ServerRules:
         """What holds for a proxied server as a whole."""
         rules = self._state.rules

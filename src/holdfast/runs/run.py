@@ -14,17 +14,10 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from holdfast import events
+from holdfast.bus import WatchedRun
 from holdfast.checks import shown
 from holdfast.clock import Clock
-from holdfast.errors import (
-    ConfigError,
-    HoldfastError,
-    LeaseLost,
-    RunCancelled,
-    RunConflict,
-    RunDiverged,
-    StoreError,
-)
+from holdfast.errors import ConfigError, HoldfastError, LeaseLost, RunCancelled, RunConflict, RunDiverged, StoreError
 from holdfast.history import CancelResult, Report, RunEventRecord, RunSnapshot, RunStatus, write_reports
 from holdfast.runs.beginning import Begun, Resume, Start, note, release
 from holdfast.runs.cancelling import Cancelling
@@ -65,6 +58,7 @@ class Run:
         self._ended = False  # its last event is written
         self._unsaid: End | None = None  # the end that somebody wanted, and that the store did not take
         self._outer_key = ""  # the call or step within which it was entered
+        self._watched: WatchedRun | None = None
 
     # -- what it is ----------------------------------------------------------------------------------------------------
 
@@ -331,6 +325,8 @@ class Run:
             Job(self._home.workers, self.clock, lambda: self._home.keeper.add(self)).start()
         elif self.log.claim is not None:
             self._home.keeper.add(self)
+        if (watcher := self._home.bus.watcher) is not None and not self.is_noted:
+            self._watched = watcher.run(self, resumed=self._plan.resumed is not None)
         self._home.bus.emit(events.RUN_RESUMED if self._plan.resumed else events.RUN_STARTED, None, self.id)
 
     # -- leaving -------------------------------------------------------------------------------------------------------
@@ -345,6 +341,8 @@ class Run:
             open_runs.discard(id(self))
         self._home.keeper.remove(self)
         self._cancelling.leave()
+        if self._watched is not None:
+            self._watched.end(error, here=current_run.get() is self)
         if current_run.get() is self:  # else it was entered in another task or thread: not this one's to put back
             current_run.set(self.outer)
             current_key.set(self._outer_key)

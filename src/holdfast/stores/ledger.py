@@ -17,13 +17,15 @@ from holdfast.errors import LeaseLost, RunConflict, RunNotFound
 from holdfast.history import CancelResult, RunHeader, RunSnapshot, RunStatus, apply, begin
 
 MOST_CACHED = 2_000  # runs whose state is kept at hand
+MOST_TOOLS = 1_000  # of one run, by which it can be found
 
 
 class Live:
     """A run as the ledger has it in hand."""
 
     __slots__ = (
-        "cancel", "fence", "first", "header", "is_new", "key", "origin", "owner", "snapshot", "touched_at", "written",
+        "cancel", "fence", "first", "header", "is_new", "key", "new_tools", "origin", "owner", "snapshot", "tools",
+        "touched_at", "written",
     )  # fmt: skip
 
     def __init__(self, key: int, header: RunHeader, snapshot: RunSnapshot, touched_at: int) -> None:
@@ -37,6 +39,8 @@ class Live:
         self.cancel: str | None = None  # why it is to be cancelled, if it is
         self.origin: str | None = None  # the store that it was imported from
         self.is_new = False
+        self.tools: set[str] = set()  # that are known to be written down as used by this run
+        self.new_tools: list[str] = []  # that are yet to be
         self.written: tuple[object, ...] = ()  # status, owner, fence and cancel as they are on disk
 
     def standing(self) -> tuple[object, ...]:
@@ -136,6 +140,7 @@ class Ledger:
         """It is on disk."""
         for live in self._dirty.values():
             live.is_new = False
+            live.new_tools.clear()
             live.written = live.standing()
             if live.snapshot.status.is_terminal:
                 self._lives.pop(live.header.id, None)
@@ -188,6 +193,8 @@ class Ledger:
         sequence = live.snapshot.event_count
         late = apply(live.snapshot, type, payload, at)
         live.touched_at = at
+        if type in _USES:
+            _note_tool(live, payload.get("tool"))
         self._rows.append(EventRow(live.key, sequence, at, type, late, encoded))
         self._touch(live)
         if live.snapshot.status.is_terminal and not late:
@@ -279,6 +286,11 @@ class Ledger:
             self._to_wake.add(live.owner)
         return CancelResult.REQUESTED
 
+    def wake(self, owner: str) -> None:
+        """Have *owner* told, once this is on disk, that there is something for it."""
+        self._to_wake.add(owner)
+        self.changes += 1
+
     def _ended(self, live: Live) -> None:
         """Let go of what only a run that may go on needs."""
         live.owner = None
@@ -291,4 +303,12 @@ class Ledger:
         self.changes += 1
 
 
+def _note_tool(live: Live, tool: object) -> None:
+    """A run is found by the tools that it used, or wanted to; of one that makes names up, by the first of them."""
+    if isinstance(tool, str) and tool not in live.tools and len(live.tools) < MOST_TOOLS:
+        live.tools.add(tool)
+        live.new_tools.append(tool)
+
+
+_USES = frozenset({events.TOOL_STARTED, events.TOOL_DENIED})
 _JSON = msgspec.json.Encoder()

@@ -50,6 +50,13 @@ class OwnerFile:
                 os.rmdir(self._folder)
         self._let_go()
 
+    def poked(self) -> bool:
+        """Whether somebody has poked since this was last asked; one system call where nobody has."""
+        if self._fd is None or os.pread(self._fd, 1, 0) != b"\1":
+            return False
+        os.pwrite(self._fd, b"\0", 0)  # before its reader looks for what is new: a poke from now on is another one
+        return True
+
     def after_fork(self) -> None:
         """In a forked child: the lock is the parent's, and must not outlive it here."""
         self._let_go()
@@ -62,9 +69,14 @@ class OwnerFile:
 
 def is_gone(folder: str, owner: str) -> bool:
     """Whether *owner*, a process of this host, has surely ended; false if it lives and if that cannot be told."""
+    return is_living(folder, owner) is False
+
+
+def is_living(folder: str, owner: str) -> bool | None:
+    """Whether *owner*, a process of this host, lives; None if that cannot be told."""
     path = _path(folder, owner)
     with _explained(path, "cannot be asked whether its owner lives; see that it is a file this user may read"):
-        return _gone(path)
+        return _living(path)
 
 
 def poke(folder: str, owner: str) -> None:
@@ -86,7 +98,7 @@ def sweep(folder: str) -> int:
     removed = 0
     with _explained(folder, "cannot be tidied; see that it is a folder this user may write to"):
         for path in _files(folder):
-            if _gone(path):
+            if _living(path) is False:
                 with contextlib.suppress(FileNotFoundError, PermissionError):  # others tidy too; it is for them to do
                     os.unlink(path)
                     removed += 1
@@ -137,16 +149,19 @@ def _try_to_make(folder: str, path: str) -> tuple[int, bool] | None:
                 os.unlink(new)
 
 
-def _gone(path: str) -> bool:
+def _living(path: str) -> bool | None:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
-        return True
-    except PermissionError:
         return False
+    except PermissionError:
+        return None
     try:
+        taken = _lock(fd, shared=True)
+        if taken is False:
+            return True
         # Where the owner found no locks, that we can take one now says nothing.
-        return _lock(fd, shared=True) is True and os.fstat(fd).st_size <= 1
+        return False if taken and os.fstat(fd).st_size <= 1 else None
     finally:
         os.close(fd)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -31,6 +32,7 @@ class Ownership:
         self._lock = threading.Lock()
         self._file: owners.OwnerFile | None = None
         self.on_wake: Callable[[], object] | None = None  # called when there is something for this process
+        self.on_order: Callable[[], object] | None = None  # the same; one looks after runs, the other after tools
 
     def row(self) -> OwnerRow:
         """The row of this process, alive for one lease from now."""
@@ -38,6 +40,8 @@ class Ownership:
             if self.id is None:
                 owner = uuid.uuid4().hex
                 if self._folder is not None:
+                    with contextlib.suppress(OSError):  # what is wrong with it, the file will say
+                        os.makedirs(os.path.dirname(self._folder), 0o700, exist_ok=True)  # we may be the first here
                     self._file = owners.OwnerFile(self._folder, owner)
                     _tidy(self._folder)
                 self.id = owner
@@ -56,11 +60,31 @@ class Ownership:
             return True
         return not owners.is_gone(self._folder, row.id)
 
+    def is_there(self, owner: str, host: str, until: int) -> bool:
+        """Whether a process that shows its tools still does: by its lock, else by the time of its last sign of life."""
+        if owner == self.id:
+            return True
+        living = owners.is_living(self._folder, owner) if self._folder is not None else None
+        if living is True or (living is False and host == self._host):
+            return living
+        return until > self._clock.time() * 1000
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether others can tell by a lock that this process lives, without a sign from it now and then."""
+        return self._folder is None or (self._file is not None and self._file.locked)
+
+    def poked(self) -> bool:
+        """Whether another process has something for this one; says so once."""
+        with self._lock:  # nobody may close the file meanwhile, as its number may then be another file's
+            return self._file is not None and self._file.poked()
+
     def wake(self, owner: str) -> None:
         """Tell an owner that there is something for it."""
         if owner == self.id:
-            if self.on_wake is not None:
-                self.on_wake()
+            for call in (self.on_wake, self.on_order):
+                if call is not None:
+                    call()
         elif self._folder is not None:
             owners.poke(self._folder, owner)
 

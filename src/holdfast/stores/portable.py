@@ -179,7 +179,7 @@ def _keys(store: RunStore, connection: sqlite3.Connection, run_ids: Sequence[str
 def _record(store: RunStore, connection: sqlite3.Connection, key: int) -> RunRecord:
     with errors_of(store.file):
         header, data, owner, fence, _, base, _ = connection.execute(store.file.sql("whole"), (key,)).fetchone()
-        (snapshot,) = store._snapshots([(header, data, owner, fence)])
+        (snapshot,) = store.snapshots([(header, data, owner, fence)])
         events = tuple(map(event, connection.execute(store.file.sql("page"), (key, -1, -1))))
         return RunRecord(snapshot, events) if base is None else ShortenedRecord(snapshot, events, unpack(base, header))
 

@@ -238,7 +238,7 @@ class _Pruning:
 
     def _delete(self, connection: sqlite3.Connection, row: _Row) -> None:
         """Delete what is left of a run. All its memos go at once: half of them would be a wrong memory."""
-        for name in ("drop_events", "forget_memos", "drop_run"):
+        for name in ("drop_events", "forget_memos", "forget_tools", "drop_run"):
             connection.execute(self._sql(name), (row.key,))
 
     def _shorten(self, connection: sqlite3.Connection, row: _Row, first: int) -> None:

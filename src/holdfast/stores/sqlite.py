@@ -247,9 +247,10 @@ class SqliteFile:
             connection.executemany(sql["add_event"], rows)
         if memos:
             connection.executemany(sql["add_memo"], memos)
-        usual = []
+        usual, used = [], []
         for live in lives:
             snapshot = live.snapshot
+            used += [(tool, live.header.created_at_ms, live.key) for tool in live.new_tools]
             if live.is_new:
                 self._add(connection, live)
             elif live.written == live.standing():
@@ -259,6 +260,8 @@ class SqliteFile:
                 connection.execute(sql["change_standing"], (live.touched_at, pack(snapshot), *standing, live.key))
         if usual:
             connection.executemany(sql["change_run"], usual)
+        if used:
+            connection.executemany(sql["add_tool_of_run"], used)
 
     def _add(self, connection: sqlite3.Connection, live: Live) -> None:
         snapshot, header = live.snapshot, live.header
@@ -289,8 +292,9 @@ class SqliteFile:
         self.writing().execute(self._sql["keep_owner"], row)
 
     def drop_owner(self, owner: str) -> None:
-        """Forget a process."""
-        self.writing().execute(self._sql["drop_owner"], (owner,))
+        """Forget a process, and what it shows of its tools."""
+        for name in ("drop_owner", "drop_process", "drop_tools_of_process", "drop_details_of_process"):
+            self.writing().execute(self._sql[name], (owner,))
 
     def drop_old_owners(self, now: int) -> None:
         """Forget the processes whose lease is over and that no run waits for."""

@@ -171,7 +171,7 @@ class Staging:
         kept = {key for (key,) in self._db.execute(sql("staged_known"))}
         for (key,) in connection.execute(sql("oldest")).fetchall():
             if key not in kept:
-                for name in ("drop_events", "forget_memos", "drop_run"):
+                for name in ("drop_events", "forget_memos", "forget_tools", "drop_run"):
                     connection.execute(sql(name), (key,))
         self._copy(connection)
 
@@ -191,6 +191,7 @@ class Staging:
         sql, offset = self.file.sql, self.file.next_key() - 1
         for put, staged in (("put_run", "staged_runs"), ("add_event", "staged_events"), ("add_memo", "staged_memos")):
             connection.executemany(sql(put), self._db.execute(sql(staged), (offset,)))
+        connection.execute(sql("find_tools"), (offset,))
 
     def _find_known(self, connection: sqlite3.Connection) -> None:
         if (run_id := self._compare(connection)) is not None:

@@ -26,11 +26,13 @@ from holdfast.history import (
     RunStatus,
 )
 from holdfast.redaction import Payloads
-from holdfast.stores.bell import Bell
+from holdfast.stores import searching
+from holdfast.stores.bell import Bell, Listener
 from holdfast.stores.forking import survive_forks
 from holdfast.stores.handle import RunHandle
 from holdfast.stores.ledger import Ledger, Live, OwnerRow
 from holdfast.stores.ownership import Ownership
+from holdfast.stores.searching import MOST_A_PAGE
 from holdfast.stores.sqlite import SqliteFile, errors_of, event, standing, unpack
 from holdfast.stores.transactions import Transactions
 from holdfast.stores.watch import Watch
@@ -38,8 +40,6 @@ from holdfast.stores.writer import Writer
 
 LEASE = 15.0  # seconds that an owner lives without a sign; it gives one three times as often
 PAGE = 256
-MOST_A_PAGE = 10_000
-MOST_MS = 2**62  # later than any run
 SETTLE = 4.0  # seconds that SQLite may take from writing a commit to showing it
 FORK_PATIENCE = 5.0  # seconds that a fork waits for a write to end
 
@@ -149,7 +149,7 @@ class RunStore:
         rows = self.file.fetch("show", run_id)
         if not rows:
             raise RunNotFound(run_id)
-        return self._snapshots(rows)[0]
+        return self.snapshots(rows)[0]
 
     def events(self, run_id: str) -> list[RunEventRecord]:
         """All events of a run that are kept."""
@@ -208,24 +208,18 @@ class RunStore:
         before: str | None = None,
     ) -> list[RunSnapshot]:
         """The newest runs first, at most *limit*; *before* is the id of the last one already seen."""
-        checks.whole("limit", limit, most=MOST_A_PAGE)
-        place: tuple[int, int] = (MOST_MS, 0)
-        if before is not None:
-            _check_name("before", before)
-            rows = self.file.fetch("place", before)
-            if not rows:
-                raise RunNotFound(before)
-            ((at, key),) = rows
-            place = (at, key)
-        name, filters = "list", []
         if status is not None:
             checks.choice("status", status, [*RunStatus])
-            name, filters = f"{name}_of_status", [str(status)]
-        if session_id is not None:
-            _check_name("session_id", session_id)
-            name = f"{name}_and_session" if filters else f"{name}_of_session"
-            filters.append(session_id)
-        return self._snapshots(self.file.fetch(name, *filters, *place, limit))
+        wanted = searching.Wanted(None if status is None else str(status), session_id)
+        return searching.search(self, wanted, limit=limit, before=before, most_looked_at=MOST_A_PAGE).runs
+
+    def listen(self) -> Listener:
+        """Hear of every commit from now on, of any process; close it when done."""
+        return self._bell.listen()
+
+    def counts(self) -> dict[str, int]:
+        """How many runs there are, by status; not those of which there are none."""
+        return {str(status): int(number) for status, number in self.file.fetch("count_by_status")}
 
     # -- everything at once --------------------------------------------------------------------------------------------
 
@@ -404,7 +398,7 @@ class RunStore:
             snapshot.interrupted = fence > 0 and not alive
         return snapshot
 
-    def _snapshots(self, rows: list[tuple[Any, ...]]) -> list[RunSnapshot]:
+    def snapshots(self, rows: list[tuple[Any, ...]]) -> list[RunSnapshot]:
         """Snapshots from rows of header, snapshot, owner and fence; each owner is looked up once."""
         known: dict[str | None, OwnerRow | None] = {None: None}
         found = []

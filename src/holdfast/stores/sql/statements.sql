@@ -76,20 +76,57 @@ SELECT sequence, at, type, late, payload FROM events WHERE run = ? AND sequence 
 SELECT created_at, key FROM runs WHERE id = ?
 
 -- name: list
-SELECT header, snapshot, owner, fence FROM runs
+SELECT header, snapshot, owner, fence, created_at, key FROM runs
 WHERE (created_at, key) < (?, ?) ORDER BY created_at DESC, key DESC LIMIT ?
 
+-- name: count_by_status
+SELECT status, count(*) FROM runs GROUP BY status
+
 -- name: list_of_status
-SELECT header, snapshot, owner, fence FROM runs
+SELECT header, snapshot, owner, fence, created_at, key FROM runs
 WHERE status = ? AND (created_at, key) < (?, ?) ORDER BY created_at DESC, key DESC LIMIT ?
 
 -- name: list_of_session
-SELECT header, snapshot, owner, fence FROM runs
+SELECT header, snapshot, owner, fence, created_at, key FROM runs
 WHERE session = ? AND (created_at, key) < (?, ?) ORDER BY created_at DESC, key DESC LIMIT ?
 
 -- name: list_of_status_and_session
-SELECT header, snapshot, owner, fence FROM runs
+SELECT header, snapshot, owner, fence, created_at, key FROM runs
 WHERE status = ? AND session = ? AND (created_at, key) < (?, ?) ORDER BY created_at DESC, key DESC LIMIT ?
+
+-- name: list_of_living
+-- Those that have not ended are few; they are found by their status and put in order.
+SELECT header, snapshot, owner, fence, created_at, key FROM runs
+WHERE status IN ('created', 'planning', 'executing', 'verifying') AND (created_at, key) < (?, ?)
+ORDER BY created_at DESC, key DESC LIMIT ?
+
+-- name: list_of_tool
+SELECT r.header, r.snapshot, r.owner, r.fence, t.created_at, t.run
+FROM tools_of_runs t JOIN runs r ON r.key = t.run
+WHERE t.tool = ? AND (t.created_at, t.run) < (?, ?) ORDER BY t.created_at DESC, t.run DESC LIMIT ?
+
+-- name: add_tool_of_run
+INSERT OR IGNORE INTO tools_of_runs (tool, created_at, run) VALUES (?, ?, ?)
+
+-- name: find_tools
+-- Of runs that came in with their events, above a key.
+INSERT OR IGNORE INTO tools_of_runs (tool, created_at, run)
+SELECT json_extract(e.payload, '$.tool'), r.created_at, r.key FROM runs r JOIN events e ON e.run = r.key
+WHERE r.key > ? AND e.type IN ('tool_started', 'tool_denied') AND json_type(e.payload, '$.tool') = 'text'
+
+-- name: forget_tools
+DELETE FROM tools_of_runs WHERE run = ?
+
+-- name: last_change
+SELECT (SELECT coalesce(max(id), 0) FROM events), (SELECT coalesce(max(key), 0) FROM runs)
+
+-- name: changed
+-- The runs that have new events or are new, and those that a process has: it may have died, which is no event.
+SELECT header, snapshot, owner, fence FROM runs
+WHERE key IN (
+    SELECT run FROM events WHERE id > ? UNION SELECT key FROM runs WHERE key > ?
+    UNION SELECT key FROM runs WHERE owner IS NOT NULL
+) ORDER BY created_at DESC, key DESC LIMIT ?
 
 -- name: meta
 SELECT value FROM meta WHERE name = ?
@@ -227,3 +264,66 @@ UPDATE runs SET first = ?, base = ? WHERE key = ?
 -- name: size
 SELECT (p.page_count - f.freelist_count) * s.page_size
 FROM pragma_page_count AS p, pragma_freelist_count AS f, pragma_page_size AS s
+
+-- What processes show of their tools, see board.py. The tables are described in 002_board.sql.
+
+-- name: put_process
+INSERT OR REPLACE INTO processes (id, host, pid, kind, name, started_at, at, until, seen, servers)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: put_tool
+INSERT OR REPLACE INTO tools (process, name, entry) VALUES (?, ?, ?)
+
+-- name: drop_tool
+DELETE FROM tools WHERE process = ? AND name = ?
+
+-- name: put_detail
+INSERT OR REPLACE INTO details (process, name, detail) VALUES (?, ?, ?)
+
+-- name: drop_detail
+DELETE FROM details WHERE process = ? AND name = ?
+
+-- name: drop_details_of_process
+DELETE FROM details WHERE process = ?
+
+-- name: details_of_name
+SELECT process, detail FROM details WHERE name = ?
+
+-- name: drop_process
+DELETE FROM processes WHERE id = ?
+
+-- name: drop_tools_of_process
+DELETE FROM tools WHERE process = ?
+
+-- name: processes
+SELECT id, host, pid, kind, name, started_at, at, until, seen, servers FROM processes ORDER BY started_at, id
+
+-- name: versions
+SELECT id, at, seen FROM processes ORDER BY id
+
+-- name: process_ids
+SELECT id FROM processes
+
+-- name: tools
+SELECT process, entry FROM tools
+
+-- name: tools_of_name
+SELECT process, entry FROM tools WHERE name = ?
+
+-- name: tool_names
+SELECT process, name FROM tools
+
+-- name: orders
+SELECT tool, state, number, reset FROM orders WHERE number > ? ORDER BY number
+
+-- name: last_order
+SELECT coalesce(max(number), 0) FROM orders
+
+-- name: put_order
+INSERT INTO orders (tool, state, number, reset, at) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (tool) DO UPDATE SET
+    state = excluded.state, number = excluded.number, reset = max(reset, excluded.reset), at = excluded.at
+
+-- name: drop_old_orders
+-- The last one stays, so that no number is given twice.
+DELETE FROM orders WHERE state IS NULL AND at < ? AND number < (SELECT max(number) FROM orders)

@@ -1,0 +1,100 @@
+"""`holdfast config`: which store and which policies apply here, and who says so."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from holdfast.cli.options import json_option, store_option, text
+from holdfast.cli.showing import Column, console, one_line, put_json, put_table
+
+if TYPE_CHECKING:
+    from holdfast.policy import Policy, PolicyBook
+
+
+class Fact(NamedTuple):
+    """One setting: where it applies, its name, its value, and who says so."""
+
+    place: str
+    key: str
+    value: Any
+    origin: str
+
+
+@click.group()
+def config() -> None:
+    """Show which store and which policies apply here."""
+
+
+@config.command()
+@click.option("--tool", "tools", metavar="NAME", multiple=True, callback=text, help="The policy of this tool, too.")
+@click.option("--origin", "shows_origin", is_flag=True, help="Say of each value where it comes from.")
+@store_option
+@json_option
+def show(tools: tuple[str, ...], shows_origin: bool, store: str | None, as_json: bool) -> None:
+    """Show the store, the policy file, and the settings that apply.
+
+    Settings are those of every tool; then what is different for the tools and servers that the policy file names, and
+    for those that `--tool` asks for. What a decorator in code says is known only where that code runs.
+    """
+    facts = list(_facts(store, tools))
+    if as_json:
+        put_json([fact._asdict() for fact in facts])
+        return
+    from rich.text import Text
+
+    columns = [Column("of"), Column("setting"), Column("value", most=60)]
+    rows = [[Text(one_line(fact.place)), Text(fact.key), Text(one_line(_words(fact.value)))] for fact in facts]
+    if shows_origin:
+        columns.append(Column("origin"))
+        for row, fact in zip(rows, facts, strict=True):
+            row.append(Text(one_line(fact.origin)))
+    put_table(console(), columns, rows)
+
+
+def _facts(store: str | None, tools: tuple[str, ...]) -> Iterator[Fact]:
+    from holdfast.app import default_store, policy_file
+    from holdfast.errors import ConfigError
+    from holdfast.policy import PolicyBook
+
+    file, file_origin = policy_file()
+    try:
+        book = PolicyBook.load(file)
+    except ConfigError as error:
+        raise click.ClickException(str(error)) from error
+    named = (
+        (store, "--store"),
+        (os.environ.get("HOLDFAST_STORE"), "$HOLDFAST_STORE"),
+        (book.store, f"file {file}"),
+        (default_store(), "default"),
+    )
+    url, origin = next(((value, who) for value, who in named if value), (None, "there is no home folder"))
+    yield Fact("", "store", url, origin)
+    yield Fact("", "policy file", file, file_origin)
+    common = list(_policy(book, "every tool", "*"))
+    yield from common
+    said = {(fact.key, str(fact.value), fact.origin) for fact in common}
+    for name in (*book.names, *tools):
+        yield from (fact for fact in _policy(book, name, name) if (fact.key, str(fact.value), fact.origin) not in said)
+
+
+def _policy(book: PolicyBook, place: str, tool: str) -> Iterator[Fact]:
+    policy = book.resolve(tool)
+    for key, origin in book.origins(tool).items():
+        yield Fact(place, key, _value(policy, key), origin)
+
+
+def _value(policy: Policy, key: str) -> Any:
+    import msgspec
+
+    value: Any = policy
+    for part in key.split(".", 1):
+        value = value[part] if isinstance(value, dict) else getattr(value, part)
+    return msgspec.to_builtins(sorted(value) if isinstance(value, frozenset) else value, enc_hook=str)
+
+
+def _words(value: object) -> str:
+    return "-" if value is None else value if isinstance(value, str) else str(value).lower()

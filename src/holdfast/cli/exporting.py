@@ -1,0 +1,91 @@
+"""Telemetry of commands that run for long: on where the environment names an exporter, as OpenTelemetry has it.
+
+Trouble with it is told on stderr, and the command goes on: nobody's tools may depend on who watches them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from holdfast.app import Holdfast
+
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_{}_ENDPOINT")
+_PROTOCOLS = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
+
+
+@contextmanager
+def exporting(hf: Holdfast) -> Iterator[None]:
+    """Have the calls of *hf* traced and measured, if the environment says where that goes; sent when this is left."""
+    traces, metrics = _wanted("TRACES"), _wanted("METRICS")
+    if (not traces and not metrics) or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        yield
+        return
+    try:
+        providers = _providers(traces, metrics)
+        from holdfast.telemetry.otel import instrument
+    except (ImportError, LookupError) as error:
+        click.echo(f"holdfast: no telemetry: {error.args[0]}", err=True)
+        yield
+        return
+    instrument(hf, *providers)
+    try:
+        yield
+    finally:
+        for provider in providers:
+            provider.shutdown()
+
+
+def _wanted(signal: str) -> list[str]:
+    """The exporters for TRACES or METRICS; an address alone means OTLP."""
+    named = os.environ.get(f"OTEL_{signal}_EXPORTER")
+    if named is None:
+        return ["otlp"] if any(os.environ.get(name.format(signal)) for name in _ENDPOINTS) else []
+    return [name for each in named.split(",") if (name := each.strip()) and name != "none"]
+
+
+def _providers(traces: list[str], metrics: list[str]) -> tuple[Any, Any]:
+    try:
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError as error:
+        raise ImportError("it needs an extra: pip install 'holdfast[otel]'") from error
+    spans = [BatchSpanProcessor(_exporter("TRACES", name)) for name in traces]
+    readers = [PeriodicExportingMetricReader(_exporter("METRICS", name)) for name in metrics]
+    named = "OTEL_SERVICE_NAME" in os.environ or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    resource = Resource.create({} if named else {"service.name": "holdfast"})
+    tracing = TracerProvider(resource=resource)
+    for processor in spans:
+        tracing.add_span_processor(processor)
+    return tracing, MeterProvider(metric_readers=readers, resource=resource)
+
+
+def _exporter(signal: str, name: str) -> Any:
+    if name == "console":  # standard output is the client's
+        return _console(signal)
+    names = [name]
+    if name == "otlp":
+        asked = os.environ.get(f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL") or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
+        names = [_PROTOCOLS.get(asked, asked)] if asked else list(_PROTOCOLS.values())
+    for wanted in names:
+        for found in entry_points(group=f"opentelemetry_{signal.lower()}_exporter", name=wanted):
+            return found.load()()
+    package = "pip install opentelemetry-exporter-otlp" if name == "otlp" else "is it installed?"
+    raise LookupError(f"there is no exporter {name!r} for {signal.lower()}: {package}")
+
+
+def _console(signal: str) -> Any:
+    from opentelemetry.sdk.metrics.export import ConsoleMetricExporter
+    from opentelemetry.sdk.trace.export import ConsoleSpanExporter
+
+    return ConsoleSpanExporter(out=sys.stderr) if signal == "TRACES" else ConsoleMetricExporter(out=sys.stderr)

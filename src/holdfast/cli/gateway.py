@@ -1,0 +1,93 @@
+"""`holdfast gateway`: several MCP servers behind the guards and one port."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.options import store_option, text
+
+if TYPE_CHECKING:
+    from holdfast.app import Holdfast
+    from holdfast.mcp.configs import ServerEntry
+    from holdfast.mcp.gateway import Address
+
+
+@click.command()
+@click.option("--config", required=True, metavar="FILE", callback=text, help="A client's file with `mcpServers`.")
+@click.option("--host", default="127.0.0.1", callback=text, show_default=True, help="Where to listen.")
+@click.option("--port", default=8643, type=click.IntRange(0, 65535), show_default=True)
+@click.option("--token", callback=text, help="What clients must show as a bearer token; else $HOLDFAST_TOKEN.")
+@click.option(
+    "--allow-host", "names", multiple=True, callback=text, help="Another name by which clients call the HOST."
+)
+@click.option(
+    "--policy", metavar="FILE", callback=text, help="The policy file; else $HOLDFAST_POLICY or holdfast.toml."
+)
+@click.option(
+    "--hide-open-tools", "hides", is_flag=True, help="Take tools whose circuit is open off the list of tools."
+)
+@store_option
+def gateway(
+    config: str,
+    host: str,
+    port: int,
+    token: str | None,
+    names: tuple[str, ...],
+    policy: str | None,
+    hides: bool,
+    store: str | None,
+) -> int:
+    """Serve several MCP servers behind the guards over HTTP.
+
+    All servers of a client's file are there, each at /NAME/mcp. A server with a command is started once for each client
+    session. Only this machine can reach them, unless there is a token.
+    """
+    from holdfast.app import open
+    from holdfast.cli.exporting import exporting
+    from holdfast.errors import ConfigError
+    from holdfast.mcp.gateway import Address
+    from holdfast.mcp.server import DEFAULTS
+
+    try:
+        entries = _entries(config)
+        address = Address(host, port, token or os.environ.get("HOLDFAST_TOKEN") or None, names)
+        with open(store, policies=policy, on_store_error="continue", defaults=DEFAULTS) as hf, exporting(hf):
+            return _serve(hf, entries, address, hides=hides)
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _serve(hf: Holdfast, entries: list[ServerEntry], address: Address, *, hides: bool) -> int:
+    import asyncio
+
+    from holdfast.cli import DONE
+    from holdfast.mcp.gateway import gateway
+
+    def tell(url: str) -> None:
+        for entry in entries:
+            click.echo(f"{url}/{entry.name}/mcp")
+
+    asyncio.run(
+        gateway(hf, entries, address, hides=hides, stderr=sys.stderr.buffer, env=dict(os.environ), on_ready=tell)
+    )
+    return DONE
+
+
+def _entries(path: str) -> list[ServerEntry]:
+    """The servers of the file that are to be had, the later of two with one name."""
+    from holdfast.errors import ConfigError
+    from holdfast.mcp.configs import servers
+
+    try:
+        found = servers(Path(path).read_text(encoding="utf-8"), path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    named = {entry.name: entry for entry in found if not entry.disabled}
+    if not named:
+        raise ConfigError(f"{path}: lists no server")
+    return list(named.values())

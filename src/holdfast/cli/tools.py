@@ -1,0 +1,280 @@
+"""`holdfast tools`: see and steer the circuits of all processes that use a store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from holdfast.cli import FAILED
+from holdfast.cli.finding import opened
+from holdfast.cli.options import json_option, store_option, text
+from holdfast.cli.showing import Column, age, console, moment, one_line, put_json, put_table, say, span
+from holdfast.errors import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+    from holdfast.stores.board import Board
+    from holdfast.stores.entries import ToolEntry, ToolInProcess, ToolLine
+
+STYLES: Final = {"open": "bold red", "half_open": "bold yellow", "closed": "green", "off": "dim"}
+DONE: Final = {"open": "held open", "close": "held closed", "auto": "automatic", "reset": "reset"}
+LEAST_NEEDED: Final = ("rate", "in flight", "p50", "procs", "p95", "calls")  # first to go where there is no room
+ROOM: Final = 16  # columns that an error should have
+
+
+@click.group()
+def tools() -> None:
+    """List tools, and hold their circuits open or closed in all processes.
+
+    What is ordered is on disk at once and reaches every process on the store; one that is idle takes it up before its
+    next call.
+    """
+
+
+@tools.command()
+@store_option
+@json_option
+def ls(store: str | None, as_json: bool) -> None:
+    """List the tools of all processes on a store, the worst first."""
+    from holdfast.stores.board import Board
+
+    with opened(store) as hf:
+        found = Board(hf.runs).tools()
+        if as_json:
+            put_json(found)
+        elif found:
+            _put_lines(console(), found)
+        else:
+            say(f"no process shows a tool in {hf.runs.url}")
+
+
+@tools.command()
+@click.argument("name", callback=text)
+@store_option
+@json_option
+def show(name: str, store: str | None, as_json: bool) -> int | None:
+    """Show one tool: its circuit, limits and statistics, process by process."""
+    from holdfast.stores.board import Board
+
+    with opened(store) as hf:
+        found = Board(hf.runs).tool(name)
+        now = hf.runs.clock.time()
+    if found is None:
+        say(f"no process shows a tool called {printable(name, 200)}")
+        return FAILED
+    if as_json:
+        put_json(found)
+        return None
+    out = console()
+    for label, value in _facts(found, now):
+        _put_fact(out, label, value)
+    return None
+
+
+def _order(verb: str, summary: str) -> Callable[..., Any]:
+    @tools.command(verb, help=summary)
+    @click.argument("names", metavar="NAME...", nargs=-1, required=True, callback=text)
+    @store_option
+    @json_option
+    def order(names: tuple[str, ...], store: str | None, as_json: bool) -> int | None:
+        from holdfast.stores.board import Board
+
+        with opened(store) as hf:
+            board = Board(hf.runs)
+            chosen = _chosen(board, names)
+            if not chosen:
+                say(f"no tool is like {', '.join(printable(name, 200) for name in names)}")
+                return FAILED
+            board.order(verb, chosen)
+            lines = {line.name: line for line in board.tools()}
+        told = [_told(verb, name, lines.get(name)) for name in chosen]
+        if as_json:
+            put_json(told)
+            return None
+        for each in told:
+            count = each["processes"]
+            click.echo(f"{printable(str(each['name']), 200)}  {DONE[verb]} in {count} {_plural('process', count)}")
+            if each["note"]:
+                say(f"{printable(str(each['name']), 200)}: {each['note']}")
+        return None
+
+    return order
+
+
+_order("open", "Hold circuits open: every call is refused until auto or reset, in later processes, too.")
+_order("close", "Hold circuits closed: every call passes and nothing counts, until auto or reset.")
+_order("auto", "Give circuits that are held by hand back to their own judgement.")
+_order("reset", "Close circuits and forget their failures, and that they were held.")
+
+
+def _chosen(board: Board, names: Sequence[str]) -> list[str]:
+    """The tools that are meant: of a pattern those that are known, else the name itself."""
+    known = board.names()
+    chosen: dict[str, None] = {}
+    for name in names:
+        if name not in known and any(letter in name for letter in "*?["):
+            chosen.update(dict.fromkeys(each for each in known if fnmatchcase(each, name)))
+        else:
+            chosen[name] = None
+    return list(chosen)
+
+
+def _told(verb: str, name: str, line: ToolLine | None) -> dict[str, Any]:
+    """What became of an order, and what whoever gave it may not expect."""
+    processes = line.processes if line is not None else []
+    deaf = sum(each.tool.state == "off" for each in processes)
+    note = None
+    if not processes:
+        holds = verb in ("open", "close")
+        note = f"no process shows it now{'; those to come will have it so' if holds else ''}"
+    elif deaf:
+        note = f"its policy has no breaker in {deaf} {_plural('process', deaf)}: calls pass there"
+    return {"name": name, "order": verb, "processes": len(processes), "note": note}
+
+
+# -- the list ----------------------------------------------------------------------------------------------------------
+
+
+def _put_lines(out: Console, found: list[ToolLine]) -> None:
+    """A line a tool. What no tool has gets no column; on a narrow terminal, nor has what is needed least."""
+    columns = (
+        Column("tool", most=40),
+        Column("state"),
+        Column("wait", right=True),
+        Column("procs", right=True),
+        Column("calls", right=True),
+        Column("failed", right=True),
+        Column("p50", right=True),
+        Column("p95", right=True),
+        Column("in flight", right=True),
+        Column("rate", right=True),
+        Column("last error"),
+    )
+    rows = [_cells(line) for line in found]
+    kept = [at for at, column in enumerate(columns) if at < 2 or any(row[at].plain for row in rows)]
+    for title in LEAST_NEEDED if out.is_terminal else ():
+        if _width(columns, rows, kept) <= out.width:
+            break
+        kept = [at for at in kept if columns[at].title != title]
+    put_table(out, [columns[at] for at in kept], [[row[at] for at in kept] for row in rows])
+
+
+def _width(columns: Sequence[Column], rows: list[list[Text]], kept: list[int]) -> int:
+    """The columns that a table takes, at least."""
+    width = 0
+    for at in kept:
+        wide = max(len(columns[at].title), *(row[at].cell_len for row in rows))
+        width += min(wide, ROOM if columns[at].title == "last error" else columns[at].most) + 2
+    return width - 2
+
+
+def _cells(line: ToolLine) -> list[Text]:
+    from rich.text import Text
+
+    failed = line.error_rate
+    error = one_line(line.last_error or "")
+    return [
+        Text(printable(line.name, 200) + (" (server)" if line.is_server else ""), style="bold" if line.refuses else ""),
+        _state(line.state, line.forced),
+        Text("" if line.remaining_ms is None else span(line.remaining_ms / 1000)),
+        Text(f"{len(line.processes)}"),
+        Text(f"{line.calls}"),
+        Text("" if failed is None else f"{failed:.0%}", style="red" if failed else "dim"),
+        Text("" if line.p50_ms is None else _time(line.p50_ms)),
+        Text("" if line.p95_ms is None else _time(line.p95_ms)),
+        Text(_in_flight(line.in_flight, line.waiting)),
+        Text(_rate(line.rate, line.full_rate)),
+        Text(error, style="red" if line.state != "closed" else "dim"),
+    ]
+
+
+# -- one tool ----------------------------------------------------------------------------------------------------------
+
+
+def _facts(line: ToolLine, now: float) -> Iterator[tuple[str, Text | str]]:
+    yield "server" if line.is_server else "tool", printable(line.name, 200)
+    yield "state", _state(line.state, line.forced)
+    if line.forced is not None:
+        yield "held", f"{line.forced} by hand, for processes to come, too; `holdfast tools auto` lets go of it"
+    if not line.processes:
+        yield "processes", "none shows it now"
+    for each in line.processes:
+        yield "", ""
+        yield from _process_facts(each, now)
+
+
+def _process_facts(each: ToolInProcess, now: float) -> Iterator[tuple[str, Text | str]]:
+    tool = each.tool
+    who = f"{printable(each.process_name, 200)}, {printable(each.kind)}"
+    yield "process", f"{each.pid} on {printable(each.host, 200)} ({who}), shown {age(each.at_ms, now)} ago"
+    yield "circuit", _state(tool.state, tool.forced)
+    if each.pending:
+        yield "", "as ordered; taken up within a second, or, where it is idle, before its next call"
+    if tool.refuses(now * 1000) and tool.until_ms is not None:
+        yield "wait", f"{span(tool.until_ms / 1000 - now)}, then a probe"
+    if tool.times_opened:
+        last = "" if tool.opened_at_ms is None else f", last at {moment(tool.opened_at_ms)}"
+        yield "opened", f"{tool.times_opened} {_plural('time', tool.times_opened)}{last}"
+    if tool.failure_count:
+        yield "failures", f"{tool.failure_count} in a row"
+    yield "calls", _calls(tool)
+    if tool.mean_ms is not None:
+        shown = [("mean", tool.mean_ms), ("p50", tool.p50_ms), ("p95", tool.p95_ms), ("p99", tool.p99_ms)]
+        yield "durations", ", ".join(f"{name} {_time(value)}" for name, value in shown if value is not None)
+    if tool.limit is not None:
+        yield "in flight", f"{tool.in_flight} of {tool.limit}{f', {tool.waiting} waiting' if tool.waiting else ''}"
+    if tool.rate is not None:
+        yield "rate", _rate(tool.rate, tool.full_rate)
+    if tool.last_error is not None and tool.last_error_at_ms is not None:
+        yield "last error", f"{one_line(tool.last_error)}, {age(tool.last_error_at_ms, now)} ago"
+
+
+def _calls(tool: ToolEntry) -> str:
+    rest = [
+        (tool.failed, "failed"), (tool.timed_out, "timed out"), (tool.cancelled, "cancelled"), (tool.cached, "cached"),
+    ]  # fmt: skip
+    said = ", ".join(f"{count} {what}" for count, what in rest if count)
+    denied = f"; {tool.denied} denied" if tool.denied else ""
+    return f"{tool.calls}{f' ({said})' if said else ''}{denied}"
+
+
+def _put_fact(out: Console, label: str, value: Text | str) -> None:
+    from rich.text import Text
+
+    text = value if isinstance(value, Text) else Text(value)
+    out.print(Text.assemble(Text(f"{label:<12}" if text.plain else "", style="bold"), text), soft_wrap=True)
+
+
+# -- in words ----------------------------------------------------------------------------------------------------------
+
+
+def _state(state: str, forced: str | None) -> Text:
+    from rich.text import Text
+
+    word = printable(state).replace("_", "-")
+    return Text(f"{word} (held)" if forced is not None and forced == state else word, style=STYLES.get(state, ""))
+
+
+def _time(milliseconds: float) -> str:
+    return span(milliseconds / 1000) if milliseconds >= 1 else f"{milliseconds * 1000:.0f} µs"
+
+
+def _rate(rate: float | None, full: float | None) -> str:
+    if rate is None:
+        return ""
+    return f"{rate:.3g}/s" if full is None or rate >= full else f"{rate:.3g}/s of {full:.3g}/s"
+
+
+def _in_flight(in_flight: int | None, waiting: int) -> str:
+    if in_flight is None:
+        return ""
+    return f"{in_flight} + {waiting}" if waiting else f"{in_flight}"
+
+
+def _plural(word: str, count: object) -> str:
+    return word if count == 1 else f"{word}es" if word.endswith("s") else f"{word}s"

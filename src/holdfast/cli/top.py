@@ -1,0 +1,32 @@
+"""`holdfast top`: the tools and runs of a store, live in this terminal."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from holdfast.cli.finding import opened
+from holdfast.cli.options import store_option
+
+
+@click.command()
+@store_option
+def top(store: str | None) -> int:
+    """Show and steer tools and runs in this terminal, live.
+
+    ? lists the keys, q quits. Capital letters change something in all processes on the store, and ask first.
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise click.UsageError("this needs a terminal; `holdfast tools ls` and `holdfast runs ls` do without one")
+    try:
+        from holdfast.top.app import Top
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("holdfast"):
+            raise
+        raise click.UsageError(f"this needs {error.name}: pip install 'holdfast[tui]'") from error
+    with opened(store) as hf:
+        hf.runs.counts()  # a store that cannot be used is told before the screen is taken
+        app = Top(hf.runs, hf.runs.clock, hf.policies)
+        app.run()
+    return app.return_code or 0

@@ -1,0 +1,85 @@
+"""`holdfast ui`: the page, on this machine."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.finding import opened
+from holdfast.cli.options import store_option, text
+from holdfast.cli.showing import say
+
+if TYPE_CHECKING:
+    from holdfast.web.security import Rules
+
+PORT = 8642
+SHORTEST = 16  # characters of a token
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, callback=text, help="The address to listen on.")
+@click.option("--port", default=PORT, show_default=True, type=click.IntRange(0, 65535), help="The port; 0 for any.")
+@click.option("--allow-host", "names", metavar="NAME", multiple=True, callback=text, help="Another name of the server.")
+@click.option("--no-token", is_flag=True, help="Answer everybody on this machine; only where nobody else can ask.")
+@click.option("--read-only", is_flag=True, help="Show everything, change nothing.")
+@click.option("--no-open", is_flag=True, help="Do not open a browser.")
+@store_option
+def ui(
+    host: str, port: int, names: tuple[str, ...], no_token: bool, read_only: bool, no_open: bool, store: str | None
+) -> None:
+    """Show and steer the tools and runs of all processes on a store, in a browser.
+
+    The address that is printed holds a token; whoever has it may see everything and, unless --read-only, stop it.
+    $HOLDFAST_TOKEN sets the token, for programs that ask as well.
+    """
+    try:
+        from holdfast.web.app import App
+        from holdfast.web.security import is_local, rules
+        from holdfast.web.serving import Server, bind
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("holdfast"):
+            raise
+        raise click.UsageError(f"this needs {error.name}: pip install 'holdfast[server]'") from error
+    if no_token and not is_local(host):
+        raise click.UsageError(f"--no-token with --host {host}: others could ask; leave one of them out")
+    token = None if no_token else _token()
+    with opened(store) as hf:
+        listening = bind(host, port)
+        allowed = rules(host, listening.getsockname()[1], token=token, read_only=read_only, names=names)
+        app = App(hf.runs, allowed, book=hf.policies)
+        server = Server(app, on_ready=lambda: _announce(host, allowed, hf.runs.url, opens=not no_open))
+        server.answer(listening)
+
+
+def _token() -> str:
+    given = os.environ.get("HOLDFAST_TOKEN")
+    if not given:
+        return secrets.token_urlsafe(32)
+    if len(given) < SHORTEST or not given.isascii() or not given.isprintable() or " " in given:
+        raise click.UsageError(f"$HOLDFAST_TOKEN must be at least {SHORTEST} ASCII characters without spaces")
+    return given
+
+
+def _announce(host: str, rules: Rules, store: str, *, opens: bool) -> None:
+    from urllib.parse import quote
+
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host.strip("[]") else host)
+    address = f"http://{shown}:{rules.port}/"
+    if rules.token is not None:
+        address += f"?token={quote(rules.token, safe='')}"
+    click.echo(address)
+    say(f"showing {store}{', read-only' if rules.read_only else ''}; Ctrl-C ends it")
+    if opens and _has_display():
+        import webbrowser
+
+        webbrowser.open(address)
+
+
+def _has_display() -> bool:
+    if not sys.stdout.isatty():
+        return False
+    return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -1,0 +1,350 @@
+"""A stdio server for clients over HTTP: one process for each client session. The sessions are ours.
+
+Clients of the versions without sessions share a process as long as they are the same client by token and name; since
+their requests know nothing of each other, ids and progress tokens are made unique on the way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.mcp import frames
+from holdfast.mcp.conversation import Conversation
+from holdfast.mcp.endpoint import SESSION, VERSION
+from holdfast.mcp.exchange import Exchange
+from holdfast.mcp.frames import AnyParams, Head, Id
+from holdfast.mcp.http_session import one_line, requests
+from holdfast.mcp.mirrored import METHOD, NAME, decoded, name_in
+from holdfast.mcp.proxy import Home, facts
+from holdfast.mcp.server import ProxiedServer
+from holdfast.mcp.session import Session
+from holdfast.mcp.sites import client_key, is_modern
+from holdfast.mcp.supervising import ChildUpstream
+from holdfast.mcp.wire import Event
+
+VERSIONS: Final = frozenset({"2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"})
+MOST_KEPT: Final = 1000  # frames for a client that does not listen
+MISMATCH: Final = -32020
+SUBSCRIPTION: Final = "io.modelcontextprotocol/subscriptionId"
+GRACE: Final = 2.0  # seconds for a server to say how a cancelled request ended
+
+
+class Talk:
+    """One client and its process; a channel for what belongs to no request."""
+
+    def __init__(self, site: ChildSite, name: str, on_end: Callable[[], object]) -> None:
+        self.name = name
+        self.upstream = site.make()
+        self.session = Session(site.server, self.upstream, self, site.hf.clock)
+        self.conversation = Conversation(
+            site.hf, name, str(self.upstream.facts()["target"]), close=self._close, on_end=on_end
+        )
+        self.getter: Exchange | None = None
+        self.posts: dict[Exchange, set[Any]] = {}  # with the ids that they wait for, the newest last
+        self.translated: dict[Id, Translated] = {}  # by the ids that the server knows
+        self._kept: deque[Event] = deque(maxlen=MOST_KEPT)
+        self._count = 0
+        self._full = 0
+        self._begun = False
+        self._useful = False
+        self._ending: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Start the process."""
+        await self.conversation.open()
+        if self.conversation.is_open and not self._begun:
+            self._begun = True
+            self.conversation.run(self.session.open)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the client may listen yet."""
+        return self.conversation.is_open
+
+    def send(self, event: Event) -> None:
+        """Hand on what belongs to no request: to where the client listens, or to its newest request."""
+        if self.translated and (owner := self._owner(event.data)) is not None:
+            owner.send(event)
+        elif self.getter is not None and self.getter.is_open:
+            self.getter.send(event)
+        elif (post := next((post for post in reversed(self.posts) if post.is_open and post.due), None)) is not None:
+            post.send(event)
+        else:
+            self._kept.append(event)
+
+    def refuse(self, id: Id | None, data: bytes, error: Exception) -> None:
+        """Tell the client that something has no answer."""
+        self.send(Event(data))
+
+    def listen(self, exchange: Exchange) -> None:
+        """The client listens for what belongs to no request."""
+        self.getter = exchange
+        self.conversation.live += 1
+        exchange.on_full = self._hold
+        exchange.on_done = self._deaf
+        exchange.stream()
+        while self._kept:
+            exchange.send(self._kept.popleft())
+
+    def join(self, exchange: Exchange, ids: set[Any]) -> None:
+        """A request of the client begins; *ids* are what the process knows it by."""
+        self.posts[exchange] = ids
+        self.conversation.live += 1
+        exchange.on_full = self._hold
+        exchange.on_done = lambda: self._leave(exchange)
+
+    def _leave(self, exchange: Exchange) -> None:
+        self.conversation.live -= 1
+        for id in self.posts.pop(exchange, ()):
+            self.translated.pop(id, None)
+        self._useful = self._useful or self.session.handshake.is_done or (exchange.is_modern and exchange.status < 400)
+        if not self._useful and not self.posts:  # it was only asked whether it speaks a version, or cannot be started
+            self._ending = asyncio.ensure_future(self.conversation.end())
+
+    def _deaf(self) -> None:
+        self.conversation.live -= 1
+        self.getter = None
+
+    def next_id(self) -> int:
+        """An id that no other request to the process has."""
+        self._count += 1
+        return self._count
+
+    def _owner(self, data: bytes) -> Translated | None:
+        """The request that a notification belongs to."""
+        try:
+            head = frames.head(data)
+            told = _NOTE.decode(head.params) if bytes(head.params) else _NOTHING
+        except msgspec.DecodeError:
+            return None
+        id = told.progressToken if told.progressToken is not None else (told.meta or {}).get(SUBSCRIPTION)
+        return self.translated.get(id) if isinstance(id, str | int | float) else None
+
+    def _hold(self, held: bool) -> None:
+        self._full += 1 if held else -1
+        self.upstream.hold(self._full > 0)
+
+    async def _close(self) -> None:
+        for exchange in [*self.posts, *([self.getter] if self.getter is not None else [])]:
+            exchange.end()
+        await self.session.close()
+
+
+class Translated:
+    """A request of a client without session: its id and progress token are others for the process."""
+
+    def __init__(self, talk: Talk, exchange: Exchange, head: Head, params: AnyParams) -> None:
+        self.exchange = exchange
+        self.wire_id = talk.next_id()
+        self._id = head.id
+        self._token = params.meta.progressToken if params.meta is not None else None
+        talk.translated[self.wire_id] = self
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the client still listens."""
+        return self.exchange.is_open
+
+    def outward(self, data: bytes) -> bytes:
+        """The request as the process gets it."""
+        data = frames.with_id(data, self.wire_id)
+        if self._token is None:
+            return data
+        meta = _META.decode(frames.head(data).params).meta
+        return frames.with_params(data, _meta={**meta, "progressToken": self.wire_id})
+
+    def send(self, event: Event) -> None:
+        """Hand a frame to the client."""
+        if event.data:
+            event = event._replace(data=self._inward(event.data))
+        self.exchange.send(event)
+
+    def refuse(self, id: Id | None, data: bytes, error: Exception) -> None:
+        """Tell the client that its request has no answer of the server's."""
+        self.exchange.refuse(id, self._inward(data), error)
+
+    def _inward(self, data: bytes) -> bytes:
+        head = frames.head(data)
+        if head.is_answer:
+            data = frames.with_id(data, self._id) if head.id == self.wire_id else data  # type: ignore[arg-type]
+            return self._with_subscription(data, frames.head(data).result, frames.with_result)
+        if head.method == "notifications/progress" and self._token is not None:
+            return frames.with_params(data, progressToken=self._token)
+        return self._with_subscription(data, head.params, frames.with_params)
+
+    def _with_subscription(self, data: bytes, part: msgspec.Raw, change: Callable[..., bytes]) -> bytes:
+        if SUBSCRIPTION.encode() not in bytes(part):
+            return data
+        meta = _META.decode(part).meta
+        if meta.get(SUBSCRIPTION) != self.wire_id:
+            return data
+        return change(data, _meta={**meta, SUBSCRIPTION: self._id})
+
+
+class ChildSite:
+    """The server, behind one path of a gateway; *make* gives a process that is not started."""
+
+    def __init__(self, hf: Home, server: ProxiedServer, make: Callable[[], ChildUpstream]) -> None:
+        self.hf = hf
+        self.server = server
+        self.make = make
+        self._talks: dict[str, Talk] = {}  # by session
+        self._known: dict[str, Talk] = {}  # by who the client is
+        self._idle = make().facts()
+
+    def facts(self) -> list[dict[str, object]]:
+        """What is to be known of the processes."""
+        talks = [*self._talks.values(), *self._known.values()]
+        return [facts(talk.session) for talk in talks] or [{**self._idle, "name": self.server.name, "state": "idle"}]
+
+    async def close(self) -> None:
+        """End all."""
+        talks = [*self._talks.values(), *self._known.values()]
+        await asyncio.gather(*(talk.conversation.end(interrupted=True) for talk in talks))
+
+    async def post(self, exchange: Exchange) -> None:
+        """A client sends a frame."""
+        try:
+            heads = _heads(exchange.body)
+        except msgspec.DecodeError as error:
+            exchange.fail(400, f"this is no frame: {error}", code=-32700)
+            return
+        exchange.due = sum(head.is_request for head in heads)
+        if is_modern(exchange.headers, heads):
+            await self._post_modern(exchange, heads)
+        elif any(head.method == "initialize" for head in heads):
+            await self._begin(exchange, heads)
+        elif (talk := self._found(exchange)) is not None:
+            self._receive(talk, exchange, heads)
+
+    async def get(self, exchange: Exchange) -> None:
+        """A client listens for what belongs to no request."""
+        talk = self._found(exchange)
+        if talk is None:
+            return
+        if talk.getter is not None and talk.getter.is_open:
+            exchange.fail(409, "there is a stream already")
+            return
+        exchange.due = None
+        exchange.pings = True
+        talk.listen(exchange)
+
+    async def delete(self, exchange: Exchange) -> None:
+        """A client ends its session."""
+        if (talk := self._found(exchange)) is not None:
+            await talk.conversation.end()
+            exchange.answer(204)
+
+    # -- sessions ------------------------------------------------------------------------------------------------------
+
+    async def _begin(self, exchange: Exchange, heads: list[Head]) -> None:
+        id = secrets.token_urlsafe(24)
+        talk = Talk(self, id, lambda: self._talks.pop(id, None))
+        await talk.open()
+        self._talks[id] = talk
+        exchange.more = [(SESSION, id)]
+        self._receive(talk, exchange, heads)
+
+    def _found(self, exchange: Exchange) -> Talk | None:
+        """The client's session; it is told if there is none."""
+        id = exchange.headers.get(SESSION)
+        if id is None:
+            exchange.fail(400, f"the header {SESSION} is missing: begin with initialize")
+            return None
+        talk = self._talks.get(id)
+        if talk is None or not talk.is_open:
+            exchange.fail(404, "there is no such session: begin a new one with initialize", code=-32001)
+            return None
+        version = exchange.headers.get(VERSION)
+        if version is not None and version not in VERSIONS and version != talk.session.handshake.protocol:
+            exchange.fail(400, f"the version in {VERSION} is not known")
+            return None
+        return talk
+
+    def _receive(self, talk: Talk, exchange: Exchange, heads: list[Head]) -> None:
+        if exchange.due:
+            talk.join(exchange, requests(exchange.body, None if frames.is_batch(exchange.body) else heads[0]))
+        for head in heads:
+            if head.method == "notifications/cancelled":
+                self._end_later(talk, frames.params(head).requestId)
+        talk.conversation.run(talk.session.receive, one_line(exchange.body), exchange)
+        if not exchange.due:
+            exchange.answer(202)
+
+    def _end_later(self, talk: Talk, id: Id | None) -> None:
+        """End the answer to a request that was cancelled: nobody may answer it ever."""
+        for post, ids in talk.posts.items():
+            if id in ids:
+                asyncio.get_running_loop().call_later(GRACE, post.end)
+
+    # -- without sessions ----------------------------------------------------------------------------------------------
+
+    async def _post_modern(self, exchange: Exchange, heads: list[Head]) -> None:
+        head = heads[0]
+        exchange.is_modern = True
+        if frames.is_batch(exchange.body) or head.is_answer or not head.method:
+            exchange.fail(400, "this must be one request or notification")
+            return
+        params = frames.params(head)
+        if not head.is_request:
+            exchange.answer(202)  # the end of a stream is how a request is cancelled, and there is nothing else to tell
+            return
+        if (wrong := _mismatch(exchange, head, params)) is not None:
+            exchange.fail(400, wrong, id=head.id, code=MISMATCH)  # type: ignore[arg-type]
+            return
+        key = client_key(self.server.name, exchange.headers, params)
+        talk = self._known.get(key)
+        if talk is None or not talk.is_open:
+            talk = self._known[key] = Talk(self, key, lambda: self._known.pop(key, None))
+        await talk.open()
+        self._receive_modern(talk, exchange, head, params)
+
+    def _receive_modern(self, talk: Talk, exchange: Exchange, head: Head, params: AnyParams) -> None:
+        channel = Translated(talk, exchange, head, params)
+        talk.join(exchange, {channel.wire_id})
+        exchange.pings = True
+
+        def closed() -> None:
+            reason = {"requestId": channel.wire_id, "reason": "the client closed the stream"}
+            talk.session.receive(frames.notification("notifications/cancelled", reason), channel)
+            talk.session.drop(channel.wire_id)
+
+        exchange.on_closed = closed
+        talk.conversation.run(talk.session.receive, channel.outward(one_line(exchange.body)), channel)
+
+
+def _mismatch(exchange: Exchange, head: Head, params: AnyParams) -> str | None:
+    """What the headers say otherwise than the request."""
+    said = params.meta.protocol if params.meta is not None else None
+    wanted = {VERSION: said if isinstance(said, str) else None, METHOD: head.method, NAME: name_in(head, params)}
+    for name, value in wanted.items():
+        found = exchange.headers.get(name)
+        if value is not None and (found is None or decoded(found) != value):
+            return f"Header mismatch: {name} does not say what the request says"
+    if wanted[VERSION] is None:
+        return f"Header mismatch: the request does not say {exchange.headers.get(VERSION)}"
+    return None
+
+
+def _heads(body: bytes) -> list[Head]:
+    return [frames.head(part) for part in frames.batch(body)] if frames.is_batch(body) else [frames.head(body)]
+
+
+class _Note(msgspec.Struct, frozen=True):
+    progressToken: Id | None = None  # noqa: N815 - the protocol's name
+    meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
+
+
+class _WithMeta(msgspec.Struct, frozen=True):
+    meta: dict[str, Any] = msgspec.field(default_factory=dict, name="_meta")
+
+
+_NOTE = msgspec.json.Decoder(_Note)
+_META = msgspec.json.Decoder(_WithMeta)
+_NOTHING = _Note()

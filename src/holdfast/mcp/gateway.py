@@ -1,0 +1,158 @@
+"""`holdfast gateway`: several servers behind one port, one path each; what is wrong with one is no matter to others."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from ipaddress import ip_address
+from typing import IO, Any, Final
+
+from holdfast.errors import ConfigError, printable
+from holdfast.mcp.child import Command
+from holdfast.mcp.child_site import ChildSite
+from holdfast.mcp.configs import HTTP, STDIO, ServerEntry
+from holdfast.mcp.endpoint import Endpoint
+from holdfast.mcp.http_front import LOOPBACK, HttpFront
+from holdfast.mcp.http_site import HttpSite
+from holdfast.mcp.proxy import Home, proxied
+from holdfast.mcp.sites import Site
+from holdfast.mcp.supervising import ChildUpstream
+
+LAST_ANSWERS: Final = 3  # seconds for what is being written when the gateway ends
+KEEP_ALIVE: Final = 75  # seconds an idle connection of a client is kept
+
+
+class Address:
+    """Where a gateway is to be reached, and by whom; a `ConfigError` if that would be by anybody."""
+
+    def __init__(self, host: str, port: int, token: str | None, names: Sequence[str] = ()) -> None:
+        self.host = host
+        self.port = port
+        self.token = token
+        if not is_loopback(host) and not token:
+            raise ConfigError(
+                f"host = {printable(host)!r}: a gateway that others can reach needs a token: "
+                "give --token, or set $HOLDFAST_TOKEN"
+            )
+        self.hosts = None if _is_wildcard(host) else LOOPBACK | {host.lower(), *(name.lower() for name in names)}
+
+    def listen(self) -> socket.socket:
+        """The socket to serve on; a `ConfigError` if it cannot be had."""
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        # With the protocol named, asyncio sends small answers at once.
+        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind((self.host, self.port))
+        except OSError as error:
+            listening.close()
+            raise ConfigError(f"{printable(self.host)}:{self.port} cannot be listened on: {error}") from error
+        return listening
+
+
+async def gateway(
+    hf: Home,
+    entries: Sequence[ServerEntry],
+    address: Address,
+    *,
+    hides: bool = False,
+    stderr: IO[bytes] | None = None,
+    env: Mapping[str, str] | None = None,
+    on_ready: Callable[[str], object] = lambda url: None,
+) -> None:
+    """Serve *entries* at *address* until a signal; *env* is what servers get besides their own variables."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, stop.set)
+    await serve(hf, entries, address, stop, hides=hides, stderr=stderr, env=env, on_ready=on_ready)
+
+
+async def serve(
+    hf: Home,
+    entries: Sequence[ServerEntry],
+    address: Address,
+    stop: asyncio.Event,
+    *,
+    hides: bool = False,
+    stderr: IO[bytes] | None = None,
+    env: Mapping[str, str] | None = None,
+    on_ready: Callable[[str], object] = lambda url: None,
+) -> None:
+    """Serve *entries* at *address* until *stop*."""
+    uvicorn = _uvicorn()
+    sites = {entry.name: _site(hf, entry, env or {}, hides=hides, stderr=stderr) for entry in entries}
+    front = HttpFront(sites, hosts=address.hosts, token=address.token)
+    config = uvicorn.Config(
+        front,
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        ws="none",
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=LAST_ANSWERS,
+    )
+    server = uvicorn.Server(config)
+    server.capture_signals = nullcontext  # they are ours
+    listening = address.listen()
+    hf.publish(kind="proxy", name="gateway", servers=lambda: [fact for site in sites.values() for fact in site.facts()])
+    serving = asyncio.ensure_future(server.serve(sockets=[listening]))
+    try:
+        port = listening.getsockname()[1]
+        on_ready(f"http://{f'[{address.host}]' if ':' in address.host else address.host}:{port}")
+        stopping = asyncio.ensure_future(stop.wait())
+        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+    finally:
+        server.should_exit = True
+        await asyncio.gather(*(site.close() for site in sites.values()), return_exceptions=True)
+        front.close()
+        await asyncio.wait({serving})
+        listening.close()
+    serving.result()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches *host*."""
+    try:
+        return host.lower() == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_wildcard(host: str) -> bool:
+    try:
+        return not host or ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def _site(hf: Home, entry: ServerEntry, env: Mapping[str, str], *, hides: bool, stderr: IO[bytes] | None) -> Site:
+    server = proxied(hf, entry.name, hides=hides)
+    if entry.transport == HTTP:
+        assert entry.url is not None
+        return HttpSite(hf, server, Endpoint(entry.url, entry.headers, keeps_cookies=False))
+    if entry.transport != STDIO:
+        raise ConfigError(
+            f"{printable(entry.name)}: servers of type {entry.transport} cannot be served; give its http address"
+        )
+    assert entry.command is not None
+    words = [entry.command, *entry.args]
+    variables = {**env, **entry.env}
+
+    def make() -> ChildUpstream:
+        return ChildUpstream(Command(words, env=variables, cwd=entry.cwd, stderr=stderr), hf.clock)
+
+    return ChildSite(hf, server, make)
+
+
+def _uvicorn() -> Any:
+    try:
+        import uvicorn
+    except ImportError as error:
+        raise ConfigError("the gateway needs an extra: pip install 'holdfast[http]'") from error
+    return uvicorn

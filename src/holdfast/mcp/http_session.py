@@ -1,0 +1,143 @@
+"""A session with a server over HTTP, as the versions with a handshake have it: begun anew when the server has forgotten
+it, once for all who notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from holdfast.mcp import frames
+from holdfast.mcp.endpoint import JSON, SESSION, VERSION, Endpoint, media_type, rpc_error
+from holdfast.mcp.frames import Head
+from holdfast.mcp.handshake import Handshake
+from holdfast.mcp.sse import MEDIA_TYPE, Parser, TooLong
+from holdfast.mcp.wire import Answer, Event, ServerLost
+
+if TYPE_CHECKING:
+    import httpx
+
+ACCEPT: Final = {"accept": f"{JSON}, {MEDIA_TYPE}", "content-type": JSON}
+_SESSION: Final = re.compile(r"\bsession", re.IGNORECASE)
+
+
+class HttpSession:
+    """What a server calls the session of one client; *on_renewed* is called when it is another."""
+
+    def __init__(self, endpoint: Endpoint, on_renewed: Callable[[], object] = lambda: None) -> None:
+        self.id: str | None = None
+        self.handshake = Handshake()
+        self.renewals = 0
+        self._endpoint = endpoint
+        self._on_renewed = on_renewed
+        self._renewing: asyncio.Task[None] | None = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What goes with every request that is no `initialize`."""
+        headers = {} if self.id is None else {SESSION: self.id}
+        if self.handshake.is_done and self.handshake.protocol is not None:
+            headers[VERSION] = self.handshake.protocol
+        return headers
+
+    async def settled(self) -> None:
+        """Wait until nobody is beginning it anew."""
+        if self._renewing is not None and not self._renewing.done():
+            await asyncio.shield(self._renewing)
+
+    async def renew(self, id: str, lost: ServerLost, headers: Mapping[str, str]) -> None:
+        """Begin it anew in place of *id*, with *headers*; raises *lost* where nobody knows how it was begun."""
+        if self.id != id:
+            return
+        if self._renewing is None or self._renewing.done():
+            if (begins := self.handshake.begins) is None:
+                raise lost
+            self._renewing = asyncio.ensure_future(self._begin_anew(begins, headers))
+            self._renewing.add_done_callback(lambda task: task.cancelled() or task.exception())
+        await asyncio.shield(self._renewing)
+
+    async def close(self) -> None:
+        """Stop beginning it anew."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.gather(self._renewing, return_exceptions=True)
+
+    async def _begin_anew(self, begins: bytes, headers: Mapping[str, str]) -> None:
+        given, answer = await self._ask(begins, headers)
+        if answer is None or bytes(answer.error):
+            raise ServerLost(f"{self._endpoint.target} has forgotten the session, and gives no other", sent=False)
+        self.id = given.get(SESSION)
+        self.handshake.answered(answer)
+        for data in self.handshake.restores():
+            await self._ask(data, {**headers, **self.headers})
+        self.renewals += 1
+        self._on_renewed()
+
+    async def _ask(self, data: bytes, headers: Mapping[str, str]) -> tuple[Mapping[str, str], Head | None]:
+        """Send a frame of our own; the headers of the answer, and the answer if one is due."""
+        response = await self._endpoint.open("POST", {**ACCEPT, **headers}, data)
+        try:
+            if not response.is_success:
+                raise await self._endpoint.refusal(response)
+            wanted = frames.head(data).id
+            if media_type(response.headers) == MEDIA_TYPE:
+                heads = [frames.head(event.data) async for event in events(self._endpoint, response) if event.data]
+                return response.headers, next((head for head in heads if head.is_answer and head.id == wanted), None)
+            body = await self._endpoint.body(response)
+            return response.headers, frames.head(body) if body.strip() else None
+        except msgspec.DecodeError as error:
+            raise ServerLost(f"{self._endpoint.target} gave an answer that is no frame: {error}") from error
+        finally:
+            await response.aclose()
+
+
+async def events(
+    endpoint: Endpoint, response: httpx.Response, flows: Callable[[], Any] | None = None
+) -> AsyncIterator[Event]:
+    """The events of a stream as they come; *flows* is awaited before more is read. Raises `ServerLost`."""
+    parser = Parser()
+    try:
+        async for chunk in endpoint.chunks(response):
+            for event in parser.feed(chunk):
+                yield event
+            if flows is not None:
+                await flows()
+    except TooLong as error:
+        raise ServerLost(f"{endpoint.target}: {error}") from error
+
+
+def requests(data: bytes, head: Head | None) -> set[Any]:
+    """The ids of the requests in a frame or a batch."""
+    if head is not None:
+        return {head.id} if head.is_request else set()
+    try:
+        return {head.id for head in map(frames.head, frames.batch(data)) if head.is_request}
+    except msgspec.DecodeError:
+        return set()
+
+
+def answered(data: bytes) -> list[Any]:
+    """The ids of the answers in a frame or a batch; a `DecodeError` if it is neither."""
+    parts = frames.batch(data) if frames.is_batch(data) else [data]
+    if not parts:
+        raise msgspec.ValidationError("a batch without frames")
+    return [head.id for head in map(frames.head, parts) if head.is_answer]
+
+
+def says_lost(answer: Answer) -> bool:
+    """Whether an answer to a request with a session id says that there is no such session."""
+    if answer.status == 404:
+        head = rpc_error(answer)
+        return head is None or frames.rpc_error(head).code != -32601  # a method that is not there is something else
+    # Many servers say so in this way, against the letter of the protocol.
+    head = rpc_error(answer) if answer.status == 400 else None
+    return head is not None and bool(_SESSION.search(frames.rpc_error(head).message))
+
+
+def one_line(data: bytes) -> bytes:
+    """A frame without line ends, which may stand between its parts."""
+    return data.replace(b"\n", b" ").replace(b"\r", b" ") if b"\n" in data or b"\r" in data else data

@@ -1,0 +1,274 @@
+"""A server over HTTP behind one path of a gateway. Sessions are the server's; of one that it forgets and whose
+handshake is known, a new one is begun behind the client's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.mcp import frames
+from holdfast.mcp.conversation import Conversation
+from holdfast.mcp.endpoint import SESSION, Endpoint
+from holdfast.mcp.exchange import Exchange
+from holdfast.mcp.frames import Head, Id
+from holdfast.mcp.handshake import Handshake
+from holdfast.mcp.passing import Link, Passing
+from holdfast.mcp.proxy import Home
+from holdfast.mcp.server import ProxiedServer
+from holdfast.mcp.session import Session
+from holdfast.mcp.sites import client_key, is_modern
+from holdfast.mcp.wire import Channel, Event, ServerLost
+
+GRACE: Final = 2.0  # seconds for a server to say how a cancelled request ended
+
+
+class Talk:
+    """A client's session, and what was begun in it; a channel for what belongs to no request."""
+
+    def __init__(self, site: HttpSite, id: str | None) -> None:
+        self.link = Link(site.endpoint, id, lambda: site.keep(self))
+        self.passing = Passing(site, self.link)
+        self.session = Session(site.server, self.passing, self, site.hf.clock)
+        self.link.http.handshake = self.session.handshake
+        self.getter: Exchange | None = None
+        self.posts: dict[Exchange, set[Any]] = {}  # with the ids that they wait for
+        self.conversation: Conversation | None = None  # once the server knows the session
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the client may listen."""
+        return self.getter is not None and self.getter.is_open
+
+    def send(self, event: Event) -> None:
+        """Hand on what belongs to no request."""
+        if self.getter is not None:
+            self.getter.send(event)
+
+    def refuse(self, id: Id | None, data: bytes, error: Exception) -> None:
+        """Tell the client that something has no answer."""
+        self.send(Event(data))
+
+    async def close(self) -> None:
+        """End what was begun."""
+        await self.session.close()
+        await self.link.http.close()
+
+
+class HttpSite:
+    """The server, behind one path of a gateway."""
+
+    def __init__(self, hf: Home, server: ProxiedServer, endpoint: Endpoint) -> None:
+        self.hf = hf
+        self.server = server
+        self.endpoint = endpoint
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.state = "idle"
+        self.last_error: str | None = None
+        self._since = hf.clock.time()
+        self._talks: dict[str, Talk] = {}  # by the client's name for the session
+        self._known: dict[str, Conversation] = {}  # by who the client is, where there are no sessions
+        self._single: dict[Exchange, Session] = {}  # of one request each
+
+    def facts(self) -> list[dict[str, object]]:
+        """What is to be known of the server."""
+        shake = next((talk.session.handshake for talk in reversed(self._talks.values())), Handshake())
+        return [
+            {
+                "name": self.server.name,
+                "protocol": shake.protocol,
+                "server_info": shake.server_info,
+                "kind": "http",
+                "target": self.endpoint.target,
+                "state": self.state,
+                "pid": None,
+                "restarts": sum(talk.link.http.renewals for talk in self._talks.values()),
+                "since_ms": round(self._since * 1000),
+                "last_error": self.last_error,
+                "stderr": [],
+            }
+        ]
+
+    def blame(self, error: ServerLost | None) -> None:
+        """The server has answered, or has not."""
+        state = "ready" if error is None or error.blame is None else "failed"
+        if error is not None:
+            self.last_error = str(error)
+        if state != self.state:
+            self.state = state
+            self._since = self.hf.clock.time()
+            self.server.publish()
+
+    async def close(self) -> None:
+        """End all."""
+        talking = [talk.conversation for talk in self._talks.values() if talk.conversation is not None]
+        await asyncio.gather(*(each.end(interrupted=True) for each in (*talking, *self._known.values())))
+        tasks = list(self.tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.endpoint.close()
+
+    # -- from a client -------------------------------------------------------------------------------------------------
+
+    async def post(self, exchange: Exchange) -> None:
+        """A client sends a frame."""
+        body = exchange.body
+        try:
+            heads = [frames.head(part) for part in frames.batch(body)] if frames.is_batch(body) else [frames.head(body)]
+        except msgspec.DecodeError:
+            heads = []  # the server will say what is wrong with it
+        exchange.due = sum(head.is_request for head in heads)
+        exchange.is_modern = is_modern(exchange.headers, heads)
+        id = exchange.headers.get(SESSION)
+        if exchange.is_modern or not heads or (id is None and heads[0].method != "initialize"):
+            await self._receive_single(exchange, heads)
+        else:
+            await self._receive(exchange, heads, self._talk(id if heads[0].method != "initialize" else None))
+
+    async def get(self, exchange: Exchange) -> None:
+        """A client asks for a stream."""
+        exchange.due = None
+        talk = self._talk(exchange.headers.get(SESSION))
+        if exchange.headers.get("last-event-id") is None:
+            talk.getter = exchange
+        self._enter(talk, exchange)
+        talk.passing.listen(exchange)
+
+    async def delete(self, exchange: Exchange) -> None:
+        """A client ends its session."""
+        talk = self._talk(exchange.headers.get(SESSION))
+        self._enter(talk, exchange)
+        await talk.passing.follow(exchange)
+        if talk.conversation is not None and exchange.status < 300:
+            await talk.conversation.end()
+
+    async def _receive(self, exchange: Exchange, heads: list[Head], talk: Talk) -> None:
+        """A frame within a session."""
+        self._enter(talk, exchange)
+        talk.posts[exchange] = {head.id for head in heads if head.is_request}
+        conversation = talk.conversation
+        if conversation is not None:
+            await conversation.open()
+        run = conversation.run if conversation is not None else _plainly
+        run(talk.session.receive, exchange.body, exchange)
+        for id in _cancelled(heads):
+            for post in [post for post, ids in talk.posts.items() if id in ids]:
+                _end_later(post)
+        if not exchange.due and not exchange.is_taken:
+            self._pass_untaken(exchange, talk.passing)
+
+    async def _receive_single(self, exchange: Exchange, heads: list[Head]) -> None:
+        """A frame that knows of no other."""
+        passing = Passing(self, None)
+        session = Session(self.server, passing, exchange, self.hf.clock)
+        session.open()
+        self._single[exchange] = session
+        conversation = await self._conversation(exchange, heads)
+
+        def done() -> None:
+            del self._single[exchange]
+            self.server.leave(session)
+            if conversation is not None:
+                conversation.live -= 1
+
+        def closed() -> None:
+            for head in heads:
+                reason = {"requestId": head.id, "reason": "the client closed the stream"}
+                session.receive(frames.notification("notifications/cancelled", reason), exchange)
+
+        exchange.on_done = done
+        if exchange.is_modern:
+            exchange.on_closed = closed
+        receiver = session
+        for id in _cancelled(heads):  # of a request that is not known by any session
+            for post, asker in self._single.items():
+                if asker.is_asked(id):
+                    receiver = asker
+                    _end_later(post)
+        run = conversation.run if conversation is not None else _plainly
+        run(receiver.receive, exchange.body, exchange)
+        if not exchange.due and not exchange.is_taken:
+            self._pass_untaken(exchange, passing)
+
+    def _pass_untaken(self, exchange: Exchange, passing: Passing) -> None:
+        """Pass on what the guards have no use for: an answer to what was asked elsewhere."""
+        head = frames.head(exchange.body) if not frames.is_batch(exchange.body) else None
+        if head is not None and head.is_answer:
+            passing.send(exchange.body, head, exchange)
+        else:
+            exchange.answer(202)
+
+    # -- who it is -----------------------------------------------------------------------------------------------------
+
+    def _talk(self, id: str | None) -> Talk:
+        """The session of that name; one that nobody knows here may be known to the server."""
+        talk = self._talks.get(id) if id is not None else None
+        if talk is None:
+            talk = Talk(self, id)
+            talk.session.open()
+        return talk
+
+    def keep(self, talk: Talk) -> None:
+        """The server knows a session."""
+        id = talk.link.id
+        assert id is not None
+        if self._talks.get(id) is not talk:
+            self._talks[id] = talk
+            talk.conversation = Conversation(
+                self.hf, id, self.endpoint.target, close=talk.close, on_end=lambda: self._talks.pop(id, None)
+            )
+            opening = asyncio.ensure_future(talk.conversation.open())
+            self.tasks.add(opening)
+            opening.add_done_callback(self.tasks.discard)
+
+    def _enter(self, talk: Talk, exchange: Exchange) -> None:
+        conversation = talk.conversation
+        if conversation is not None:
+            conversation.live += 1
+
+        def done() -> None:
+            talk.posts.pop(exchange, None)
+            if conversation is not None:
+                conversation.live -= 1
+            if talk.conversation is None:  # the server knows nothing of it
+                self.server.leave(talk.session)
+
+        exchange.on_done = done
+
+    async def _conversation(self, exchange: Exchange, heads: list[Head]) -> Conversation | None:
+        """The run of a client without session, if it calls a tool."""
+        call = next((head for head in heads if head.method == "tools/call"), None)
+        if call is None:
+            return None
+        key = client_key(self.server.name, exchange.headers, frames.params(call))
+        conversation = self._known.get(key)
+        if conversation is None or not conversation.is_open:
+            conversation = self._known[key] = Conversation(
+                self.hf, key, self.endpoint.target, close=_nothing, on_end=lambda: self._known.pop(key, None)
+            )
+        conversation.live += 1
+        await conversation.open()
+        return conversation
+
+
+def _cancelled(heads: list[Head]) -> list[Id]:
+    """The requests that a client wants no more."""
+    ids = [frames.params(head).requestId for head in heads if head.method == "notifications/cancelled"]
+    return [id for id in ids if id is not None]
+
+
+def _end_later(exchange: Exchange) -> None:
+    """End the answer to a request that was cancelled: nobody may answer it ever."""
+    asyncio.get_running_loop().call_later(GRACE, exchange.end)
+
+
+def _plainly(receive: Callable[[bytes, Channel], None], data: bytes, channel: Channel) -> None:
+    receive(data, channel)
+
+
+async def _nothing() -> None:
+    """There is nothing to close."""

@@ -1,0 +1,399 @@
+"""A server over streamable HTTP, for a client that knows nothing of HTTP: sessions, streams and their resumption are
+looked after here. One request of the client is one request on the wire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from holdfast.clock import Clock
+from holdfast.mcp import frames
+from holdfast.mcp.endpoint import JSON, LAST_EVENT, SESSION, VERSION, Endpoint, media_type, rpc_error
+from holdfast.mcp.frames import Head, Id
+from holdfast.mcp.handshake import Handshake
+from holdfast.mcp.http_session import ACCEPT, HttpSession, answered, events, one_line, requests, says_lost
+from holdfast.mcp.mirrored import ToolHeaders, mirrored, name_in
+from holdfast.mcp.sse import MEDIA_TYPE
+from holdfast.mcp.wire import Answer, Channel, Event, Listener, ServerLost
+
+if TYPE_CHECKING:
+    import httpx
+
+RETRY: Final = 1.0  # seconds before a stream is taken up again, where the server names none
+LONGEST_RETRY: Final = 30.0
+MOST_RESUMES: Final = 5  # in a row that bring nothing
+GRACE: Final = 2.0  # seconds for a server to say how a cancelled request ended, or to take our farewell
+IN_ORDER: Final = 5.0  # seconds that frames wait for a notification before them to be taken
+MOST_SENDS: Final = 2  # of a frame, if the server has forgotten the session
+MOST_POSTS: Final = 2000  # on their way before the client is asked to pause
+
+_log = logging.getLogger("holdfast")
+
+
+class Post:
+    """A frame of the client, or a batch, on its way; *sink* takes what the server says to it."""
+
+    def __init__(self, data: bytes, head: Head | None, sink: Callable[[Event], object]) -> None:
+        self.data = data
+        self.head = head
+        self.sink = sink
+        self.method = head.method if head is not None else ""
+        self.waiting = requests(data, head)  # that are not answered
+        self.params = frames.params(head) if head is not None and head.method else frames.AnyParams()
+        protocol = self.params.meta.protocol if self.params.meta is not None else None
+        self.version: str | None = protocol if isinstance(protocol, str) else None  # it says all of itself
+        self.last_id: str | None = None
+        self.retry: float | None = None
+        self.task: asyncio.Task[None] | None = None
+
+
+class HttpUpstream:
+    """A server over HTTP, and its session with the client."""
+
+    def __init__(self, endpoint: Endpoint, clock: Clock) -> None:
+        self.state = "ready"
+        self.last_error: str | None = None
+        self._endpoint = endpoint
+        self._clock = clock
+        self._since = clock.time()
+        self._listener: Listener | None = None
+        self._tools = ToolHeaders()
+        self._session = HttpSession(endpoint, self._renewed)
+        self._posts: dict[Id, Post] = {}  # by the ids of their requests
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ordered: asyncio.Task[None] | None = None  # the last notification
+        self._listening: asyncio.Task[None] | None = None
+        self._flows = asyncio.Event()
+        self._flows.set()
+        self._holds = False
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether frames can be sent."""
+        return True
+
+    def attach(self, listener: Listener, handshake: Handshake) -> None:
+        """Begin."""
+        self._listener = listener
+        self._session.handshake = handshake
+
+    async def ready(self) -> None:
+        """Wait until frames can be sent."""
+
+    def send(self, data: bytes, head: Head | None, channel: Channel | None = None) -> None:
+        """Hand a frame to the server."""
+        if head is not None and head.method == "notifications/cancelled" and self._cancel(head):
+            return
+        assert self._listener is not None
+        post = Post(data, head, lambda event: self._arrive(event, channel))
+        post.task = self._start(self._perform(post, self._ordered))
+        for id in post.waiting:
+            self._posts[id] = post
+        if not post.waiting:
+            self._ordered = post.task
+
+    def suspect(self) -> None:
+        """There is nothing to be seen of a server over HTTP that the next request would not show."""
+
+    def hold(self, held: bool) -> None:
+        """Read no more streams for the moment, or do again."""
+        if held:
+            self._flows.clear()
+        else:
+            self._flows.set()
+
+    def facts(self) -> dict[str, object]:
+        """What is to be known of it."""
+        return {
+            "kind": "http",
+            "target": self._endpoint.target,
+            "state": self.state,
+            "pid": None,
+            "restarts": self._session.renewals,
+            "since_ms": round(self._since * 1000),
+            "last_error": self.last_error,
+            "stderr": [],
+        }
+
+    async def close(self) -> None:
+        """End the session."""
+        if self._ordered is not None and not self._ordered.done():  # perhaps that a call is cancelled
+            await asyncio.wait({self._ordered}, timeout=GRACE)
+        tasks = [*self._tasks, *([self._listening] if self._listening is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, self._session.close(), return_exceptions=True)
+        if self._session.id is not None:
+            try:
+                await asyncio.wait_for(self._farewell(), GRACE)
+            except (TimeoutError, ServerLost) as error:
+                _log.debug("%s: the session was not ended: %s", self._endpoint.target, error)
+        await self._endpoint.close()
+        self._turn("stopped")
+
+    # -- a frame of the client -----------------------------------------------------------------------------------------
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        if len(self._tasks) > MOST_POSTS and not self._holds and self._listener is not None:
+            self._holds = True
+            self._listener.hold(True)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if self._holds and len(self._tasks) < MOST_POSTS // 2 and self._listener is not None:
+            self._holds = False
+            self._listener.hold(False)
+
+    async def _perform(self, post: Post, before: asyncio.Task[None] | None) -> None:
+        if before is not None and not before.done():
+            await asyncio.wait({before}, timeout=IN_ORDER)
+        ids = list(post.waiting)
+        try:
+            await self._deliver(post)
+            if post.waiting:
+                raise ServerLost(f"{self._endpoint.target} did not answer the request")
+        except ServerLost as error:
+            self._blame(error)
+            for id in post.waiting:
+                assert self._listener is not None
+                self._listener.failed(id, error)
+        else:
+            self._turn("ready")
+            if post.method == "notifications/initialized" and self._listening is None:
+                self._listen()
+        finally:
+            for id in ids:
+                if self._posts.get(id) is post:
+                    del self._posts[id]
+
+    async def _deliver(self, post: Post) -> None:
+        """Send a frame and take the answer; once more if the server has forgotten the session."""
+        for sends in range(1, MOST_SENDS + 1):
+            await self._session.settled()
+            id = self._session.id if post.method != "initialize" else None
+            lost = await self._exchange(post, is_within=id is not None)
+            if lost is None:
+                return
+            if id is None or sends == MOST_SENDS:
+                raise lost
+            await self._session.renew(id, lost, {})
+            if (post.head is not None and post.head.is_answer) or post.method == "notifications/cancelled":
+                return  # it was for the old session
+
+    async def _exchange(self, post: Post, *, is_within: bool) -> ServerLost | None:
+        """Send a frame and take the answer; what comes back says that the session that it *is_within* is lost."""
+        response = await self._endpoint.open("POST", self._headers(post), post.data)
+        try:
+            if response.is_success:
+                await self._take(post, response)
+                return None
+            error = await self._endpoint.refusal(response)
+        finally:
+            await response.aclose()
+        assert error.answer is not None
+        if is_within and says_lost(error.answer):
+            return error
+        if (answer := self._answer_in(post, error.answer)) is None:
+            raise error
+        post.waiting.clear()
+        post.sink(Event(answer))
+        return None
+
+    def _headers(self, post: Post) -> dict[str, str]:
+        if post.version is not None and post.head is not None:
+            headers = {**ACCEPT, VERSION: post.version, **mirrored(post.head, post.params)}
+            if post.method == "tools/call":
+                headers.update(self._tools.of(post.head, name_in(post.head, post.params)))
+            return headers
+        return dict(ACCEPT) if post.method == "initialize" else {**ACCEPT, **self._session.headers}
+
+    def _answer_in(self, post: Post, answer: Answer) -> bytes | None:
+        """The server's own error for the request, if it came with a status that says no."""
+        head = rpc_error(answer)
+        if head is None or post.head is None or len(post.waiting) != 1:
+            return None
+        (id,) = post.waiting
+        if head.id == id and type(head.id) is type(id):
+            return one_line(answer.body)
+        # It could not tell which request it was, but refused this one.
+        is_plain = 400 <= answer.status < 500 and answer.status not in (401, 403, 429)
+        return frames.with_id(answer.body, id) if is_plain else None
+
+    # -- an answer of the server ---------------------------------------------------------------------------------------
+
+    async def _take(self, post: Post, response: httpx.Response) -> None:
+        if post.method == "initialize":
+            self._session.id = response.headers.get(SESSION)
+        kind = media_type(response.headers)
+        if not post.waiting:
+            await self._endpoint.body(response)
+        elif kind == MEDIA_TYPE:
+            await self._follow(post, response)
+        elif kind == JSON:
+            self._hand_on(post, Event(await self._endpoint.body(response)))
+        else:
+            raise ServerLost(
+                f"{self._endpoint.target} answered a request with HTTP status {response.status_code} "
+                f"and {kind or 'nothing'}, which is no answer"
+            )
+
+    async def _follow(self, post: Post, response: httpx.Response) -> None:
+        """Take what a stream says, until the request is answered; take the stream up again if it ends before that."""
+        failures = 0
+        while True:
+            place = post.last_id
+            try:
+                await self._read(post, response)
+                error = ServerLost(f"{self._endpoint.target} ended the stream before the answer")
+            except ServerLost as broken:
+                error = broken
+            finally:
+                await response.aclose()
+            if not post.waiting:
+                return
+            failures = failures + 1 if post.last_id == place else 0
+            while True:
+                if post.last_id is None or post.version is not None or failures > MOST_RESUMES:
+                    raise error
+                await self._clock.asleep(RETRY if post.retry is None else post.retry)
+                try:
+                    response = await self._resume(post.last_id)
+                    break
+                except ServerLost as again:
+                    if again.answer is not None:
+                        raise
+                    failures += 1
+
+    async def _read(self, post: Post, response: httpx.Response) -> None:
+        """Take what a stream says; after the answer it is given a moment to end, so that its connection can be kept."""
+        farewell: asyncio.TimerHandle | None = None
+        try:
+            async for event in events(self._endpoint, response, self._flow):
+                post.last_id = event.id if event.id is not None else post.last_id
+                post.retry = event.retry / 1000 if event.retry is not None else post.retry
+                if event.data:
+                    self._hand_on(post, event)
+                if post.task is not None and not post.waiting and farewell is None:
+                    farewell = asyncio.get_running_loop().call_later(GRACE, post.task.cancel)
+        finally:
+            if farewell is not None:
+                farewell.cancel()
+
+    async def _flow(self) -> None:
+        if not self._flows.is_set():
+            await self._flows.wait()
+
+    async def _resume(self, last_id: str | None) -> httpx.Response:
+        """A stream of what belongs to no request, or of what follows *last_id*."""
+        headers = {"accept": MEDIA_TYPE, **self._session.headers}
+        if last_id is not None:
+            headers[LAST_EVENT] = last_id
+        response = await self._endpoint.open("GET", headers)
+        if response.is_success and media_type(response.headers) == MEDIA_TYPE:
+            return response
+        try:
+            raise await self._endpoint.refusal(response)
+        finally:
+            await response.aclose()
+
+    def _hand_on(self, post: Post, event: Event) -> None:
+        event = event._replace(data=one_line(event.data))
+        try:
+            ids = answered(event.data)
+        except msgspec.DecodeError as error:
+            _log.warning("%s: no frame, dropped: %s", self._endpoint.target, error)
+            return
+        if ids and post.method == "tools/list" and post.version is not None:
+            event = self._tools.learn(frames.head(event.data), event)
+        post.sink(event)
+        post.waiting.difference_update(ids)
+
+    def _arrive(self, event: Event, channel: Channel | None) -> None:
+        assert self._listener is not None
+        self._listener.arrive(event, channel)
+
+    # -- what belongs to no request ------------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        if self._listening is not None:
+            self._listening.cancel()
+        self._listening = asyncio.ensure_future(self._keep_listening())
+
+    async def _keep_listening(self) -> None:
+        """Read the stream of what belongs to no request, and take it up again, as long as the server has one."""
+        stream = Post(b"", None, lambda event: self._arrive(event, None))
+        failures = 0
+        while True:
+            id = self._session.id
+            try:
+                response = await self._resume(stream.last_id)
+                try:
+                    failures = 0
+                    await self._read(stream, response)
+                finally:
+                    await response.aclose()
+            except ServerLost as error:
+                failures += 1
+                if error.answer is not None and error.answer.status < 500:
+                    if id is not None and says_lost(error.answer):
+                        self._start(self._renew_quietly(id, error))
+                    return  # there is none
+            pause = RETRY if stream.retry is None else stream.retry
+            await self._clock.asleep(min(pause * 2**failures, max(pause, LONGEST_RETRY)) * random.uniform(0.8, 1.0))
+
+    # -- sessions ------------------------------------------------------------------------------------------------------
+
+    def _renewed(self) -> None:
+        if self._listening is not None:
+            self._listen()
+        if self._listener is not None:
+            self._listener.changed()
+
+    async def _renew_quietly(self, id: str, lost: ServerLost) -> None:
+        try:
+            await self._session.renew(id, lost, {})
+        except ServerLost as error:
+            self._blame(error)
+
+    async def _farewell(self) -> None:
+        response = await self._endpoint.open("DELETE", self._session.headers)
+        await response.aclose()
+
+    # -- cancelling ----------------------------------------------------------------------------------------------------
+
+    def _cancel(self, head: Head) -> bool:
+        """End the request that a cancel is for; whether that says all."""
+        id = frames.params(head).requestId
+        post = self._posts.get(id) if id is not None else None
+        if post is None or post.task is None:
+            return self._session.handshake.is_modern
+        if post.version is not None:  # the end of the stream is the message
+            post.task.cancel()
+            return True
+        asyncio.get_running_loop().call_later(GRACE, post.task.cancel)
+        return False
+
+    # -- its state -----------------------------------------------------------------------------------------------------
+
+    def _blame(self, error: ServerLost) -> None:
+        self.last_error = str(error)
+        if error.blame is not None:
+            _log.warning("%s", error)
+            self._turn("failed")
+
+    def _turn(self, state: str) -> None:
+        if state != self.state:
+            self.state = state
+            self._since = self._clock.time()
+            if self._listener is not None:
+                self._listener.changed()

@@ -1,0 +1,317 @@
+"""A server over HTTP as clients over HTTP get it: one request of a client is one request to the server, and what the
+server answers, its status, its headers and the places to resume from, goes through as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+
+from holdfast.mcp import frames
+from holdfast.mcp.endpoint import JSON, LAST_EVENT, SESSION, VERSION, Endpoint, media_type, passed, rpc_error
+from holdfast.mcp.exchange import Exchange, Pairs
+from holdfast.mcp.frames import Head
+from holdfast.mcp.handshake import Handshake
+from holdfast.mcp.http_session import HttpSession, answered, events, requests, says_lost
+from holdfast.mcp.mirrored import NAME, mirrored
+from holdfast.mcp.session import Batch
+from holdfast.mcp.sse import MEDIA_TYPE
+from holdfast.mcp.wire import Answer, Channel, Event, Listener, ServerLost
+
+if TYPE_CHECKING:
+    import httpx
+
+MOST_SENDS: Final = 2  # of a frame, if the server has forgotten the session
+MOST_BROKEN: Final = 100  # answers that a client may want to take up again
+GRACE: Final = 2.0  # seconds for a server to say how a cancelled request ended
+
+_HOP: Final = {
+    "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
+    "transfer-encoding", "upgrade", "content-length",
+}  # fmt: skip
+# Origin and its kind say where a web page lives, and were checked here.
+NOT_TO_SERVER: Final = frozenset(
+    {*_HOP, "host", "accept-encoding", "expect", "origin", "referer", "x-holdfast-token", SESSION}
+    | {"sec-fetch-dest", "sec-fetch-mode", "sec-fetch-site", "forwarded", "x-forwarded-for", "x-forwarded-host"}
+)
+NOT_TO_CLIENT: Final = frozenset({*_HOP, "content-encoding", "date", "server", SESSION})
+
+
+class Link:
+    """A session between a client and a server: the client's name for it, and the server's; *on_named* tells of both."""
+
+    def __init__(self, endpoint: Endpoint, id: str | None, on_named: Callable[[], object]) -> None:
+        self.id = id
+        self.on_named = on_named
+        self.http = HttpSession(endpoint)
+        self.http.id = id
+        self.broken: deque[Exchange] = deque(maxlen=MOST_BROKEN)  # streams that ended before the answer
+
+
+class Place(Protocol):
+    """The server behind a path of a gateway."""
+
+    endpoint: Endpoint
+    tasks: set[asyncio.Task[None]]
+
+    def blame(self, error: ServerLost | None) -> None: ...
+
+    def facts(self) -> list[dict[str, object]]: ...
+
+
+class Passing:
+    """The server, as the session of one client sees it, or of one request where there are no sessions."""
+
+    def __init__(self, site: Place, link: Link | None) -> None:
+        self._site = site
+        self._endpoint = site.endpoint
+        self._link = link
+        self._listener: Listener | None = None
+        self._handshake = Handshake()
+        self._tasks: dict[asyncio.Task[None], set[Any]] = {}  # with the ids of the requests
+        self._last: Exchange | None = None  # whose headers go with what we say ourselves
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether frames can be sent."""
+        return True
+
+    def attach(self, listener: Listener, handshake: Handshake) -> None:
+        """Begin."""
+        self._listener = listener
+        self._handshake = handshake
+
+    async def ready(self) -> None:
+        """Wait until frames can be sent."""
+
+    def send(self, data: bytes, head: Head | None, channel: Channel | None = None) -> None:
+        """Hand a frame to the server."""
+        while isinstance(channel, Batch):
+            channel = channel.channel
+        exchange = channel if isinstance(channel, Exchange) else None
+        if head is not None and head.method == "notifications/cancelled" and self._cancel(head, exchange):
+            return
+        if exchange is not None:
+            exchange.is_taken = True
+            self._last = exchange
+        ids = requests(data, head)
+        self._start(self._perform(data, head, exchange, ids), ids)
+
+    def listen(self, exchange: Exchange) -> None:
+        """A client asks for a stream."""
+        exchange.is_taken = True
+        task = self._start(self.follow(exchange), set())
+        exchange.on_closed = task.cancel
+
+    def suspect(self) -> None:
+        """There is nothing to be seen of a server over HTTP that the next request would not show."""
+
+    def hold(self, held: bool) -> None:
+        """A stream is read as fast as its client takes it; there is nothing else to hold."""
+
+    def facts(self) -> dict[str, object]:
+        """What is to be known of the server."""
+        return self._site.facts()[0]
+
+    async def close(self) -> None:
+        """End all that is on its way."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _start(self, work: Coroutine[Any, Any, None], ids: set[Any]) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.ensure_future(work)
+        self._tasks[task] = ids
+        task.add_done_callback(self._tasks.pop)
+        self._site.tasks.add(task)
+        task.add_done_callback(self._site.tasks.discard)
+        return task
+
+    def _cancel(self, head: Head, exchange: Exchange | None) -> bool:
+        """End the request that a cancel is for; whether that says all."""
+        id = frames.params(head).requestId
+        task = next((task for task, ids in self._tasks.items() if id in ids), None)
+        if self._link is None and (exchange is None or exchange.is_modern):  # the end of the stream is the message
+            if task is not None:
+                task.cancel()
+            return True
+        if task is not None:
+            asyncio.get_running_loop().call_later(GRACE, task.cancel)
+        return False
+
+    # -- a frame of the client -----------------------------------------------------------------------------------------
+
+    async def _perform(self, data: bytes, head: Head | None, exchange: Exchange | None, ids: set[Any]) -> None:
+        waiting = set(ids)
+        try:
+            response = await self._open("POST", exchange or self._last, data, head)
+            try:
+                await self._take(response, exchange, waiting)
+            finally:
+                await response.aclose()
+            self._site.blame(None)
+        except ServerLost as error:
+            self._site.blame(error)
+            assert self._listener is not None
+            for id in waiting:
+                self._listener.failed(id, error)
+            if not ids and exchange is not None and not exchange.due:
+                _pass_refusal(exchange, error)
+        if exchange is not None and self._is_over(exchange, waiting):
+            exchange.end()
+
+    def _is_over(self, exchange: Exchange, waiting: set[Any]) -> bool:
+        """Whether a client is to take its stream up again."""
+        if not waiting or not exchange.is_open or not exchange.ids or self._link is None:
+            return False
+        self._link.broken.append(exchange)
+        return True
+
+    async def _open(
+        self, method: str, exchange: Exchange | None, data: bytes | None, head: Head | None = None
+    ) -> httpx.Response:
+        """Send a request for that of a client; once more if the server has forgotten the session."""
+        link = self._link
+        given = passed(exchange.pairs, NOT_TO_SERVER) if exchange is not None else []
+        if exchange is not None and data is not None and data is not exchange.body and NAME in exchange.headers:
+            assert head is not None  # it is another tool that is called
+            changed = mirrored(head, frames.params(head))
+            given = [(name, changed.get(name, value)) for name, value in given]
+        for sends in range(1, MOST_SENDS + 1):
+            headers = given
+            if link is not None:
+                await link.http.settled()
+                headers = given if link.http.id is None else [*given, (SESSION, link.http.id)]
+                id = link.http.id
+            response = await self._endpoint.open(method, headers, data)
+            if response.is_success or link is None or id is None or sends == MOST_SENDS:
+                return response
+            if response.status_code not in (400, 404):
+                return response
+            error = await self._endpoint.refusal(response)
+            assert error.answer is not None
+            if not says_lost(error.answer):
+                raise error
+            auth = {name: value for name, value in given if name.lower() not in ("last-event-id", VERSION)}
+            await link.http.renew(id, error, auth)
+        raise AssertionError("unreachable")
+
+    # -- an answer of the server ---------------------------------------------------------------------------------------
+
+    async def _take(self, response: httpx.Response, exchange: Exchange | None, waiting: set[Any]) -> None:
+        headers = self._headers(response)
+        kind = media_type(response.headers)
+        if waiting and response.is_success and kind == MEDIA_TYPE:
+            if exchange is not None:
+                exchange.stream(headers)
+            await self._relay(response, exchange, waiting)
+            return
+        if waiting and not response.is_success:
+            await self._refused(response, exchange, headers, waiting)
+            return
+        body = await self._endpoint.body(response)
+        if not waiting:
+            if exchange is not None and not exchange.due:
+                exchange.answer(response.status_code, headers, body)
+            return
+        if kind != JSON or not self._hand_on(Event(body), exchange, waiting, (200, headers)):
+            raise ServerLost(f"{self._endpoint.target} answered with HTTP status {response.status_code} and no answer")
+
+    async def _refused(
+        self, response: httpx.Response, exchange: Exchange | None, headers: Pairs, waiting: set[Any]
+    ) -> None:
+        """A status that says no: with the server's own error for the request, if it gives one."""
+        error = await self._endpoint.refusal(response)
+        assert error.answer is not None
+        status, _, body = error.answer
+        error.answer = error.answer._replace(headers=dict(headers))
+        head = rpc_error(error.answer)
+        if (
+            head is None
+            or head.id not in waiting
+            or not self._hand_on(Event(body), exchange, waiting, (status, headers))
+        ):
+            raise error
+
+    async def _relay(self, response: httpx.Response, exchange: Exchange | None, waiting: set[Any]) -> None:
+        resumable = False
+
+        def left() -> None:  # the client will come back for the rest
+            if resumable and task is not None:
+                task.cancel()
+
+        task = asyncio.current_task()
+        if exchange is not None and self._link is not None:
+            exchange.on_closed = left
+        async for event in events(self._endpoint, response, exchange.drained if exchange is not None else None):
+            resumable = resumable or event.id is not None
+            self._hand_on(event, exchange, waiting)
+        if waiting and not resumable:
+            raise ServerLost(f"{self._endpoint.target} ended the stream before the answer")
+
+    def _hand_on(
+        self, event: Event, exchange: Exchange | None, waiting: set[Any], met: tuple[int, Pairs] | None = None
+    ) -> bool:
+        """Give what the server says to the session; whether all is answered now."""
+        assert self._listener is not None
+        try:
+            ids = answered(event.data) if event.data else []
+        except msgspec.DecodeError:
+            return False
+        if met is not None and exchange is not None:
+            exchange.meet(*met)
+        waiting.difference_update(ids)
+        self._listener.arrive(event, exchange)
+        return not waiting
+
+    async def follow(self, exchange: Exchange) -> None:
+        """Pass on what a client asks for without a frame: a stream, or the end of its session."""
+        link = self._link
+        last = exchange.headers.get(LAST_EVENT)
+        if last is not None and link is not None:
+            for broken in link.broken:
+                if last in broken.ids:
+                    broken.successor = exchange
+        try:
+            response = await self._open(exchange.method, exchange, None)
+            try:
+                headers = self._headers(response)
+                if response.is_success and media_type(response.headers) == MEDIA_TYPE:
+                    exchange.stream(headers)
+                    async for event in events(self._endpoint, response, exchange.drained):
+                        self._hand_on(event, exchange, set())
+                else:
+                    exchange.answer(response.status_code, headers, await self._endpoint.body(response))
+            finally:
+                await response.aclose()
+        except ServerLost as error:
+            self._site.blame(error)
+            _pass_refusal(exchange, error)
+        finally:
+            exchange.end()
+
+    def _headers(self, response: httpx.Response) -> Pairs:
+        """The headers that go on to the client, who knows the session by its first name."""
+        headers = passed(response.headers.multi_items(), NOT_TO_CLIENT)
+        link, id = self._link, response.headers.get(SESSION)
+        if link is not None and response.is_success:
+            if link.id is None and id is not None:
+                link.id = link.http.id = id
+            if link.id is not None:
+                link.on_named()
+                id = link.id if id is not None else None
+        return headers if id is None else [*headers, (SESSION, id)]
+
+
+def _pass_refusal(exchange: Exchange, error: ServerLost) -> None:
+    """Tell a client what came of a request to which there is no answer in the protocol."""
+    answer: Answer | None = error.answer
+    if answer is None:
+        exchange.fail(502, str(error), code=frames.LOST)
+    else:
+        exchange.answer(answer.status, passed(answer.headers.items(), NOT_TO_CLIENT), answer.body)

@@ -1,0 +1,48 @@
+"""What the servers behind a gateway have in common, however they are reached."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from holdfast.mcp import frames
+from holdfast.mcp.endpoint import VERSION
+from holdfast.mcp.exchange import Exchange
+from holdfast.mcp.frames import AnyParams, Head
+from holdfast.mcp.handshake import MODERN
+
+
+class Site(Protocol):
+    """A server behind one path; each of the first three sees to it that *exchange* is answered."""
+
+    async def post(self, exchange: Exchange) -> None: ...
+
+    async def get(self, exchange: Exchange) -> None: ...
+
+    async def delete(self, exchange: Exchange) -> None: ...
+
+    def facts(self) -> list[dict[str, object]]: ...
+
+    async def close(self) -> None: ...
+
+
+def is_modern(headers: Mapping[str, str], heads: Sequence[Head]) -> bool:
+    """Whether a request is of a version without sessions: it says so, in a header or in itself."""
+    if headers.get(VERSION, "") >= MODERN:
+        return True
+    if len(heads) != 1 or not heads[0].is_request or heads[0].method == "initialize":
+        return False
+    meta = frames.params(heads[0]).meta
+    return meta is not None and isinstance(meta.protocol, str)
+
+
+def client_key(server: str, headers: Mapping[str, str], params: AnyParams) -> str:
+    """Who a client without session is: by its token, of which only a digest is kept, and by what it calls itself."""
+    info: Any = params.meta.client if params.meta is not None else None
+    name = info.get("name") if isinstance(info, dict) else None
+    who = [headers.get("authorization"), info if info is not None else headers.get("user-agent")]
+    digest = hashlib.sha256(msgspec.json.encode(who, order="sorted")).hexdigest()[:16]
+    return f"{server}/{name if isinstance(name, str) else 'client'}/{digest}"[:200]

@@ -1,0 +1,45 @@
+"""A policy for people: each setting in force, its value as plain data, and who says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from holdfast import checks
+from holdfast.policy.book import PolicyBook
+from holdfast.policy.settings import Policy
+from holdfast.redaction import redact
+
+LONGEST = 500  # bytes of a value
+
+
+class Setting(NamedTuple):
+    """One setting; the fields of tables have dotted keys."""
+
+    key: str
+    value: Any
+    origin: str
+
+
+def explain(book: PolicyBook, tool: str, given: Mapping[str, object] | None = None) -> list[Setting]:
+    """All settings of *tool*, whose decorator has *given*; values are plain, short and without secrets."""
+    policy = book.resolve(tool, given)
+    return [Setting(key, _plain(_value(policy, key)), origin) for key, origin in book.origins(tool, given).items()]
+
+
+def _value(policy: Policy, key: str) -> object:
+    value: Any = policy
+    for part in key.split(".", 1):
+        value = value[part] if isinstance(value, Mapping) else getattr(value, part)
+    return sorted(value) if isinstance(value, frozenset) else value
+
+
+def _plain(value: object) -> Any:
+    """*value* as JSON has it, else in words: the value of a fallback may be anything."""
+    try:
+        plain = redact(msgspec.to_builtins(value, str_keys=True))
+        return plain if len(msgspec.json.encode(plain)) <= LONGEST else checks.shown(plain)
+    except (TypeError, ValueError, RecursionError, OverflowError):
+        return checks.shown(value)

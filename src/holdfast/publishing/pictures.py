@@ -1,0 +1,147 @@
+"""Pictures of tools, as others on the store are shown them: a small one each time, a larger one now and then.
+
+The large one has what whoever looks at one tool needs; it is made at once where a tool is new, has changed its circuit
+or comes to rest, and rarely for one that is called all the time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from holdfast.breaker import CircuitDiagnostics
+from holdfast.errors import printable
+from holdfast.kit import Kit
+from holdfast.policy.explaining import explain
+from holdfast.stores.entries import (
+    BOUNDS,
+    FINE_BOUNDS,
+    MOST_OF_EACH,
+    OFF,
+    PolicyValue,
+    RecentCall,
+    ToolDetail,
+    ToolEntry,
+    Transition,
+    histogram,
+    pack,
+)
+from holdfast.toolbox import Toolbox
+from holdfast.tools import Tool
+from holdfast.tracker import ExecutionRecord
+
+DETAILS_EVERY = 5.0  # seconds between two looks at the details of a tool that is being called all the time
+MOST_DETAILS = 20  # of such tools at once
+MOST_REMEMBERED = 1000  # tools whose transitions are kept
+
+
+class Pictures:
+    """Makes them, of the tools in *box*; remembers how their circuits changed."""
+
+    def __init__(self, kit: Kit, box: Toolbox) -> None:
+        self._kit = kit
+        self._box = box
+        self._transitions: OrderedDict[str, list[Transition]] = OrderedDict()  # the newest first
+        self.forget()
+
+    def forget(self) -> None:
+        """Nobody has seen any yet; in a forked child, whoever held the lock is not here."""
+        self._lock = threading.Lock()
+        self._detailed: dict[str, float] = {}  # when the details of a tool were last looked at
+
+    def remember(self, tool: str, before: str, after: str, seen: CircuitDiagnostics) -> None:
+        """The circuit of *tool* has changed; what it was and is goes with its next picture."""
+        transition = Transition(
+            at_ms=int(self._kit.clock.time() * 1000), before=before, after=after, failures=seen.failure_count,
+            backoff_ms=_ms(seen.current_backoff) or 0,
+            category=None if seen.last_error_category is None else str(seen.last_error_category),
+        )  # fmt: skip
+        with self._lock:
+            self._transitions[tool] = [transition, *self._transitions.get(tool, ())][:MOST_OF_EACH]
+            self._transitions.move_to_end(tool)
+            if len(self._transitions) > MOST_REMEMBERED:
+                self._transitions.popitem(last=False)
+            self._detailed.pop(tool, None)
+
+    def entry(self, name: str, *, is_known: bool) -> ToolEntry | None:
+        """What is to be shown of *name*; nothing if this process only holds it open or closed for others."""
+        now, wall = self._kit.clock.monotonic(), self._kit.clock.time()
+        tool = self._box.find(name)
+        seen, stats = self._kit.breaker.diagnostics(name), self._kit.tracker.stats(name)
+        if tool is None and not is_known and not stats.total and not stats.denied and not seen.times_opened:
+            return None
+        parts = self._kit.tracker.breakdown(name, BOUNDS)
+        entry = ToolEntry(
+            name=name, state=str(seen.state), automatic=str(seen.state), failure_count=seen.failure_count,
+            until_ms=_ms(None if seen.remaining_backoff is None else wall + seen.remaining_backoff),
+            backoff_ms=_ms(seen.current_backoff) or 0, opened_at_ms=_ms(seen.opened_at),
+            times_opened=seen.times_opened, probes_in_flight=seen.probes_in_flight,
+            calls=stats.total, successful=stats.successful, failed=stats.failed, timed_out=stats.timed_out,
+            cancelled=stats.cancelled, cached=stats.cached_hits, denied=stats.denied,
+            mean_ms=_duration(stats.mean), p50_ms=_duration(stats.p50), p95_ms=_duration(stats.p95),
+            p99_ms=_duration(stats.p99), spent_ms=_duration(stats.total_duration) or 0.0,
+            spread=parts.spread, errors=parts.errors, refusals=parts.refusals,
+        )  # fmt: skip
+        if seen.is_open and seen.remaining_backoff is None and seen.state == "open":
+            entry.forced = "open"
+        if tool is not None:
+            self._add(entry, tool, now)
+        return entry
+
+    def _add(self, entry: ToolEntry, tool: Tool, now: float) -> None:
+        """What only the tool itself knows."""
+        if tool.policy.breaker is None:
+            entry.state = entry.automatic = OFF
+            entry.forced = entry.until_ms = None
+        else:
+            forced = tool.circuit.forced
+            entry.forced = None if forced is None else str(forced)
+            entry.automatic = str(tool.circuit.state)
+            entry.failure_threshold = tool.policy.breaker.failure_threshold
+            entry.failure_rate = tool.policy.breaker.failure_rate
+        entry.rate, entry.full_rate, entry.in_flight, entry.limit, entry.waiting = tool.limits(now)
+        if (error := tool.last_error) is not None:
+            entry.last_error_at_ms, entry.last_error = _ms(error[0]), printable(error[1], 300)
+
+    def details(self, changed: Sequence[str], resting: set[str], now: float) -> list[tuple[str, bytes]]:
+        """The details of the tools that have *changed*: at once where they are new or *resting*, else now and then."""
+        due = [name for name in changed if name in resting or name not in self._detailed]
+        busy = [name for name in changed if name not in due and self._detailed[name] + DETAILS_EVERY <= now]
+        due += sorted(busy, key=self._detailed.__getitem__)[:MOST_DETAILS]
+        if not due:
+            return []
+        calls: dict[str, list[RecentCall]] = {name: [] for name in due}
+        for record in self._kit.tracker.recent(self._kit.tracker.max_history):
+            if (recent := calls.get(record.tool)) is not None and len(recent) < MOST_OF_EACH:
+                recent.append(_recent(record))
+        self._detailed.update(dict.fromkeys(due, now))
+        return [(name, pack(self._detail(name, calls[name]))) for name in due]
+
+    def _detail(self, name: str, recent: list[RecentCall]) -> ToolDetail:
+        tool = self._box.find(name)
+        settings = explain(self._kit.book, name, None if tool is None else tool.given)
+        return ToolDetail(
+            policy=[
+                PolicyValue(key=key, value=value, origin=printable(origin, 300)) for key, value, origin in settings
+            ],
+            transitions=self._transitions.get(name, []),
+            histogram=histogram(self._kit.tracker.breakdown(name, FINE_BOUNDS).spread),
+            recent=recent,
+        )
+
+
+def _recent(record: ExecutionRecord) -> RecentCall:
+    return RecentCall(
+        at_ms=int(record.at * 1000), status=str(record.status), duration_ms=_duration(record.duration) or 0.0,
+        attempts=record.attempts, category=None if record.category is None else str(record.category),
+        cached=record.was_cached,
+    )  # fmt: skip
+
+
+def _ms(seconds: float | None) -> int | None:
+    return None if seconds is None else int(seconds * 1000)
+
+
+def _duration(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 3)

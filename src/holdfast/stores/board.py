@@ -1,0 +1,214 @@
+"""The board: what the processes on a store show of their tools, and what they are told to do with them.
+
+Each process writes its own rows; whoever reads leaves out the dead. An order (open, close, auto, reset) is the last
+word on a tool: it is written first and the processes are woken after, so one that missed the wake finds it later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from holdfast import checks
+from holdfast.errors import ConfigError
+from holdfast.stores.entries import (
+    LONGEST_NAME,
+    SEVERITY,
+    Order,
+    Process,
+    ServerLine,
+    ToolDetail,
+    ToolInProcess,
+    ToolLine,
+    line,
+    ordered,
+    pack,
+    unpack_detail,
+    unpack_servers,
+    unpack_tool,
+)
+from holdfast.stores.ledger import Ledger
+from holdfast.stores.store import RunStore
+from holdfast.stores.trouble import errors_of, unreadable
+
+ORDERS = ("open", "close", "auto", "reset")
+FORGOTTEN = 86_400_000  # milliseconds after which an order that holds nothing goes
+_STATES = {"open": "open", "close": "closed", "auto": None, "reset": None}
+
+
+class Board:
+    """The board of *store*; costs nothing to make, and makes no file by being read."""
+
+    def __init__(self, store: RunStore) -> None:
+        self._store = store
+        self._file = store.file
+
+    # -- for those who look --------------------------------------------------------------------------------------------
+
+    def processes(self) -> list[Process]:
+        """The processes that live, oldest first."""
+        return [process for process, living in self._processes() if living]
+
+    def tools(self) -> list[ToolLine]:
+        """One line a name, the worst first; a name that is held by hand is there although no process has it."""
+        return self._lines(self._rows("tools"), {order.tool: order for order in self.orders()})
+
+    def tool(self, name: str) -> ToolLine | None:
+        """The line of one name, if anything is known of it."""
+        orders = {order.tool: order for order in self.orders() if order.tool == name}
+        lines = self._lines(self._rows("tools_of_name", name), orders)
+        return lines[0] if lines else None
+
+    def details(self, line: ToolLine) -> list[tuple[ToolInProcess, ToolDetail]]:
+        """What each process of *line* tells of its tool beyond that, where it has told anything."""
+        with errors_of(self._file):
+            try:
+                found = {id: unpack_detail(data) for id, data in self._rows("details_of_name", line.name)}
+            except (TypeError, ValueError) as error:
+                raise unreadable(error) from error
+        return [(each, found[each.process]) for each in line.processes if each.process in found]
+
+    def names(self) -> list[str]:
+        """The names of all tools that a living process has, or that are held by hand."""
+        living = {process.id for process in self.processes()}
+        names = {name for process, name in self._rows("tool_names") if process in living}
+        return sorted(names | {order.tool for order in self.orders() if order.state is not None})
+
+    def servers(self) -> list[ServerLine]:
+        """The servers of all processes, by name."""
+        lines = [
+            ServerLine(
+                process=process.id, host=process.host, proxy_pid=process.pid, proxy=process.name, at_ms=process.at_ms,
+                server=server,
+            )
+            for process in self.processes()
+            for server in process.servers
+        ]  # fmt: skip
+        return sorted(lines, key=lambda each: each.server.name)
+
+    # -- for those who steer -------------------------------------------------------------------------------------------
+
+    def order(self, order: str, tools: Iterable[str]) -> None:
+        """Have all processes open, close, auto or reset *tools*; on disk when it returns, taken up soon after."""
+        checks.choice("order", order, ORDERS)
+        names = list(dict.fromkeys(tools))
+        for name in names:
+            if not isinstance(name, str) or not 1 <= len(name) <= LONGEST_NAME or not name.isprintable():
+                raise ConfigError(
+                    f"the tool name {checks.shown(name)} must be 1 to {LONGEST_NAME} printable characters"
+                )
+        now = int(self._store.clock.time() * 1000)
+
+        def write(ledger: Ledger) -> None:
+            connection, sql = self._file.writing(), self._file.sql
+            (last,) = connection.execute(sql("last_order")).fetchone()
+            for number, name in enumerate(names, last + 1):
+                row = (name, _STATES[order], number, number if order == "reset" else 0, now)
+                connection.execute(sql("put_order"), row)
+            connection.execute(sql("drop_old_orders"), (now - FORGOTTEN,))
+            for (process,) in connection.execute(sql("process_ids")).fetchall():
+                ledger.wake(process)
+
+        self._store.writer.commit(write)
+
+    def orders(self, after: int = -1) -> list[Order]:
+        """The last order for each tool, of those numbered above *after*, in their order."""
+        with errors_of(self._file):
+            try:
+                return [
+                    Order(str(tool), state, int(n), int(reset)) for tool, state, n, reset in self._rows("orders", after)
+                ]
+            except (TypeError, ValueError) as error:
+                raise unreadable(error) from error
+
+    # -- for those who show their tools --------------------------------------------------------------------------------
+
+    def publish(
+        self,
+        process: Process,
+        tools: Sequence[tuple[str, bytes]],
+        gone: Sequence[str] = (),
+        details: Sequence[tuple[str, bytes]] = (),
+    ) -> None:
+        """Show *process* with *tools* and *details* that have changed, packed; the others stay, but those *gone*."""
+        facts = (process.id, process.host, process.pid, process.kind, process.name)
+        row = (*facts, process.started_at_ms, process.at_ms, process.until_ms, process.seen, pack(process.servers))
+
+        def write(ledger: Ledger) -> None:
+            connection, sql = self._file.writing(), self._file.sql
+            connection.execute(sql("put_process"), row)
+            connection.executemany(sql("put_tool"), [(process.id, name, entry) for name, entry in tools])
+            connection.executemany(sql("put_detail"), [(process.id, name, detail) for name, detail in details])
+            for statement in ("drop_tool", "drop_detail"):
+                connection.executemany(sql(statement), [(process.id, name) for name in gone])
+
+        self._store.writer.commit(write)
+
+    def sweep(self) -> int:
+        """Delete what processes that are gone have left; gives how many there were."""
+        dead = [process.id for process, living in self._processes() if not living]
+        if dead:
+            self._store.writer.commit(lambda ledger: self._drop(dead))
+        return len(dead)
+
+    def withdraw(self, process: str) -> None:
+        """Show nothing of *process* any more."""
+        self._store.writer.commit(lambda ledger: self._drop([process]))
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _drop(self, processes: Sequence[str]) -> None:
+        connection, sql = self._file.writing(), self._file.sql
+        for name in ("drop_process", "drop_tools_of_process", "drop_details_of_process"):
+            connection.executemany(sql(name), [(process,) for process in processes])
+
+    def _processes(self) -> list[tuple[Process, bool]]:
+        """All that are written down, and whether they live."""
+        with errors_of(self._file):
+            found = [_process(row) for row in self._rows("processes")]
+        is_there = self._store.ownership.is_there
+        return [(each, is_there(each.id, each.host, each.until_ms)) for each in found]
+
+    def _rows(self, name: str, *parameters: object) -> list[tuple[Any, ...]]:
+        return self._file.fetch(name, *parameters)
+
+    def _lines(self, rows: list[tuple[Any, ...]], orders: dict[str, Order]) -> list[ToolLine]:
+        now = self._store.clock.time() * 1000
+        processes = {process.id: process for process in self.processes()}
+        servers = {server.name for process in processes.values() for server in process.servers}
+        found: dict[str, list[ToolInProcess]] = {order.tool: [] for order in orders.values() if order.state is not None}
+        with errors_of(self._file):
+            for id, data in rows:
+                if (process := processes.get(id)) is not None:
+                    each = _in_process(process, data, orders)
+                    found.setdefault(each.tool.name, []).append(each)
+        held = {name: order.state for name, order in orders.items()}
+        lines = [line(name, held.get(name), where, now, is_server=name in servers) for name, where in found.items()]
+        return sorted(lines, key=lambda each: (not each.refuses, SEVERITY.get(each.state, 1), each.name))
+
+
+def _in_process(process: Process, data: bytes, orders: dict[str, Order]) -> ToolInProcess:
+    """One tool of one process; an order that it has not taken up yet is shown as if it had."""
+    try:
+        tool = unpack_tool(data)
+    except (TypeError, ValueError) as error:
+        raise unreadable(error) from error
+    order = orders.get(tool.name)
+    pending = order is not None and order.number > process.seen
+    if order is not None and pending:
+        tool = ordered(tool, order, process.seen)
+    return ToolInProcess(
+        process=process.id, host=process.host, pid=process.pid, kind=process.kind, process_name=process.name,
+        at_ms=process.at_ms, pending=pending, tool=tool,
+    )  # fmt: skip
+
+
+def _process(row: tuple[Any, ...]) -> Process:
+    id, host, pid, kind, name, started, at, until, seen, servers = row
+    try:
+        return Process(
+            id=str(id), host=str(host), pid=int(pid), kind=str(kind), name=str(name), started_at_ms=int(started),
+            at_ms=int(at), until_ms=int(until), seen=int(seen), servers=unpack_servers(servers),
+        )  # fmt: skip
+    except (TypeError, ValueError) as error:
+        raise unreadable(error) from error

@@ -1,0 +1,136 @@
+"""Finding runs: by status, session, tool and text, the newest first, a bounded piece of the store at a time.
+
+Status, session and tool have an index; a text is looked for in the runs themselves. Whoever searches on goes on where
+the last piece ended, found or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from holdfast import checks
+from holdfast.errors import ConfigError, RunNotFound
+from holdfast.history import RunSnapshot, RunStatus
+
+if TYPE_CHECKING:
+    from holdfast.stores.store import RunStore
+
+INTERRUPTED = "interrupted"  # no status of a run, but one of its process
+ALIVE = "alive"  # all that have not ended
+STATUSES = (*RunStatus, INTERRUPTED, ALIVE)
+MOST_A_PAGE = 10_000
+MOST_LOOKED_AT = 20_000  # runs in one search
+PIECE = 1000  # runs that are read at once
+LATEST = 2**62  # milliseconds; later than any run
+
+
+class Wanted(NamedTuple):
+    """What runs to find; None for what does not matter. A text is found in id, session, prompt, result and error."""
+
+    status: str | None = None
+    session_id: str | None = None
+    tool: str | None = None
+    text: str | None = None
+
+    def check(self) -> None:
+        """That it can be asked."""
+        if self.status is not None:
+            checks.choice("status", self.status, STATUSES)
+        for name in ("session_id", "tool", "text"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                raise ConfigError(f"{name} = {checks.shown(value)}: must be a text")
+
+    def fits(self, run: RunSnapshot) -> bool:
+        """Whether a run is wanted, as far as it can tell; it does not know its tools."""
+        if self.status == INTERRUPTED:
+            if not run.interrupted:
+                return False
+        elif self.status == ALIVE:
+            if run.status.is_terminal:
+                return False
+        elif self.status is not None and run.status != self.status:
+            return False
+        if self.session_id is not None and run.session_id != self.session_id:
+            return False
+        return self.text is None or _has(run, self.text.casefold())
+
+
+class RunPage(NamedTuple):
+    """Some runs; *next* is the id to go on before, None if there are no more."""
+
+    runs: list[RunSnapshot]
+    next: str | None
+
+
+def search(
+    store: RunStore,
+    wanted: Wanted,
+    *,
+    limit: int = 100,
+    before: str | None = None,
+    most_looked_at: int = MOST_LOOKED_AT,
+) -> RunPage:
+    """The newest runs that are *wanted*, at most *limit*; fewer if so many were looked at before they were found."""
+    checks.whole("limit", limit, most=MOST_A_PAGE)
+    wanted.check()
+    found: list[RunSnapshot] = []
+    last: str | None = None
+    for looked_at, run in enumerate(_candidates(store, wanted, before, limit)):
+        if len(found) >= limit or looked_at >= most_looked_at:
+            return RunPage(found, last)
+        last = run.id
+        if wanted.fits(run):
+            found.append(run)
+    return RunPage(found, None)
+
+
+def _candidates(store: RunStore, wanted: Wanted, before: str | None, limit: int) -> Iterator[RunSnapshot]:
+    """All runs that an index can find, the newest first; each is read when it is asked for, in small pieces."""
+    name, filters = _statement(wanted)
+    place = where(store, before)
+    piece = min(PIECE, limit + 1) if wanted.text is None else PIECE
+    while True:
+        rows = store.file.fetch(name, *filters, *place, piece)
+        yield from store.snapshots([row[:4] for row in rows])
+        if len(rows) < piece:
+            return
+        place = (rows[-1][4], rows[-1][5])
+        piece = PIECE
+
+
+def _statement(wanted: Wanted) -> tuple[str, list[Any]]:
+    """The statement that has to look at the fewest, and what it asks for."""
+    if wanted.tool is not None:
+        return "list_of_tool", [wanted.tool]
+    if wanted.status in (INTERRUPTED, ALIVE):
+        return "list_of_living", []
+    name, filters = "list", []
+    if wanted.status is not None:
+        name, filters = "list_of_status", [str(wanted.status)]
+    if wanted.session_id is not None:
+        name = f"{name}_and_session" if filters else "list_of_session"
+        filters.append(wanted.session_id)
+    return name, filters
+
+
+def where(store: RunStore, before: str | None) -> tuple[int, int]:
+    """The place in the list that the run *before* has, or its beginning."""
+    if before is None:
+        return (LATEST, 0)
+    if not isinstance(before, str):
+        raise ConfigError(f"before = {checks.shown(before)}: must be a text")
+    rows = store.file.fetch("place", before)
+    if not rows:
+        raise RunNotFound(before)
+    at, key = rows[0]
+    return (at, key)
+
+
+def _has(run: RunSnapshot, text: str) -> bool:
+    return any(
+        text in value.casefold()
+        for value in (run.id, run.session_id, run.prompt, run.error, run.result_text)
+        if value is not None
+    )

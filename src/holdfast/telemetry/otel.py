@@ -1,0 +1,175 @@
+"""OpenTelemetry: spans and metrics of calls and runs, by the conventions for GenAI and MCP.
+
+A span is current while the tool's own code runs, so what the tool traces itself is below it. What goes wrong in here
+is logged, and no call notices. Without `instrument`, none of this is imported, and calls cost what they did.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Final, Protocol
+
+from holdfast.breaker import CircuitBreaker
+from holdfast.bus import Bus, Call, Run, Verdict, WatchedCall, WatchedRun
+from holdfast.clock import Clock
+from holdfast.errors import ConfigError, HoldfastError, in_words
+from holdfast.stores import RunStore
+
+try:
+    from opentelemetry import context, metrics, trace
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import Link, Span, SpanContext, Status, StatusCode, Tracer, TracerProvider
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+except ImportError as error:
+    raise ImportError("telemetry needs an extra: pip install 'holdfast[otel]'") from error
+
+from holdfast.telemetry.meters import Meters
+from holdfast.telemetry.spans import ERROR, CallSpan, Instruments, quietly, type_of
+
+TRACED: Final = "run_traced"  # the event of a run that says where its trace is
+EARLY: Final = 32  # events of a run among which that is looked for
+
+_log = logging.getLogger("holdfast")
+_W3C: Final = TraceContextTextMapPropagator()
+
+
+class Instrumented(Protocol):
+    """What is needed of a Holdfast."""
+
+    @property
+    def bus(self) -> Bus: ...
+    @property
+    def breaker(self) -> CircuitBreaker: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def runs(self) -> RunStore: ...
+
+
+def instrument(
+    hf: Instrumented,
+    tracer_provider: TracerProvider | None = None,
+    meter_provider: MeterProvider | None = None,
+    record_payloads: bool = False,
+) -> None:
+    """Trace and measure the calls and runs of *hf* from now on; without providers, with the program's own.
+
+    *record_payloads* puts arguments and results into the spans, redacted as in events.
+    """
+    if hf.bus.watcher is not None:
+        raise ConfigError("it is instrumented already: call uninstrument first")
+    tracer = (tracer_provider or trace.get_tracer_provider()).get_tracer("holdfast")
+    meters = Meters((meter_provider or metrics.get_meter_provider()).get_meter("holdfast"), hf.breaker)
+
+    def shown(value: object) -> str:
+        return bytes(hf.runs.payloads.shown(value)).decode()
+
+    hf.bus.add(meters)
+    hf.bus.watch(Tracing(Instruments(tracer, meters, hf.clock, shown if record_payloads else None), hf.runs))
+
+
+def uninstrument(hf: Instrumented) -> None:
+    """End what `instrument` began; harmless if it did not."""
+    if isinstance(tracing := hf.bus.watcher, Tracing):
+        hf.bus.watch(None)
+        hf.bus.remove(tracing.meters)
+
+
+class Tracing:
+    """Makes spans of calls and runs."""
+
+    def __init__(self, instruments: Instruments, store: RunStore) -> None:
+        self.meters = instruments.meters
+        self._instruments = instruments
+        self._store = store
+
+    def call(self, call: Call) -> WatchedCall | None:
+        """A call begins."""
+        span = quietly(CallSpan, self._instruments, call)
+        return None if span is None else Quiet(span)
+
+    def run(self, run: Run, *, resumed: bool) -> WatchedRun | None:
+        """A run begins."""
+        return quietly(RunSpan, self._instruments.tracer, self._store, run, resumed=resumed)
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+
+class RunSpan:
+    """The span of a run, current until it is left; of a resumed one, linked to where it began."""
+
+    def __init__(self, tracer: Tracer, store: RunStore, run: Run, *, resumed: bool) -> None:
+        origin = _began(store, run) if resumed else None
+        attributes = {"holdfast.run.id": run.id, "gen_ai.conversation.id": run.session_id}
+        links = [] if origin is None else [Link(origin)]
+        span = tracer.start_span("run", attributes=attributes, links=links)
+        span.set_attribute("holdfast.run.resumed", resumed)
+        here = trace.set_span_in_context(span)
+        carrier: dict[str, str] = {}
+        _W3C.inject(carrier, here)
+        if carrier:
+            run.emit(TRACED, **carrier)
+        self._span: Span | None = span
+        self._token = context.attach(here)
+
+    def end(self, error: BaseException | None, *, here: bool) -> None:
+        """It is left."""
+        if (span := self._span) is None:
+            return
+        self._span = None
+        if here:
+            context.detach(self._token)
+        if isinstance(error, Exception):
+            span.set_attribute(ERROR, type_of(error))
+            span.set_status(Status(StatusCode.ERROR, in_words(error)))
+        quietly(span.end)
+
+
+def _began(store: RunStore, run: Run) -> SpanContext | None:
+    """Where the trace of a run is that is gone on with, if it was traced."""
+    for id in (run.id, run.forked_from):
+        try:
+            events = store.event_page(id, -1, EARLY).events if id is not None else []
+        except HoldfastError as error:
+            _log.warning("the trace of a run could not be found: %s", error)
+            return None
+        for event in events:
+            if event.type == TRACED:
+                found = trace.get_current_span(_W3C.extract(event.payload)).get_span_context()
+                return found if found.is_valid else None
+    return None
+
+
+# -- what fails here stays here ----------------------------------------------------------------------------------------
+
+
+class Quiet:
+    """A call's span, none of whose failures reaches the call."""
+
+    __slots__ = ("_span",)
+
+    def __init__(self, span: CallSpan) -> None:
+        self._span = span
+
+    def inside(self, inner: AbstractContextManager[None]) -> AbstractContextManager[None]:
+        """Around the tool's own code."""
+        return quietly(self._span.inside, inner) or inner
+
+    def admitted(self) -> None:
+        """An attempt was let in."""
+        quietly(self._span.admitted)
+
+    def failed(self, error: BaseException, category: str, retry_in: float | None) -> None:
+        """An attempt failed."""
+        quietly(self._span.failed, error, category, retry_in)
+
+    def carried(self, id: str) -> Mapping[str, str]:
+        """What to hand on."""
+        return quietly(self._span.carried, id) or {}
+
+    def end(self, error: BaseException | None, verdict: Verdict) -> None:
+        """It has ended."""
+        quietly(self._span.end, error, verdict)

@@ -1,0 +1,240 @@
+"""Metrics in the text format of Prometheus: of one process, or of all that share a store.
+
+Counters never fall: what a process has counted stays when it is gone, since a fall reads as a restart from zero and
+everything before as new. Labels are few: server, tool, outcome, error_type, state, status.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, Protocol
+
+from holdfast.clock import Clock
+from holdfast.history import RunStatus
+from holdfast.stores import RunStore
+from holdfast.stores.board import Board
+from holdfast.stores.entries import BOUNDS, OFF, SEVERITY, Process, ServerEntry, ToolEntry
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+MOST_GONE: Final = 1000  # processes that are gone and remembered one by one, in case they were only slow
+
+Where = tuple[str, str]  # server and tool
+Labels = tuple[tuple[str, str], ...]
+Numbers = dict[tuple[str, Labels], float]  # by name and labels
+
+
+class Showing(Protocol):
+    """What is needed of a Holdfast."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+    def entries(self) -> list[ToolEntry]: ...
+
+
+def metrics(hf: Showing) -> str:
+    """The metrics of one process, for an endpoint of its own."""
+    entries = hf.entries()
+    counts: Numbers = {}
+    for entry in entries:
+        _add(counts, _counted(entry, ("", entry.name)))
+    return _text(counts, _gauges([(("", entry.name), entry) for entry in entries], hf.clock.time() * 1000))
+
+
+class StoreMetrics:
+    """The metrics of all processes on *store*; to be kept from scrape to scrape, by any number of threads."""
+
+    def __init__(self, store: RunStore) -> None:
+        self._store = store
+        self._board = Board(store)
+        self._lock = threading.Lock()
+        self._latest: dict[str, Numbers] = {}  # what each process counted when it was last seen, the longest gone first
+        self._base: Numbers = {}  # what those counted that are forgotten
+
+    def render(self) -> str:
+        """What is true now; blocks for as long as it takes to read the board."""
+        now = self._store.clock.time() * 1000
+        processes = self._board.processes()
+        servers = [(process, server) for process in processes for server in process.servers]
+        names = sorted({server.name for _, server in servers}, key=len, reverse=True)
+        lines = self._board.tools()
+        placed = [
+            (each.process, _place(line.name, names, is_server=line.is_server), each.tool)
+            for line in lines
+            for each in line.processes
+        ]
+        held = [
+            (_place(line.name, names, is_server=line.is_server), ToolEntry(name=line.name, state=line.state))
+            for line in lines
+            if not line.processes
+        ]
+        seen: dict[str, Numbers] = {process.id: {} for process in processes}
+        for id, where, entry in placed:
+            _add(seen.setdefault(id, {}), _counted(entry, where))
+        for process, server in servers:
+            key = _key("holdfast_server_restarts_total", ("server", server.name))
+            _add(seen[process.id], {key: server.restarts})
+        gauges = _gauges([*((where, entry) for _, where, entry in placed), *held], now)
+        gauges.update(_gauges_of_store(processes, [server for _, server in servers], self._store.counts()))
+        return _text(self._summed(seen), gauges)
+
+    def _summed(self, seen: Mapping[str, Numbers]) -> Numbers:
+        with self._lock:
+            for process, counts in seen.items():
+                for key, number in self._latest.pop(process, {}).items():  # two scrapes may overtake each other
+                    counts[key] = max(number, counts.get(key, 0))
+                self._latest[process] = counts
+            gone = len(self._latest) - len(seen)
+            for process in list(itertools.islice(self._latest, max(0, gone - MOST_GONE))):
+                _add(self._base, self._latest.pop(process))
+            total = dict(self._base)
+            for counts in self._latest.values():
+                _add(total, counts)
+        return total
+
+
+def _add(numbers: Numbers, more: Numbers) -> None:
+    for key, number in more.items():
+        numbers[key] = numbers.get(key, 0) + number
+
+
+# -- what is counted ---------------------------------------------------------------------------------------------------
+
+
+def _counted(entry: ToolEntry, where: Where) -> Numbers:
+    """What only grows."""
+    labels = (("server", where[0]), ("tool", where[1]))
+    counts: Numbers = {}
+
+    def count(name: str, number: float, *more: tuple[str, str]) -> None:
+        _add(counts, {_key(name, *labels, *more): number})
+
+    outcomes = {
+        "success": entry.successful,
+        "failed": entry.failed,
+        "timed_out": entry.timed_out,
+        "cancelled": entry.cancelled,
+    }
+    for outcome, number in outcomes.items():
+        count("holdfast_calls_total", number, ("outcome", outcome))
+    for kind, number in entry.errors.items():
+        count("holdfast_errors_total", number, ("error_type", kind))
+    for kind, number in entry.refusals.items():
+        count("holdfast_refusals_total", number, ("error_type", kind))
+    if (rest := entry.denied - sum(entry.refusals.values())) > 0 or not entry.refusals:
+        count("holdfast_refusals_total", rest, ("error_type", "Denied"))
+    count("holdfast_cached_calls_total", entry.cached)
+    count("holdfast_circuit_opened_total", entry.times_opened)
+    for bound, number in zip([*map(_number, BOUNDS), "+Inf"], itertools.accumulate(_spread(entry)), strict=True):
+        count("holdfast_call_duration_seconds_bucket", number, ("le", bound))
+    count("holdfast_call_duration_seconds_sum", entry.spent_ms / 1000)
+    count("holdfast_call_duration_seconds_count", sum(_spread(entry)))
+    return counts
+
+
+def _spread(entry: ToolEntry) -> list[int]:
+    return entry.spread if len(entry.spread) == len(BOUNDS) + 1 else [0] * (len(BOUNDS) + 1)
+
+
+def _gauges(entries: Sequence[tuple[Where, ToolEntry]], now_ms: float) -> Numbers:
+    """What rises and falls; limits of several processes add up, and the worst state counts."""
+    found: Numbers = {}
+    by_tool: dict[Where, list[ToolEntry]] = {}
+    for where, entry in entries:
+        by_tool.setdefault(where, []).append(entry)
+    for (server, name), tools in by_tool.items():
+        labels = (("server", server), ("tool", name))
+        worst = min(tools, key=lambda tool: SEVERITY.get(tool.state, 1)).state
+        for state in (*SEVERITY, *(() if worst in SEVERITY else (worst,))):
+            if state != OFF:
+                found[_key("holdfast_circuit_state", *labels, ("state", state))] = float(state == worst)
+        waits = [tool.until_ms - now_ms for tool in tools if tool.until_ms is not None]
+        found[_key("holdfast_circuit_wait_seconds", *labels)] = max(0.0, 0.0, *waits) / 1000
+        found[_key("holdfast_waiting_calls", *labels)] = sum(tool.waiting for tool in tools)
+        for family, numbers in (
+            ("holdfast_calls_in_flight", [tool.in_flight for tool in tools]),
+            ("holdfast_concurrency_limit", [tool.limit for tool in tools]),
+            ("holdfast_rate_limit", [tool.rate for tool in tools]),
+            ("holdfast_rate_limit_configured", [tool.full_rate for tool in tools]),
+        ):
+            known = [number for number in numbers if number is not None]
+            if known:
+                found[_key(family, *labels)] = sum(known)
+    return found
+
+
+def _gauges_of_store(processes: Iterable[Process], servers: Iterable[ServerEntry], runs: Mapping[str, int]) -> Numbers:
+    found: Numbers = {}
+    for process in processes:
+        _add(found, {_key("holdfast_processes", ("kind", process.kind)): 1})
+    for server in servers:
+        _add(found, {_key("holdfast_servers", ("server", server.name), ("state", server.state)): 1})
+    for status in dict.fromkeys([*map(str, RunStatus), *runs]):
+        found[_key("holdfast_runs", ("status", status))] = runs.get(status, 0)
+    return found
+
+
+def _place(name: str, servers: Sequence[str], *, is_server: bool) -> Where:
+    """Server and tool; *servers* are known by name, the longest first. A server's own circuit has no tool."""
+    if is_server:
+        return name, ""
+    for server in servers:
+        if name.startswith(f"{server}."):
+            return server, name[len(server) + 1 :]
+    return "", name
+
+
+# -- as text -----------------------------------------------------------------------------------------------------------
+
+# Each family with its type and what it means; they are written in this order.
+FAMILIES: Final[Mapping[str, tuple[str, str]]] = {
+    "holdfast_calls_total": ("counter", "Calls that have ended, by outcome: success, failed, timed_out, cancelled."),
+    "holdfast_errors_total": ("counter", "Calls that failed or timed out, by the category of the error."),
+    "holdfast_refusals_total": ("counter", "Calls refused without touching the tool, by what refused them."),
+    "holdfast_cached_calls_total": ("counter", "Calls answered from the cache."),
+    "holdfast_call_duration_seconds": ("histogram", "Seconds inside the tool; neither cached nor cancelled calls."),
+    "holdfast_calls_in_flight": ("gauge", "Calls being made, of tools with a concurrency limit."),
+    "holdfast_concurrency_limit": ("gauge", "Calls that may be made at once; an adaptive limit as it is now."),
+    "holdfast_waiting_calls": ("gauge", "Calls that wait for their turn."),
+    "holdfast_rate_limit": ("gauge", "Calls a second that may be made; an adaptive limit as it is now."),
+    "holdfast_rate_limit_configured": ("gauge", "Calls a second that may be made if nobody complains."),
+    "holdfast_circuit_state": ("gauge", "1 for the state the circuit is in: open, half_open or closed; else 0."),
+    "holdfast_circuit_wait_seconds": ("gauge", "Seconds until an open circuit lets a probe through."),
+    "holdfast_circuit_opened_total": ("counter", "Times that the circuit has opened."),
+    "holdfast_servers": ("gauge", "MCP servers behind proxies, by state."),
+    "holdfast_server_restarts_total": ("counter", "Times that a server was started again."),
+    "holdfast_processes": ("gauge", "Living processes that show their tools, by kind."),
+    "holdfast_runs": ("gauge", "Runs in the store, by status."),
+}
+_PARTS: Final = ("_bucket", "_sum", "_count")
+
+
+def _text(counts: Numbers, gauges: Numbers) -> str:
+    samples: dict[str, list[str]] = {family: [] for family in FAMILIES}
+    for (name, labels), number in itertools.chain(counts.items(), gauges.items()):
+        family = next((name.removesuffix(part) for part in _PARTS if name.endswith(part)), name)
+        shown = ",".join(f'{key}="{_escaped(value)}"' for key, value in labels)
+        samples[family].append(f"{name}{{{shown}}} {_number(number)}\n")
+    return "".join(_written(samples))
+
+
+def _written(samples: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    for family, (kind, meaning) in FAMILIES.items():
+        if samples[family]:
+            yield f"# HELP {family} {meaning}\n# TYPE {family} {kind}\n"
+            yield from samples[family]
+
+
+def _key(name: str, *labels: tuple[str, str]) -> tuple[str, Labels]:
+    """A sample's name and labels; half a surrogate pair, which no encoding has, becomes a question mark."""
+    return name, tuple((key, value.encode("utf-8", "replace").decode()) for key, value in labels)
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() else repr(float(value))

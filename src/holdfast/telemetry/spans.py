@@ -1,0 +1,246 @@
+"""Spans of calls: one for the call as a whole, current while the tool's own code runs; attempts and waits are events.
+
+A call that a client makes through a proxy is two kinds of span, as the MCP conventions have it: what we were asked
+(SERVER), and within it each request to the server behind us (CLIENT).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Final, NamedTuple, ParamSpec, TypeVar
+
+from opentelemetry import context, propagate, trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
+
+from holdfast.bus import Call, Origin, Verdict
+from holdfast.clock import Clock
+from holdfast.errors import Denied, HoldfastError, in_words
+from holdfast.mcp.answers import ToolFailed
+from holdfast.telemetry.meters import TOOL, Meters
+
+ERROR: Final = "error.type"
+METHOD: Final = "tools/call"
+P = ParamSpec("P")
+R = TypeVar("R")
+_log = logging.getLogger("holdfast")
+_FAILED: Final = ("failed", "timed_out", "denied")
+
+
+class Instruments(NamedTuple):
+    """What spans are made with; *shown* gives the redacted JSON of arguments and results, None if nobody wants them."""
+
+    tracer: Tracer
+    meters: Meters
+    clock: Clock
+    shown: Callable[[object], str] | None
+
+
+class CallSpan:
+    """The span of one call."""
+
+    __slots__ = ("_begun", "_call", "_instruments", "_origin", "_span")
+
+    def __init__(self, instruments: Instruments, call: Call) -> None:
+        self._instruments = instruments
+        self._call = call
+        self._origin = call.origin
+        self._begun = instruments.clock.monotonic()
+        attributes: dict[str, str] = {"gen_ai.operation.name": "execute_tool", TOOL: call.tool.name}
+        if call.run_id is not None:
+            attributes["holdfast.run.id"] = call.run_id
+        if self._origin is None:
+            attributes["gen_ai.tool.type"] = "function"
+            self._span = instruments.tracer.start_span(f"execute_tool {call.tool.name}", attributes=attributes)
+        else:
+            self._span = _asked(instruments.tracer, self._origin, attributes)
+            # The task is this call's alone: also a tool that answers in place of this one is part of the request.
+            context.attach(trace.set_span_in_context(self._span))
+        if instruments.shown is not None and (arguments := call.arguments()) is not None:
+            self._span.set_attribute("gen_ai.tool.call.arguments", instruments.shown(arguments))
+
+    def inside(self, inner: AbstractContextManager[None]) -> AbstractContextManager[None]:
+        """Around the tool's own code."""
+        if self._origin is None:
+            return _Current(self._span, inner)
+        return _Onward(self._instruments, self._origin, self._span, inner)
+
+    def admitted(self) -> None:
+        """An attempt was let in; of the first, only if it had to wait."""
+        call = self._call
+        if call.waited or call.attempts > 1:
+            facts = {"holdfast.attempt": call.attempts, "holdfast.wait.duration": call.waited}
+            self._span.add_event("holdfast.admitted", facts)
+
+    def failed(self, error: BaseException, category: str, retry_in: float | None) -> None:
+        """An attempt failed."""
+        facts: dict[str, str | int | float] = {
+            "holdfast.attempt": self._call.attempts,
+            ERROR: type_of(error),
+            "holdfast.error.category": str(category),
+        }
+        if retry_in is not None:
+            facts["holdfast.retry.delay"] = retry_in
+            self._instruments.meters.retries.add(1, {TOOL: self._call.tool.name})
+        self._span.add_event("holdfast.attempt_failed", facts)
+
+    def carried(self, id: str) -> Mapping[str, str]:
+        """What to hand on."""
+        carrier: dict[str, str] = {}
+        trace.get_current_span().set_attribute("jsonrpc.request.id", id)
+        propagate.inject(carrier)
+        return carrier
+
+    def end(self, error: BaseException | None, verdict: Verdict) -> None:
+        """Write down how it ended, and measure it."""
+        call, span = self._call, self._span
+        span.set_attribute("gen_ai.tool.call.id", str(call.call_id))
+        span.set_attribute("holdfast.outcome", verdict.status)
+        span.set_attribute("holdfast.attempts", call.attempts)
+        span.set_attribute("holdfast.wait.duration", call.waited)
+        if verdict.cached:
+            span.set_attribute("holdfast.cached", True)
+        if verdict.category is not None:
+            span.set_attribute("holdfast.error.category", str(verdict.category))
+        if call.fallback is not None:
+            span.set_attribute("holdfast.fallback", call.fallback)
+        failure = None
+        if verdict.status in _FAILED:
+            failure = type_of(error) if error is not None else str(verdict.category)
+            _fail(span, failure, error)
+            if isinstance(error, Denied) and error.retry_after is not None:
+                span.set_attribute("holdfast.retry_after", error.retry_after)
+        elif self._instruments.shown is not None and verdict.status == "success" and call.value is not None:
+            span.set_attribute("gen_ai.tool.call.result", self._instruments.shown(call.value))
+        span.end()
+        self._measure(verdict, failure)
+
+    def _measure(self, verdict: Verdict, failure: str | None) -> None:
+        call, meters = self._call, self._instruments.meters
+        tool = {TOOL: call.tool.name}
+        kind = {} if failure is None else {ERROR: failure}
+        if self._origin is not None:
+            seconds = self._instruments.clock.monotonic() - self._begun
+            meters.requests.record(seconds, {**_measured(self._origin, self._origin.transport), **kind})
+        if verdict.status == "denied":
+            meters.refusals.add(1, {**tool, **kind})
+        elif verdict.cached:
+            meters.cached.add(1, tool)
+        elif verdict.status != "cancelled" and self._origin is None:
+            meters.executions.record(verdict.spent, {"gen_ai.operation.name": "execute_tool", **tool, **kind})
+        if call.waited:
+            meters.waits.record(call.waited, tool)
+
+
+def type_of(error: BaseException) -> str:
+    """What the conventions call `error.type`: few, and the same for the same trouble."""
+    if isinstance(error, ToolFailed):
+        return "tool_error" if error.code is None else str(error.code)
+    kind = type(error)
+    if kind.__module__ == "builtins" or isinstance(error, HoldfastError):
+        return kind.__name__
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+class _Current:
+    """Makes a span the current one."""
+
+    __slots__ = ("_inner", "_span", "_token")
+
+    def __init__(self, span: Span, inner: AbstractContextManager[None]) -> None:
+        self._span = span
+        self._inner = inner
+
+    def __enter__(self) -> None:
+        self._token = context.attach(trace.set_span_in_context(self._span))
+        self._inner.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._inner.__exit__(kind, error, traceback)
+        context.detach(self._token)
+
+
+class _Onward:
+    """A request to the server behind us, as a span of its own."""
+
+    __slots__ = ("_begun", "_current", "_instruments", "_origin", "_span")
+
+    def __init__(
+        self, instruments: Instruments, origin: Origin, outer: Span, inner: AbstractContextManager[None]
+    ) -> None:
+        self._instruments = instruments
+        self._origin = origin
+        self._begun = instruments.clock.monotonic()
+        self._span = instruments.tracer.start_span(
+            f"{METHOD} {origin.tool}",
+            trace.set_span_in_context(outer),
+            SpanKind.CLIENT,
+            attributes={**_measured(origin, origin.onward), "holdfast.server.name": origin.server},
+        )
+        self._current = _Current(self._span, inner)
+
+    def __enter__(self) -> None:
+        self._current.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._current.__exit__(kind, error, traceback)
+        quietly(self._end, error)
+
+    def _end(self, error: BaseException | None) -> None:
+        attributes = _measured(self._origin, self._origin.onward)
+        if error is not None and not _is_question(error):
+            attributes[ERROR] = type_of(error) if isinstance(error, Exception) else "cancelled"
+            _fail(self._span, attributes[ERROR], error)
+        self._span.end()
+        self._instruments.meters.onward.record(self._instruments.clock.monotonic() - self._begun, attributes)
+
+
+def quietly(fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
+    """Call *fn*; its failure is logged, and None."""
+    try:
+        return fn(*args, **kwargs)
+    except Exception:
+        _log.exception("telemetry failed")
+        return None
+
+
+def _asked(tracer: Tracer, origin: Origin, attributes: dict[str, str]) -> Span:
+    """The span of a client's request: part of the client's trace, if it says so; else linked to what is around us."""
+    ambient = trace.get_current_span().get_span_context()
+    parent: Context = propagate.extract(origin.carried, context=Context())
+    links = [Link(ambient)] if ambient.is_valid else []
+    more = {"jsonrpc.request.id": origin.id, "holdfast.server.name": origin.server}
+    known = {**attributes, **_measured(origin, origin.transport), **more}
+    return tracer.start_span(f"{METHOD} {origin.tool}", parent, SpanKind.SERVER, attributes=known, links=links)
+
+
+def _measured(origin: Origin, transport: str) -> dict[str, str]:
+    """The attributes that spans and metrics of a request share."""
+    attributes = {
+        "mcp.method.name": METHOD,
+        "gen_ai.operation.name": "execute_tool",
+        TOOL: origin.tool,
+        "network.transport": transport,
+    }
+    if origin.protocol is not None:
+        attributes["mcp.protocol.version"] = origin.protocol
+    return attributes
+
+
+def _is_question(error: BaseException) -> bool:
+    """Whether the server only asks for something first."""
+    return isinstance(error, ToolFailed) and error.category == "cancelled"
+
+
+def _fail(span: Span, kind: str, error: BaseException | None) -> None:
+    span.set_attribute(ERROR, kind)
+    if isinstance(error, ToolFailed) and error.code is not None:
+        span.set_attribute("rpc.response.status_code", str(error.code))
+    span.set_status(Status(StatusCode.ERROR, None if error is None else in_words(error)))

@@ -1,0 +1,245 @@
+"""Events of a run, put together into calls: what waited when, which attempts there were, what came of it.
+
+Pure: the same events give the same calls, however they come in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from holdfast import events
+from holdfast.history import RunEventRecord
+
+MARKS = {
+    events.CIRCUIT_OPENED, events.CIRCUIT_HALF_OPENED, events.CIRCUIT_CLOSED, events.LOOP_DETECTED,
+    events.BUDGET_WARNING, events.RUN_CANCEL_REQUESTED, events.RUN_INTERRUPTED, events.RUN_RESUMED,
+    events.RUN_DIVERGED,
+}  # fmt: skip
+TROUBLE = {"failed", "timed_out", "denied", "unknown"}
+NO_BAR = {"mark", "cached", "denied"}
+MOST_EVENTS = 100_000  # of one run that are kept; later ones are left out
+
+
+class Fail(NamedTuple):
+    """An attempt that failed, and after how many milliseconds the next is planned."""
+
+    at: float
+    retry: float | None
+
+
+class Bar(NamedTuple):
+    """A piece of time: *kind* is wait, backoff or attempt."""
+
+    kind: str
+    start: float
+    end: float
+    outcome: str = ""
+
+
+class Call(msgspec.Struct):
+    """One call, step or mark; *status* is running, success, failed, timed_out, cancelled, cached, denied or unknown."""
+
+    sequence: int
+    kind: str
+    name: str
+    at: float
+    status: str
+    depth: int = 0
+    end: float | None = None
+    events: list[RunEventRecord] = []
+    fails: list[Fail] = []
+    lost: list[tuple[float, float]] = []
+    facts: Mapping[str, Any] = {}
+
+    @property
+    def is_trouble(self) -> bool:
+        """Whether anything went wrong with it."""
+        return self.status in TROUBLE or bool(self.fails)
+
+    @property
+    def took(self) -> float | None:
+        """Milliseconds inside the tool."""
+        return _number(self.facts.get("duration_ms")) if "duration_ms" in self.facts else None
+
+
+class Story:
+    """The calls of one run, in the order in which they began."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.events: list[RunEventRecord] = []
+        self.last = -1
+        self._open: dict[str, Call] = {}
+        self._keys: dict[str, Call] = {}
+
+    def add(self, found: Iterable[RunEventRecord]) -> None:
+        """Take in events; those that are known are passed over."""
+        for event in found:
+            if event.sequence <= self.last:
+                continue
+            self.last = event.sequence
+            if len(self.events) < MOST_EVENTS:
+                self.events.append(event)
+                if not event.late:
+                    self._take(event)
+
+    def _take(self, event: RunEventRecord) -> None:
+        match event.type:
+            case events.TOOL_STARTED | events.STEP_STARTED:
+                self._start(event)
+            case events.TOOL_ATTEMPT_FAILED:
+                self._fail(event)
+            case events.TOOL_ENDED | events.STEP_ENDED:
+                self._end(event)
+            case events.TOOL_DENIED:
+                self._single(event, "call", "denied")
+            case type if type in MARKS:
+                self._single(event, "mark", "mark")
+        if event.type == events.RUN_INTERRUPTED:
+            for call in self._open.values():
+                call.end = call.end or event.timestamp_ms
+                call.status = "unknown"
+
+    def _start(self, event: RunEventRecord) -> None:
+        id = _word(event.payload.get("call_id"))
+        before = self._open.get(id)
+        if before is None:
+            self._open[id] = self._make(event, "step" if event.type == events.STEP_STARTED else "call", "running")
+            return
+        before.lost.append((before.at, before.end or event.timestamp_ms))
+        before.at, before.end, before.status = event.timestamp_ms, None, "running"
+        before.events.append(event)
+
+    def _fail(self, event: RunEventRecord) -> None:
+        call = self._open.get(_word(event.payload.get("call_id")))
+        if call is not None:
+            retry = event.payload.get("retry_in_ms")
+            call.fails.append(Fail(event.timestamp_ms, _number(retry) if retry is not None else None))
+            call.events.append(event)
+
+    def _end(self, event: RunEventRecord) -> None:
+        payload = event.payload
+        call = self._open.pop(_word(payload.get("call_id")), None)
+        if call is not None:
+            call.events.append(event)
+        else:
+            call = self._make(event, "step" if event.type == events.STEP_ENDED else "call", "success")
+            if not payload.get("cached"):
+                call.at -= _number(payload.get("duration_ms"))
+        call.end, call.facts = event.timestamp_ms, payload
+        call.status = "cached" if payload.get("cached") is True else _word(payload.get("status")) or "success"
+
+    def _single(self, event: RunEventRecord, kind: str, status: str) -> None:
+        call = self._make(event, kind, status)
+        call.end, call.facts = event.timestamp_ms, event.payload
+
+    def _make(self, event: RunEventRecord, kind: str, status: str) -> Call:
+        payload = event.payload
+        parent = self._keys.get(_word(payload.get("parent")))
+        name = event.type if kind == "mark" else _word(payload.get("tool")) or _word(payload.get("name")) or event.type
+        depth = 0 if parent is None else parent.depth + 1
+        call = Call(event.sequence, kind, name, event.timestamp_ms, status, depth, events=[event])
+        if key := _word(payload.get("key")):
+            self._keys[key] = call
+        self.calls.append(call)
+        return call
+
+
+def bars(call: Call, now: float) -> list[Bar]:
+    """The bars of a call until *now*: waits before its start, attempts, and what was between them.
+
+    The log has the ends of attempts and the planned waits, not when a later attempt began; that is worked out from the
+    time inside the tool, which the last event tells.
+    """
+    if call.status in NO_BAR:
+        return []
+    until = now if call.end is None else call.end
+    made = [Bar("attempt", start, end, "unknown") for start, end in call.lost]
+    tries, between = _tries(call, until)
+    line = _number(call.facts.get("waited_ms")) - between
+    first = [Bar("wait", call.at - line, call.at)] if line > 0.5 else []
+    return [*first, *made, *tries]
+
+
+def _tries(call: Call, until: float) -> tuple[list[Bar], float]:
+    """The attempts and the waits between them, and how long these took in all."""
+    ended = call.end is not None and call.status != "unknown"
+    fails = [fail for fail in call.fails if fail.at >= call.at]
+    made: list[Bar] = []
+    start, between, inside = call.at, 0.0, 0.0
+    for number, fail in enumerate(fails):
+        made.append(Bar("attempt", start, fail.at, "failed"))
+        inside += fail.at - start
+        is_last = number == len(fails) - 1
+        if fail.retry is None or (is_last and ended and _number(call.facts.get("attempts")) <= len(fails)):
+            return made, between
+        bound = until if is_last else fails[number + 1].at
+        planned = min(fail.at + fail.retry, bound)
+        exact = until - max(0.0, _number(call.facts.get("duration_ms")) - inside) if is_last and ended else planned
+        start = min(max(planned, exact), bound)
+        made.append(Bar("backoff", fail.at, planned))
+        if start - planned > 1:
+            made.append(Bar("wait", planned, start))
+        between += start - fail.at
+    return [*made, Bar("attempt", start, until, call.status)], between
+
+
+class Scale:
+    """Where on a line of *width* places a time is, when long idle times are cut short."""
+
+    def __init__(self, calls: Iterable[Call], now: float, width: int) -> None:
+        busy = list(_merged(calls, now))
+        total = sum(end - start for start, end in busy)
+        idle = max(total * 0.1, 1.0)
+        self._pieces: list[tuple[float, float, float]] = []  # start, end, and where it is on the line of time
+        place, before = 0.0, busy[0][0] if busy else now
+        for start, end in busy:
+            place += min(start - before, idle)
+            self._pieces.append((start, end, place))
+            place, before = place + end - start, end
+        self._by = width / place if place else 0.0
+        self._width = width
+
+    def place(self, at: float) -> int:
+        """The place of a time, from 0 to below the width."""
+        found = 0.0
+        low, high = 0, len(self._pieces)
+        while low < high:
+            middle = (low + high) // 2
+            if self._pieces[middle][0] <= at:
+                low = middle + 1
+            else:
+                high = middle
+        if low:
+            start, end, found = self._pieces[low - 1]
+            found += min(at, end) - start
+        return max(0, min(self._width - 1, int(found * self._by)))
+
+
+def _merged(calls: Iterable[Call], now: float) -> Iterator[tuple[float, float]]:
+    """The times in which anything was going on."""
+    start = end = None
+    for call in sorted(calls, key=lambda each: each.at):
+        waited = _number(call.facts.get("waited_ms")) if not call.fails else 0.0
+        begin, until = call.at - waited, now if call.end is None else call.end
+        begin = min([begin, *(lost for lost, _ in call.lost)])
+        if start is None or end is None:
+            start, end = begin, until
+        elif begin > end:
+            yield start, end
+            start, end = begin, until
+        else:
+            start, end = min(start, begin), max(end, until)
+    if start is not None and end is not None:
+        yield start, end
+
+
+def _word(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15 else 0.0

@@ -1,0 +1,123 @@
+"""Reading: one look at the store, as much of it as a screen needs. Blocks, so it is done in a thread of its own."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from holdfast.errors import RunNotFound
+from holdfast.history import EventPage, RunSnapshot
+from holdfast.policy import PolicyBook
+from holdfast.stores import RunStore
+from holdfast.stores.board import Board
+from holdfast.stores.entries import ServerLine, ToolDetail, ToolInProcess, ToolLine
+from holdfast.stores.rates import Rates
+from holdfast.stores.searching import STATUSES, RunPage, Wanted, search
+
+EVENTS = 2000  # of a run in one look
+SAMPLES = 60  # seconds of calls that are remembered
+FIELDS = ("status", "session", "tool")
+
+
+class Look(NamedTuple):
+    """What is to be seen: *name* is a tool or the id of a run, *text* and *failed* filter, *after* is an event."""
+
+    screen: str
+    name: str = ""
+    text: str = ""
+    failed: bool = False
+    most: int = 100
+    after: int = -1
+
+
+class Picture(NamedTuple):
+    """What was seen *at* a time, in seconds since the epoch; None for what nobody looked at, or what is not there."""
+
+    look: Look
+    at: float
+    tools: list[ToolLine]
+    speeds: Mapping[str, tuple[float, ...]]  # calls a second of each tool, once a second, the newest last
+    tool: ToolLine | None = None
+    details: list[tuple[ToolInProcess, ToolDetail]] | None = None
+    runs: RunPage | None = None
+    run: RunSnapshot | None = None
+    events: EventPage | None = None
+    servers: list[ServerLine] | None = None
+
+
+class Reader:
+    """Looks at *store*; tools that *book* names are seen before anybody calls them."""
+
+    def __init__(self, store: RunStore, book: PolicyBook | None = None) -> None:
+        self._store = store
+        self._book = book
+        self._board = Board(store)
+        self._rates = Rates()
+        self._speeds: dict[str, deque[float]] = {}
+        self._sampled = 0.0
+
+    def look(self, look: Look) -> Picture:
+        """What there is to see now."""
+        tools = self._tools()
+        speeds = {name: tuple(speed) for name, speed in self._speeds.items()}
+        picture = Picture(look, self._store.clock.time(), tools, speeds)
+        match look.screen:
+            case "tool":
+                return self._tool(picture)
+            case "runs":
+                return picture._replace(runs=search(self._store, wanted(look.text, look.failed), limit=look.most))
+            case "run":
+                return self._run(picture)
+            case "servers":
+                return picture._replace(servers=self._board.servers())
+        return picture
+
+    def _tools(self) -> list[ToolLine]:
+        found = self._board.tools()
+        shown = {line.name for line in found}
+        found += [ToolLine(name=name, state="closed") for name in self._named() if name not in shown]
+        now = self._store.clock.monotonic()
+        self._rates.note(found, now)
+        if now >= self._sampled + 1.0:
+            self._sampled = now
+            self._speeds = {line.name: self._sample(line) for line in found}
+        return found
+
+    def _sample(self, line: ToolLine) -> deque[float]:
+        kept = self._speeds.get(line.name) or deque(maxlen=SAMPLES)
+        kept.append(line.calls_per_second or 0.0)
+        return kept
+
+    def _named(self) -> list[str]:
+        """The tools that the policies name."""
+        if self._book is None:
+            return []
+        self._book.refresh(self._store.clock.monotonic())
+        return sorted(name for name in self._book.names if not any(letter in name for letter in "*?["))
+
+    def _tool(self, picture: Picture) -> Picture:
+        line = next((line for line in picture.tools if line.name == picture.look.name), None)
+        return picture._replace(tool=line, details=[] if line is None else self._board.details(line))
+
+    def _run(self, picture: Picture) -> Picture:
+        name, after = picture.look.name, picture.look.after
+        try:
+            run, page = self._store.snapshot(name), self._store.event_page(name, after, EVENTS)
+        except RunNotFound:
+            return picture
+        return picture._replace(run=run, events=page)
+
+
+def wanted(text: str, failed: bool) -> Wanted:
+    """The runs that a filter means: `status=…`, `session=…` and `tool=…` as such, all other words as text."""
+    found: dict[str, str] = {}
+    rest: list[str] = []
+    for word in text.split():
+        name, equals, value = word.partition("=")
+        if equals and name in FIELDS and value and (name != "status" or value in STATUSES):
+            found[name] = value
+        else:
+            rest.append(word)
+    status = found.get("status") or ("failed" if failed else None)
+    return Wanted(status, found.get("session"), found.get("tool"), " ".join(rest) or None)

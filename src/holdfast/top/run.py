@@ -1,0 +1,137 @@
+"""The screen Run: what one run did and does, as bars over time and in words."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+from rich.text import Text
+
+from holdfast.errors import printable
+from holdfast.history import RunEventRecord, RunSnapshot
+from holdfast.top.calls import Bar, Call, Scale, Story, bars
+from holdfast.top.reading import Look, Picture
+from holdfast.top.runs import doing, took
+from holdfast.top.sheet import Column, Contents
+from holdfast.top.signs import TONES, outcome, run_state, sign
+from holdfast.wording import age, in_full, one_line, span
+from holdfast.wording.runs import calls, event_line, identity
+from holdfast.wording.tools import duration
+
+CALLS: Final = (Column("call", most=32), Column("outcome", most=14), Column("took", right=True), Column("", most=1000))
+EVENTS: Final = (Column("event", most=1000),)
+NO_CALLS: Final = ("No call yet.",)
+NONE_LIKE: Final = ("No call is like this; esc shows all of them.",)
+NO_EVENTS: Final = ("No event yet.",)
+LONGEST: Final = 20_000  # characters of one value in full
+LETTERS: Final = {"wait": "░", "backoff": "·"}
+OUTCOMES: Final = {"failed": "×", "timed_out": "×", "unknown": "?"}  # of an attempt; all others are solid
+TAKEN: Final = 60  # columns of a line that are not bars
+
+
+def facts(picture: Picture) -> Text:
+    """A run in a few lines."""
+    run = picture.run
+    if run is None:
+        name = printable(picture.look.name, 200)
+        return Text(f"There is no run {name} in this store." if name else "No run is chosen; 3 shows all of them.")
+    when = f"began {age(run.created_at_ms, picture.at)} ago, took {took(run, picture.at)}"
+    spent = "".join(f", {amount:g} {printable(unit)}" for unit, amount in list(run.spend.items())[:5])
+    text = Text.assemble(run_state(run), ("  run ", "dim"), (identity(run.id), "bold"), ("  session ", "dim"))
+    text.append(f"{one_line(run.session_id, 60)}\n")
+    if run.prompt:
+        text.append(f"{one_line(run.prompt, 300)}\n", style="bold")
+    text.append(f"{when}; {calls(run)}{spent}")
+    if (last := doing(run, picture.at)).plain:
+        text.append("\n").append_text(last)
+    if run.interrupted:
+        text.append(f"; {resume(run)}", style="yellow")
+    return text
+
+
+def resume(run: RunSnapshot) -> str:
+    """The command that goes on with a run."""
+    return f"holdfast runs resume {shlex.quote(run.id)}"
+
+
+def call_contents(story: Story, look: Look, at: float, width: int) -> Contents:
+    """The calls of a run, each with its bars."""
+    text, now = look.text.casefold(), at * 1000
+    shown = [
+        call
+        for call in story.calls
+        if (not look.failed or call.is_trouble) and (not text or text in call.name.casefold())
+    ]
+    scale = Scale(story.calls, now, max(8, width - TAKEN))
+    return Contents(
+        CALLS,
+        [call.sequence for call in shown],
+        lambda place: _cells(shown[place], scale, now),
+        NONE_LIKE if story.calls else NO_CALLS,
+    )
+
+
+def event_contents(story: Story, width: int) -> Contents:
+    """The events of a run, the newest first."""
+    events = story.events
+    return Contents(
+        EVENTS,
+        range(len(events) - 1, -1, -1),
+        lambda place: (event_line(events[len(events) - 1 - place], width),),
+        NO_EVENTS,
+    )
+
+
+def detail(events: Sequence[RunEventRecord]) -> Iterator[Text]:
+    """All that events say, arguments and results in full."""
+    for event in events:
+        yield Text(f"{event.sequence}  {printable(event.type, 200)}{'  (late)' if event.late else ''}", style="bold")
+        for key, value in event.payload.items():
+            said = (
+                value if isinstance(value, str) else msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+            )
+            lines = in_full(said[:LONGEST]).splitlines() or [""]
+            if len(said) > LONGEST:
+                lines.append(f"… {len(said) - LONGEST} more characters; holdfast runs export has them")
+            yield Text.assemble((f"  {printable(key, 60)}  ", "dim"), lines[0])
+            yield from (Text(f"    {line}") for line in lines[1:])
+        yield Text("")
+
+
+def _cells(call: Call, scale: Scale, now: float) -> list[Text]:
+    spent = call.took if call.end is not None else now - call.at
+    return [
+        Text(f"{'  ' * min(call.depth, 8)}{one_line(call.name, 200)}", style="dim" if call.kind == "mark" else ""),
+        Text("") if call.kind == "mark" else _outcome(call),
+        Text("" if spent is None else duration(spent) if call.end is not None else span(spent / 1000)),
+        _drawn(call, scale, now),
+    ]
+
+
+def _outcome(call: Call) -> Text:
+    text = outcome(call.status)
+    return text.append(f" ×{len(call.fails) + 1}", style="dim") if call.fails and call.status == "running" else text
+
+
+def _drawn(call: Call, scale: Scale, now: float) -> Text:
+    """The bars of a call: ░ in line, × an attempt that failed, · between two, █ in the tool."""
+    found = bars(call, now)
+    if not found:
+        return Text(" " * scale.place(call.at)).append(sign(call.status), style=TONES.get(call.status, ""))
+    line: dict[int, tuple[str, str]] = {}
+    for bar in sorted(found, key=lambda each: each.kind == "attempt"):  # the last one drawn is seen
+        for place in range(scale.place(bar.start), scale.place(bar.end) + 1):
+            line[place] = _letter(bar)
+    text = Text(" " * min(line))
+    for place in range(min(line), max(line) + 1):
+        letter, style = line.get(place, (" ", ""))
+        text.append(letter, style=style)
+    return text
+
+
+def _letter(bar: Bar) -> tuple[str, str]:
+    if bar.kind != "attempt":
+        return LETTERS[bar.kind], "yellow" if bar.kind == "wait" else "dim"
+    return OUTCOMES.get(bar.outcome, "█"), TONES.get(bar.outcome, "green")

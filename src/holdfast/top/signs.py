@@ -1,0 +1,66 @@
+"""Signs: what a state looks like, in shape, word and colour, so that none of them is needed to know it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from rich.text import Text
+
+from holdfast.errors import printable
+from holdfast.history import RunSnapshot
+from holdfast.stores.entries import ToolLine
+from holdfast.wording.runs import standing
+from holdfast.wording.tools import circuit
+
+SIGNS: Final[Mapping[str, str]] = {
+    "open": "✖", "half_open": "◐", "closed": "●", "off": "○",
+    "created": "○", "planning": "▶", "executing": "▶", "verifying": "▶", "running": "▶",
+    "completed": "✔", "success": "✔", "failed": "✖", "timed_out": "✖", "cancelled": "■", "interrupted": "‖",
+    "cached": "◇", "denied": "⊘", "unknown": "?", "mark": "◆",
+    "starting": "◐", "ready": "●", "restarting": "◐", "stopped": "○",
+}  # fmt: skip
+TONES: Final[Mapping[str, str]] = {
+    "running": "cyan", "success": "green", "failed": "bold red", "timed_out": "bold red", "cancelled": "magenta",
+    "cached": "blue", "denied": "yellow", "unknown": "bold yellow", "mark": "dim",
+    "starting": "yellow", "ready": "green", "restarting": "bold yellow", "stopped": "dim",
+}  # fmt: skip
+STEPS: Final = "▁▂▃▄▅▆▇█"
+
+
+def sign(state: str) -> str:
+    """The shape of a state."""
+    return SIGNS.get(state, "·")
+
+
+def outcome(state: str) -> Text:
+    """The state of a call or a server."""
+    return Text(f"{sign(state)} {printable(state, 40).replace('_', ' ')}", style=TONES.get(state, ""))
+
+
+def tool_state(line: ToolLine) -> Text:
+    """The circuit of a tool, in all processes."""
+    word = circuit(line.state, line.forced)
+    return Text.assemble((f"{sign(line.state)} ", word.style), word)
+
+
+def run_state(run: RunSnapshot) -> Text:
+    """How far a run is."""
+    word = standing(run)
+    return Text.assemble((f"{sign(word.plain)} ", word.style), word)
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """The last *width* values as a row of bars, each measured against the highest of them."""
+    shown = values[-width:]
+    most = max(shown, default=0.0)
+    if most <= 0:
+        return "".join(STEPS[0] for _ in shown)
+    return "".join(STEPS[min(len(STEPS) - 1, int(value / most * (len(STEPS) - 1) + 0.5))] for value in shown)
+
+
+def percent(share: float | None) -> str:
+    """A share of a whole."""
+    if share is None:
+        return ""
+    return "<1%" if 0 < share < 0.01 else f"{share:.0%}"

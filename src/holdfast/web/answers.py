@@ -1,0 +1,218 @@
+"""What the API says: one struct an answer, so that the description of the API is made from what is really sent.
+
+Texts of runs are cut where many runs are sent at once; one run alone is sent whole.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.responses import Response
+
+from holdfast.history import CancelResult, RunEventRecord, RunSnapshot, RunStatus
+from holdfast.history.verification import VerificationSummary
+from holdfast.stores.entries import PolicyValue, RecentCall, ServerLine, ToolLine, Transition
+
+LONGEST = 1000  # characters of a prompt, a result or an error in a list
+
+encode = msgspec.json.Encoder().encode
+
+
+class Problem(Exception):
+    """A request that cannot be answered; becomes an `Errors` with this status."""
+
+    def __init__(self, status: int, code: str, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.hint = hint
+
+
+class ErrorFacts(msgspec.Struct, kw_only=True):
+    """*code* is for programs, *message* says what is wrong, *hint* what to do about it."""
+
+    code: str
+    message: str
+    hint: str = ""
+
+
+class Errors(msgspec.Struct, kw_only=True):
+    """What is answered when a request cannot be."""
+
+    error: ErrorFacts
+
+
+class Health(msgspec.Struct, kw_only=True):
+    """The server is there."""
+
+    status: str = "ok"
+
+
+class Tools(msgspec.Struct, kw_only=True):
+    """All tools, the worst first."""
+
+    at_ms: int
+    tools: list[ToolLine]
+
+
+class DetailLine(msgspec.Struct, kw_only=True):
+    """What one process tells of a tool beyond its line."""
+
+    process: str
+    host: str
+    pid: int
+    process_name: str
+    policy: list[PolicyValue]
+    transitions: list[Transition]
+    histogram: list[tuple[float | None, int]]
+    recent: list[RecentCall]
+
+
+class OneTool(msgspec.Struct, kw_only=True):
+    """A tool, and what each process that has it tells of it."""
+
+    at_ms: int
+    tool: ToolLine
+    details: list[DetailLine]
+
+
+class Ordered(msgspec.Struct, kw_only=True):
+    """A tool as it is after an order."""
+
+    tool: ToolLine
+
+
+class Servers(msgspec.Struct, kw_only=True):
+    """All servers behind proxies."""
+
+    at_ms: int
+    servers: list[ServerLine]
+
+
+class Current(msgspec.Struct, kw_only=True):
+    """The call or step that a run began last and that has not ended."""
+
+    name: str
+    attempt: int
+    since_ms: int
+
+
+class RunView(msgspec.Struct, kw_only=True):
+    """A run: its snapshot, and what it is doing now. *interrupted* says that its process is gone."""
+
+    id: str
+    session_id: str
+    prompt: str
+    created_at_ms: int
+    updated_at_ms: int
+    status: RunStatus
+    started_at_ms: int | None
+    finished_at_ms: int | None
+    result_text: str | None
+    error: str | None
+    event_count: int
+    tool_calls: int
+    tool_failures: int
+    tool_denials: int
+    cached_hits: int
+    spend: dict[str, float]
+    verification: VerificationSummary | None
+    active_tools: tuple[str, ...]
+    forked_from: str | None
+    owner: str | None
+    interrupted: bool
+    current: Current | None
+
+
+class Runs(msgspec.Struct, kw_only=True):
+    """Some runs, the newest first; *next* goes on as `before`, also where few or none of those looked at were meant."""
+
+    at_ms: int
+    runs: list[RunView]
+    next: str | None
+
+
+class OneRun(msgspec.Struct, kw_only=True):
+    """A run; *resume* is the command that goes on with it, *export* where its JSON lines are."""
+
+    at_ms: int
+    run: RunView
+    resume: str | None
+    export: str
+
+
+class Events(msgspec.Struct, kw_only=True):
+    """Some events of a run; *gap* says that some of those asked for are no longer kept."""
+
+    events: tuple[RunEventRecord, ...]
+    first_available: int
+    next_after: int
+    has_more: bool
+    gap: bool
+
+
+class Gap(msgspec.Struct, kw_only=True):
+    """The event `gap` of a run's stream: earlier events are no longer kept."""
+
+    first_available: int
+
+
+class End(msgspec.Struct, kw_only=True):
+    """The event `end` of a run's stream: nothing more will come."""
+
+    status: RunStatus
+
+
+class Cancelled(msgspec.Struct, kw_only=True):
+    """What became of the wish to cancel a run."""
+
+    result: CancelResult
+
+
+class ManyCancelled(msgspec.Struct, kw_only=True):
+    """What became of the wish to cancel many; *next* goes on as `before` where there may be more."""
+
+    requested: int
+    already_finished: int
+    ids: list[str]
+    next: str | None
+
+
+class Reason(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Why something is cancelled."""
+
+    reason: str | None = None
+
+
+def answer(value: msgspec.Struct, status: int = 200) -> Response:
+    """*value* as JSON."""
+    return Response(encode(value), status, media_type="application/json")
+
+
+def refusal(problem: Problem) -> Response:
+    """*problem* as JSON."""
+    facts = ErrorFacts(code=problem.code, message=problem.message, hint=problem.hint)
+    return answer(Errors(error=facts), problem.status)
+
+
+def view(run: RunSnapshot, *, whole: bool = False) -> RunView:
+    """A run as it is sent; *whole* with all of its texts."""
+    fields = {name: getattr(run, name) for name in _SHARED}
+    if not whole:
+        for name in ("prompt", "result_text", "error"):
+            fields[name] = _cut(fields[name])
+    return RunView(**fields, current=_current(run))
+
+
+_SHARED = tuple(name for name in RunView.__struct_fields__ if name != "current")
+
+
+def _current(run: RunSnapshot) -> Current | None:
+    if run.status.is_terminal or not run.active_calls:
+        return None
+    call = next(reversed(run.active_calls.values()))
+    return Current(name=call.name, attempt=call.attempt, since_ms=call.at_ms)
+
+
+def _cut(text: str | None) -> str | None:
+    return text if text is None or len(text) <= LONGEST else f"{text[:LONGEST]}…"

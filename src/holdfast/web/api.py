@@ -1,0 +1,251 @@
+"""The API: what is there, what to do, and streams of both. Each route is one method; what blocks runs in a thread."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from typing import IO
+from urllib.parse import quote
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import ASGIApp
+
+from holdfast.errors import RunNotFound
+from holdfast.history import CancelResult, EventPage, RunHeader, RunSnapshot, RunStatus
+from holdfast.policy.explaining import explain
+from holdfast.stores.entries import PolicyValue, ToolLine
+from holdfast.stores.searching import ALIVE, INTERRUPTED, Wanted, search
+from holdfast.telemetry.prometheus import CONTENT_TYPE, StoreMetrics
+from holdfast.web import answers, asking
+from holdfast.web.answers import Problem, answer, encode, view
+from holdfast.web.desk import Desk
+from holdfast.web.feed import Feed
+from holdfast.web.sse import BEAT, SIGN, EventStream, message
+
+MOST_CANCELLED = 500  # runs by one request
+PIECE = 64  # events that are read at once for a stream
+IN_MEMORY = 2**20  # bytes of an export that are not worth a file
+CHUNK = 2**16
+
+_HEADER = msgspec.json.Decoder(RunHeader)
+
+
+class Api:
+    """Answers requests from *desk*'s store."""
+
+    def __init__(self, desk: Desk, feed: Feed) -> None:
+        self._desk = desk
+        self._feed = feed
+        self._metrics = StoreMetrics(desk.store)
+
+    async def health(self, request: Request) -> Response:
+        """That the server is there; asks nobody."""
+        asking.asked(request)
+        return answer(answers.Health())
+
+    async def metrics(self, request: Request) -> Response:
+        """The metrics of all processes, for Prometheus."""
+        asking.asked(request)
+        text = await self._desk.run(self._metrics.render)
+        return Response(text, headers={"Content-Type": CONTENT_TYPE})
+
+    # -- tools and servers ---------------------------------------------------------------------------------------------
+
+    async def tools(self, request: Request) -> Response:
+        """All tools, the worst first."""
+        asking.asked(request)
+        found = await self._desk.run(self._desk.tools)
+        return answer(answers.Tools(at_ms=self._desk.now_ms(), tools=found))
+
+    async def tool(self, request: Request) -> Response:
+        """One tool with all that is known of it."""
+        asking.asked(request)
+        name = asking.named(request, "name")
+        return answer(await self._desk.run(self._one_tool, name))
+
+    async def order(self, request: Request) -> Response:
+        """Open, close, auto or reset a tool in all processes."""
+        asking.asked(request)
+        name, verb = asking.named(request, "name"), request.url.path.rpartition("/")[2]
+        return answer(answers.Ordered(tool=await self._desk.run(self._order, verb, name)))
+
+    async def servers(self, request: Request) -> Response:
+        """All servers behind proxies."""
+        asking.asked(request)
+        found = await self._desk.run(self._desk.board.servers)
+        return answer(answers.Servers(at_ms=self._desk.now_ms(), servers=found))
+
+    def _one_tool(self, name: str) -> answers.OneTool:
+        line = self._line(name)
+        details = [
+            answers.DetailLine(
+                process=each.process, host=each.host, pid=each.pid, process_name=each.process_name,
+                policy=detail.policy, transitions=detail.transitions, histogram=detail.histogram, recent=detail.recent,
+            )
+            for each, detail in self._desk.board.details(line)
+        ]  # fmt: skip
+        if not line.processes and name in self._desk.named():
+            details = [self._from_policies(name)]
+        return answers.OneTool(at_ms=self._desk.now_ms(), tool=line, details=details)
+
+    def _from_policies(self, name: str) -> answers.DetailLine:
+        """What will hold for a tool that no process has yet, as far as the policies here tell."""
+        settings = [PolicyValue(key=key, value=value, origin=who) for key, value, who in explain(self._desk.book, name)]
+        return answers.DetailLine(
+            process="", host="", pid=0, process_name="", policy=settings, transitions=[], histogram=[], recent=[]
+        )
+
+    def _order(self, verb: str, name: str) -> ToolLine:
+        if verb in ("auto", "reset") or not name.isprintable():  # the others hold for processes to come as well
+            self._line(name)
+        self._desk.board.order(verb, [name])
+        return self._desk.tool(name) or ToolLine(name=name, state="closed")
+
+    def _line(self, name: str) -> ToolLine:
+        line = self._desk.tool(name)
+        if line is None:
+            raise Problem(404, "tool_not_found", "no process shows a tool of this name", "see /api/tools")
+        return line
+
+    # -- runs ----------------------------------------------------------------------------------------------------------
+
+    async def runs(self, request: Request) -> Response:
+        """The newest runs that the filters mean."""
+        given = asking.asked(request, *asking.FILTERS, "limit", "before")
+        limit = asking.number(given, "limit", asking.USUAL_RUNS, least=1, most=asking.MOST_RUNS)
+        wanted, before = asking.wanted(given), given.get("before")
+        page = await self._desk.run(search, self._desk.store, wanted, limit=limit, before=before)
+        runs = [view(run) for run in page.runs]
+        return answer(answers.Runs(at_ms=self._desk.now_ms(), runs=runs, next=page.next))
+
+    async def run(self, request: Request) -> Response:
+        """One run, whole."""
+        asking.asked(request)
+        return answer(await self._desk.run(self._one_run, asking.named(request, "id")))
+
+    async def events(self, request: Request) -> Response:
+        """Some events of a run."""
+        given = asking.asked(request, "after", "limit")
+        after = asking.number(given, "after", -1, least=-1, most=asking.LAST)
+        limit = asking.number(given, "limit", asking.USUAL_EVENTS, least=1, most=asking.MOST_EVENTS)
+        page = await self._desk.run(self._desk.store.event_page, asking.named(request, "id"), after, limit)
+        return answer(page)
+
+    async def cancel(self, request: Request) -> Response:
+        """Cancel one run."""
+        asking.asked(request)
+        run_id, reason = asking.named(request, "id"), await asking.reason(request)
+        result = await self._desk.run(self._desk.store.cancel, run_id, reason)
+        if result is CancelResult.NOT_FOUND:
+            raise RunNotFound(run_id)
+        return answer(answers.Cancelled(result=result))
+
+    async def cancel_many(self, request: Request) -> Response:
+        """Cancel all runs that the filters mean and that have not ended."""
+        given = asking.asked(request, *asking.FILTERS, "before", "all")
+        if given.get("all", "true") != "true":
+            raise asking.bad("all: must be true")
+        if not given.keys() & {*asking.FILTERS, "all"}:
+            raise asking.bad("no filter was given", "give status, session, tool or text; or all=true for every run")
+        reason = await asking.reason(request)
+        return answer(await self._desk.run(self._cancel_many, asking.wanted(given), given.get("before"), reason))
+
+    async def export(self, request: Request) -> Response:
+        """A run as JSON lines, to be kept as a file."""
+        asking.asked(request)
+        run_id = asking.named(request, "id")
+        file = await self._desk.run(self._export, run_id)
+        name = re.sub(r"[^A-Za-z0-9._-]", "_", run_id)[:100]
+        headers = {"Content-Disposition": f'attachment; filename="run-{name}.jsonl"'}
+        return StreamingResponse(self._pieces(file), media_type="application/jsonl", headers=headers)
+
+    def _one_run(self, run_id: str) -> answers.OneRun:
+        run = self._desk.store.snapshot(run_id)
+        return answers.OneRun(
+            at_ms=self._desk.now_ms(),
+            run=view(run, whole=True),
+            resume=self._resume(run),
+            export=f"/api/runs/{quote(run_id, safe='')}/export",
+        )
+
+    def _resume(self, run: RunSnapshot) -> str | None:
+        """The command that goes on with a run, where it has an entry point and stands still."""
+        if not run.interrupted and run.status not in (RunStatus.FAILED, RunStatus.CANCELLED):
+            return None
+        rows = self._desk.store.file.fetch("head", run.id)
+        header = _HEADER.decode(rows[0][1]) if rows else None
+        if header is None or header.entry is None or header.noted:
+            return None
+        return f"holdfast runs resume {shlex.quote(run.id)}"
+
+    def _cancel_many(self, wanted: Wanted, before: str | None, reason: str | None) -> answers.ManyCancelled:
+        if wanted.status is None:
+            wanted = wanted._replace(status=ALIVE)
+        elif wanted.status not in (ALIVE, INTERRUPTED) and RunStatus(wanted.status).is_terminal:
+            return answers.ManyCancelled(requested=0, already_finished=0, ids=[], next=None)
+        page = search(self._desk.store, wanted, limit=MOST_CANCELLED, before=before)
+        results = [(run.id, self._desk.store.cancel(run.id, reason)) for run in page.runs]
+        requested = [run_id for run_id, result in results if result is CancelResult.REQUESTED]
+        return answers.ManyCancelled(
+            requested=len(requested), already_finished=len(results) - len(requested), ids=requested, next=page.next
+        )
+
+    def _export(self, run_id: str) -> IO[str]:
+        self._desk.store.snapshot(run_id)  # whether it is there
+        with ExitStack() as stack:
+            file = stack.enter_context(tempfile.SpooledTemporaryFile(IN_MEMORY, "w+", encoding="utf-8", newline="\n"))
+            self._desk.store.export(file, [run_id])
+            file.seek(0)
+            stack.pop_all()  # whoever reads it closes it
+        return file
+
+    async def _pieces(self, file: IO[str]) -> AsyncIterator[str]:
+        try:
+            while piece := await self._desk.read(file.read, CHUNK):
+                yield piece
+        finally:
+            file.close()
+
+    # -- streams -------------------------------------------------------------------------------------------------------
+
+    async def feed(self, request: Request) -> ASGIApp:
+        """One stream for a whole page."""
+        asking.asked(request)
+        return EventStream(self._desk, self._feed.listen(request.headers.get("last-event-id")))
+
+    async def stream(self, request: Request) -> ASGIApp:
+        """The events of a run, the past and then the live."""
+        given = asking.asked(request, "after")
+        last = request.headers.get("last-event-id")
+        after = asking.number({"Last-Event-ID": last} if last else {}, "Last-Event-ID", -2, least=-1, most=asking.LAST)
+        if after == -2:
+            after = asking.number(given, "after", -1, least=-1, most=asking.LAST)
+        run_id = asking.named(request, "id")
+        await self._desk.run(self._desk.store.event_page, run_id, after, 1)  # what is wrong is said at once
+        return EventStream(self._desk, self._follow(run_id, after))
+
+    async def _follow(self, run_id: str, after: int) -> AsyncIterator[bytes]:
+        with self._desk.store.listen() as listener:
+            while not listener.closed:
+                status, page = await self._desk.read(self._look, run_id, after)
+                if page.gap:
+                    yield message(encode(answers.Gap(first_available=page.first_available)), event="gap")
+                for event in page.events:
+                    yield message(encode(event), id=event.sequence)
+                after = page.next_after
+                if not page.has_more:
+                    if status.is_terminal:
+                        yield message(encode(answers.End(status=status)), event="end")
+                        return
+                    if not await listener.await_(BEAT):
+                        yield SIGN
+
+    def _look(self, run_id: str, after: int) -> tuple[RunStatus, EventPage]:
+        """The status first: what was there when the run had ended is all there is."""
+        status = self._desk.store.snapshot(run_id).status
+        return status, self._desk.store.event_page(run_id, after, PIECE)

@@ -1,0 +1,100 @@
+"""What all requests share: the store, its board, a few threads that read them, and the end of the server.
+
+The store blocks; so nothing here asks it in the event loop, and no more wait for it than can be answered soon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+from holdfast.clock import Clock
+from holdfast.policy import PolicyBook
+from holdfast.stores import RunStore
+from holdfast.stores.board import Board
+from holdfast.stores.entries import ToolLine
+from holdfast.stores.rates import Rates
+from holdfast.web.answers import Problem
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+THREADS = 4  # more would only wait for each other: a store is read by one at a time
+MOST_WAITING = 200  # requests
+MOST_STREAMS = 100
+
+
+class Desk:
+    """The store of one server, as its requests use it."""
+
+    def __init__(self, store: RunStore, book: PolicyBook) -> None:
+        self.store = store
+        self.book = book
+        self.board = Board(store)
+        self.rates = Rates()
+        self.clock: Clock = store.clock
+        self.closing = asyncio.Event()
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="holdfast-web")
+        self._waiting = 0
+        self._streams = 0
+
+    def now_ms(self) -> int:
+        """The wall clock, in milliseconds."""
+        return int(self.clock.time() * 1000)
+
+    async def run(self, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call *fn*, which blocks, in a thread."""
+        if self._waiting >= MOST_WAITING or self.closing.is_set():
+            raise Problem(503, "busy", "too many requests wait for the store", "try again in a moment")
+        self._waiting += 1
+        try:
+            return await self.read(fn, *args, **kwargs)
+        finally:
+            self._waiting -= 1
+
+    async def read(self, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """The same for what all pages share, and nobody may be refused."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: fn(*args, **kwargs))
+
+    def tools(self) -> list[ToolLine]:
+        """All tools, the worst first, with calls a second; blocks."""
+        found = self.board.tools()
+        shown = {line.name for line in found}
+        found += [ToolLine(name=name, state="closed") for name in self.named() if name not in shown]
+        self.rates.note(found, self.clock.monotonic())
+        return found
+
+    def tool(self, name: str) -> ToolLine | None:
+        """One tool, if anything is known of it; blocks."""
+        line = self.board.tool(name)
+        if line is None and name in self.named():
+            line = ToolLine(name=name, state="closed")
+        if line is not None:
+            self.rates.fill(line)
+        return line
+
+    def named(self) -> list[str]:
+        """The tools that the policies name: they show before anybody calls them."""
+        self.book.refresh(self.clock.monotonic())
+        return sorted(name for name in self.book.names if not any(letter in name for letter in "*?["))
+
+    def open_stream(self) -> None:
+        """Count a stream in; whoever does counts it out again."""
+        if self._streams >= MOST_STREAMS:
+            raise Problem(503, "too_many_streams", f"{MOST_STREAMS} pages are open", "close some of them")
+        self._streams += 1
+
+    def close_stream(self) -> None:
+        """One stream less."""
+        self._streams -= 1
+
+    def end(self) -> None:
+        """Let all streams end; nothing more is read."""
+        self.closing.set()
+
+    def close(self) -> None:
+        """Let the threads end."""
+        self.closing.set()
+        self._threads.shutdown(wait=True, cancel_futures=True)

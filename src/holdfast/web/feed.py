@@ -1,0 +1,357 @@
+"""One feed for all pages: looks at the store while a page listens, and sends what is different from the last look.
+
+Every message has a number of this feed. The last ones are kept, so a page that comes back goes on where it was; one
+that was away too long gets everything anew. A page that does not read fast enough is let go with a note: it never keeps
+the others, and never the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import ExitStack
+from typing import NamedTuple
+
+import msgspec
+
+from holdfast.errors import HoldfastError, in_words
+from holdfast.stores.bell import Listener
+from holdfast.stores.entries import ServerLine, ToolLine
+from holdfast.web.answers import RunView, encode, view
+from holdfast.web.desk import Desk
+from holdfast.web.sse import BEAT, SIGN, message
+
+PERIOD = 1.0  # seconds between two looks where nothing tells of a change
+GAP = 0.1  # seconds between two looks, at least
+NEWEST = 100  # runs that a page begins with
+MOST_RUNS = 1000  # that are told of one by one; if more have changed, everything is sent anew
+MOST_EVENTS = 50_000  # of runs, between two looks; the same
+MOST_KNOWN = 5000  # runs of which is known what was sent last
+KEPT = 500  # messages, for pages that come back
+KEPT_BYTES = 8 * 2**20
+MOST_BEHIND = 4 * 2**20  # bytes that may wait for a page that reads slowly
+
+_log = logging.getLogger("holdfast")
+
+
+class Everything(msgspec.Struct, kw_only=True):
+    """The event `hello`: what a page begins with."""
+
+    at_ms: int
+    tools: list[ToolLine]
+    servers: list[ServerLine]
+    runs: list[RunView]
+
+
+class ToolsChanged(msgspec.Struct, kw_only=True):
+    """The event `tools`: those that are different, and the names that are *gone*."""
+
+    at_ms: int
+    tools: list[ToolLine]
+    gone: list[str]
+
+
+class ServersChanged(msgspec.Struct, kw_only=True):
+    """The event `servers`: all of them, where one is different."""
+
+    at_ms: int
+    servers: list[ServerLine]
+
+
+class RunsChanged(msgspec.Struct, kw_only=True):
+    """The event `runs`: those that are different."""
+
+    at_ms: int
+    runs: list[RunView]
+
+
+class Note(msgspec.Struct, kw_only=True):
+    """The event `note`: *code* is `slow` where the page is let go, `store` where the store cannot be read."""
+
+    code: str
+    message: str
+
+
+class Feed:
+    """The feed of *desk*'s store; does nothing while nobody listens."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._start = secrets.token_hex(4)  # numbers of another start are not ours
+        self._number = 0
+        self._kept: deque[tuple[int, bytes]] = deque()
+        self._weight = 0
+        self._readers: set[_Reader] = set()
+        self._looking = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._seen = _Seen()
+        self._complaint = ""
+
+    async def listen(self, last_id: str | None) -> AsyncIterator[bytes]:
+        """Everything, or what came after *last_id*; then what changes, as it changes."""
+        reader = _Reader()
+        try:
+            # A page that goes away now must not take the look with it: its thread would go on beside the next one.
+            await asyncio.shield(self._keep(self._join(reader, last_id)))
+            async for piece in reader.read():
+                yield piece
+        finally:
+            reader.left = True
+            self._readers.discard(reader)
+
+    async def _join(self, reader: _Reader, last_id: str | None) -> None:
+        async with self._looking:
+            await self._look()  # so that what is sent next is as new as what others have
+            missed = self._missed(last_id)
+            if missed is None:
+                missed = await self._hello()
+            if self._complaint:
+                missed.append(_note("store", self._complaint))
+            for each in missed:
+                reader.put(each)
+            if not reader.left:
+                self._readers.add(reader)
+        if self._task is None or self._task.done():
+            self._task = self._keep(self._serve())
+
+    async def _hello(self) -> list[bytes]:
+        try:
+            return [message(await self._desk.read(self._everything), event="hello", id=self._id())]
+        except HoldfastError as error:
+            self._complaint = in_words(error)
+            return []
+
+    def _keep(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """A task that nobody forgets before it has ended."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    async def _serve(self) -> None:
+        """Look until nobody listens any more."""
+        try:
+            with ExitStack() as stack:
+                listener: Listener | None = None
+                while self._readers:
+                    listener = listener or self._listener(stack)
+                    if listener is None or listener.closed:
+                        listener = None
+                        await self._desk.clock.asleep(PERIOD)
+                    else:
+                        await listener.await_(PERIOD)
+                    async with self._looking:
+                        await self._look()
+                    await self._desk.clock.asleep(GAP)
+        except Exception:
+            _log.exception("the feed of the page has failed; pages begin anew")
+            self._tell(_note("failed", "the feed has failed; see what the server says"), last=True)
+
+    def _listener(self, stack: ExitStack) -> Listener | None:
+        """Hears of changes, where there is something to hear yet."""
+        try:
+            return stack.enter_context(self._desk.store.listen())
+        except HoldfastError:  # no folder yet; until there is one we look every second
+            return None
+
+    async def _look(self) -> None:
+        """Send what has changed since the last look."""
+        try:
+            news = await self._desk.read(self._read)
+        except HoldfastError as error:
+            if not self._complaint:
+                self._tell(_note("store", in_words(error)))
+                _log.warning("the store cannot be read: %s", in_words(error))
+            self._complaint = in_words(error)
+            return
+        self._complaint = ""
+        if news.anew is not None:
+            self._kept.clear()
+            self._weight = 0
+            self._send("hello", news.anew)
+        for event, data in news.messages:
+            self._send(event, data)
+
+    def _send(self, event: str, data: bytes) -> None:
+        self._number += 1
+        piece = message(data, event=event, id=self._id())
+        self._kept.append((self._number, piece))
+        self._weight += len(piece)
+        while len(self._kept) > KEPT or (self._weight > KEPT_BYTES and len(self._kept) > 1):
+            self._weight -= len(self._kept.popleft()[1])
+        self._tell(piece)
+
+    def _tell(self, piece: bytes, *, last: bool = False) -> None:
+        for reader in list(self._readers):
+            if not reader.put(piece, last=last):
+                self._readers.discard(reader)
+
+    def _id(self) -> str:
+        return f"{self._start}-{self._number}"
+
+    def _missed(self, last_id: str | None) -> list[bytes] | None:
+        """The messages that came after *last_id*; None if that is not known."""
+        start, _, number = (last_id or "").partition("-")
+        if start != self._start or not number.isascii() or not number.isdecimal() or len(number) > 15:
+            return None
+        oldest = self._kept[0][0] if self._kept else self._number + 1
+        if not oldest - 1 <= int(number) <= self._number:
+            return None
+        return [piece for at, piece in self._kept if at > int(number)]
+
+    # -- in a thread, one at a time ------------------------------------------------------------------------------------
+
+    def _read(self) -> _News:
+        """What is different from the last look; the first one finds nothing different."""
+        desk, seen = self._desk, self._seen
+        at_ms = desk.now_ms()
+        runs = seen.runs_changed(desk)
+        if not seen.board_changed(desk) and runs is not None:
+            return _News([("runs", encode(RunsChanged(at_ms=at_ms, runs=runs)))] if runs else [], None)
+        tools, servers = desk.tools(), desk.board.servers()
+        fresh, gone = seen.tools_changed(tools)
+        servers_differ = seen.servers_changed(servers)
+        if not seen.has_begun:
+            seen.has_begun = True
+            return _News([], None)
+        if runs is None:
+            return _News([], self._everything())
+        messages = []
+        if fresh or gone:
+            messages.append(("tools", encode(ToolsChanged(at_ms=at_ms, tools=fresh, gone=gone))))
+        if servers_differ:
+            messages.append(("servers", encode(ServersChanged(at_ms=at_ms, servers=servers))))
+        if runs:
+            messages.append(("runs", encode(RunsChanged(at_ms=at_ms, runs=runs))))
+        return _News(messages, None)
+
+    def _everything(self) -> bytes:
+        desk = self._desk
+        tools = desk.tools()
+        runs = [view(run) for run in desk.store.list_runs(limit=NEWEST)]
+        self._seen.know(runs)
+        return encode(Everything(at_ms=desk.now_ms(), tools=tools, servers=desk.board.servers(), runs=runs))
+
+
+class _News(NamedTuple):
+    messages: list[tuple[str, bytes]]
+    anew: bytes | None  # everything, where too much has changed
+
+
+class _Seen:
+    """What was sent last, to tell what is different now; what changes by time alone is no difference."""
+
+    def __init__(self) -> None:
+        self.has_begun = False
+        self._event = self._key = 0  # the last ones in the store
+        self._version: list[tuple[object, ...]] = []  # of the board
+        self._looked_at = -PERIOD
+        self._tools: dict[str, bytes] = {}
+        self._servers: list[tuple[str, bytes]] = []
+        self._runs: OrderedDict[str, bytes] = OrderedDict()
+
+    def board_changed(self, desk: Desk) -> bool:
+        """Whether somebody has written there, or nobody has looked for a second: a process may have died."""
+        now = desk.clock.monotonic()
+        version = [*desk.store.file.fetch("versions"), *desk.store.file.fetch("last_order")]
+        if version == self._version and now < self._looked_at + PERIOD:
+            return False
+        self._version, self._looked_at = version, now
+        return True
+
+    def tools_changed(self, tools: list[ToolLine]) -> tuple[list[ToolLine], list[str]]:
+        before, self._tools = self._tools, {line.name: _sign(line) for line in tools}
+        changed = [line for line in tools if before.get(line.name) != self._tools[line.name]]
+        return changed, sorted(before.keys() - self._tools.keys())
+
+    def servers_changed(self, servers: list[ServerLine]) -> bool:
+        before, self._servers = self._servers, [(each.process, encode(each.server)) for each in servers]
+        return before != self._servers
+
+    def runs_changed(self, desk: Desk) -> list[RunView] | None:
+        """The runs that are different; None if there are too many to tell, or some that nobody can tell."""
+        file = desk.store.file
+        rows = file.fetch("last_change")
+        event, key = rows[0] if rows else (0, 0)
+        (since_event, since_key), (self._event, self._key) = (self._event, self._key), (event, key)
+        if not self.has_begun:
+            return []
+        if event < since_event or event - since_event > MOST_EVENTS:  # deleted, or imported
+            return None
+        rows = file.fetch("changed", since_event, since_key, MOST_RUNS + 1)
+        if len(rows) > MOST_RUNS:
+            return None
+        views = [view(run) for run in desk.store.snapshots(rows)]
+        changed = [each for each in views if self._runs.get(each.id) != encode(each)]
+        self.know(changed)
+        return changed
+
+    def know(self, runs: list[RunView]) -> None:
+        """These were sent."""
+        for run in runs:
+            self._runs[run.id] = encode(run)
+            self._runs.move_to_end(run.id)
+        while len(self._runs) > MOST_KNOWN:
+            self._runs.popitem(last=False)
+
+
+class _Reader:
+    """One page: what waits for it, up to a limit."""
+
+    def __init__(self) -> None:
+        self._pieces: deque[bytes] = deque()
+        self._weight = 0
+        self._woken = asyncio.Event()
+        self._over = False
+        self.left = False
+
+    def put(self, piece: bytes, *, last: bool = False) -> bool:
+        """Have *piece* sent; false if it is the *last*, or the page is too far behind and let go."""
+        if self._weight > MOST_BEHIND:
+            self._pieces.clear()
+            piece, last = _note("slow", "this page reads too slowly; it may come back and go on"), True
+        self._pieces.append(piece)
+        self._weight += len(piece)
+        self._over = last
+        self._woken.set()
+        return not last
+
+    async def read(self) -> AsyncIterator[bytes]:
+        """The pieces as they come, and signs of life between them."""
+        while True:
+            while self._pieces:
+                piece = self._pieces.popleft()
+                yield piece
+                self._weight -= len(piece)
+            if self._over:
+                return
+            self._woken.clear()
+            try:
+                async with asyncio.timeout(BEAT):
+                    await self._woken.wait()
+            except TimeoutError:
+                yield SIGN
+
+
+def _note(code: str, text: str) -> bytes:
+    return message(encode(Note(code=code, message=text)), event="note")
+
+
+def _sign(line: ToolLine) -> bytes:
+    """All of a line but the times at which it was read and written."""
+    remaining, line.remaining_ms = line.remaining_ms, None
+    times = [each.at_ms for each in line.processes]
+    try:
+        for each in line.processes:
+            each.at_ms = 0
+        return encode(line)
+    finally:
+        line.remaining_ms = remaining
+        for each, at_ms in zip(line.processes, times, strict=True):
+            each.at_ms = at_ms

@@ -1,0 +1,84 @@
+"""Runs the app: one socket, one event loop, until a signal comes; then everything ends at once, streams too."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+
+from holdfast.errors import HoldfastError
+from holdfast.web.app import App
+
+PATIENCE = 2  # seconds that answers under way may take when the server ends
+BACKLOG = 128
+LONGEST_HEAD = 32_768  # bytes of a request before its body
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket on *host* and *port*, any free one for 0; nobody else's."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except (OSError, UnicodeError) as error:
+        raise HoldfastError(f"{host} is no address of this machine: {error}") from error
+    made = socket.socket(family, kind, protocol)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+        made.listen(BACKLOG)
+    except OSError as error:
+        made.close()
+        raise HoldfastError(
+            f"port {port} on {host} cannot be used: {error.strerror}; choose another, or 0 for any that is free"
+        ) from error
+    return made
+
+
+class Server(uvicorn.Server):
+    """Serves *app*; tells it of the end before it waits for its streams to end."""
+
+    def __init__(self, app: App, *, on_ready: Callable[[], object] | None = None) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http="h11",
+                ws="none",
+                lifespan="on",
+                access_log=False,
+                log_config=None,
+                server_header=False,
+                proxy_headers=False,
+                timeout_graceful_shutdown=PATIENCE,
+                h11_max_incomplete_event_size=LONGEST_HEAD,
+            )
+        )
+        self._app = app
+        self._on_ready = on_ready
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def answer(self, listening: socket.socket) -> None:
+        """Answer requests until SIGINT, SIGTERM or `stop`; closes the socket."""
+        with listening:
+            asyncio.run(self.serve(sockets=[listening]))
+
+    def stop(self) -> None:
+        """End; from any thread."""
+        self.should_exit = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._app.end)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin, and say so; uvicorn calls it."""
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+        if self._on_ready is not None:
+            self._on_ready()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A signal came, in the middle of anything; uvicorn calls it."""
+        super().handle_exit(sig, frame)
+        self.stop()

@@ -1,0 +1,58 @@
+// Requests of the page to its own server. What goes wrong comes back as an error that can be shown.
+
+export class ApiError extends Error {
+  /**
+   * @param {number} status
+   * @param {string} message
+   */
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+/**
+ * What the server answers to a question.
+ *
+ * @param {string} path
+ * @param {AbortSignal} [signal]
+ * @returns {Promise<any>}
+ */
+export async function get(path, signal) {
+  return answered(await fetch(path, { headers: { Accept: "application/json" }, ...(signal && { signal }) }));
+}
+
+/**
+ * What the server answers to an order.
+ *
+ * @param {string} path
+ * @param {object} [body]
+ * @returns {Promise<any>}
+ */
+export async function post(path, body = {}) {
+  const headers = { Accept: "application/json", "Content-Type": "application/json" };
+  return answered(await fetch(path, { method: "POST", headers, body: JSON.stringify(body) }));
+}
+
+/**
+ * A query string of what is given; empty values are left out.
+ *
+ * @param {Record<string, string | number | null | undefined>} values
+ */
+export function query(values) {
+  const given = Object.entries(values).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  return given.length ? `?${new URLSearchParams(given.map(([name, value]) => [name, String(value)]))}` : "";
+}
+
+/** @param {Response} answer */
+async function answered(answer) {
+  if (answer.ok) return answer.json();
+  let message = `the server answered ${answer.status}`;
+  try {
+    const { error } = await answer.json();
+    message = [error.message, error.hint].filter(Boolean).join(". ").replaceAll("..", ".");
+  } catch {
+    // Not one of our answers: its number has to do.
+  }
+  throw new ApiError(answer.status, message);
+}

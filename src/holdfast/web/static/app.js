@@ -1,0 +1,192 @@
+// The page: its bar, its five screens and the way between them.
+
+import { ApiError } from "./api.js";
+import { attr, button, fill, h } from "./dom.js";
+import { plural, visible, words } from "./format.js";
+import { icon } from "./icons.js";
+import { help, listen } from "./keys.js";
+import { Live } from "./live.js";
+import { worstFirst } from "./picture.js";
+import { parse, toRun, toTool } from "./routes.js";
+import { run } from "./run.js";
+import { runs } from "./runs.js";
+import { say, tell } from "./say.js";
+import { servers } from "./servers.js";
+import { tool } from "./tool.js";
+import { tools } from "./tools.js";
+
+/** @typedef {import("./types.js").Screen} Screen */
+/** @typedef {import("./routes.js").Route} Route */
+/** @typedef {(app: App, route: Route) => Screen} Maker */
+
+const MAKERS = /** @type {Record<Route["screen"], Maker>} */ ({ tools, tool, runs, run, servers });
+const ORDER = /** @type {const} */ (["tools", "tool", "runs", "run", "servers"]);
+const TITLES = { tools: "Tools", tool: "Tool", runs: "Runs", run: "Run", servers: "Servers" };
+const UP = { tools: "#/tools", tool: "#/tools", runs: "#/runs", run: "#/runs", servers: "#/servers" };
+const THEMES = ["auto", "light", "dark"];
+const STANDINGS = /** @type {Record<string, string>} */ ({
+  connecting: "connecting",
+  live: "live",
+  waiting: "reconnecting",
+  closed: "asleep",
+  refused: "refused",
+});
+
+class App {
+  constructor() {
+    this.live = new Live();
+    /** @type {Screen | null} */
+    this.screen = null;
+    /** @type {Route} */
+    this.route = parse(location.hash);
+    this.places = { tools: "#/tools", tool: "", runs: "#/runs", run: "", servers: "#/servers" };
+    this.main = /** @type {HTMLElement} */ (document.getElementById("main"));
+    this.tabs = ORDER.map((name, index) => this.tab(name, index + 1));
+    this.light = h("button", { type: "button", class: "standing" });
+    this.light.addEventListener("click", () => (this.live.standing === "refused" ? this.live.retry() : this.live.pause()));
+    this.themer = button({ class: "plain" }, () => this.theme());
+  }
+
+  start() {
+    const bar = /** @type {HTMLElement} */ (document.getElementById("bar"));
+    fill(
+      bar,
+      h("span", { class: "name" }, icon("holdfast"), h("b", {}, "Holdfast")),
+      h("nav", { "aria-label": "Screens" }, ...this.tabs),
+      h("span", { class: "tools" }, this.light, this.themer, button({ class: "plain", "aria-label": "Keys" }, help, h("kbd", {}, "?"))),
+    );
+    this.theme(0);
+    listen({
+      screen: () => this.screen,
+      go: (number) => this.go(number),
+      pause: () => this.live.pause(),
+      theme: () => this.theme(),
+      up: () => (location.hash = UP[this.route.screen]),
+    });
+    addEventListener("hashchange", () => this.arrive());
+    this.live.standers.add(() => this.stand());
+    this.live.turners.add((turns) => {
+      const [first] = turns;
+      if (first) say(turns.length > 3 ? `${turns.length} circuits changed` : turns.map((turn) => `${words(turn.name)}: circuit ${words(turn.after)}`).join(", "));
+    });
+    this.live.watch(() => this.entitle());
+    this.live.noted = (message) => tell(visible(message), "bad");
+    this.stand();
+    this.arrive();
+    this.live.start();
+  }
+
+  /** Shows the place that the address names. */
+  arrive() {
+    const before = this.route;
+    this.route = parse(location.hash);
+    const { screen, name } = this.route;
+    this.places[screen] = location.hash || "#/tools";
+    for (const [index, tab] of this.tabs.entries()) attr(tab, "aria-current", ORDER[index] === screen ? "page" : null);
+    this.point();
+    if (this.screen && before.screen === screen && before.name === name && this.screen.follow?.(this.route)) return;
+    this.screen?.leave?.();
+    this.screen = MAKERS[screen](this, this.route);
+    fill(this.main, this.screen.root);
+    this.main.scrollTop = 0;
+    this.entitle();
+  }
+
+  /** @param {number} number */
+  go(number) {
+    const place = this.place(ORDER[number - 1] ?? "tools");
+    if (place) location.hash = place;
+    else say("There is none yet");
+  }
+
+  /**
+   * Where a tab leads to; for one tool or run, to the last that was looked at, else the worst or the newest.
+   *
+   * @param {Route["screen"]} name
+   */
+  place(name) {
+    if (this.places[name]) return this.places[name];
+    const { tools: lines, runs: moved } = this.live.shown;
+    const [worst] = name === "tool" ? worstFirst(lines.values()) : [];
+    if (worst) return toTool(worst.name);
+    const newest = name === "run" ? [...moved.values()].sort((a, b) => b.created_at_ms - a.created_at_ms)[0] : undefined;
+    return newest ? toRun(newest.id) : "";
+  }
+
+  /**
+   * @param {Route["screen"]} name
+   * @param {number} number
+   */
+  tab(name, number) {
+    return h("a", { href: this.places[name] || "#/", class: name }, TITLES[name], h("kbd", { "aria-hidden": "true" }, number));
+  }
+
+  /** Sets the links of the tabs. */
+  point() {
+    for (const [index, tab] of this.tabs.entries()) {
+      const place = this.place(ORDER[index] ?? "tools");
+      attr(tab, "href", place || "#/");
+      attr(tab, "aria-disabled", place ? null : "true");
+    }
+  }
+
+  /** Says whether what is shown is live. */
+  stand() {
+    const { paused, standing, detail } = this.live;
+    const shown = paused ? "paused" : (STANDINGS[standing] ?? standing);
+    const does = standing === "refused" ? "try again" : paused ? "go on" : "pause";
+    fill(this.light, h("span", { class: "dot" }), shown);
+    attr(this.light, "class", `standing ${paused ? "paused" : standing}`);
+    attr(this.light, "aria-label", `The page is ${shown}: ${does}`);
+    attr(this.light, "title", standing === "refused" ? detail : `${shown}; space: ${does}`);
+    if (standing === "refused") tell(`The server refuses this page: ${detail} Open the address that holdfast ui printed.`, "bad");
+    else if (paused || standing === "live" || standing === "waiting") say(`The page is ${shown}`);
+  }
+
+  entitle() {
+    const open = [...this.live.shown.tools.values()].filter((line) => line.refuses).length;
+    const { title } = this.screen ?? { title: "" };
+    document.title = `${open ? `(${plural(open, "open", "open")}) ` : ""}${title} · Holdfast`;
+    this.point();
+  }
+
+  /**
+   * Goes to the next theme, or shows which it is.
+   *
+   * @param {number} [steps]
+   */
+  theme(steps = 1) {
+    const root = document.documentElement;
+    const at = THEMES.indexOf(root.dataset.theme ?? "auto");
+    const next = THEMES[(at + steps) % THEMES.length] ?? "auto";
+    root.dataset.theme = next;
+    fill(this.themer, icon(next === "light" ? "sun" : next === "dark" ? "moon" : "auto"));
+    attr(this.themer, "aria-label", `Theme: ${next}`);
+    attr(this.themer, "title", `Theme: ${next} (t)`);
+    if (steps === 0) return;
+    say(`Theme: ${next}`);
+    try {
+      localStorage.setItem("holdfast.theme", next);
+    } catch {
+      // Storage that is switched off: the choice lasts as long as the page.
+    }
+  }
+
+  /**
+   * Does something that may fail, and says so if it does.
+   *
+   * @param {() => Promise<unknown>} work
+   */
+  async attempt(work) {
+    try {
+      await work();
+    } catch (error) {
+      if (error instanceof DOMException && error.name === "AbortError") return;
+      tell(error instanceof ApiError ? error.message : "The server does not answer", "bad");
+    }
+  }
+}
+
+export { App };
+
+new App().start();

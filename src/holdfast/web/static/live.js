@@ -1,0 +1,195 @@
+// The page's end of the feed: the picture that is shown, who wants to know when it changes, and the pause.
+
+import { Feed } from "./feed.js";
+import { Picture } from "./picture.js";
+
+/** @typedef {import("./picture.js").Told} Told */
+/** @typedef {import("./types.js").ToolLine} ToolLine */
+/** @typedef {{tools: Set<string>, runs: Set<string>, servers: boolean, all: boolean}} Changes */
+/** @typedef {{name: string, before: string, after: string}} Turn */
+
+const SAMPLES = 60; // of calls a second, one a second
+const TICK = 1000;
+const STALE = 3500; // milliseconds without a word on a tool, which is told of every second while it is called
+
+export class Live {
+  constructor() {
+    this.latest = new Picture();
+    this.shown = this.latest;
+    this.received = 0; // of the page's clock, when the server last told its own
+    this.standing = "connecting";
+    this.detail = "";
+    this.paused = false;
+    /** @type {Map<string, number[]>} */
+    this.samples = new Map();
+    /** @type {Map<string, number>} */
+    this.heard = new Map(); // of the page's clock, when each tool was last told of
+    /** @type {Set<(changes: Changes) => void>} */
+    this.watchers = new Set();
+    /** @type {Set<() => void>} */
+    this.standers = new Set();
+    /** @type {Set<(turns: Turn[]) => void>} */
+    this.turners = new Set();
+    this.changes = nothing();
+    this.due = false;
+  }
+
+  /** Begins to listen, for as long as the page is looked at. */
+  start() {
+    const post = this.connect();
+    const look = () => post(document.hidden ? "away" : "look");
+    document.addEventListener("visibilitychange", look);
+    addEventListener("pagehide", () => post("bye"));
+    addEventListener("pageshow", (event) => event.persisted && look());
+    setInterval(() => this.sample(), TICK);
+    this.retry = () => post("look");
+    look();
+  }
+
+  /**
+   * Is told what the server wants people to know.
+   *
+   * @param {string} _message
+   */
+  noted(_message) {}
+
+  /** Tries again after the server has refused. */
+  retry() {}
+
+  /**
+   * A way to say whether the page is looked at, to a worker that all tabs share or to a feed of one's own.
+   *
+   * @returns {(word: string) => void}
+   */
+  connect() {
+    if (typeof SharedWorker === "function") {
+      const worker = new SharedWorker("/static/shared.js", { type: "module", name: "holdfast" });
+      worker.port.onmessage = ({ data }) => {
+        if (data.told) this.take(data.type, data.told);
+        else this.stand(data.standing, data.detail);
+      };
+      return (word) => worker.port.postMessage(word);
+    }
+    const feed = new Feed(
+      "/api/stream",
+      (message) => this.take(message.type, JSON.parse(message.data)),
+      (standing, detail) => this.stand(standing, detail),
+    );
+    return (word) => (word === "look" ? feed.start() : feed.stop());
+  }
+
+  /**
+   * @param {string} type
+   * @param {Told} told
+   */
+  take(type, told) {
+    if (type === "note") return this.noted(told.message ?? "");
+    const turns = this.turns(told);
+    this.latest.take(type, told);
+    if (told.at_ms) this.received = performance.now();
+    const { changes } = this;
+    if (type === "hello") changes.all = true;
+    for (const line of told.tools ?? []) {
+      changes.tools.add(line.name);
+      this.heard.set(line.name, performance.now());
+    }
+    for (const name of told.gone ?? []) changes.tools.add(name);
+    for (const run of told.runs ?? []) changes.runs.add(run.id);
+    if (told.servers) changes.servers = true;
+    if (turns.length) for (const turned of this.turners) turned(turns);
+    this.soon();
+  }
+
+  /**
+   * The circuits that are about to change their state.
+   *
+   * @param {Told} told
+   */
+  turns(told) {
+    /** @type {Turn[]} */
+    const turns = [];
+    for (const line of told.tools ?? []) {
+      const before = this.latest.tools.get(line.name)?.state;
+      if (before !== undefined && before !== line.state) turns.push({ name: line.name, before, after: line.state });
+    }
+    return turns;
+  }
+
+  /**
+   * @param {string} standing
+   * @param {string} detail
+   */
+  stand(standing, detail) {
+    if (standing === this.standing && detail === this.detail) return;
+    this.standing = standing;
+    this.detail = detail;
+    for (const stander of this.standers) stander();
+  }
+
+  /** Tells the watchers with the next frame, once for all that has come until then. */
+  soon() {
+    if (this.due || this.paused) return;
+    this.due = true;
+    requestAnimationFrame(() => {
+      this.due = false;
+      if (!this.paused) this.tell();
+    });
+  }
+
+  tell() {
+    const { changes } = this;
+    this.changes = nothing();
+    for (const watcher of [...this.watchers]) watcher(changes);
+  }
+
+  /** Holds the picture still, or lets it go on. */
+  pause() {
+    this.paused = !this.paused;
+    this.shown = this.paused ? this.latest.copy() : this.latest;
+    if (!this.paused) this.soon();
+    for (const stander of this.standers) stander();
+  }
+
+  /**
+   * Is told of changes, at most once a frame, until what it gives back is called.
+   *
+   * @param {(changes: Changes) => void} watcher
+   */
+  watch(watcher) {
+    this.watchers.add(watcher);
+    return () => void this.watchers.delete(watcher);
+  }
+
+  /** The time of the server, in milliseconds since the epoch. */
+  now() {
+    return this.received ? this.latest.at + performance.now() - this.received : Date.now();
+  }
+
+  /**
+   * Calls a second of a tool, now.
+   *
+   * @param {ToolLine} line
+   */
+  speed(line) {
+    const silent = performance.now() - (this.heard.get(line.name) ?? 0);
+    return silent > STALE ? 0 : (line.calls_per_second ?? 0);
+  }
+
+  /** Notes how many calls a second each tool has. */
+  sample() {
+    for (const [name, line] of this.latest.tools) {
+      const samples = this.samples.get(name) ?? [];
+      samples.push(this.speed(line));
+      if (samples.length > SAMPLES) samples.shift();
+      this.samples.set(name, samples);
+    }
+    for (const each of [this.samples, this.heard]) {
+      for (const name of each.keys()) if (!this.latest.tools.has(name)) each.delete(name);
+    }
+  }
+}
+
+/** @returns {Changes} */
+function nothing() {
+  return { tools: new Set(), runs: new Set(), servers: false, all: false };
+}

@@ -1,0 +1,93 @@
+// What the feed has told so far: tools, servers and the runs that moved last. Lines are replaced, never changed, so a
+// copy of the maps is a picture that stands still.
+
+/** @typedef {import("./types.js").ToolLine} ToolLine */
+/** @typedef {import("./types.js").ServerLine} ServerLine */
+/** @typedef {import("./types.js").RunLine} RunLine */
+
+/**
+ * @typedef {object} Told
+ * @property {number} [at_ms]
+ * @property {ToolLine[]} [tools]
+ * @property {string[]} [gone]
+ * @property {ServerLine[]} [servers]
+ * @property {RunLine[]} [runs]
+ * @property {boolean} [read_only]
+ * @property {string} [message] of a note
+ */
+
+const MOST_RUNS = 500;
+
+export class Picture {
+  constructor() {
+    /** @type {Map<string, ToolLine>} */
+    this.tools = new Map();
+    /** @type {Map<string, RunLine>} */
+    this.runs = new Map();
+    /** @type {ServerLine[]} */
+    this.servers = [];
+    this.at = 0;
+    this.readOnly = false;
+    this.complete = false; // once everything has been told
+  }
+
+  /**
+   * Takes in what the feed says.
+   *
+   * @param {string} type
+   * @param {Told} told
+   */
+  take(type, told) {
+    if (told.at_ms) this.at = told.at_ms;
+    if (type === "hello") {
+      this.tools = new Map();
+      this.runs = new Map();
+      this.complete = true;
+      this.readOnly = told.read_only ?? false;
+    }
+    for (const line of told.tools ?? []) this.tools.set(line.name, line);
+    for (const name of told.gone ?? []) this.tools.delete(name);
+    if (told.servers) this.servers = told.servers;
+    for (const run of told.runs ?? []) {
+      this.runs.delete(run.id); // those that moved last stand at the end
+      this.runs.set(run.id, run);
+    }
+    for (const id of this.runs.keys()) {
+      if (this.runs.size <= MOST_RUNS) break;
+      this.runs.delete(id);
+    }
+  }
+
+  /** All of it, as the feed would say it. */
+  whole() {
+    return {
+      at_ms: this.at,
+      tools: [...this.tools.values()],
+      servers: this.servers,
+      runs: [...this.runs.values()],
+      read_only: this.readOnly,
+    };
+  }
+
+  copy() {
+    const copy = new Picture();
+    Object.assign(copy, this, { tools: new Map(this.tools), runs: new Map(this.runs) });
+    return copy;
+  }
+}
+
+const SEVERITY = /** @type {Record<string, number>} */ ({ open: 0, half_open: 1, closed: 2, off: 3 });
+
+/**
+ * The worst first, as the server orders them.
+ *
+ * @param {Iterable<ToolLine>} tools
+ */
+export function worstFirst(tools) {
+  return [...tools].sort(
+    (a, b) =>
+      Number(b.refuses) - Number(a.refuses) ||
+      (SEVERITY[a.state] ?? 1) - (SEVERITY[b.state] ?? 1) ||
+      (a.name < b.name ? -1 : a.name > b.name ? 1 : 0),
+  );
+}

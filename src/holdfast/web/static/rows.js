@@ -1,0 +1,151 @@
+// Rows of a table, of which only those in sight exist. A row keeps its element while it is in sight, so that the focus,
+// a selection of text and the pointer stay on what they were on.
+
+import { arrange, attr, h, measure, on } from "./dom.js";
+
+const BEYOND = 12; // rows above and below that are there already
+
+/**
+ * @template Item
+ * @template Row
+ */
+export class Rows {
+  /**
+   * @param {object} options
+   * @param {HTMLElement} options.scroller
+   * @param {HTMLTableElement} options.table its style says how high a row is, as `--row`
+   * @param {(item: Item) => string | number} options.key
+   * @param {() => {root: HTMLTableRowElement, parts: Row}} options.make
+   * @param {(parts: Row, item: Item, root: HTMLTableRowElement) => void} options.fill
+   * @param {() => void} [options.near] when the end comes near
+   */
+  constructor({ scroller, table, key, make, fill, near }) {
+    this.scroller = scroller;
+    this.table = table;
+    this.key = key;
+    this.make = make;
+    this.fill = fill;
+    this.near = near;
+    this.body = h("tbody");
+    table.append(this.body);
+    this.above = h("tr", { class: "space", "aria-hidden": "true" }, h("td"));
+    this.below = h("tr", { class: "space", "aria-hidden": "true" }, h("td"));
+    /** @type {Item[]} */
+    this.items = [];
+    /** @type {Map<string | number, {root: HTMLTableRowElement, parts: Row}>} */
+    this.made = new Map();
+    this.first = 0;
+    this.last = 0;
+    this.due = 0;
+    /** @type {string | number | null} */
+    this.current = null; // where the focus was last, though its row may be out of sight
+    const later = () => this.soon();
+    this.stops = [on(scroller, "scroll", later, { passive: true })];
+    this.resized = new ResizeObserver(later);
+    this.resized.observe(scroller);
+  }
+
+  /** @param {Item[]} items */
+  set(items) {
+    this.items = items;
+    attr(this.table, "aria-rowcount", items.length + 1);
+    this.draw();
+  }
+
+  soon() {
+    if (this.due) return;
+    this.due = requestAnimationFrame(() => {
+      this.due = 0;
+      this.draw();
+    });
+  }
+
+  height() {
+    return parseFloat(getComputedStyle(this.table).getPropertyValue("--row")) || 28;
+  }
+
+  /** Where the table begins in what is scrolled. */
+  start() {
+    return this.table.getBoundingClientRect().top - this.scroller.getBoundingClientRect().top + this.scroller.scrollTop;
+  }
+
+  /** Draws what is in sight. */
+  draw() {
+    const height = this.height();
+    const head = this.table.tHead?.offsetHeight ?? 0;
+    const top = this.scroller.scrollTop - this.start() - head;
+    const { length } = this.items;
+    this.first = Math.max(0, Math.min(length, Math.floor(top / height)) - BEYOND);
+    this.last = Math.min(length, Math.ceil((top + this.scroller.clientHeight) / height) + BEYOND);
+    measure(this.above, "height", `${this.first * height}px`);
+    measure(this.below, "height", `${Math.max(0, length - this.last) * height}px`);
+    /** @type {Map<string | number, {root: HTMLTableRowElement, parts: Row}>} */
+    const made = new Map();
+    for (const [index, item] of this.items.slice(this.first, this.last).entries()) {
+      const key = this.key(item);
+      const row = this.made.get(key) ?? this.make();
+      attr(row.root, "aria-rowindex", this.first + index + 2);
+      this.fill(row.parts, item, row.root);
+      made.set(key, row);
+    }
+    this.made = made;
+    arrange(this.body, [this.above, ...[...made.values()].map((row) => row.root), this.below]);
+    if (this.last >= length - BEYOND) this.near?.();
+  }
+
+  /** Fills those in sight again. */
+  refresh() {
+    for (const item of this.items.slice(this.first, this.last)) {
+      const row = this.made.get(this.key(item));
+      if (row) this.fill(row.parts, item, row.root);
+    }
+  }
+
+  /** The item that the focus is on, if it is on one. */
+  focused() {
+    const place = document.activeElement?.closest("tr");
+    for (const [key, row] of this.made) if (row.root === place) return this.items.find((item) => this.key(item) === key);
+    return undefined;
+  }
+
+  /**
+   * Moves the focus to the link of the next row; of the first if it never was on one.
+   *
+   * @param {number} delta
+   */
+  move(delta) {
+    if (!this.items.length) return;
+    const now = this.focused() ?? this.items.find((item) => this.key(item) === this.current);
+    const from = now === undefined ? (delta > 0 ? -1 : this.items.length) : this.items.indexOf(now);
+    this.focus(Math.max(0, Math.min(this.items.length - 1, from + delta)));
+  }
+
+  /** @param {number} index */
+  focus(index) {
+    const item = this.items[index];
+    if (item === undefined) return;
+    this.reveal(index);
+    this.current = this.key(item);
+    this.made.get(this.key(item))?.root.querySelector("a")?.focus({ preventScroll: true });
+  }
+
+  /**
+   * Scrolls until a row is in sight.
+   *
+   * @param {number} index
+   */
+  reveal(index) {
+    const height = this.height();
+    const head = this.table.tHead?.offsetHeight ?? 0;
+    const top = this.start() + index * height;
+    if (top < this.scroller.scrollTop) this.scroller.scrollTop = top;
+    else if (top + height + head > this.scroller.scrollTop + this.scroller.clientHeight) this.scroller.scrollTop = top + height + head - this.scroller.clientHeight;
+    this.draw();
+  }
+
+  leave() {
+    for (const stop of this.stops) stop();
+    this.resized.disconnect();
+    cancelAnimationFrame(this.due);
+  }
+}

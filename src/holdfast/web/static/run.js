@@ -1,0 +1,239 @@
+// The screen Run: what one run did and does, over time and in words. Its events are fetched by their numbers, and again
+// whenever the feed says that there are more; so nothing is lost and nothing comes twice.
+
+import { ApiError, get, query } from "./api.js";
+import { Calls, isTrouble } from "./calls.js";
+import { attr, button, fill, h, on, text } from "./dom.js";
+import { ago, count, moment, oneLine, plural, span, visible, words } from "./format.js";
+import { sign, tone } from "./icons.js";
+import { Log, block, detail } from "./log.js";
+import { cancelRun, isOver } from "./orders.js";
+import { encoded, toRun } from "./routes.js";
+import { standing } from "./runs.js";
+import { copy, say } from "./say.js";
+import { Waterfall } from "./waterfall.js";
+
+/** @typedef {import("./app.js").App} App */
+/** @typedef {import("./types.js").RunLine} RunLine */
+/** @typedef {import("./types.js").EventPage} EventPage */
+/** @typedef {import("./types.js").Screen} Screen */
+
+const PAGE = 1000;
+const GROW = 200; // milliseconds between two steps of a running bar
+const CALM = 1000; // the same for those who want less motion
+const LOOK = 5000; // milliseconds after which an unfinished run is asked for though nobody told of it
+
+/**
+ * @param {App} app
+ * @param {import("./routes.js").Route} route
+ * @returns {Screen}
+ */
+export function run(app, route) {
+  const { name: id } = route;
+  let { sequence } = route;
+  const calls = new Calls();
+  const selected = () => (sequence === null ? null : (calls.owners.get(sequence)?.sequence ?? sequence));
+  const falls = new Waterfall(id, selected);
+  const log = new Log(id, () => sequence);
+  const gone = new AbortController();
+  /** @type {RunLine | null} */
+  let line = null;
+  let resume = "";
+  let gap = 0;
+  let only = false;
+  let fetching = false;
+  let again = false;
+
+  const state = h("span", { class: "state big" });
+  const title = h("bdi", {}, "…");
+  const figures = h("dl", { class: "figures" });
+  const texts = h("div", { class: "texts" });
+  const search = h("input", { type: "search", placeholder: "Filter calls", "aria-label": "Filter calls by name", spellcheck: "false" });
+  const failing = button({ class: "toggle", "aria-pressed": "false" }, () => failed(), "Failed only ", h("kbd", { "aria-hidden": "true" }, "f"));
+  const stop = button({ class: "danger", title: "X" }, () => line && void cancelRun(app, line), "Cancel run…");
+  const out = h("a", { class: "button", href: `/api/runs/${encoded(id)}/export`, download: `run-${id.replace(/[^\w.-]/g, "_").slice(0, 60)}.jsonl`, title: "All events as JSON lines (e)" }, "Export");
+  const again_ = button({ class: "resume", hidden: true, title: "Copies the command that goes on with it (y)" }, () => void copy(resume), "Copy resume command");
+  const head = h("header", { class: "head" }, h("h1", {}, h("span", { class: "kind" }, "Run "), title), state, h("span", { class: "filters" }, search, failing, again_, out, stop));
+  const place = h("div", { class: "chosen" });
+  const empty = h("div", { class: "empty" }, h("p", {}, "Waiting for the server…"));
+  const side = h("div", { class: "side" }, place, h("h2", { class: "unseen" }, "Events"), log.root);
+  const view = h("div", { class: "split", hidden: true }, falls.root, side);
+  const root = h("section", { class: "screen run" }, head, figures, texts, view, empty);
+
+  async function load() {
+    if (fetching) {
+      again = true;
+      return;
+    }
+    fetching = true;
+    try {
+      do {
+        again = false;
+        const answer = await get(`/api/runs/${encoded(id)}`, gone.signal);
+        line = answer.run;
+        resume = answer.resume ?? "";
+        await events();
+      } while (again);
+      draw();
+    } catch (problem) {
+      if (!gone.signal.aborted) trouble(problem);
+    }
+    fetching = false;
+  }
+
+  async function events() {
+    for (;;) {
+      /** @type {EventPage} */
+      const page = await get(`/api/runs/${encoded(id)}/events${query({ after: calls.last, limit: PAGE })}`, gone.signal);
+      if (page.gap && calls.last < 0) gap = page.first_available ?? 0;
+      calls.add(page.events);
+      if (!page.has_more || !page.events.length) return;
+      if (view.hidden) draw(); // a long run shows its beginning while the rest comes
+    }
+  }
+
+  /** @param {unknown} problem */
+  function trouble(problem) {
+    const unknown = problem instanceof ApiError && problem.status === 404;
+    const said = unknown ? "No run of this id is in the store." : problem instanceof ApiError ? problem.message : "The server does not answer; the page tries again.";
+    fill(empty, h("p", {}, said), h("p", {}, h("a", { href: "#/runs" }, "All runs")));
+    attr(empty, "hidden", line !== null);
+  }
+
+  const zero = () => line?.started_at_ms ?? calls.events[0]?.timestamp_ms ?? line?.created_at_ms ?? 0;
+  const live = () => line !== null && !isOver(line) && !line.interrupted;
+  const until = () => (live() ? app.live.now() : Math.max(calls.end(), line?.finished_at_ms ?? 0));
+
+  function draw() {
+    if (!line) return;
+    if (!live()) calls.abandon(calls.end());
+    const shown = standing(line);
+    attr(empty, "hidden", true);
+    attr(view, "hidden", false);
+    text(title, line.prompt ? oneLine(line.prompt, 120) : oneLine(id, 60));
+    fill(state, sign(shown), words(shown));
+    attr(state, "class", `state big ${tone(shown)}`);
+    attr(stop, "hidden", isOver(line));
+    attr(again_, "hidden", !resume);
+    attr(failing, "aria-pressed", only ? "true" : "false");
+    fill(figures, ...facts(line, gap));
+    const key = JSON.stringify([line.error, line.result_text, resume]);
+    if (texts.dataset.of !== key) fill(texts, ...said(line)); // what is unfolded stays so
+    texts.dataset.of = key;
+    const wanted = search.value.trim().toLowerCase();
+    const few = calls.all.filter((call) => (!only || isTrouble(call)) && (!wanted || call.name.toLowerCase().includes(wanted)));
+    falls.set(calls, few, zero(), until());
+    log.set(calls.events, zero(), live());
+    choose();
+  }
+
+  /** Shows what is selected. */
+  function choose() {
+    const event = sequence === null ? undefined : calls.events[sequence - (calls.events[0]?.sequence ?? 0)];
+    attr(place, "hidden", event === undefined);
+    const key = event ? `${event.sequence} ${calls.owners.get(event.sequence)?.events.length}` : "";
+    if (place.dataset.of === key) return;
+    place.dataset.of = key;
+    fill(place, event ? detail(calls.owners.get(event.sequence), event, app.live.now(), close) : null);
+  }
+
+  function close() {
+    location.hash = toRun(id);
+  }
+
+  function failed() {
+    only = !only;
+    draw();
+  }
+
+  /** @param {import("./live.js").Changes} changes */
+  function changed(changes) {
+    if (changes.all || changes.runs.has(id)) void load();
+  }
+
+  const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  on(search, "input", draw);
+  const unwatch = app.live.watch(changed);
+  const growing = setInterval(() => {
+    if (app.live.paused || !line || !live() || document.hidden) return;
+    falls.grow(until());
+  }, still ? CALM : GROW);
+  const looking = setInterval(() => {
+    if (!app.live.paused && !document.hidden && (line === null || !isOver(line))) void load();
+  }, LOOK);
+  void load();
+  return {
+    title: `Run ${oneLine(id, 20)}`,
+    root,
+    search,
+    failed,
+    move: (delta) => (side.contains(document.activeElement) ? log.rows : falls.rows).move(delta),
+    actions: {
+      X: () => line && void cancelRun(app, line),
+      e: () => out.click(),
+      y: () => (resume ? void copy(resume) : say("There is nothing to resume")),
+    },
+    back() {
+      if (sequence !== null) close();
+      else if (search.value || only) {
+        search.value = "";
+        only = false;
+        draw();
+      } else return false;
+      return true;
+    },
+    follow(to) {
+      ({ sequence } = to);
+      falls.rows.refresh();
+      log.rows.refresh();
+      choose();
+      return true;
+    },
+    leave() {
+      gone.abort();
+      unwatch();
+      falls.leave();
+      log.leave();
+      clearInterval(growing);
+      clearInterval(looking);
+    },
+  };
+
+  /**
+   * @param {RunLine} run
+   * @param {number} lost
+   */
+  function facts(run, lost) {
+    const now = app.live.now();
+    const began = run.started_at_ms ?? run.created_at_ms;
+    /** @type {[string, string][]} */
+    const pairs = [
+      ["Id", run.id],
+      ["Session", oneLine(run.session_id, 60)],
+      ["Began", `${moment(began, now)}, ${ago(began, now)}`],
+      ["Took", isOver(run) ? span((run.finished_at_ms ?? run.updated_at_ms) - began) : "still running"],
+      ["Calls", count(run.tool_calls ?? 0)],
+      ["Failed", count(run.tool_failures ?? 0)],
+      ["Refused", count(run.tool_denials ?? 0)],
+      ["From cache", count(run.cached_hits ?? 0)],
+      ["Events", count(run.event_count ?? 0)],
+    ];
+    for (const [unit, amount] of Object.entries(run.spend ?? {})) pairs.push([`Spent, ${oneLine(unit, 20)}`, String(Math.round(amount * 1e6) / 1e6)]);
+    if (run.verification?.status) pairs.push(["Verification", words(run.verification.status)]);
+    if (run.interrupted && !isOver(run)) pairs.splice(3, 1, ["Took", "interrupted"]);
+    if (lost > 0) pairs.push(["No longer kept", plural(lost, "event")]);
+    const made = pairs.map(([label, value]) => h("div", {}, h("dt", {}, label), h("dd", { class: label === "Id" ? "id" : null }, h("bdi", {}, value))));
+    if (run.forked_from) made.push(h("div", {}, h("dt", {}, "Forked from"), h("dd", {}, h("a", { href: toRun(run.forked_from) }, oneLine(run.forked_from, 12)))));
+    return made;
+  }
+
+  /** @param {RunLine} run */
+  function said(run) {
+    return [
+      run.error ? h("p", { class: "error" }, h("bdi", {}, visible(run.error.slice(0, 2000)))) : null,
+      resume ? h("p", { class: "command" }, h("span", { class: "dim" }, "Go on with it: "), h("code", {}, resume)) : null,
+      run.result_text ? h("details", {}, h("summary", {}, "Result"), block("Result", run.result_text)) : null,
+      run.prompt.length > 120 ? h("details", {}, h("summary", {}, "Prompt"), block("Prompt", run.prompt)) : null,
+    ];
+  }
+}

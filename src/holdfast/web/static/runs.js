@@ -1,0 +1,317 @@
+// The screen Runs: what each run is doing now, the newest first; as many as one cares to scroll through.
+
+import { get, query } from "./api.js";
+import { attr, button, fill, h, on, text } from "./dom.js";
+import { ago, count, oneLine, plural, span, words } from "./format.js";
+import { sign, tone } from "./icons.js";
+import { cancelRun, cancelRuns, isOver } from "./orders.js";
+import { Rows } from "./rows.js";
+import { toRun } from "./routes.js";
+
+/** @typedef {import("./app.js").App} App */
+/** @typedef {import("./types.js").RunLine} RunLine */
+/** @typedef {import("./types.js").Screen} Screen */
+
+const STATUSES = ["created", "planning", "executing", "verifying", "completed", "failed", "cancelled", "interrupted"];
+const PAGE = 100;
+const OFTEN = 1000; // milliseconds between two questions for what is new
+const FIELDS = /** @type {const} */ (["status", "tool", "session", "text"]);
+const COLUMNS = [
+  ["status", "Status"],
+  ["run", "Run"],
+  ["session", "Session"],
+  ["doing", "Now, or how it ended"],
+  ["calls number", "Calls"],
+  ["fails number", "Failed"],
+  ["began number", "Began"],
+  ["took number", "Took"],
+  ["stop", "Cancel"],
+];
+
+/**
+ * @param {App} app
+ * @param {import("./routes.js").Route} route
+ * @returns {Screen}
+ */
+export function runs(app, route) {
+  const status = h("select", { "aria-label": "Status" }, h("option", { value: "" }, "any status"), ...STATUSES.map((each) => h("option", { value: each }, each)));
+  const entry = (/** @type {string} */ name, /** @type {string} */ label) =>
+    h("input", { type: "search", placeholder: name, "aria-label": label, spellcheck: "false" });
+  const inputs = { status, tool: entry("tool", "Tool that was called"), session: entry("session", "Session"), text: entry("text", "Text in prompt, result or error") };
+  const failing = button({ class: "toggle", "aria-pressed": "false" }, () => failed(), "Failed only ", h("kbd", { "aria-hidden": "true" }, "f"));
+  const bulk = button({ class: "danger", title: "Cancel every run that the filter shows (B)" }, () => void cancelRuns(app, filter()), "Cancel all shown…");
+  const summary = h("p", { class: "summary" });
+  const head = h("thead", {}, h("tr", { "aria-rowindex": "1" }, ...COLUMNS.map(([name, title]) => h("th", { scope: "col", class: name }, title))));
+  const table = h("table", { class: "lines runs tall", "aria-label": "Runs, the newest first" }, head);
+  const empty = h("div", { class: "empty", hidden: true });
+  const scroller = h("div", { class: "scroll" }, table, empty);
+  const root = h(
+    "section",
+    { class: "screen" },
+    h("header", { class: "head" }, h("h1", {}, "Runs"), summary, h("span", { class: "filters" }, ...Object.values(inputs), failing, bulk)),
+    scroller,
+  );
+  const rows = new Rows({ scroller, table, key: (/** @type {RunLine} */ run) => run.id, make: () => row(app), fill: (parts, run) => parts.set(run), near: () => void more() });
+  /** @type {Map<string, RunLine>} */
+  let known = new Map();
+  /** @type {string | null} */
+  let next = null;
+  let loading = new AbortController();
+  let busy = false;
+  let loaded = false;
+  let timer = 0;
+  let asked = 0;
+
+  function filter() {
+    return { status: status.value, tool: inputs.tool.value.trim(), session: inputs.session.value.trim(), text: inputs.text.value.trim() };
+  }
+
+  /** Asks anew, for another filter. */
+  async function load() {
+    loading.abort();
+    loading = new AbortController();
+    busy = false;
+    next = null;
+    const { signal } = loading;
+    await app.attempt(async () => {
+      asked = performance.now();
+      const page = await find("", signal);
+      known = new Map(page.runs.map((run) => [run.id, run]));
+      next = page.next;
+      loaded = true;
+      scroller.scrollTop = 0;
+      draw();
+    });
+  }
+
+  /** Asks for older ones. */
+  async function more() {
+    if (busy || next === null) return;
+    busy = true;
+    const { signal } = loading;
+    await app.attempt(async () => {
+      const page = await find(next ?? "", signal);
+      for (const run of page.runs) if (!known.has(run.id)) known.set(run.id, run);
+      ({ next } = page);
+    });
+    if (signal.aborted) return;
+    busy = false;
+    draw();
+  }
+
+  /**
+   * @param {string} before
+   * @param {AbortSignal} signal
+   * @returns {Promise<{runs: RunLine[], next: string | null}>}
+   */
+  function find(before, signal) {
+    return get(`/api/runs${query({ ...filter(), limit: PAGE, before })}`, signal);
+  }
+
+  /** Asks for the newest again, where it takes the server to tell whether they are meant. */
+  function soon() {
+    if (timer) return;
+    const wait = Math.max(0, asked + OFTEN - performance.now());
+    timer = setTimeout(() => {
+      timer = 0;
+      const { signal } = loading;
+      asked = performance.now();
+      void app.attempt(async () => {
+        const page = await find("", signal);
+        for (const run of page.runs) known.set(run.id, run);
+        draw();
+      });
+    }, wait);
+  }
+
+  /** @param {import("./live.js").Changes} changes */
+  function changed(changes) {
+    if (!loaded || !(changes.runs.size || changes.all)) return;
+    const wanted = filter();
+    const plain = !wanted.tool && !wanted.text;
+    let strange = changes.all;
+    for (const id of changes.runs) {
+      const run = app.live.shown.runs.get(id);
+      if (!run) continue;
+      if (known.has(id) || (plain && fits(run, wanted))) known.set(id, run);
+      else if (!plain) strange = true;
+    }
+    if (strange) soon();
+    draw();
+  }
+
+  function draw() {
+    const wanted = filter();
+    const items = [...known.values()].filter((run) => fits(run, wanted)).sort((a, b) => b.created_at_ms - a.created_at_ms || (a.id < b.id ? 1 : -1));
+    attr(failing, "aria-pressed", status.value === "failed" ? "true" : "false");
+    const active = items.filter((run) => !isOver(run) && !run.interrupted).length;
+    text(summary, loaded && items.length ? `${count(items.length)}${next === null ? "" : "+"} shown · ${plural(active, "active", "active")}` : "");
+    attr(table, "hidden", items.length === 0);
+    attr(empty, "hidden", items.length > 0 || next !== null);
+    attr(bulk, "disabled", items.length === 0);
+    if (!items.length) fill(empty, ...nothing(loaded, Object.values(wanted).some(Boolean)));
+    rows.set(items);
+  }
+
+  /** @param {URLSearchParams} given */
+  function take(given) {
+    for (const name of FIELDS) inputs[name].value = given.get(name) ?? "";
+  }
+
+  function ask() {
+    const place = `#/runs${query(filter())}`;
+    if (location.hash !== place) history.replaceState(null, "", place);
+    app.places.runs = place;
+    void load();
+  }
+
+  function failed() {
+    status.value = status.value === "failed" ? "" : "failed";
+    ask();
+  }
+
+  let typing = 0;
+  for (const input of [inputs.tool, inputs.session, inputs.text]) {
+    on(input, "input", () => {
+      clearTimeout(typing);
+      typing = setTimeout(ask, 250);
+    });
+  }
+  on(status, "change", ask);
+  const stop = app.live.watch(changed);
+  const ticking = setInterval(() => !app.live.paused && rows.refresh(), 1000);
+  take(route.query);
+  draw();
+  void load();
+  return {
+    title: "Runs",
+    root,
+    search: inputs.text,
+    failed,
+    move: (delta) => rows.move(delta),
+    actions: {
+      X: () => {
+        const run = rows.focused();
+        if (run) void cancelRun(app, run);
+      },
+      B: () => rows.items.length && void cancelRuns(app, filter()),
+    },
+    back() {
+      if (!Object.values(filter()).some(Boolean)) return false;
+      take(new URLSearchParams());
+      ask();
+      return true;
+    },
+    follow(to) {
+      take(to.query);
+      void load();
+      return true;
+    },
+    leave() {
+      loading.abort();
+      stop();
+      rows.leave();
+      clearInterval(ticking);
+      clearTimeout(timer);
+      clearTimeout(typing);
+    },
+  };
+}
+
+/**
+ * The status that is shown: a run whose process is gone is interrupted, whatever it was doing.
+ *
+ * @param {RunLine} run
+ */
+export function standing(run) {
+  return run.interrupted && !isOver(run) ? "interrupted" : run.status;
+}
+
+/**
+ * Whether a run is meant, as far as the page can tell.
+ *
+ * @param {RunLine} run
+ * @param {{status: string, session: string}} wanted
+ */
+function fits(run, wanted) {
+  const meant = !wanted.status || (wanted.status === "interrupted" ? standing(run) === "interrupted" : run.status === wanted.status);
+  return meant && (!wanted.session || run.session_id === wanted.session);
+}
+
+/** @param {App} app */
+function row(app) {
+  /** @type {RunLine | null} */
+  let run = null;
+  const state = h("span", { class: "state" });
+  const link = h("a", { class: "to cut" });
+  const [session, doing] = [h("bdi", { class: "cut" }), h("span", { class: "oneline" })];
+  const [calls, fails, began, took] = [h("td"), h("td"), h("td"), h("td")];
+  const stop = button({ class: "small" }, () => run && void cancelRun(app, run), "Cancel");
+  const cells = [h("td", {}, state), h("th", { scope: "row" }, link), h("td", {}, session), h("td", {}, doing), calls, fails, began, took, h("td", {}, stop)];
+  for (const [index, [kind = "", title = ""]] of COLUMNS.entries()) {
+    attr(cells[index] ?? h("td"), "class", kind);
+    attr(cells[index] ?? h("td"), "data-label", title);
+  }
+  const root = h("tr", {}, ...cells);
+  /** @type {RunLine | null} */
+  let drawn = null;
+  return {
+    root,
+    parts: {
+      /** @param {RunLine} each */
+      set(each) {
+        run = each;
+        const now = app.live.now();
+        const over = isOver(each);
+        if (drawn !== each) {
+          drawn = each;
+          const shown = standing(each);
+          fill(state, sign(shown), words(shown));
+          attr(state, "class", `state ${tone(shown)}`);
+          fill(link, h("bdi", { class: "prompt" }, each.prompt ? oneLine(each.prompt, 160) : "no prompt"), h("span", { class: "id" }, oneLine(each.id, 12)));
+          attr(link, "href", toRun(each.id));
+          attr(link, "title", oneLine(each.id, 200));
+          text(session, oneLine(each.session_id, 80));
+          text(calls, count(each.tool_calls ?? 0));
+          text(fails, count((each.tool_failures ?? 0) + (each.tool_denials ?? 0)));
+          attr(fails, "class", `fails number${each.tool_failures || each.tool_denials ? " some" : ""}`);
+          attr(fails, "title", `${each.tool_failures ?? 0} failed, ${each.tool_denials ?? 0} refused`);
+          attr(stop, "hidden", over);
+          attr(stop, "aria-label", `Cancel run ${oneLine(each.id, 40)}`);
+        }
+        fill(doing, ...activity(each, now));
+        text(began, ago(each.started_at_ms ?? each.created_at_ms, now));
+        text(took, span((each.finished_at_ms ?? (over ? each.updated_at_ms : now)) - (each.started_at_ms ?? each.created_at_ms)));
+      },
+    },
+  };
+}
+
+/**
+ * @param {RunLine} run
+ * @param {number} now
+ */
+function activity(run, now) {
+  if (run.error) return [h("bdi", { class: "cut bad" }, oneLine(run.error))];
+  if (run.current && !run.interrupted) {
+    const { name, attempt, since_ms: since } = run.current;
+    return [h("bdi", { class: "cut" }, oneLine(name, 120)), h("span", { class: "age" }, `${attempt > 1 ? `attempt ${attempt}, ` : ""}${span(Math.max(0, Math.round((now - since) / 100) * 100))}`)];
+  }
+  if (standing(run) === "interrupted") return [h("span", { class: "cut warn" }, "its process is gone; it can be resumed")];
+  return [h("bdi", { class: "cut dim" }, run.result_text ? oneLine(run.result_text) : "")];
+}
+
+/**
+ * @param {boolean} loaded
+ * @param {boolean} filtered
+ */
+function nothing(loaded, filtered) {
+  if (!loaded) return [h("p", {}, "Waiting for the server…")];
+  if (filtered) return [h("p", {}, "No run is like this."), h("p", {}, h("kbd", {}, "esc"), " shows all of them.")];
+  return [
+    h("p", {}, "No run is in this store yet."),
+    h("p", {}, "A run is a block around the calls that belong together:"),
+    h("pre", {}, 'with hf.run(prompt="find the cheapest flight") as run:\n    search("FRA to LIS")'),
+    h("p", {}, "Or ", h("code", {}, "holdfast run MODULE:FUNCTION"), ", which can be resumed after a crash. A session of an MCP client through ", h("code", {}, "holdfast wrap"), " is a run, too."),
+  ];
+}

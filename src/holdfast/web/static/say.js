@@ -1,0 +1,89 @@
+// Tells people what has happened: in words for those who listen, in a corner for those who look. And asks, once,
+// before something is changed.
+
+import { button, fill, h, on } from "./dom.js";
+
+const STAYS = 5000; // milliseconds
+
+/**
+ * Says something to those who listen.
+ *
+ * @param {string} words
+ */
+export function say(words) {
+  const place = document.getElementById("says");
+  if (place) fill(place, h("p", {}, words));
+}
+
+/**
+ * Says something to everybody.
+ *
+ * @param {string} words
+ * @param {"good" | "bad"} [tone]
+ */
+export function tell(words, tone = "good") {
+  say(words);
+  const toast = h("p", { class: `toast ${tone}` }, words);
+  document.getElementById("toasts")?.append(toast);
+  setTimeout(() => toast.remove(), STAYS);
+}
+
+/**
+ * Asks whether to do something; true if so.
+ *
+ * @param {{question: string, object: string, note: string, verb: string, danger?: boolean}} what
+ * @returns {Promise<boolean>}
+ */
+export function ask({ question, object, note, verb, danger = false }) {
+  const before = document.activeElement;
+  const yes = button({ class: danger ? "main danger" : "main" }, () => dialog.close("yes"), verb);
+  const no = button({}, () => dialog.close("no"), "Leave it");
+  const dialog = h(
+    "dialog",
+    { class: "ask", "aria-labelledby": "ask-title", "aria-describedby": "ask-note" },
+    h("h2", { id: "ask-title" }, question, " ", h("bdi", { class: "object" }, object), "?"),
+    h("p", { id: "ask-note" }, note),
+    h("p", { class: "buttons" }, yes, no, h("span", { class: "hint" }, h("kbd", {}, "enter"), " or ", h("kbd", {}, "esc"))),
+  );
+  return new Promise((resolve) => {
+    on(dialog, "close", () => {
+      dialog.remove();
+      if (before instanceof HTMLElement && before.isConnected) before.focus({ preventScroll: true });
+      resolve(dialog.returnValue === "yes");
+    });
+    document.body.append(dialog);
+    dialog.showModal();
+    yes.focus();
+  });
+}
+
+/**
+ * Shows something above the page until it is closed.
+ *
+ * @param {string} title
+ * @param {...Node} content
+ */
+export function show(title, ...content) {
+  const dialog = h("dialog", { class: "sheet", "aria-labelledby": "sheet-title" });
+  const close = button({ class: "main" }, () => dialog.close(), "Close");
+  dialog.append(h("h2", { id: "sheet-title" }, title), ...content, h("p", { class: "buttons" }, close));
+  on(dialog, "close", () => dialog.remove());
+  on(dialog, "click", (event) => event.target === dialog && dialog.close());
+  document.body.append(dialog);
+  dialog.showModal();
+  close.focus();
+}
+
+/**
+ * Puts text where it can be pasted.
+ *
+ * @param {string} words
+ */
+export async function copy(words) {
+  try {
+    await navigator.clipboard.writeText(words);
+    tell("Copied");
+  } catch {
+    tell("The browser does not let the page copy: select the text instead", "bad");
+  }
+}

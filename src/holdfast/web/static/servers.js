@@ -1,0 +1,163 @@
+// The screen Servers: MCP servers behind proxies, with their handshake, restarts and what they say on stderr.
+
+import { arrange, attr, button, fill, h, on, text } from "./dom.js";
+import { ago, count, oneLine, plural, visible, words } from "./format.js";
+import { sign, tone } from "./icons.js";
+import { toTool } from "./routes.js";
+
+/** @typedef {import("./app.js").App} App */
+/** @typedef {import("./types.js").ServerLine} ServerLine */
+/** @typedef {import("./types.js").Screen} Screen */
+
+const COLUMNS = [
+  ["tool", "Server"],
+  ["state", "State"],
+  ["since", "Since"],
+  ["shake", "Handshake"],
+  ["restarts number", "Restarts"],
+  ["pid number", "Process"],
+  ["proxy", "Proxy"],
+  ["last", "Last error"],
+];
+
+/**
+ * @param {App} app
+ * @param {import("./routes.js").Route} route
+ * @returns {Screen}
+ */
+export function servers(app, route) {
+  const search = h("input", { type: "search", placeholder: "Filter", "aria-label": "Filter servers by name or command", value: route.query.get("text") ?? "", spellcheck: "false" });
+  const failing = button({ class: "toggle", "aria-pressed": "false" }, () => failed(), "Not ready only ", h("kbd", { "aria-hidden": "true" }, "f"));
+  const summary = h("p", { class: "summary" });
+  const head = h("thead", {}, h("tr", {}, ...COLUMNS.map(([name, title]) => h("th", { scope: "col", class: name }, title))));
+  const table = h("table", { class: "lines hosts", "aria-label": "MCP servers" }, head);
+  const empty = h("div", { class: "empty", hidden: true });
+  const root = h("section", { class: "screen" }, h("header", { class: "head" }, h("h1", {}, "Servers"), summary, h("span", { class: "filters" }, search, failing)), h("div", { class: "scroll" }, table, empty));
+  /** @type {Map<string, ReturnType<typeof group>>} */
+  const groups = new Map();
+  let only = false;
+
+  function draw() {
+    const { shown } = app.live;
+    const wanted = search.value.trim().toLowerCase();
+    const lines = shown.servers.filter(({ server }) => (!only || server.state !== "ready") && `${server.name} ${server.target}`.toLowerCase().includes(wanted));
+    const keys = lines.map((line) => {
+      const key = `${line.process} ${line.server.name}`;
+      let made = groups.get(key);
+      if (!made) groups.set(key, (made = group(app)));
+      made.set(line);
+      return key;
+    });
+    arrange(table, [head, ...keys.flatMap((key) => groups.get(key)?.root ?? [])]);
+    for (const key of [...groups.keys()]) if (!keys.includes(key)) groups.delete(key);
+    const ready = shown.servers.filter(({ server }) => server.state === "ready").length;
+    text(summary, shown.servers.length ? `${plural(shown.servers.length, "server")} · ${count(ready)} ready` : "");
+    attr(failing, "aria-pressed", only ? "true" : "false");
+    attr(table, "hidden", lines.length === 0);
+    attr(empty, "hidden", lines.length > 0);
+    if (!lines.length) fill(empty, ...nothing(shown.complete, shown.servers.length));
+  }
+
+  function failed() {
+    only = !only;
+    draw();
+  }
+
+  on(search, "input", draw);
+  const stop = app.live.watch((changes) => (changes.servers || changes.all) && draw());
+  const timer = setInterval(() => !app.live.paused && groups.forEach((each) => each.tick()), 1000);
+  draw();
+  return {
+    title: "Servers",
+    root,
+    search,
+    failed,
+    move(delta) {
+      const links = [...table.querySelectorAll("a")];
+      const at = links.findIndex((link) => link.closest("tbody")?.contains(document.activeElement));
+      links[Math.max(0, Math.min(links.length - 1, at < 0 ? 0 : at + delta))]?.focus();
+    },
+    back() {
+      if (!search.value && !only) return false;
+      search.value = "";
+      only = false;
+      draw();
+      return true;
+    },
+    leave() {
+      stop();
+      clearInterval(timer);
+    },
+  };
+}
+
+/** @param {App} app */
+function group(app) {
+  /** @type {ServerLine | null} */
+  let line = null;
+  const name = h("bdi");
+  const link = h("a", { class: "to", title: "Its circuit and its calls" }, name);
+  const target = h("bdi", { class: "target cut" });
+  const state = h("span", { class: "state" });
+  const [since, shake, restarts, pid, proxy] = [h("td"), h("td"), h("td"), h("td"), h("td")];
+  const error = h("bdi", { class: "cut" });
+  const cells = [h("th", { scope: "row" }, link, target), h("td", {}, state), since, shake, restarts, pid, proxy, h("td", {}, h("span", { class: "oneline" }, error))];
+  for (const [index, [kind = "", title = ""]] of COLUMNS.entries()) {
+    attr(cells[index] ?? h("td"), "class", kind);
+    attr(cells[index] ?? h("td"), "data-label", title);
+  }
+  const said = h("pre", { class: "stderr", tabindex: "0" });
+  const summary = h("summary");
+  const box = h("details", {}, summary, said);
+  const more = h("tr", { class: "more" }, h("td", { colspan: COLUMNS.length }, box));
+  const root = h("tbody", {}, h("tr", {}, ...cells), more);
+
+  function tick() {
+    if (line) text(since, ago(line.server.since_ms, app.live.now()));
+  }
+
+  return {
+    root,
+    tick,
+    /** @param {ServerLine} next */
+    set(next) {
+      line = next;
+      const { server } = next;
+      const info = server.server_info ?? {};
+      text(name, oneLine(server.name, 200));
+      attr(link, "href", toTool(server.name));
+      text(target, oneLine(server.target));
+      attr(target, "title", oneLine(server.target, 500));
+      fill(state, sign(server.state), words(server.state));
+      attr(state, "class", `state ${tone(server.state)}`);
+      const who = [info.name, info.version].filter(Boolean).join(" ");
+      fill(shake, server.protocol === null ? "–" : h("bdi", {}, oneLine([who, server.protocol].filter(Boolean).join(" · "), 120)));
+      text(restarts, count(server.restarts));
+      attr(restarts, "class", `restarts number${server.restarts ? " some" : ""}`);
+      text(pid, server.pid === null ? "–" : String(server.pid));
+      fill(proxy, h("span", {}, h("bdi", {}, oneLine(next.proxy, 80)), ` ${next.proxy_pid} on `, h("bdi", {}, oneLine(next.host, 80))));
+      text(error, server.last_error === null ? "" : oneLine(server.last_error));
+      attr(error, "title", server.last_error === null ? null : oneLine(server.last_error, 500));
+      text(summary, server.stderr.length ? `${plural(server.stderr.length, "line")} of stderr` : "nothing on stderr");
+      attr(said, "aria-label", `The last lines of stderr of ${oneLine(server.name, 200)}`);
+      text(said, visible(server.stderr.join("\n")));
+      attr(more, "hidden", server.stderr.length === 0);
+      if (server.state === "failed") box.open = true;
+      tick();
+    },
+  };
+}
+
+/**
+ * @param {boolean} complete
+ * @param {number} known
+ */
+function nothing(complete, known) {
+  if (!complete) return [h("p", {}, "Waiting for the server…")];
+  if (known) return [h("p", {}, "No server is like this."), h("p", {}, h("kbd", {}, "esc"), " shows all of them.")];
+  return [
+    h("p", {}, "No MCP server is behind Holdfast now."),
+    h("p", {}, "Put one there, or all that a client has:"),
+    h("pre", {}, "holdfast wrap -- npx -y @modelcontextprotocol/server-everything\nholdfast install ~/.cursor/mcp.json"),
+  ];
+}

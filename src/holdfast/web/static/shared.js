@@ -1,0 +1,46 @@
+// A worker that all tabs of a browser share: one connection to the server for all of them, open while one is looked at.
+// A browser allows six connections to a server; the ninth tab must live, too.
+
+import { Feed } from "./feed.js";
+import { Picture } from "./picture.js";
+
+/** @type {Map<MessagePort, boolean>} */
+const tabs = new Map(); // and whether it is looked at
+const picture = new Picture();
+/** @type {{standing: string, detail: string}} */
+let last = { standing: "closed", detail: "" };
+
+const feed = new Feed(
+  "/api/stream",
+  (message) => {
+    const told = JSON.parse(message.data);
+    if (message.type !== "note") picture.take(message.type, told);
+    for (const [port, seen] of tabs) if (seen) port.postMessage({ type: message.type, told });
+  },
+  (standing, detail) => {
+    last = { standing, detail };
+    for (const port of tabs.keys()) port.postMessage(last);
+  },
+);
+
+/**
+ * @param {MessagePort} port
+ * @param {string} word
+ */
+function obey(port, word) {
+  if (word === "bye") tabs.delete(port);
+  else tabs.set(port, word === "look");
+  if (word === "look") {
+    if (picture.complete) port.postMessage({ type: "hello", told: picture.whole() });
+    feed.start();
+    port.postMessage(last);
+  }
+  if (![...tabs.values()].includes(true)) feed.stop();
+}
+
+self.addEventListener("connect", (event) => {
+  const [port] = /** @type {MessageEvent} */ (event).ports;
+  if (port === undefined) return;
+  port.onmessage = (message) => obey(port, message.data);
+  tabs.set(port, false);
+});

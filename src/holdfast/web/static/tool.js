@@ -1,0 +1,289 @@
+// The screen Tool: one tool in full: why its circuit changed, what policy holds, how long calls take, the last ones.
+
+import { ApiError, get } from "./api.js";
+import { attr, button, fill, h, text } from "./dom.js";
+import { histogram, sparkline } from "./draw.js";
+import { ago, count, countdown, moment, oneLine, percent, plural, rate, readable, span, words } from "./format.js";
+import { sign, tone } from "./icons.js";
+import { orderButtons, orderTool } from "./orders.js";
+import { encoded } from "./routes.js";
+import { labels, trip } from "./tools.js";
+
+/** @typedef {import("./app.js").App} App */
+/** @typedef {import("./types.js").ToolLine} ToolLine */
+/** @typedef {import("./types.js").ToolDetail} ToolDetail */
+/** @typedef {import("./types.js").Screen} Screen */
+/** @typedef {{line: ToolLine, details: ToolDetail[]}} Whole */
+
+const OFTEN = 1000; // milliseconds between two questions, at least
+const MOST = 100; // rows of a table
+
+/**
+ * @param {App} app
+ * @param {import("./routes.js").Route} route
+ * @returns {Screen}
+ */
+export function tool(app, route) {
+  const { name } = route;
+  const shown = oneLine(name, 200);
+  const circuit = h("span", { class: "state big" });
+  const badges = h("span", { class: "badges" });
+  const wait = h("span", { class: "wait" });
+  const orders = orderButtons(app, () => name);
+  const figures = h("dl", { class: "figures" });
+  const spark = sparkline();
+  const speed = h("dd", {}, "–");
+  const error = h("p", { class: "error", hidden: true });
+  const changes = grid("Transitions", ["When", "Change", "Why", "Wait", "Process"]);
+  const took = h("div");
+  const last = grid("Recent calls", ["When", "Outcome", "Took", "Attempts", "Category"]);
+  const policy = grid("Policy in force", ["Setting", "Value", "From"]);
+  const where = grid("Processes", ["Process", "Host", "Circuit", "Calls", "Failures", "Opened", "Told"]);
+  const content = h("div", { class: "panels", hidden: true }, changes.root, panel("Latency", took), last.root, policy.root, where.root);
+  const empty = h("div", { class: "empty" }, h("p", {}, "Waiting for the server…"));
+  const failing = button({ class: "toggle", "aria-pressed": "false" }, () => failed(), "Failed calls only ", h("kbd", { "aria-hidden": "true" }, "f"));
+  const head = h(
+    "header",
+    { class: "head" },
+    h("h1", {}, h("span", { class: "kind" }, "Tool "), h("bdi", {}, shown)),
+    circuit, wait, badges,
+    h("span", { class: "filters" }, failing, orders.root),
+  );
+  const root = h("section", { class: "screen" }, head, h("div", { class: "scroll body" }, figures, error, content, empty));
+  /** @type {Whole | null} */
+  let whole = null;
+  let only = false;
+  let heard = 0;
+  let asked = -OFTEN;
+  let timer = 0;
+  const gone = new AbortController();
+
+  async function load() {
+    asked = performance.now();
+    try {
+      const answer = await get(`/api/tools/${encoded(name)}`, gone.signal);
+      whole = { line: answer.tool, details: answer.details };
+      heard = performance.now();
+      draw();
+    } catch (problem) {
+      if (gone.signal.aborted) return;
+      const unknown = problem instanceof ApiError && problem.status === 404;
+      fill(empty, h("p", {}, unknown ? "No process on this store has a tool of this name now." : "The server does not answer; the page tries again."), h("p", {}, h("a", { href: "#/tools" }, "All tools")));
+      attr(empty, "hidden", whole !== null);
+    }
+  }
+
+  function soon() {
+    if (timer || gone.signal.aborted) return;
+    timer = setTimeout(() => {
+      timer = 0;
+      if (!app.live.paused) void load();
+    }, Math.max(0, asked + OFTEN - performance.now()));
+  }
+
+  function draw() {
+    if (!whole) return;
+    const { line, details } = whole;
+    attr(empty, "hidden", true);
+    attr(failing, "aria-pressed", only ? "true" : "false");
+    fill(circuit, sign(line.state), words(line.state).replace(" ", "-"));
+    attr(circuit, "class", `state big ${tone(line.state)}`);
+    fill(badges, ...labels(line));
+    orders.set(line);
+    fill(figures, ...facts(line), h("div", { class: "wide" }, h("dt", {}, "Calls/s, last minute"), speed, spark.root));
+    attr(error, "hidden", line.last_error === null);
+    if (line.last_error !== null) fill(error, h("bdi", {}, oneLine(line.last_error, 500)), h("span", { class: "age" }, ` ${ago(line.last_error_at_ms, app.live.now())}`));
+    const now = app.live.now();
+    attr(content, "hidden", false);
+    changes.set(transitions(details, now), "Its circuit has not changed since its processes began.");
+    fill(took, latencies(line, details));
+    last.set(recent(details, only, now), only ? "None of the last calls failed." : "No call has ended yet.");
+    policy.set(policies(details), "No living process tells its policy.");
+    where.set(processes(line, now), "No process has it now; those to come find it held.");
+    tick();
+  }
+
+  function tick() {
+    if (!whole || app.live.paused) return;
+    const { line } = whole;
+    const left = line.remaining_ms === null ? null : line.remaining_ms - (performance.now() - heard);
+    text(wait, line.state !== "open" || line.forced !== null || left === null ? "" : left > 0 ? `probe in ${countdown(left)}` : "next call probes");
+    spark.set(app.live.samples.get(name) ?? []);
+    text(speed, rate(app.live.speed(app.live.shown.tools.get(name) ?? line)));
+  }
+
+  function failed() {
+    only = !only;
+    draw();
+  }
+
+  const stop = app.live.watch((changes) => (changes.all || changes.tools.has(name)) && soon());
+  const ticking = setInterval(tick, 500);
+  void load();
+  const act = (/** @type {import("./orders.js").Order} */ order) => () => void orderTool(app, order, name);
+  return {
+    title: shown,
+    root,
+    search: null,
+    failed,
+    actions: { O: act("open"), C: act("close"), A: act("auto"), R: act("reset") },
+    leave() {
+      gone.abort();
+      stop();
+      clearInterval(ticking);
+      clearTimeout(timer);
+    },
+  };
+}
+
+/** @param {ToolLine} line */
+function facts(line) {
+  const limits = line.processes.flatMap((each) => each.tool.limit ?? []);
+  const limit = limits.length ? ` of ${limits.reduce((sum, each) => sum + each, 0)}` : "";
+  /** @type {[string, string][]} */
+  const pairs = [
+    ["Calls", count(line.calls)],
+    ["Failed", `${count(line.failed)} (${percent(line.error_rate)})`],
+    ["To the trip line", trip(line).title],
+    ["Refused", count(line.denied)],
+    ["From cache", count(line.cached)],
+    ["p50", span(line.p50_ms)],
+    ["p95", span(line.p95_ms)],
+    ["p99", span(line.p99_ms)],
+    ["In flight", line.in_flight === null ? "–" : `${line.in_flight}${limit}${line.waiting ? `, ${line.waiting} waiting` : ""}`],
+    ["Rate", line.rate === null ? "no limit" : `${rate(line.rate)} of ${rate(line.full_rate ?? line.rate)}/s`],
+  ];
+  return pairs.map(([label, value]) => h("div", {}, h("dt", {}, label), h("dd", {}, value)));
+}
+
+/**
+ * @param {ToolDetail[]} details
+ * @param {number} now
+ */
+function transitions(details, now) {
+  const all = details.flatMap((each) => each.transitions.map((one) => ({ ...one, pid: each.pid }))).sort((a, b) => b.at_ms - a.at_ms);
+  return all.slice(0, MOST).map((each) => [
+    moment(each.at_ms, now),
+    h("span", { class: "change" }, words(each.before).replace(" ", "-"), " → ", state(each.after, words(each.after).replace(" ", "-"))),
+    why(each),
+    each.backoff_ms && each.after === "open" ? span(each.backoff_ms) : "–",
+    String(each.pid),
+  ]);
+}
+
+/** @param {import("./types.js").Transition} each */
+function why(each) {
+  if (each.after === "open") return `${plural(each.failures, "failure")}${each.category ? `, last: ${words(each.category)}` : ""}`;
+  if (each.after === "half_open") return "the wait was over: one call probes";
+  return each.before === "half_open" ? "the probe succeeded" : "by hand";
+}
+
+/**
+ * @param {ToolLine} line
+ * @param {ToolDetail[]} details
+ */
+function latencies(line, details) {
+  /** @type {Map<number, number>} */
+  const sums = new Map();
+  for (const each of details) for (const [upper, n] of each.histogram) sums.set(upper ?? Infinity, (sums.get(upper ?? Infinity) ?? 0) + n);
+  const buckets = [...sums].sort(([a], [b]) => a - b).map(([upper, n]) => /** @type {[number | null, number]} */ ([Number.isFinite(upper) ? upper : null, n]));
+  const some = buckets.some(([, n]) => n > 0);
+  return some ? histogram(buckets, { p50: line.p50_ms, p95: line.p95_ms, p99: line.p99_ms }) : h("p", { class: "none" }, "No call has ended yet.");
+}
+
+/**
+ * @param {ToolDetail[]} details
+ * @param {boolean} only
+ * @param {number} now
+ */
+function recent(details, only, now) {
+  const all = details.flatMap((each) => each.recent).sort((a, b) => b.at_ms - a.at_ms).filter((each) => !only || each.status !== "success");
+  return all.slice(0, MOST).map((each) => [
+    moment(each.at_ms, now),
+    each.cached ? state("cached", "from cache") : state(each.status, words(each.status)),
+    span(each.duration_ms),
+    String(each.attempts),
+    each.category ? words(each.category) : "–",
+  ]);
+}
+
+/** @param {ToolDetail[]} details */
+function policies(details) {
+  /** @type {Map<string, ToolDetail[]>} */
+  const alike = new Map();
+  for (const each of details) {
+    const key = JSON.stringify(each.policy);
+    alike.set(key, [...(alike.get(key) ?? []), each]);
+  }
+  return [...alike.values()].flatMap((group) => {
+    const who = alike.size > 1 ? ` (process ${group.map((each) => each.pid).join(", ")})` : "";
+    return (group[0]?.policy ?? []).map((each) => {
+      const own = /^default/.test(each.origin) ? "dim" : "";
+      const value = each.value === null ? "–" : oneLine(compact(each.value), 200);
+      return [h("code", { class: own }, oneLine(each.key, 80)), h("code", { class: own }, value), h("bdi", { class: own }, oneLine(each.origin, 200), who)];
+    });
+  });
+}
+
+/**
+ * @param {ToolLine} line
+ * @param {number} now
+ */
+function processes(line, now) {
+  return line.processes.map((each) => [
+    h("bdi", {}, `${each.pid}${each.process_name ? ` ${oneLine(each.process_name, 80)}` : ""}`),
+    h("bdi", {}, oneLine(each.host, 80)),
+    state(each.tool.state, `${words(each.tool.state).replace(" ", "-")}${each.pending ? " (on its way)" : ""}`),
+    count(each.tool.calls),
+    String(each.tool.failure_count),
+    String(each.tool.times_opened),
+    ago(each.at_ms, now),
+  ]);
+}
+
+/**
+ * @param {string} of
+ * @param {string} said
+ */
+function state(of, said) {
+  return h("span", { class: `state ${tone(of)}` }, sign(of), said);
+}
+
+/**
+ * @param {string} title
+ * @param {...Node} content
+ */
+function panel(title, ...content) {
+  return h("section", { class: `panel ${title.split(" ")[0]?.toLowerCase()}` }, h("h2", {}, title), ...content);
+}
+
+/**
+ * A panel with a table whose rows are set again and again; its place and the focus stay.
+ *
+ * @param {string} title
+ * @param {string[]} columns
+ */
+function grid(title, columns) {
+  const body = h("tbody");
+  const head = h("thead", {}, h("tr", {}, ...columns.map((each) => h("th", { scope: "col" }, each))));
+  const box = h("div", { class: "gridbox", tabindex: "0", role: "group", "aria-label": title }, h("table", { class: "grid", "aria-label": title }, head, body));
+  const none = h("p", { class: "none" });
+  return {
+    root: panel(title, box, none),
+    /**
+     * @param {(string | Node)[][]} rows
+     * @param {string} otherwise what is said if there are none
+     */
+    set(rows, otherwise) {
+      fill(body, ...rows.map((row) => h("tr", {}, ...row.map((cell) => h("td", {}, cell)))));
+      text(none, otherwise);
+      attr(box, "hidden", rows.length === 0);
+      attr(none, "hidden", rows.length > 0);
+    },
+  };
+}
+
+/** @param {unknown} value */
+function compact(value) {
+  return typeof value === "object" && value !== null ? JSON.stringify(value) : readable(value);
+}

@@ -1,0 +1,286 @@
+// The screen Tools: one row a tool, the worst first.
+
+import { arrange, attr, button, fill, h, on, text } from "./dom.js";
+import { meter, sparkline } from "./draw.js";
+import { ago, count, countdown, oneLine, percent, plural, rate, span, words } from "./format.js";
+import { sign, tone } from "./icons.js";
+import { orderButtons, orderTool } from "./orders.js";
+import { worstFirst } from "./picture.js";
+import { toTool } from "./routes.js";
+
+/** @typedef {import("./app.js").App} App */
+/** @typedef {import("./types.js").ToolLine} ToolLine */
+/** @typedef {import("./types.js").Screen} Screen */
+
+const COLUMNS = [
+  ["tool", "Tool"],
+  ["state", "Circuit"],
+  ["speed", "Calls/s"],
+  ["errors", "Errors, to the trip line"],
+  ["p50 number", "p50"],
+  ["p95 number", "p95"],
+  ["p99 number", "p99"],
+  ["flight number", "In flight"],
+  ["rate number", "Rate"],
+  ["last", "Last error"],
+  ["orders", "Hold"],
+];
+
+/**
+ * @param {App} app
+ * @param {import("./routes.js").Route} route
+ * @returns {Screen}
+ */
+export function tools(app, route) {
+  const search = h("input", { type: "search", placeholder: "Filter", "aria-label": "Filter tools by name", value: route.query.get("text") ?? "", spellcheck: "false" });
+  const failing = button({ class: "toggle", "aria-pressed": "false" }, () => failed(), "Failing only ", h("kbd", { "aria-hidden": "true" }, "f"));
+  const summary = h("p", { class: "summary" });
+  const body = h("tbody");
+  const head = h("thead", {}, h("tr", {}, ...COLUMNS.map(([name, title]) => h("th", { scope: "col", class: name }, title))));
+  const table = h("table", { class: "lines toolbox", "aria-label": "Tools, the worst first" }, head, body);
+  const empty = h("div", { class: "empty", hidden: true });
+  const scroller = h("div", { class: "scroll" }, table, empty);
+  const root = h("section", { class: "screen" }, h("header", { class: "head" }, h("h1", {}, "Tools"), summary, h("span", { class: "filters" }, search, failing)), scroller);
+  /** @type {Map<string, ReturnType<typeof row>>} */
+  const rows = new Map();
+  let only = route.query.get("failing") === "1";
+  /** @type {string[]} */
+  let order = [];
+
+  function draw() {
+    const { shown } = app.live;
+    const wanted = search.value.trim().toLowerCase();
+    const lines = worstFirst(shown.tools.values()).filter((line) => (!only || isFailing(line)) && line.name.toLowerCase().includes(wanted));
+    for (const line of lines) {
+      let made = rows.get(line.name);
+      if (!made) rows.set(line.name, (made = row(app)));
+      made.set(line);
+    }
+    const names = lines.map((line) => line.name);
+    if (names.length !== order.length || names.some((name, index) => name !== order[index])) {
+      arrange(body, names.flatMap((name) => rows.get(name)?.root ?? []));
+      order = names;
+      for (const name of rows.keys()) if (!shown.tools.has(name)) rows.delete(name);
+    }
+    text(summary, summed([...shown.tools.values()], app));
+    attr(failing, "aria-pressed", only ? "true" : "false");
+    attr(table, "hidden", lines.length === 0);
+    attr(empty, "hidden", lines.length > 0);
+    if (!lines.length) fill(empty, ...nothing(shown.complete, shown.tools.size));
+  }
+
+  function tick() {
+    if (app.live.paused) return;
+    for (const name of order) rows.get(name)?.tick();
+    text(summary, summed([...app.live.shown.tools.values()], app));
+  }
+
+  function failed() {
+    only = !only;
+    draw();
+    remember();
+  }
+
+  function remember() {
+    const query = new URLSearchParams();
+    if (search.value.trim()) query.set("text", search.value.trim());
+    if (only) query.set("failing", "1");
+    history.replaceState(null, "", query.size ? `#/tools?${query}` : "#/tools");
+  }
+
+  const links = () => /** @type {HTMLElement[]} */ (order.flatMap((name) => rows.get(name)?.link ?? []));
+  const current = () => order.find((name) => rows.get(name)?.root.contains(document.activeElement));
+  const act = (/** @type {import("./orders.js").Order} */ name) => () => {
+    const tool = current();
+    if (tool !== undefined) void orderTool(app, name, tool);
+  };
+  on(search, "input", () => {
+    draw();
+    remember();
+  });
+  const stop = app.live.watch((changes) => (changes.tools.size || changes.all) && draw());
+  const timer = setInterval(tick, 500);
+  draw();
+  return {
+    title: "Tools",
+    root,
+    search,
+    failed,
+    move(delta) {
+      const all = links();
+      const at = all.findIndex((link) => rows.get(current() ?? "")?.link === link);
+      const next = all[Math.max(0, Math.min(all.length - 1, at < 0 ? (delta > 0 ? 0 : all.length - 1) : at + delta))];
+      next?.focus();
+    },
+    actions: { O: act("open"), C: act("close"), A: act("auto"), R: act("reset") },
+    back() {
+      if (!search.value && !only) return false;
+      search.value = "";
+      only = false;
+      draw();
+      remember();
+      return true;
+    },
+    leave() {
+      stop();
+      clearInterval(timer);
+    },
+  };
+}
+
+/** @param {ToolLine} line */
+export function isFailing(line) {
+  return line.state === "open" || line.state === "half_open" || (line.error_rate ?? 0) > 0;
+}
+
+/**
+ * How far a tool is from opening its circuit: the share that has failed, and where the line is.
+ *
+ * @param {ToolLine} line
+ */
+export function trip(line) {
+  const worst = line.processes.map((each) => each.tool).sort((a, b) => b.failure_count - a.failure_count)[0];
+  const limit = line.processes.map((each) => each.tool.failure_rate).find((value) => typeof value === "number");
+  const threshold = worst?.failure_threshold ?? null;
+  const inRow = worst && threshold ? worst.failure_count / threshold : 0;
+  const share = line.error_rate ?? 0;
+  if (typeof limit === "number" && share / limit >= inRow) {
+    return { share, trip: limit, title: `${percent(share)} failed; opens at ${percent(limit)}` };
+  }
+  if (!worst || !threshold) return { share, trip: null, title: "no line at which it opens" };
+  return { share: inRow * 0.8, trip: 0.8, title: `${worst.failure_count} of ${threshold} failures that open it` };
+}
+
+/** @param {App} app */
+function row(app) {
+  /** @type {ToolLine | null} */
+  let line = null;
+  const name = h("bdi");
+  const link = h("a", { class: "to" }, name);
+  const badges = h("span", { class: "badges" });
+  const state = h("span", { class: "state" });
+  const wait = h("span", { class: "wait" });
+  const spark = sparkline();
+  const speed = h("span", { class: "figure" });
+  const share = h("span", { class: "figure" });
+  const bar = meter();
+  const toTrip = h("span", { class: "unseen" });
+  const [p50, p95, p99, flight, pace] = [h("td"), h("td"), h("td"), h("td"), h("td")];
+  const error = h("bdi", { class: "cut" });
+  const age = h("span", { class: "age" });
+  const orders = orderButtons(app, () => line?.name ?? "");
+  const cells = [
+    h("th", { scope: "row" }, link, badges),
+    h("td", {}, state, wait),
+    h("td", {}, speed, spark.root),
+    h("td", {}, share, bar.root, toTrip),
+    p50, p95, p99, flight, pace,
+    h("td", {}, h("span", { class: "oneline" }, error, age)),
+    h("td", {}, orders.root),
+  ];
+  for (const [index, [kind = "", title = ""]] of COLUMNS.entries()) {
+    attr(cells[index] ?? h("td"), "class", kind);
+    attr(cells[index] ?? h("td"), "data-label", title);
+  }
+  const root = h("tr", {}, ...cells);
+  let heard = 0;
+
+  function tick() {
+    if (!line) return;
+    spark.set(app.live.samples.get(line.name) ?? []);
+    text(speed, rate(app.live.speed(line)));
+    const left = line.remaining_ms === null ? null : line.remaining_ms - (performance.now() - heard);
+    text(wait, line.state !== "open" || line.forced !== null || left === null ? "" : left > 0 ? `probe in ${countdown(left)}` : "next call probes");
+    text(age, line.last_error_at_ms === null ? "" : ago(line.last_error_at_ms, app.live.now()));
+  }
+
+  return {
+    root,
+    link,
+    tick,
+    /** @param {ToolLine} next */
+    set(next) {
+      if (next === line) return;
+      const turned = line !== null && line.state !== next.state;
+      line = next;
+      heard = performance.now();
+      const limits = next.processes.flatMap((each) => each.tool.limit ?? []);
+      const allowed = limits.length ? limits.reduce((sum, each) => sum + each, 0) : null;
+      text(name, oneLine(next.name, 200));
+      attr(link, "href", toTool(next.name));
+      fill(badges, ...labels(next));
+      attr(root, "class", `${tone(next.state)}${turned ? " turned" : ""}${next.refuses ? " refuses" : ""}`);
+      if (state.dataset.of !== next.state) {
+        fill(state, sign(next.state), words(next.state).replace(" ", "-"));
+        attr(state, "class", `state ${tone(next.state)}`);
+        state.dataset.of = next.state;
+      }
+      const far = trip(next);
+      text(share, percent(next.error_rate));
+      bar.set(far.share, far.trip);
+      attr(bar.root, "title", far.title);
+      text(toTrip, `, ${far.title}`);
+      figure(p50, span(next.p50_ms));
+      figure(p95, span(next.p95_ms));
+      figure(p99, span(next.p99_ms));
+      figure(flight, next.in_flight === null ? "–" : `${next.in_flight}${allowed === null ? "" : ` / ${allowed}`}${next.waiting ? ` +${next.waiting}` : ""}`);
+      attr(flight, "title", next.waiting ? `${next.waiting} waiting in line` : null);
+      const cut = next.rate !== null && next.full_rate !== null && next.rate < next.full_rate;
+      figure(pace, next.rate === null ? "–" : cut ? `${rate(next.rate)} of ${rate(next.full_rate)}/s` : `${rate(next.rate)}/s`);
+      pace.classList.toggle("cut-down", cut);
+      text(error, next.last_error === null ? "" : oneLine(next.last_error));
+      attr(error, "title", next.last_error === null ? null : oneLine(next.last_error, 500));
+      orders.set(next);
+      tick();
+    },
+  };
+}
+
+/**
+ * @param {HTMLElement} cell
+ * @param {string} value
+ */
+function figure(cell, value) {
+  text(cell, value);
+  cell.classList.toggle("nil", value === "–");
+}
+
+/** @param {ToolLine} line */
+export function labels(line) {
+  const pending = line.processes.filter((each) => each.pending).length;
+  return [
+    line.is_server && h("span", { class: "badge" }, "server"),
+    line.forced !== null && h("span", { class: "badge held" }, "held"),
+    pending > 0 && h("span", { class: "badge", title: "An idle process takes it up with its next call" }, "on its way"),
+    line.processes.length > 1 && h("span", { class: "badge" }, plural(line.processes.length, "process", "processes")),
+    !line.processes.length && h("span", { class: "badge" }, "in no process"),
+  ];
+}
+
+/**
+ * @param {ToolLine[]} lines
+ * @param {App} app
+ */
+function summed(lines, app) {
+  if (!lines.length) return "";
+  const open = lines.filter((line) => line.state === "open").length;
+  const half = lines.filter((line) => line.state === "half_open").length;
+  const speed = lines.reduce((sum, line) => sum + app.live.speed(line), 0);
+  const parts = [plural(lines.length, "tool"), open ? `${count(open)} open` : "", half ? `${count(half)} half-open` : "", `${rate(speed)} calls/s`];
+  return parts.filter(Boolean).join(" · ");
+}
+
+/**
+ * @param {boolean} complete
+ * @param {number} known
+ */
+function nothing(complete, known) {
+  if (!complete) return [h("p", {}, "Waiting for the server…")];
+  if (known) return [h("p", {}, "No tool is like this."), h("p", {}, h("kbd", {}, "esc"), " shows all of them.")];
+  return [
+    h("p", {}, "No process on this store has a tool yet."),
+    h("p", {}, "Open the same store in your agent, and its tools appear here with their first call:"),
+    h("pre", {}, 'hf = holdfast.open("agent.db")\n\n@hf.tool()\ndef search(query: str) -> list[str]: ...'),
+    h("p", {}, "Or put an MCP server behind it: ", h("code", {}, "holdfast wrap -- COMMAND"), "."),
+  ];
+}

@@ -1,0 +1,49 @@
+"""Tools in words: what `holdfast tools` and `holdfast top` have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from rich.text import Text
+
+from holdfast.errors import printable
+from holdfast.stores.entries import ToolEntry
+from holdfast.wording import span
+
+STYLES: Final[Mapping[str, str]] = {"open": "bold red", "half_open": "bold yellow", "closed": "green", "off": "dim"}
+
+
+def circuit(state: str, forced: str | None) -> Text:
+    """The state of a circuit, and whether somebody holds it there."""
+    word = printable(state).replace("_", "-")
+    return Text(f"{word} (held)" if forced is not None and forced == state else word, style=STYLES.get(state, ""))
+
+
+def duration(milliseconds: float) -> str:
+    """How long a call takes."""
+    return span(milliseconds / 1000) if milliseconds >= 1 else f"{milliseconds * 1000:.0f} µs"
+
+
+def pace(rate: float | None, full: float | None) -> str:
+    """Calls a second that a limiter lets through, and of how many, where it has slowed down."""
+    if rate is None:
+        return ""
+    return f"{rate:.3g}/s" if full is None or rate >= full else f"{rate:.3g}/s of {full:.3g}/s"
+
+
+def in_flight(count: int | None, waiting: int) -> str:
+    """Calls that are being made, and those in line."""
+    if count is None:
+        return ""
+    return f"{count} + {waiting}" if waiting else f"{count}"
+
+
+def calls(tool: ToolEntry) -> str:
+    """How many calls there were, and what became of them where it was not success."""
+    rest = [
+        (tool.failed, "failed"), (tool.timed_out, "timed out"), (tool.cancelled, "cancelled"), (tool.cached, "cached"),
+    ]  # fmt: skip
+    said = ", ".join(f"{count} {what}" for count, what in rest if count)
+    denied = f"; {tool.denied} denied" if tool.denied else ""
+    return f"{tool.calls}{f' ({said})' if said else ''}{denied}"

@@ -1,0 +1,143 @@
+"""`holdfast config`, `policy` and `completion`: what applies here, whether a file is good, and a shell that helps."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FILE = """
+store = "runs.db"
+[policy]
+timeout = 30
+[tool."search_*"]
+rate = "10/s"
+[server.github]
+deadline = 20
+"""
+
+
+def holdfast(*words: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
+    env = {**kept, "XDG_CONFIG_HOME": str(folder / "none"), "XDG_DATA_HOME": str(folder / "data"), **environment}
+    command = [sys.executable, "-m", "holdfast", *words]
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+def facts(folder: Path, *words: str, **environment: str) -> dict[tuple[str, str], tuple[Any, str]]:
+    done = holdfast("config", "show", "--json", *words, folder=folder, **environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    return {(fact["place"], fact["key"]): (fact["value"], fact["origin"]) for fact in json.loads(done.stdout)}
+
+
+# --- config ---
+
+
+def test_without_a_file_the_defaults_apply(tmp_path: Path) -> None:
+    found = facts(tmp_path)
+
+    assert found["", "store"] == (str(tmp_path / "data" / "holdfast" / "runs.db"), "default")
+    assert found["", "policy file"] == (None, "there is none")
+    assert found["every tool", "max_wait"] == (5.0, "default")
+
+
+def test_a_file_here_is_found_and_named_as_the_origin(tmp_path: Path) -> None:
+    (tmp_path / "holdfast.toml").write_text(FILE)
+
+    found = facts(tmp_path, "--tool", "search_web")
+
+    assert found["", "store"] == (str(tmp_path / "runs.db"), "file holdfast.toml")
+    assert found["", "policy file"] == ("holdfast.toml", "working directory")
+    assert found["every tool", "timeout"] == (30.0, "file holdfast.toml [policy]")
+    assert found["github.*", "deadline"] == (20.0, "file holdfast.toml [server.github]")
+    assert found["search_web", "rate.per_second"] == (10.0, 'file holdfast.toml [tool."search_*"]')
+    assert ("search_web", "timeout") not in found  # as for every tool
+
+
+def test_the_environment_is_named_as_the_origin(tmp_path: Path) -> None:
+    (tmp_path / "other.toml").write_text(FILE)
+
+    found = facts(tmp_path, HOLDFAST_STORE="env.db", HOLDFAST_POLICY="other.toml")
+
+    assert found["", "store"] == ("env.db", "$HOLDFAST_STORE")
+    assert found["", "policy file"] == ("other.toml", "$HOLDFAST_POLICY")
+    assert facts(tmp_path, "--store", "given.db", HOLDFAST_STORE="env.db")["", "store"] == ("given.db", "--store")
+
+
+def test_people_get_a_table_with_the_origin_if_they_ask(tmp_path: Path) -> None:
+    (tmp_path / "holdfast.toml").write_text(FILE)
+
+    plain = holdfast("config", "show", folder=tmp_path).stdout
+    origin = holdfast("config", "show", "--origin", folder=tmp_path).stdout
+
+    assert "timeout" in plain
+    assert "[policy]" not in plain
+    assert any(line.split() == ["every", "tool", "timeout", "30.0", "file", "holdfast.toml", "[policy]"]
+               for line in origin.splitlines())  # fmt: skip
+
+
+def test_a_bad_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "holdfast.toml").write_text("[policy]\ntimeout = -1")
+
+    done = holdfast("config", "show", folder=tmp_path)
+
+    assert done.returncode == 1
+    assert "timeout = -1" in done.stderr
+
+
+# --- policy check ---
+
+
+def test_a_good_file_is_good(tmp_path: Path) -> None:
+    (tmp_path / "holdfast.toml").write_text(FILE)
+
+    done = holdfast("policy", "check", folder=tmp_path)
+
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "holdfast.toml is good" in done.stderr
+
+
+def test_every_mistake_of_a_file_is_a_line(tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text("x = 1\n[policy]\ntimeout = -1\n")
+
+    done = holdfast("policy", "check", "bad.toml", folder=tmp_path)
+    data = json.loads(holdfast("policy", "check", "bad.toml", "--json", folder=tmp_path).stdout)
+
+    lines = done.stdout.splitlines()
+    assert done.returncode == 1
+    assert len(lines) == 2
+    assert data == {"file": "bad.toml", "good": False, "problems": lines}
+
+
+def test_a_file_that_is_not_there_is_a_mistake(tmp_path: Path) -> None:
+    assert holdfast("policy", "check", "none.toml", folder=tmp_path).returncode == 1
+    assert holdfast("policy", "check", folder=tmp_path).returncode == 2
+
+
+# --- completion ---
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_gets_its_lines(tmp_path: Path, shell: str) -> None:
+    done = holdfast("completion", shell, folder=tmp_path)
+
+    assert done.returncode == 0
+    assert f"_HOLDFAST_COMPLETE={shell}_complete" in done.stdout
+
+
+def test_a_shell_that_is_not_known_is_wrong_usage(tmp_path: Path) -> None:
+    assert holdfast("completion", "csh", folder=tmp_path).returncode == 2
+
+
+@pytest.mark.parametrize(("words", "found"), [("holdfast ru", "plain,runs"), ("holdfast runs ca", "plain,cancel")])
+def test_commands_are_completed(tmp_path: Path, words: str, found: str) -> None:
+    environment = {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+
+    done = holdfast(folder=tmp_path, _HOLDFAST_COMPLETE="bash_complete", **environment)
+
+    assert found in done.stdout.splitlines()

@@ -1,0 +1,679 @@
+"""The page in a real Chromium, served by a real `holdfast ui`, with the live data of another process on the same store."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.web.browser import browser
+from tests.web.feeder import Child
+from tests.web.typecheck import node
+
+playwright = pytest.importorskip("playwright.sync_api")
+expect = playwright.expect
+
+pytestmark = pytest.mark.slow
+
+TOKEN = "a-token-for-the-tests-of-the-page"
+SCREENSHOTS = Path(__file__).parents[2] / ".cache" / "screenshots"
+SOON = 5_000  # milliseconds: only failure takes so long
+LATER = 20_000
+BAD = "<img src=x onerror=document.title='hacked'>"
+TURNED = "\u202eevil\u200f"
+SCREENS = ("tools", "tool", "runs", "run", "servers")
+
+
+class World:
+    """A store, a feeder and a server, each in a process of its own, and a browser."""
+
+    def __init__(self, folder: Path, chromium: Any) -> None:
+        self.store = folder / "page.db"
+        self.feeder = Child(self.store)
+        self.server = Server(self.store)
+        self.browser = chromium
+        self.stack = ExitStack()
+        self.stack.callback(self.feeder.close)
+        self.stack.callback(lambda: self.server.close())
+
+
+class Server:
+    """A `holdfast ui` of its own process."""
+
+    def __init__(self, store: Path, *options: str, port: int = 0) -> None:
+        command = [
+            sys.executable,
+            "-m",
+            "holdfast",
+            "ui",
+            "--no-open",
+            "--port",
+            str(port),
+            "--store",
+            str(store),
+            *options,
+        ]
+        self.process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "HOLDFAST_TOKEN": TOKEN},
+        )
+        assert self.process.stdout is not None
+        self.address = self.process.stdout.readline().strip()
+        found = re.search(r":(\d+)/", self.address)
+        assert found, f"the server said {self.address!r}"
+        self.port = int(found[1])
+
+    def to(self, place: str = "") -> str:
+        """The address of a place of the page, with the token."""
+        return f"{self.address}{place}"
+
+    def close(self) -> None:
+        """End it."""
+        self.process.terminate()
+        self.process.communicate()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with browser() as chromium:
+        made = World(tmp_path_factory.mktemp("page"), chromium)
+        with made.stack:
+            made.feeder.ask("servers")
+            yield made
+
+
+@pytest.fixture(scope="module")
+def lived_in(world: World) -> dict[str, str]:
+    """A world in which something of everything has happened; gives the ids of its runs."""
+    world.feeder.ask("runs", 12)
+    rich, broken = world.feeder.ask("rich"), world.feeder.ask("broken")
+    waiting = world.feeder.ask("wait", "Approve the refund of order 1139")
+    world.feeder.ask("fail", "charge_card", 4, "402 Payment Required: card declined")
+    world.feeder.ask("traffic")
+    return {"rich": rich, "broken": broken, "waiting": waiting}
+
+
+@pytest.fixture
+def opened(world: World) -> Iterator[Callable[..., Any]]:
+    """Opens pages; what they complain of, and what they ask of others, fails the test."""
+    with pages(world) as page:
+        yield page
+
+
+@contextmanager
+def pages(world: World, complaints_are_fine: bool = False) -> Iterator[Callable[..., Any]]:
+    complaints: list[str] = []
+    contexts: list[Any] = []
+
+    def open_(place: str = "#/tools", *, context: Any = None, server: Server | None = None, **options: Any) -> Any:
+        server = server or world.server
+        if context is None:
+            context = world.browser.new_context(viewport={"width": 1600, "height": 900}, **options)
+            contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(LATER)
+        page.on("console", lambda said: complaints.append(said.text) if said.type in {"error", "warning"} else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda asked: complaints.append(asked.url) if f":{server.port}/" not in asked.url else None)
+        page.goto(server.to(place))
+        return page
+
+    try:
+        yield open_
+    finally:
+        for context in contexts:
+            context.close()
+    assert complaints_are_fine or not complaints
+
+
+def row(page: Any, name: str) -> Any:
+    """The row of a tool, a run or a call."""
+    return page.locator("tbody tr").filter(has=page.get_by_role("link", name=name, exact=False)).first
+
+
+def confirm(page: Any, named: str) -> None:
+    """Answer the question, which must name its object."""
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text(named)
+    page.keyboard.press("Enter")
+    expect(dialog).to_have_count(0)
+
+
+def place_of(screen: str, runs: dict[str, str]) -> str:
+    return {"tool": "#/tools/charge_card", "run": f"#/runs/{runs['rich']}/6"}.get(screen, f"#/{screen}")
+
+
+# -- what is shown -----------------------------------------------------------------------------------------------------
+
+
+def test_tools_shows_the_worst_first_with_its_wait_and_its_last_error(world: World, lived_in: Any, opened: Any) -> None:
+    page = opened("#/tools")
+
+    first = page.locator("tbody tr.refuses").filter(has_text="charge_card")
+    expect(first).to_contain_text("open")
+    expect(first).to_contain_text("probe in")
+    expect(first).to_contain_text("402 Payment Required")
+    expect(row(page, "never_called")).to_contain_text("closed")
+    assert page.locator("tbody tr").first.get_attribute("class").endswith("refuses")
+    assert page.locator("tbody tr").last.get_attribute("class") == "good"
+
+
+def test_tool_shows_transitions_policy_latencies_and_calls(world: World, lived_in: Any, opened: Any) -> None:
+    page = opened("#/tools/charge_card")
+
+    expect(page.get_by_role("table", name="Transitions")).to_contain_text("3 failures, last: network")
+    expect(page.get_by_role("table", name="Recent calls").get_by_role("row")).to_have_count(4)
+    policy = page.get_by_role("table", name="Policy in force").get_by_role("row").filter(has_text="failure_threshold")
+    expect(policy).to_contain_text("policies [policy]")
+    expect(page.get_by_role("list", name="Latencies")).to_be_visible()
+    expect(page.get_by_role("table", name="Processes")).to_contain_text("wrap")
+
+
+def test_runs_shows_what_each_is_doing_and_how_it_ended(world: World, lived_in: Any, opened: Any) -> None:
+    page = opened("#/runs")
+
+    expect(row(page, "Approve the refund")).to_contain_text("approval")
+    expect(row(page, "Refund order 1138")).to_contain_text("no order 1138 in the shop")
+    expect(row(page, "Plan a week")).to_contain_text("Three nights in Alfama")
+
+
+def test_runs_are_found_by_status_tool_session_and_text(world: World, lived_in: Any, opened: Any) -> None:
+    page = opened("#/runs?status=failed")
+    expect(page.locator("tbody tr:not(.space)")).to_have_count(1)
+
+    page.get_by_label("Status").select_option("")
+    page.get_by_label("Tool that was called").fill("book_hotel")
+    expect(page.locator("tbody tr:not(.space)")).to_have_count(1)
+    expect(row(page, "Plan a week")).to_be_visible()
+    assert page.url.endswith("#/runs?tool=book_hotel")
+
+    page.get_by_label("Tool that was called").fill("")
+    page.get_by_label("Session").fill("session-1")
+    expect(page.locator("tbody tr:not(.space)")).to_have_count(4)
+
+
+def test_run_draws_attempts_waits_cached_and_refused_calls(world: World, lived_in: Any, opened: Any) -> None:
+    page = opened(f"#/runs/{lived_in['rich']}")
+
+    expect(row(page, "fetch_page").locator(".bar.attempt.bad")).to_have_count(3)
+    expect(row(page, "fetch_page").locator(".bar.backoff")).to_have_count(2)
+    expect(page.locator("tr.success .bar.wait").first).to_be_visible()
+    expect(page.locator("tr.cached .point.cached")).to_have_count(1)
+    expect(page.locator("tr.denied")).to_contain_text("refused")
+    expect(page.locator(".axis .fold")).to_have_count(1)
+    page.get_by_role("link", name="fetch_page").first.click()
+    expect(page.get_by_role("region", name="The call of fetch_page")).to_contain_text("https://example.org/fares")
+
+
+def test_a_running_bar_grows(world: World, lived_in: Any, opened: Any) -> None:
+    page = opened(f"#/runs/{lived_in['waiting']}")
+    took = row(page, "approval").locator(".took")
+    expect(took).to_be_visible()
+
+    before = took.text_content()
+
+    expect(took).not_to_have_text(before, timeout=SOON)
+
+
+def test_servers_shows_handshake_restarts_and_stderr(world: World, lived_in: Any, opened: Any) -> None:
+    page = opened("#/servers")
+
+    expect(row(page, "github")).to_contain_text("github-mcp-server 1.4.0 · 2025-11-25")
+    expect(row(page, "browser")).to_contain_text("restarting")
+    page.get_by_text("2 lines of stderr").click()
+    expect(page.get_by_text("Executable doesn't exist")).to_be_visible()
+
+
+def test_an_empty_store_says_what_to_do(world: World, tmp_path: Path) -> None:
+    with closing(Server(tmp_path / "empty.db")) as server, pages(world) as open_:
+        page = open_("#/tools", server=server)
+
+        expect(page.locator(".empty")).to_contain_text("holdfast.open")
+        page.keyboard.press("3")
+        expect(page.locator(".empty")).to_contain_text("hf.run")
+        page.keyboard.press("5")
+        expect(page.locator(".empty")).to_contain_text("holdfast wrap")
+
+
+def test_five_thousand_calls_stay_smooth(world: World, opened: Any) -> None:
+    run_id = world.feeder.ask("work", 5000)
+    page = opened(f"#/runs/{run_id}")
+    expect(page.get_by_role("table", name="Calls over time")).to_have_attribute("aria-rowcount", "5001", timeout=LATER)
+
+    page.locator(".falls").evaluate("(box) => { box.scrollTop = box.scrollHeight }")
+
+    expect(page.locator(".falls tr[aria-rowindex='5001']")).to_be_visible()
+    assert page.locator("tbody tr").count() < 250  # those in sight, and no more
+
+
+# -- what is live ------------------------------------------------------------------------------------------------------
+
+
+def test_a_circuit_that_trips_turns_its_row(world: World, opened: Any) -> None:
+    world.feeder.ask("call", "spare_1")
+    page = opened("#/tools")
+    expect(row(page, "spare_1").locator("td.state")).to_have_text("closed")
+
+    world.feeder.ask("fail", "spare_1", 3)
+
+    expect(row(page, "spare_1").locator("td.state")).to_contain_text("open", timeout=SOON)
+    expect(page.get_by_role("status")).to_contain_text("spare 1: circuit open")
+
+
+def test_open_and_close_from_the_page_reach_the_other_process(world: World, opened: Any) -> None:
+    page = opened("#/tools")
+
+    page.get_by_role("button", name="Open: spare_5").click()
+    confirm(page, "spare_5")
+    expect(row(page, "spare_5")).to_contain_text("held")
+    until(lambda: world.feeder.ask("call", "spare_5") == "CircuitOpen")
+
+    page.get_by_role("button", name="Close: spare_5").click()
+    confirm(page, "spare_5")
+    until(lambda: world.feeder.ask("call", "spare_5") == "done")
+
+    page.get_by_role("button", name="Auto: spare_5").click()
+    confirm(page, "spare_5")
+    expect(row(page, "spare_5")).not_to_contain_text("held")
+
+
+def test_cancel_from_the_page_ends_a_run_in_another_process(world: World, opened: Any) -> None:
+    run_id = world.feeder.ask("wait")
+    page = opened(f"#/runs/{run_id}")
+
+    page.get_by_role("button", name="Cancel run").click()
+    confirm(page, run_id)
+
+    assert world.feeder.hear() == f"ended {run_id} RunCancelled"
+    expect(page.locator(".head .state")).to_have_text("cancelled", timeout=SOON)
+    expect(page.locator("table.log")).to_contain_text("run cancelled")
+
+
+def test_all_runs_of_a_filter_are_cancelled_at_once(world: World, opened: Any) -> None:
+    mine = {world.feeder.ask("wait", "one of two") for _ in range(2)}
+    page = opened("#/runs?text=one%20of%20two&status=executing")
+    expect(page.locator("tbody tr:not(.space)")).to_have_count(2)
+
+    page.get_by_role("button", name="Cancel all shown").click()
+    confirm(page, "text one of two")
+
+    assert {world.feeder.hear().split()[1] for _ in mine} == mine
+    expect(page.get_by_text("No run is like this")).to_be_visible(timeout=SOON)
+
+
+def test_reload_loses_nothing(world: World, lived_in: Any, opened: Any) -> None:
+    page = opened(f"#/runs/{lived_in['rich']}/6")
+    expect(page.locator("tr.selected").first).to_be_visible()
+    before = (
+        page.url,
+        page.locator("table.log").get_attribute("aria-rowcount"),
+        page.locator(".chosen").text_content(),
+    )
+
+    page.reload()
+
+    expect(page.locator("tr.selected").first).to_be_visible()
+    assert before == (
+        page.url,
+        page.locator("table.log").get_attribute("aria-rowcount"),
+        page.locator(".chosen").text_content(),
+    )
+
+
+def test_the_back_button_goes_back(world: World, lived_in: Any, opened: Any) -> None:
+    page = opened("#/tools")
+    page.get_by_role("link", name="charge_card").click()
+    expect(page.get_by_role("heading", name="Tool charge_card")).to_be_visible()
+
+    page.go_back()
+
+    expect(page.get_by_role("heading", name="Tools")).to_be_visible()
+
+
+def test_a_page_whose_server_went_away_goes_on_and_repeats_nothing(world: World, tmp_path: Path) -> None:
+    store = tmp_path / "again.db"
+    with closing(Child(store)) as feeder, pages(world, complaints_are_fine=True) as open_:
+        with closing(Server(store)) as server:
+            run_id = feeder.ask("wait", "goes on")
+            page = open_(f"#/runs/{run_id}", server=server)
+            expect(page.locator("table.log")).to_contain_text("tool started")
+        expect(page.get_by_role("button", name="The page is reconnecting")).to_be_visible(timeout=SOON)
+        feeder.ask("fail", "spare_0", 3)
+
+        with closing(Server(store, port=server.port)):
+            expect(page.get_by_role("button", name="The page is live")).to_be_visible(timeout=LATER)
+            page.get_by_role("button", name="Cancel run").click()
+            confirm(page, run_id)
+            expect(page.locator(".head .state")).to_have_text("cancelled", timeout=SOON)
+            numbers = page.locator("table.log tbody tr:not(.space) td:first-child").all_text_contents()
+            page.keyboard.press("1")
+            expect(row(page, "spare_0")).to_contain_text("open")
+
+    assert numbers == [str(number) for number in range(len(numbers))]
+
+
+def test_eight_tabs_are_all_live(world: World, opened: Any) -> None:
+    first = opened("#/tools")
+    tabs = [first, *(opened("#/tools", context=first.context) for _ in range(7))]
+    for tab in tabs:
+        expect(row(tab, "spare_2")).to_be_visible()
+
+    world.feeder.ask("fail", "spare_2", 3)
+
+    for tab in tabs:
+        expect(row(tab, "spare_2").locator("td.state")).to_contain_text("open", timeout=SOON)
+
+
+def test_a_tab_that_nobody_looks_at_lets_go_of_the_feed_and_catches_up(world: World, opened: Any) -> None:
+    page = opened("#/tools")
+    expect(row(page, "spare_3").locator("td.state")).to_have_text("closed")
+
+    hide(page, hidden=True)
+    expect(page.locator(".standing.closed")).to_be_visible()
+    world.feeder.ask("fail", "spare_3", 3)
+    hide(page, hidden=False)
+
+    expect(row(page, "spare_3").locator("td.state")).to_contain_text("open", timeout=SOON)
+
+
+def test_space_pauses_and_goes_on(world: World, opened: Any) -> None:
+    page = opened("#/tools")
+    expect(row(page, "spare_4").locator("td.state")).to_have_text("closed")
+    page.keyboard.press("Space")
+    expect(page.get_by_role("button", name="The page is paused: go on")).to_be_visible()
+
+    world.feeder.ask("fail", "spare_4", 3)
+    other = opened("#/tools", context=page.context)
+    expect(row(other, "spare_4").locator("td.state")).to_contain_text("open", timeout=SOON)
+    assert row(page, "spare_4").locator("td.state").text_content() == "closed"
+    page.keyboard.press("Space")
+
+    expect(row(page, "spare_4").locator("td.state")).to_contain_text("open", timeout=SOON)
+
+
+# -- what must not happen ----------------------------------------------------------------------------------------------
+
+
+def test_hostile_names_arguments_and_results_are_text(world: World, opened: Any) -> None:
+    name, value = f"bad{BAD}", f"{BAD}{TURNED}\0</script><svg onload=alert(1)>"
+    run_id = world.feeder.ask("hostile", *(text.encode("unicode_escape").decode() for text in (name, value)))
+
+    page = opened(f"#/runs/{run_id}")
+    expect(page.get_by_role("heading", name="Run")).to_contain_text(BAD)
+    page.locator(".falls tbody tr:not(.space) a").first.click()
+    chosen = page.locator(".chosen")
+    expect(chosen).to_contain_text(BAD)
+    expect(chosen).to_contain_text("\\u202eevil\\u200f")
+    expect(chosen).to_contain_text("␀")
+    page.locator(".falls tbody tr:not(.space) a").nth(1).click()
+    expect(chosen).to_contain_text("AAAA")
+    page.get_by_text("Result", exact=True).first.click()
+    page.keyboard.press("1")
+    page.get_by_label("Filter tools").fill("onerror")
+    page.locator("tbody a").first.click()
+    expect(page.get_by_role("heading", name="Tool")).to_contain_text(BAD)
+
+    assert page.title().startswith("bad<img") or "bad<img" in page.title()
+    assert page.locator("img, script:not([src]), svg[onload]").count() == 0
+
+
+def test_script_that_gets_into_the_page_does_not_run(world: World, lived_in: Any) -> None:
+    with pages(world, complaints_are_fine=True) as open_:
+        page = open_("#/tools")
+
+        blocked = page.evaluate(
+            """() => new Promise((resolve) => {
+                addEventListener("securitypolicyviolation", (event) => resolve(event.effectiveDirective));
+                const script = document.createElement("script");
+                script.textContent = "window.ran = true";
+                document.body.append(script);
+            })"""
+        )
+
+        assert blocked.startswith("script-src")
+        assert page.evaluate("window.ran") is None
+
+
+def test_nothing_is_built_from_markup() -> None:
+    folder = Path(__file__).parents[2] / "src" / "holdfast" / "web" / "static"
+    forbidden = re.compile(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function|DOMParser|cssText"
+    )
+
+    found = [
+        f"{path.name}: {line.strip()}"
+        for path in folder.glob("*.js")
+        for line in path.read_text().splitlines()
+        if forbidden.search(line)
+    ]
+
+    assert found == []
+    assert not re.search(r"<style|style=|<script>|\son\w+=", (folder / "index.html").read_text())
+
+
+def test_a_server_that_changes_nothing_says_so(world: World) -> None:
+    with closing(Server(world.store, "--read-only")) as server, pages(world, complaints_are_fine=True) as open_:
+        page = open_("#/tools/run_query", server=server)
+
+        page.get_by_role("button", name="Open: run_query").click()
+        confirm(page, "run_query")
+
+        expect(page.get_by_role("status")).to_contain_text("this server changes nothing")
+
+
+# -- for everybody -----------------------------------------------------------------------------------------------------
+
+
+def test_everything_is_reached_by_keyboard(world: World, lived_in: Any, opened: Any) -> None:
+    page = opened("#/tools")
+    expect(row(page, "charge_card")).to_be_visible()
+
+    page.keyboard.press("/")
+    page.keyboard.type("charge")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("link", name="charge_card")).to_be_focused()
+    page.keyboard.press("Shift+R")
+    expect(page.get_by_role("dialog")).to_contain_text("charge_card")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.keyboard.press("Escape")
+    expect(page.get_by_label("Filter tools")).to_have_value("")
+    page.keyboard.press("f")
+    expect(page.get_by_role("button", name="Failing only")).to_have_attribute("aria-pressed", "true")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Tool")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.keyboard.press("3")
+    expect(page.locator("table.runs tbody a").first).to_be_visible()
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("k")
+    expect(page.locator("table.runs tbody a").first).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator(".falls")).to_be_visible()
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    expect(page.locator(".chosen section")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator(".chosen")).to_be_hidden()
+    page.keyboard.press("5")
+    expect(page.get_by_role("heading", name="Servers")).to_be_visible()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keys")).to_contain_text("hold a circuit open")
+    page.keyboard.press("Escape")
+    page.keyboard.press("2")
+    expect(page.get_by_role("heading", name="Tool")).to_be_visible()
+    page.keyboard.press("4")
+    expect(page.locator(".falls")).to_be_visible()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_serious_on_any_screen(world: World, lived_in: Any, opened: Any, theme: str) -> None:
+    axe = axe_source()
+    page = opened("#/tools", bypass_csp=True, color_scheme=theme)
+    page.add_script_tag(content=axe)
+
+    found = []
+    for screen in SCREENS:
+        page.evaluate("(place) => { location.hash = place }", place_of(screen, lived_in))
+        expect(page.locator("tbody tr a, tbody tr td").first).to_be_visible()
+        report = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        found += [
+            f"{screen}: {each['id']}: {node['html'][:200]}"
+            for each in report["violations"] if each["impact"] in {"serious", "critical"}
+            for node in each["nodes"][:3]
+        ]  # fmt: skip
+
+    assert found == []
+
+
+@pytest.mark.parametrize("width", [400, 1600])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_each_screen_fits_and_is_kept_as_a_picture(
+    world: World, lived_in: Any, opened: Any, theme: str, width: int
+) -> None:
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    page = opened("#/tools", color_scheme=theme)
+    page.set_viewport_size({"width": width, "height": 860})
+
+    for screen in SCREENS:
+        page.evaluate("(place) => { location.hash = place }", place_of(screen, lived_in))
+        expect(page.locator("tbody tr a, tbody tr td").first).to_be_visible()
+        expect(page.locator(".standing.live")).to_be_visible()
+        page.screenshot(path=SCREENSHOTS / f"{screen}-{theme}-{width}.png")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_the_theme_can_be_chosen_and_is_remembered(world: World, opened: Any) -> None:
+    page = opened("#/tools", color_scheme="light")
+    paper = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(paper)
+
+    page.keyboard.press("t")
+    page.keyboard.press("t")
+    dark = page.evaluate(paper)
+    page.reload()
+
+    assert dark != light
+    assert page.evaluate(paper) == dark
+    expect(page.get_by_role("button", name="Theme: dark")).to_be_visible()
+
+
+# -- what the drawings stand on ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def modules(world: World, opened: Any) -> Callable[[str], Any]:
+    """Runs code against the modules of the page."""
+    page = opened("#/servers")
+    return lambda code: page.evaluate(f"async () => {{ {code} }}")
+
+
+def test_bars_tell_attempts_from_waits(modules: Any) -> None:
+    def event(sequence: int, at: int, kind: str, **payload: object) -> dict[str, object]:
+        return {
+            "sequence": sequence,
+            "timestamp_ms": at,
+            "type": kind,
+            "payload": {"call_id": "a", "tool": "t", **payload},
+        }
+
+    events = [
+        event(0, 1000, "tool_started"),
+        event(1, 1100, "tool_attempt_failed", attempt=1, retry_in_ms=200, error="x", category="network"),
+        event(2, 1500, "tool_ended", status="success", duration_ms=150, waited_ms=400, attempts=2),
+    ]
+
+    bars = modules(
+        f"""const {{ Calls, bars }} = await import("/static/calls.js");
+        const calls = new Calls(); calls.add({json.dumps(events)}); calls.add({json.dumps(events)});
+        return [calls.all.length, ...bars(calls.all[0], 9000).map((bar) => [bar.kind, bar.from, bar.to])];"""
+    )
+
+    assert bars == [
+        1,
+        ["wait", 950, 1000],  # what is left of 400 when the wait between the attempts is taken off
+        ["attempt", 1000, 1100],
+        ["backoff", 1100, 1300],
+        ["wait", 1300, 1450],
+        ["attempt", 1450, 1500],
+    ]
+
+
+def test_an_idle_stretch_is_folded_and_nothing_else(modules: Any) -> None:
+    places = modules(
+        """const { Scale } = await import("/static/scale.js");
+        const scale = new Scale([[0, 1000], [61000, 62000]], 0, 62000);
+        return [0, 500, 1000, 61000, 62000].map((at) => scale.place(at)).concat(scale.folds().map((fold) => fold.span));"""
+    )
+
+    assert places[0] == 0
+    assert places[4] == 1
+    assert places[1] == pytest.approx(places[2] / 2)
+    assert places[3] - places[2] < 0.1  # a minute of nothing
+    assert places[5:] == [60000]
+
+
+def test_the_feed_is_parsed_however_it_is_cut(modules: Any) -> None:
+    stream = ': hi\nretry: 5\n\nid: x-1\nevent: tools\ndata: {"a":\ndata: 1}\n\nid: x-2\r\ndata: é\r\n\r\ndata: cut'
+
+    heard = modules(
+        f"""const {{ Parser }} = await import("/static/feed.js");
+        const all = []; const stream = {json.dumps(stream)};
+        for (const size of [1, 3, 1000]) {{
+            const heard = []; const parser = new Parser((message) => heard.push(message));
+            for (let at = 0; at < stream.length; at += size) parser.take(stream.slice(at, at + size));
+            all.push(heard);
+        }}
+        return all;"""
+    )
+
+    assert (
+        heard
+        == [[{"id": "x-1", "type": "tools", "data": '{"a":\n1}'}, {"id": "x-2", "type": "message", "data": "é"}]] * 3
+    )
+
+
+# -- helpers -----------------------------------------------------------------------------------------------------------
+
+
+def hide(page: Any, *, hidden: bool) -> None:
+    """What the browser does when another tab is chosen; a browser without windows has none."""
+    page.evaluate(
+        """(hidden) => {
+            Object.defineProperty(document, "hidden", { configurable: true, get: () => hidden });
+            document.dispatchEvent(new Event("visibilitychange"));
+        }""",
+        hidden,
+    )
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Ask again and again; the other process takes up an order with its next call, or soon after."""
+    for _ in range(200):
+        if true():
+            return
+    pytest.fail("it never came true")
+
+
+def axe_source() -> str:
+    from tests.mcp import worlds
+
+    try:
+        return (node().modules / "axe-core" / "axe.min.js").read_text()
+    except worlds.Missing as missing:
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"this must be had in CI: {missing}")
+        pytest.skip(str(missing))
