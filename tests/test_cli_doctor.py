@@ -8,6 +8,7 @@ import re
 import shutil
 import sqlite3
 import stat
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from holdfast import cli
+from holdfast.cli.doctor import EXTRAS
 from holdfast.clock import SystemClock
 from holdfast.stores import RunStore, SqliteRunStore
 from holdfast.stores.board import Board
@@ -22,7 +24,20 @@ from holdfast.stores.entries import Process, ServerEntry
 from holdfast.stores.ledger import OwnerRow
 from holdfast.stores.sqlite import SCHEMA
 
-CHECKS = ["Python", "SQLite", "clock", "disk", "store", "permissions", "schema", "integrity", "runs", "owners", "times"]
+CHECKS = [
+    "Python",
+    "SQLite",
+    "clock",
+    "extras",
+    "disk",
+    "store",
+    "permissions",
+    "schema",
+    "integrity",
+    "runs",
+    "owners",
+    "times",
+]
 
 
 class Report(NamedTuple):
@@ -84,6 +99,19 @@ def test_people_get_a_line_a_check(store: RunStore, capsys: pytest.CaptureFixtur
     out, err = capsys.readouterr()
     assert (code, err) == (0, "holdfast: all is well\n")
     assert [re.fullmatch(r"PASS  (\w+) +\S.*", line)[1] for line in out.splitlines()] == CHECKS  # type: ignore[index]
+
+
+def test_every_extra_is_looked_for(doctor: Doctor) -> None:
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+
+    message = doctor("--store", ":memory:").checks["extras"]["message"]
+
+    assert set(re.findall(r"\w+", message.partition("; for more: pip install 'holdfast")[0])) >= {"http", "server"}
+    assert set(project["optional-dependencies"]) - {"all"} == set(EXTRAS)
+    for extra, modules in EXTRAS.items():
+        assert {module.split(".")[0] for module in modules} <= {
+            re.split(r"[\[>=-]", need)[0] for need in project["optional-dependencies"][extra]
+        }
 
 
 def test_a_store_that_is_not_there_yet_is_no_fault_and_is_not_made(path: Path, doctor: Doctor) -> None:

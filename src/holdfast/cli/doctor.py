@@ -26,6 +26,15 @@ if TYPE_CHECKING:
 
     from holdfast.stores import RunStore
 
+EXTRAS: Final = {
+    "http": ("httpx", "starlette", "uvicorn"),
+    "server": ("starlette", "uvicorn"),
+    "tui": ("textual",),
+    "redis": ("redis",),
+    "postgres": ("psycopg",),
+    "otel": ("opentelemetry",),
+}  # the first name of what each brings
+
 PASS, WARN, FAIL = "PASS", "WARN", "FAIL"
 STYLES: Final = {PASS: "green", WARN: "bold yellow", FAIL: "bold red"}
 
@@ -112,6 +121,7 @@ def _examine(store: str | None) -> Iterator[Finding]:
     yield _python()
     yield _sqlite()
     yield _clock()
+    yield _extras()
     from holdfast.app import open
 
     try:
@@ -154,6 +164,18 @@ def _examine_file(store: RunStore, path: str) -> Iterator[Finding]:
 
 def _python() -> Finding:
     return Finding("Python", PASS, f"{platform.python_version()} at {sys.executable}")
+
+
+def _extras() -> Finding:
+    """Which of the parts that need more libraries can be used."""
+    from importlib.util import find_spec
+
+    there = {extra: all(find_spec(module) for module in modules) for extra, modules in EXTRAS.items()}
+    missing = [extra for extra, is_there in there.items() if not is_there]
+    found = ", ".join(extra for extra, is_there in there.items() if is_there) or "none"
+    if not missing:
+        return Finding("extras", PASS, found)
+    return Finding("extras", PASS, f"{found}; for more: pip install 'holdfast[{','.join(missing)}]'")
 
 
 def _sqlite() -> Finding:

@@ -260,7 +260,7 @@ class Top(App[None]):
         bar.append("   ‖ paused" if self.paused else "   ● live", style="bold yellow" if self.paused else "green")
         self._put("bar", bar)
         self._put("summary", self._summary())
-        foot = self._said if self._said.plain else Text(f"{HINTS[self._place]}  ? keys  q quit", style="dim")
+        foot = self._said if self._said.plain else Text(f"? keys  q quit  {HINTS[self._place]}", style="dim")
         self._put("foot", Text(self._complaint, style="bold red") if self._complaint else foot)
 
     def _put(self, id: str, text: Text) -> None:

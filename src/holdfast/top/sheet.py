@@ -21,7 +21,7 @@ from textual.strip import Strip
 
 GAP = 2  # columns between two cells
 MARK = "▸ "  # before the line that is chosen, as colour alone says nothing to some
-ROOM = 16  # columns that the last cell should have
+ROOM = 16  # columns that the last cell should have, at least
 
 Cells = Sequence[Text]
 
@@ -162,23 +162,27 @@ class Sheet(ScrollView, can_focus=True):
         columns = self._contents.columns
         if not columns or not self.size.width:
             return False
-        widths: dict[int, int] = {}
-        lines = [cells for _, cells in self._drawn.values()]
-        for place, column in enumerate(columns):
-            widest = max((cells[place].cell_len for cells in lines if place < len(cells)), default=0)
-            if widest or place in self._widths or place == 0 or place == len(columns) - 1:
-                natural = min(column.most, max(widest, len(column.title)))
-                widths[place] = max(natural, self._widths.get(place, 0)) if place < len(columns) - 1 else natural
         room = self.size.width - (len(MARK) if self.choosable else 0)
-        last = len(columns) - 1
-        while len(widths) > 2 and _total({**widths, last: min(widths[last], ROOM)}) > room:
+        first, last, rest = max(ROOM, room * 3 // 10), len(columns) - 1, max(ROOM, room // 6)
+        widths = self._natural(first)
+        while len(widths) > 2 and _total({**widths, last: min(widths[last], rest)}) > room:
             del widths[min((place for place in widths if 0 < place < last), key=lambda place: columns[place].need)]
-        if len(widths) > 1 and _total({**widths, last: ROOM}) > room:
-            widths[0] = max(10, room - _total({**widths, 0: 0, last: ROOM}))
         widths[last] = max(1, room - _total({**widths, last: 0}))
         changed = {**widths, last: 0} != {**self._widths, last: 0} or widths[last] != self._widths.get(last)
         self._widths = widths
         return changed
+
+    def _natural(self, first: int) -> dict[int, int]:
+        """The widths that columns would have; those without anything in them have none, and the first at most *first*."""
+        columns, lines = self._contents.columns, [cells for _, cells in self._drawn.values()]
+        widths: dict[int, int] = {}
+        for place, column in enumerate(columns):
+            widest = max((cells[place].cell_len for cells in lines if place < len(cells)), default=0)
+            most = column.most if place or len(columns) == 1 else min(column.most, first)
+            if widest or place in self._widths or place in (0, len(columns) - 1):
+                natural = min(most, max(widest, len(column.title)))
+                widths[place] = max(natural, self._widths.get(place, 0)) if place < len(columns) - 1 else natural
+        return widths
 
     def _spans(self) -> list[tuple[int, int, int]]:
         """Where each shown column begins, how wide it is, and which it is."""

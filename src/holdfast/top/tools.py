@@ -20,7 +20,7 @@ COLUMNS: Final = (
     Column("circuit"),
     Column("probe", right=True, need=8),
     Column("calls/s", right=True, need=7),
-    Column("last minute", need=1),
+    Column("last minute", right=True, need=1),
     Column("failed", right=True, need=8),
     Column("opens at", right=True, need=3),
     Column("p50", right=True, need=2),
