@@ -226,6 +226,46 @@ async def test_it_is_begun_anew_once_for_all_who_notice() -> None:
         assert len(made.asked("initialize")) == 2
 
 
+async def test_who_notices_late_does_not_begin_another_session() -> None:
+    renewed = asyncio.Event()
+
+    async def answer(reply: Reply) -> None:
+        request = reply.request
+        if request.body and request.asks == "tools/call":
+            if request.headers["mcp-session-id"] == "s1":
+                renewed.set()
+            elif request.frame["params"]["name"] == "late":
+                await renewed.wait()
+        await forgets(reply)
+
+    forgets = forgetful()
+    async with server(answer) as made, wrapped(made.url) as client:
+        client.say(id=1, method="tools/call", params={"name": "late"})
+        client.say(id=2, method="tools/call", params={"name": "early"})
+
+        assert [text_of(await client.next()) for _ in range(2)] == ["done", "done"]
+        assert len(made.asked("initialize")) == 2
+
+
+async def test_a_new_session_has_a_stream_of_its_own() -> None:
+    heard: asyncio.Queue[str] = asyncio.Queue()
+    forgets = forgetful()
+
+    async def answer(reply: Reply) -> None:
+        if reply.request.method != "GET":
+            await forgets(reply)
+            return
+        heard.put_nowait(reply.request.headers["mcp-session-id"])
+        await reply.stream()
+        await reply.gone.wait()
+
+    async with server(answer) as made, wrapped(made.url) as client:
+        first = await asyncio.wait_for(heard.get(), 20)
+        await client.call()
+
+        assert (first, await asyncio.wait_for(heard.get(), 20)) == ("s0", "s1")
+
+
 async def test_a_server_that_forgets_every_session_is_not_asked_for_ever() -> None:
     async with server(forgetful(forgets_for=99)) as made, wrapped(made.url) as client:
         assert failure_of(await client.call())["kind"] == "ServerLost"
@@ -463,7 +503,7 @@ async def test_only_a_server_that_is_ill_opens_its_circuit() -> None:
         await reply.whole(reply.request.frame["params"]["arguments"]["status"])
 
     async with server(plain(call, session=None)) as made, wrapped(made.url) as client:
-        for id, status in enumerate([401, 403, 404, 429] * 3, 1):
+        for id, status in enumerate([401, 403, 404, 429, *[408] * 8], 1):
             assert failure_of(await client.call(f"t{id}", id, status=status))["kind"] == "ServerLost"
         for id in range(20, 27):
             assert failure_of(await client.call(f"t{id}", id, status=500))["kind"] == "ServerLost"

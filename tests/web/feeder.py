@@ -6,6 +6,7 @@ Each line on stdin is a thing to do, each line on stdout says that it was done, 
 from __future__ import annotations
 
 import asyncio
+import io
 import itertools
 import random
 import shlex
@@ -36,16 +37,27 @@ SHAKY = ("run_query", "send_mail", "list_files", "get_weather", "translate")
 CALM = ("web_search", "fetch_page", "run_query", "send_mail", "list_files", "read_file", "get_weather", "translate")
 SERVERS: list[dict[str, Any]] = [
     {
-        "name": "github", "kind": "stdio", "target": "npx -y @modelcontextprotocol/server-github", "state": "ready", "pid": 4711,
-        "restarts": 0, "protocol": "2025-11-25", "server_info": {"name": "github-mcp-server", "version": "1.4.0"},
-        "since_ms": NOW - 754_000, "stderr": ["GitHub MCP Server running on stdio"],
+        "name": "github",
+        "target": "npx -y @modelcontextprotocol/server-github",
+        "state": "ready",
+        "pid": 4711,
+        "protocol": "2025-11-25",
+        "server_info": {"name": "github-mcp-server", "version": "1.4.0"},
+        "since_ms": NOW - 754_000,
+        "stderr": ["GitHub MCP Server running on stdio"],
     },
     {
-        "name": "browser", "kind": "stdio", "target": "npx @playwright/mcp", "state": "restarting", "pid": None, "restarts": 3,
-        "protocol": "2025-06-18", "server_info": {"name": "Playwright", "version": "0.0.41"}, "since_ms": NOW - 754_000,
-        "last_error": "exited with 1", "stderr": ["Error: browserType.launch: Executable doesn't exist", "    at start (/app/server.js:81:15)"],
+        "name": "browser",
+        "target": "npx @playwright/mcp",
+        "state": "restarting",
+        "restarts": 3,
+        "protocol": "2025-06-18",
+        "server_info": {"name": "Playwright", "version": "0.0.41"},
+        "since_ms": NOW - 4_000,
+        "last_error": "exited with 1",
+        "stderr": ["Error: browserType.launch: Executable doesn't exist", "    at start (/app/server.js:81:15)"],
     },
-]  # fmt: skip
+]
 
 
 class Feeder:
@@ -94,10 +106,20 @@ class Feeder:
         return run_id
 
     def work(self, calls: str, prompt: str = "many small calls") -> str:
-        """Make a whole run of so many calls; gives its id."""
-        with self.hf.run("bulk", prompt) as run:
+        """Bring in a whole run of so many calls, as if from another store; gives its id."""
+        file = io.StringIO()
+        with holdfast.MemoryRunStore() as other:
+            run = other.create_run("bulk", prompt)
+            other.record_event(run.id, "run_started", {"prompt": prompt})
             for number in range(int(calls)):
-                self._try("list_files", number)
+                facts: dict[str, object] = {"call_id": f"call-{number}", "tool": f"tool_{number % 7}"}
+                other.record_event(run.id, "tool_started", {**facts, "key": f"{number}", "arguments": {"n": number}})
+                facts |= {"status": "success", "duration_ms": 1, "attempts": 1}
+                other.record_event(run.id, "tool_ended", facts)
+            other.record_event(run.id, "run_completed", {"text": "done"})
+            other.export(file)
+        file.seek(0)
+        self.hf.runs.import_(file)
         return run.id
 
     def runs(self, count: str, prompt: str = "a short run") -> str:
@@ -215,8 +237,7 @@ class Feeder:
 
         @self.hf.tool("approval")
         async def approval(_: object) -> None:
-            while not self.over.is_set():
-                await asyncio.sleep(0.05)
+            await asyncio.get_running_loop().create_future()  # nobody approves
 
     def _worker(self, name: str) -> Callable[..., object]:
         slow = {"run_query": 0.06, "web_search": 0.03, "fetch_page": 0.045, "translate": 0.02}.get(name, 0.004)

@@ -12,6 +12,7 @@ import pytest
 from tests.board_children import ask, children, said
 from tests.web.conftest import LIMIT, TOKEN, Message, Ui, messages, next_of, until
 
+from holdfast.stores import rates
 from holdfast.stores.ledger import Ledger
 from holdfast.web import feed
 
@@ -110,7 +111,8 @@ def test_runs_are_told_as_they_change_and_only_those(ui: Ui) -> None:
     assert [(run["id"], run["status"]) for run in told.data["runs"]] == [("new", "executing")]
 
 
-def test_an_idle_store_makes_no_messages(ui: Ui, path: Path, start: Any) -> None:
+def test_an_idle_store_makes_no_messages(ui: Ui, path: Path, start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rates, "WINDOW", 0.5)
     child = start("agent", path, "bad")
     assert said(child) == "ready"
     ask(child, "fail bad")  # its wait grows shorter all the time, which is no change
@@ -183,6 +185,19 @@ def test_a_store_that_fails_is_noted_and_comes_back(ui: Ui, path: Path) -> None:
 
     assert noted.data["code"] == "store"
     assert ids(told) == ["two"]
+
+
+def test_who_comes_while_the_store_fails_gets_everything_once_it_is_back(ui: Ui, path: Path) -> None:
+    create(ui, "one")
+    path.rename(path.with_suffix(".away"))
+
+    with ui.stream() as found:
+        first = next(found)
+        path.with_suffix(".away").rename(path)
+        second = next(found)
+
+    assert (first.event, first.data["code"]) == ("note", "store")
+    assert (second.event, ids(second)) == ("hello", ["one"])
 
 
 # --- coming back ---
@@ -297,7 +312,7 @@ def test_a_page_that_does_not_read_is_let_go_with_a_note_and_keeps_nobody(
         slow.sendall(head.encode())
         assert slow.recv(100).startswith(b"HTTP/1.1 200")
         next_of(quick, "hello")
-        for _ in range(10):  # each more than a megabyte: more than what lies between the two
+        for _ in range(6):  # each more than a megabyte: more than what lies between the two
             ui.store.writer.commit(change)
             next_of(quick, "runs")
         ending = b""
@@ -387,6 +402,18 @@ def test_events_that_are_no_longer_kept_are_told_as_a_gap(ui: Ui) -> None:
 
     assert (read[0].event, read[0].data) == ("gap", {"first_available": 8})
     assert [each.id for each in read[1:]] == ["8", "9", "10", ""]
+
+
+def test_a_run_that_is_deleted_meanwhile_ends_its_stream_with_a_note(ui: Ui) -> None:
+    create(ui, "one")
+    ui.store.record_event("one", "note", {"n": 0})
+
+    with ui.stream("/api/runs/one/stream") as found:
+        next(found)
+        ui.store.replace_records([])
+        rest = list(found)
+
+    assert [each.event for each in rest] == ["note"]
 
 
 def test_a_stream_that_is_asked_for_from_nowhere_is_refused(ui: Ui) -> None:

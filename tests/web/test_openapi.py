@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from tests.web.conftest import TOKEN, Ui, serving, warm
 
 import holdfast
+from holdfast.cli.ui import ui as command
 from holdfast.web.openapi import description
 
 schema = schemathesis.openapi.from_dict(json.loads(description("holdfast_1")))
@@ -100,3 +102,33 @@ def test_no_answer_is_a_failure_or_undescribed(case: schemathesis.Case, filled: 
     headers = {"Authorization": f"Bearer {TOKEN}"}
 
     case.call_and_validate(base_url=filled.url, headers=headers, excluded_checks=without)
+
+
+def test_the_document_lists_every_route_and_parameter(filled: Ui, described: Any) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "ui.md").read_text("utf-8")
+
+    listed = {(path, verb.lower()) for verb, path in re.findall(r"^\| `(GET|POST) (\S+)` \|", text, re.MULTILINE)}
+    finding = text.partition("### Finding runs")[2].partition("###")[0]
+    parameters = {each["name"] for each in described["paths"]["/api/runs"]["get"]["parameters"]}
+
+    assert listed == routes(filled)
+    assert set(re.findall(r"^\| `(\w+)` \|", finding, re.MULTILINE)) == parameters
+
+
+def test_the_document_lists_every_code_that_is_given() -> None:
+    root = Path(__file__).parents[2]
+    text = (root / "docs" / "ui.md").read_text("utf-8")
+    code = "".join(path.read_text("utf-8") for path in (root / "src" / "holdfast" / "web").glob("*.py"))
+
+    given = set(re.findall(r'Problem\(\s*\d{3},\s*"(\w+)"', code)) | {"token_missing", "token_wrong", "bad_request"}
+    table = text.partition("| status | codes |")[2].partition("###")[0]
+
+    assert set(re.findall(r"`(\w+)`", table)) == given - {"failed"}  # which is nobody's to expect
+
+
+def test_the_document_lists_every_option() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "ui.md").read_text("utf-8")
+
+    options = {name for parameter in command.params for name in parameter.opts}
+
+    assert {each for each in re.findall(r"^\| `(--[\w-]+)", text, re.MULTILINE)} == options

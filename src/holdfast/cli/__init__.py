@@ -37,6 +37,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "config": "Show which store and which policies apply here.",
     "completion": "Print what makes a shell complete commands and options.",
     "ui": "Show and steer tools and runs in a browser.",
+    "top": "Show and steer tools and runs in this terminal, live.",
     "doctor": "Check this machine and the store; say how to mend what is wrong.",
 }
 

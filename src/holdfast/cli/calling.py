@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from holdfast.cli import CANCELLED, DONE, FAILED, INTERRUPTED, NO_STORE
-from holdfast.cli.showing import in_full, one_line, put_json, say
+from holdfast.cli.showing import put_json, say
 from holdfast.errors import ConfigError, InDoubt, LeaseLost, RunDiverged, StoreError, in_words, printable
 from holdfast.recovery import as_text, call_inside, load_target
+from holdfast.wording import in_full, one_line
 
 if TYPE_CHECKING:
     from holdfast.runs import Run

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from holdfast.cli.options import json_option, store_option, text
-from holdfast.cli.showing import Column, console, one_line, put_json, put_table
+from holdfast.cli.showing import Column, console, put_json, put_table
+from holdfast.wording import one_line
 
 if TYPE_CHECKING:
     from holdfast.policy import Policy, PolicyBook

@@ -16,8 +16,9 @@ import click
 
 from holdfast.cli import DONE, FAILED
 from holdfast.cli.options import duration, json_option, store_option
-from holdfast.cli.showing import console, in_full, one_line, put_json, say, size, span
+from holdfast.cli.showing import console, put_json, say
 from holdfast.errors import ConfigError, StoreError
+from holdfast.wording import in_full, one_line, size, span
 
 if TYPE_CHECKING:
     import sqlite3
@@ -190,8 +191,8 @@ def _sqlite() -> Finding:
 
 
 def _clock() -> Finding:
-    from holdfast.cli.showing import moment
     from holdfast.clock import SystemClock
+    from holdfast.wording import moment
 
     now = SystemClock().time()
     if now < EARLIEST:

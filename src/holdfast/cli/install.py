@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from holdfast.cli.options import Decorator, json_option, text
-from holdfast.cli.showing import console, in_full, one_line, put_json, say
+from holdfast.cli.showing import console, put_json, say
+from holdfast.wording import in_full, one_line
 
 if TYPE_CHECKING:
     from holdfast.mcp.rewriting import Outcome, Rewritten

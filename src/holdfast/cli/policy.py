@@ -6,7 +6,8 @@ import click
 
 from holdfast.cli import FAILED
 from holdfast.cli.options import json_option, text
-from holdfast.cli.showing import in_full, put_json, say
+from holdfast.cli.showing import put_json, say
+from holdfast.wording import in_full
 
 
 @click.group()

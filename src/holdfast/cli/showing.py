@@ -8,20 +8,17 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from holdfast.errors import printable
+from holdfast.wording import in_full
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
 GAP = "  "  # between columns
-LONGEST = 2000  # characters of one value where nothing else limits it
-LATEST = 253_000_000_000_000  # milliseconds since the epoch, in the year 9987: Python knows no time after 9999
 # What JSON may hold as it is and a terminal would act upon: more controls, line breaks, marks that turn text around.
 _RAW = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 
@@ -81,55 +78,3 @@ def put_line(out: Console, text: Text) -> None:
         out.print(text, no_wrap=True, overflow="ellipsis")
     else:
         click.echo(text.plain.rstrip())
-
-
-# -- values in words ---------------------------------------------------------------------------------------------------
-
-
-def one_line(text: str, limit: int = LONGEST) -> str:
-    """*text* on one line, safe to show, at most *limit* characters of it."""
-    line = " ".join(text.split())
-    return printable(line if len(line) <= limit else f"{line[: limit - 1]}…", limit)
-
-
-def in_full(text: str) -> str:
-    """*text* with its lines and tabs, otherwise safe to show."""
-    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
-
-
-def span(seconds: float) -> str:
-    """A time in words: 350 ms, 12 s, 5 min, 3 h, 12 d."""
-    if seconds < 1:
-        return f"{max(0.0, seconds) * 1000:.0f} ms"
-    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{round(seconds, 1 if seconds < 10 else 0):g} s"
-
-
-def age(then_ms: int, now: float) -> str:
-    """How long ago something was; what lies ahead, as clocks differ, is now."""
-    return span(max(1, int(now - then_ms / 1000)))
-
-
-def size(count: float) -> str:
-    """Bytes in words: 850 B, 12 kB, 3.4 GB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if count >= 10 or unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
-
-
-def moment(at_ms: int) -> str:
-    """Date and time of day, where we are."""
-    return _local(at_ms).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def time_of_day(at_ms: int) -> str:
-    """The time of day to the millisecond, where we are."""
-    return _local(at_ms).strftime("%H:%M:%S.") + f"{at_ms % 1000:03}"
-
-
-def _local(at_ms: int) -> datetime:
-    return datetime.fromtimestamp(min(max(0, at_ms), LATEST) / 1000, tz=UTC).astimezone()

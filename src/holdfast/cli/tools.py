@@ -11,17 +11,17 @@ import click
 from holdfast.cli import FAILED
 from holdfast.cli.finding import opened
 from holdfast.cli.options import json_option, store_option, text
-from holdfast.cli.showing import Column, age, console, moment, one_line, put_json, put_table, say, span
+from holdfast.cli.showing import Column, console, put_json, put_table, say
 from holdfast.errors import printable
+from holdfast.wording import age, moment, one_line, plural, span
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
     from holdfast.stores.board import Board
-    from holdfast.stores.entries import ToolEntry, ToolInProcess, ToolLine
+    from holdfast.stores.entries import ToolInProcess, ToolLine
 
-STYLES: Final = {"open": "bold red", "half_open": "bold yellow", "closed": "green", "off": "dim"}
 DONE: Final = {"open": "held open", "close": "held closed", "auto": "automatic", "reset": "reset"}
 LEAST_NEEDED: Final = ("rate", "in flight", "p50", "procs", "p95", "calls")  # first to go where there is no room
 ROOM: Final = 16  # columns that an error should have
@@ -98,7 +98,7 @@ def _order(verb: str, summary: str) -> Callable[..., Any]:
             return None
         for each in told:
             count = each["processes"]
-            click.echo(f"{printable(str(each['name']), 200)}  {DONE[verb]} in {count} {_plural('process', count)}")
+            click.echo(f"{printable(str(each['name']), 200)}  {DONE[verb]} in {plural(count, 'process')}")
             if each["note"]:
                 say(f"{printable(str(each['name']), 200)}: {each['note']}")
         return None
@@ -133,7 +133,7 @@ def _told(verb: str, name: str, line: ToolLine | None) -> dict[str, Any]:
         holds = verb in ("open", "close")
         note = f"no process shows it now{'; those to come will have it so' if holds else ''}"
     elif deaf:
-        note = f"its policy has no breaker in {deaf} {_plural('process', deaf)}: calls pass there"
+        note = f"its policy has no breaker in {plural(deaf, 'process')}: calls pass there"
     return {"name": name, "order": verb, "processes": len(processes), "note": note}
 
 
@@ -176,19 +176,21 @@ def _width(columns: Sequence[Column], rows: list[list[Text]], kept: list[int]) -
 def _cells(line: ToolLine) -> list[Text]:
     from rich.text import Text
 
+    from holdfast.wording.tools import circuit, duration, in_flight, pace
+
     failed = line.error_rate
     error = one_line(line.last_error or "")
     return [
         Text(printable(line.name, 200) + (" (server)" if line.is_server else ""), style="bold" if line.refuses else ""),
-        _state(line.state, line.forced),
+        circuit(line.state, line.forced),
         Text("" if line.remaining_ms is None else span(line.remaining_ms / 1000)),
         Text(f"{len(line.processes)}"),
         Text(f"{line.calls}"),
         Text("" if failed is None else f"{failed:.0%}", style="red" if failed else "dim"),
-        Text("" if line.p50_ms is None else _time(line.p50_ms)),
-        Text("" if line.p95_ms is None else _time(line.p95_ms)),
-        Text(_in_flight(line.in_flight, line.waiting)),
-        Text(_rate(line.rate, line.full_rate)),
+        Text("" if line.p50_ms is None else duration(line.p50_ms)),
+        Text("" if line.p95_ms is None else duration(line.p95_ms)),
+        Text(in_flight(line.in_flight, line.waiting)),
+        Text(pace(line.rate, line.full_rate)),
         Text(error, style="red" if line.state != "closed" else "dim"),
     ]
 
@@ -197,8 +199,10 @@ def _cells(line: ToolLine) -> list[Text]:
 
 
 def _facts(line: ToolLine, now: float) -> Iterator[tuple[str, Text | str]]:
+    from holdfast.wording.tools import circuit
+
     yield "server" if line.is_server else "tool", printable(line.name, 200)
-    yield "state", _state(line.state, line.forced)
+    yield "state", circuit(line.state, line.forced)
     if line.forced is not None:
         yield "held", f"{line.forced} by hand, for processes to come, too; `holdfast tools auto` lets go of it"
     if not line.processes:
@@ -209,38 +213,31 @@ def _facts(line: ToolLine, now: float) -> Iterator[tuple[str, Text | str]]:
 
 
 def _process_facts(each: ToolInProcess, now: float) -> Iterator[tuple[str, Text | str]]:
+    from holdfast.wording.tools import calls, circuit, duration, pace
+
     tool = each.tool
     who = f"{printable(each.process_name, 200)}, {printable(each.kind)}"
     yield "process", f"{each.pid} on {printable(each.host, 200)} ({who}), shown {age(each.at_ms, now)} ago"
-    yield "circuit", _state(tool.state, tool.forced)
+    yield "circuit", circuit(tool.state, tool.forced)
     if each.pending:
         yield "", "as ordered; taken up within a second, or, where it is idle, before its next call"
     if tool.refuses(now * 1000) and tool.until_ms is not None:
         yield "wait", f"{span(tool.until_ms / 1000 - now)}, then a probe"
     if tool.times_opened:
         last = "" if tool.opened_at_ms is None else f", last at {moment(tool.opened_at_ms)}"
-        yield "opened", f"{tool.times_opened} {_plural('time', tool.times_opened)}{last}"
+        yield "opened", f"{plural(tool.times_opened, 'time')}{last}"
     if tool.failure_count:
         yield "failures", f"{tool.failure_count} in a row"
-    yield "calls", _calls(tool)
+    yield "calls", calls(tool)
     if tool.mean_ms is not None:
         shown = [("mean", tool.mean_ms), ("p50", tool.p50_ms), ("p95", tool.p95_ms), ("p99", tool.p99_ms)]
-        yield "durations", ", ".join(f"{name} {_time(value)}" for name, value in shown if value is not None)
+        yield "durations", ", ".join(f"{name} {duration(value)}" for name, value in shown if value is not None)
     if tool.limit is not None:
         yield "in flight", f"{tool.in_flight} of {tool.limit}{f', {tool.waiting} waiting' if tool.waiting else ''}"
     if tool.rate is not None:
-        yield "rate", _rate(tool.rate, tool.full_rate)
+        yield "rate", pace(tool.rate, tool.full_rate)
     if tool.last_error is not None and tool.last_error_at_ms is not None:
         yield "last error", f"{one_line(tool.last_error)}, {age(tool.last_error_at_ms, now)} ago"
-
-
-def _calls(tool: ToolEntry) -> str:
-    rest = [
-        (tool.failed, "failed"), (tool.timed_out, "timed out"), (tool.cancelled, "cancelled"), (tool.cached, "cached"),
-    ]  # fmt: skip
-    said = ", ".join(f"{count} {what}" for count, what in rest if count)
-    denied = f"; {tool.denied} denied" if tool.denied else ""
-    return f"{tool.calls}{f' ({said})' if said else ''}{denied}"
 
 
 def _put_fact(out: Console, label: str, value: Text | str) -> None:
@@ -248,33 +245,3 @@ def _put_fact(out: Console, label: str, value: Text | str) -> None:
 
     text = value if isinstance(value, Text) else Text(value)
     out.print(Text.assemble(Text(f"{label:<12}" if text.plain else "", style="bold"), text), soft_wrap=True)
-
-
-# -- in words ----------------------------------------------------------------------------------------------------------
-
-
-def _state(state: str, forced: str | None) -> Text:
-    from rich.text import Text
-
-    word = printable(state).replace("_", "-")
-    return Text(f"{word} (held)" if forced is not None and forced == state else word, style=STYLES.get(state, ""))
-
-
-def _time(milliseconds: float) -> str:
-    return span(milliseconds / 1000) if milliseconds >= 1 else f"{milliseconds * 1000:.0f} µs"
-
-
-def _rate(rate: float | None, full: float | None) -> str:
-    if rate is None:
-        return ""
-    return f"{rate:.3g}/s" if full is None or rate >= full else f"{rate:.3g}/s of {full:.3g}/s"
-
-
-def _in_flight(in_flight: int | None, waiting: int) -> str:
-    if in_flight is None:
-        return ""
-    return f"{in_flight} + {waiting}" if waiting else f"{in_flight}"
-
-
-def _plural(word: str, count: object) -> str:
-    return word if count == 1 else f"{word}es" if word.endswith("s") else f"{word}s"

@@ -22,7 +22,7 @@ STUBBORN: Final = 10  # turns where it is stuck
 AT_ONCE: Final = 4  # trips in work at the same time
 
 CITIES: Final = ("Lisbon", "Kyoto", "Tallinn", "Oaxaca", "Bergen", "Tbilisi", "Hobart", "Cusco")
-STUCK: Final = (5, 16)  # the trips on which the model mistypes an address and does not see it
+STUCK: Final = 5  # of eleven trips, the one on which the model mistypes an address and does not see it
 
 
 class Trip(NamedTuple):
@@ -119,7 +119,7 @@ class Agent:
 
     async def _read(self, trip: Trip) -> None:
         pages = [f"https://travel.example/{trip.city}/{part}/{trip.number}" for part in ("sights", "hotels")]
-        if trip.number in STUCK:
+        if trip.number % 11 == STUCK:
             await self._use("fetch_page", pages[0].replace("https", "htps"), stuck=True)
         await self._need("fetch_page", *pages)
 
@@ -167,9 +167,9 @@ class Agent:
             return Answer("\n".join([f"{type(error).__name__}: {error}", *notes]), failed=True)
 
 
-def plan_of(number: int) -> list[Trip]:
-    """The first *number* trips."""
-    return [Trip(each, CITIES[each % len(CITIES)]) for each in range(1, number + 1)]
+def plan_of(number: int, first: int = 1) -> list[Trip]:
+    """So many trips, from the *first* on."""
+    return [Trip(each, CITIES[each % len(CITIES)]) for each in range(first, first + number)]
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ import msgspec
 from holdfast import app
 from holdfast.demo.agent import Agent, Progress, plan_of
 from holdfast.demo.journal import Journal, Line, Tone
-from holdfast.demo.world import World
+from holdfast.demo.world import Service, World
 from holdfast.testing import ManualClock
 
 TRIPS: Final = 24
@@ -92,10 +92,7 @@ class Race:
             self.bare_world.services(), plan_of(TRIPS), self.clock, on_given_up=self._told_of_giving_up("bare")
         )
         self.guarded = Agent(
-            {
-                name: self.holdfast.tool(name, **POLICIES[name])(service)
-                for name, service in self.guarded_world.services().items()
-            },
+            guarded(self.holdfast, self.guarded_world),
             plan_of(TRIPS),
             self.clock,
             run=lambda trip: self.holdfast.run("demo", trip.name),
@@ -151,6 +148,11 @@ class Race:
 
     def _told_of_giving_up(self, who: str) -> Callable[[str, str], None]:
         return lambda trip, why: self.journal.write(who, f"{trip} given up: {why}", Tone.BAD)
+
+
+def guarded(hf: app.Holdfast, world: World) -> Mapping[str, Service]:
+    """The services of *world* as tools that *hf* guards."""
+    return {name: hf.tool(name, **POLICIES[name])(service) for name, service in world.services().items()}
 
 
 @contextmanager

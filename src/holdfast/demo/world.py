@@ -44,9 +44,16 @@ class HttpError(Exception):
 
 
 class World:
-    """The services of a travel agency; each takes one text and answers with one."""
+    """The services of a travel agency; each takes one text and answers with one. What is down is so once a *day*."""
 
-    def __init__(self, seed: int, clock: Clock, *, on_rebooking: Callable[[str], object] = lambda trip: None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        clock: Clock,
+        *,
+        on_rebooking: Callable[[str], object] = lambda trip: None,
+        day: float = math.inf,
+    ) -> None:
         self.ledgers: dict[str, Ledger] = {}
         self.hanging: Counter[str] = Counter()  # requests in flight that will not be answered
         self.refused = 0  # 429 answers
@@ -54,10 +61,11 @@ class World:
         self.bookings: Counter[str] = Counter()
         self._seed = seed
         self._clock = clock
+        self._day = day
+        self._begun = self._filled = clock.monotonic()
         self._on_rebooking = on_rebooking
         self._seen: Counter[tuple[str, str]] = Counter()
         self._tokens = BURST
-        self._filled = 0.0
 
     def services(self) -> Mapping[str, Service]:
         """The services by name."""
@@ -118,7 +126,7 @@ class World:
     async def translate(self, text: str) -> str:
         """Translate, and be down for a while: then a gateway says so, after a long wait."""
         async with self._request("translate", text) as fate:
-            if DOWN[0] <= self._clock.monotonic() < DOWN[1]:
+            if DOWN[0] <= (self._clock.monotonic() - self._begun) % self._day < DOWN[1]:
                 self.asked_while_down += 1
                 await self._hang("translate", GATEWAY)
                 raise HttpError(503, "Service Unavailable")

@@ -42,9 +42,8 @@ class Talk:
         self.name = name
         self.upstream = site.make()
         self.session = Session(site.server, self.upstream, self, site.hf.clock)
-        self.conversation = Conversation(
-            site.hf, name, str(self.upstream.facts()["target"]), close=self._close, on_end=on_end
-        )
+        target = str(self.upstream.facts()["target"])
+        self.conversation = Conversation(site.hf, name, target, close=self._close, on_end=on_end, alive=site.alive)
         self.getter: Exchange | None = None
         self.posts: dict[Exchange, set[Any]] = {}  # with the ids that they wait for, the newest last
         self.translated: dict[Id, Translated] = {}  # by the ids that the server knows
@@ -196,6 +195,7 @@ class ChildSite:
         self.make = make
         self._talks: dict[str, Talk] = {}  # by session
         self._known: dict[str, Talk] = {}  # by who the client is
+        self.alive: set[Conversation] = set()
         self._idle = make().facts()
 
     def facts(self) -> list[dict[str, object]]:
@@ -205,8 +205,7 @@ class ChildSite:
 
     async def close(self) -> None:
         """End all."""
-        talks = [*self._talks.values(), *self._known.values()]
-        await asyncio.gather(*(talk.conversation.end(interrupted=True) for talk in talks))
+        await asyncio.gather(*(each.end(interrupted=True) for each in self.alive))
 
     async def post(self, exchange: Exchange) -> None:
         """A client sends a frame."""

@@ -31,7 +31,10 @@ class Home(Protocol):
 
 
 class Conversation:
-    """A client, as the run *name*; *close* ends what was begun in it, and *on_end* is called before that."""
+    """A client, as the run *name*; *close* ends what was begun in it, and *on_end* is called before that.
+
+    It is in *alive* until all of that is done.
+    """
 
     def __init__(
         self,
@@ -41,6 +44,7 @@ class Conversation:
         *,
         close: Callable[[], Awaitable[object]],
         on_end: Callable[[], object],
+        alive: set[Conversation],
     ) -> None:
         self.live = 0  # requests that are being answered
         self._hf = hf
@@ -48,6 +52,7 @@ class Conversation:
         self._prompt = prompt
         self._close = close
         self._on_end = on_end
+        self._alive = alive
         self._context: contextvars.Context | None = None
         self._opened = asyncio.Event()
         self._over = asyncio.Event()
@@ -65,6 +70,8 @@ class Conversation:
         if self._task is None:
             self._heard = self._hf.clock.monotonic()
             self._task = asyncio.get_running_loop().create_task(self._live(), context=contextvars.Context())
+            self._alive.add(self)
+            self._task.add_done_callback(lambda task: self._alive.discard(self))
         if not self._opened.is_set():
             await self._opened.wait()
 
@@ -79,9 +86,9 @@ class Conversation:
             self._on_end()
             await self._close()
             return
-        self._over.set()
         if interrupted:
-            self._task.cancel()
+            self._interrupt()
+        self._over.set()
         await asyncio.wait({self._task})
 
     async def _live(self) -> None:
@@ -106,13 +113,16 @@ class Conversation:
         self._on_end()
         await self._close()
 
+    def _interrupt(self) -> None:
+        if self._task is not None and not self._over.is_set():  # else it is ending, and not to be disturbed
+            self._task.cancel()
+
     def _watch(self) -> None:
         """End it when it has been silent for too long."""
         now = self._hf.clock.monotonic()
         if self.live:
             self._heard = now
         if now - self._heard >= IDLE:
-            assert self._task is not None
-            self._task.cancel()
+            self._interrupt()
             return
         self._timer = self._hf.clock.call_at(self._heard + IDLE, self._watch)

@@ -5,7 +5,7 @@ handshake is known, a new one is begun behind the client's.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import msgspec
@@ -71,6 +71,7 @@ class HttpSite:
         self._since = hf.clock.time()
         self._talks: dict[str, Talk] = {}  # by the client's name for the session
         self._known: dict[str, Conversation] = {}  # by who the client is, where there are no sessions
+        self._alive: set[Conversation] = set()
         self._single: dict[Exchange, Session] = {}  # of one request each
 
     def facts(self) -> list[dict[str, object]]:
@@ -104,8 +105,7 @@ class HttpSite:
 
     async def close(self) -> None:
         """End all."""
-        talking = [talk.conversation for talk in self._talks.values() if talk.conversation is not None]
-        await asyncio.gather(*(each.end(interrupted=True) for each in (*talking, *self._known.values())))
+        await asyncio.gather(*(each.end(interrupted=True) for each in self._alive))
         tasks = list(self.tasks)
         for task in tasks:
             task.cancel()
@@ -218,9 +218,7 @@ class HttpSite:
         assert id is not None
         if self._talks.get(id) is not talk:
             self._talks[id] = talk
-            talk.conversation = Conversation(
-                self.hf, id, self.endpoint.target, close=talk.close, on_end=lambda: self._talks.pop(id, None)
-            )
+            talk.conversation = self._converse(id, talk.close, lambda: self._talks.pop(id, None))
             opening = asyncio.ensure_future(talk.conversation.open())
             self.tasks.add(opening)
             opening.add_done_callback(self.tasks.discard)
@@ -247,12 +245,13 @@ class HttpSite:
         key = client_key(self.server.name, exchange.headers, frames.params(call))
         conversation = self._known.get(key)
         if conversation is None or not conversation.is_open:
-            conversation = self._known[key] = Conversation(
-                self.hf, key, self.endpoint.target, close=_nothing, on_end=lambda: self._known.pop(key, None)
-            )
+            conversation = self._known[key] = self._converse(key, _nothing, lambda: self._known.pop(key, None))
         conversation.live += 1
         await conversation.open()
         return conversation
+
+    def _converse(self, name: str, close: Callable[[], Awaitable[None]], on_end: Callable[[], object]) -> Conversation:
+        return Conversation(self.hf, name, self.endpoint.target, close=close, on_end=on_end, alive=self._alive)
 
 
 def _cancelled(heads: list[Head]) -> list[Id]:

@@ -64,10 +64,10 @@ ORDERS: Final = {
     ),
 }
 HINTS: Final = {
-    "tools": "enter open  / filter  f failed  O open  C close  A auto  R reset",
+    "tools": "enter open  / filter  f failed  O C A R circuit",
     "tool": "esc back  f failed  O open  C close  A auto  R reset",
     "runs": "enter open  / filter  f failed  X cancel",
-    "run": "enter in full  tab events  esc back  / filter  f failed  X cancel",
+    "run": "enter in full  tab events  / filter  f failed  X cancel",
     "servers": "enter in full  / filter  f not ready",
 }
 
@@ -248,7 +248,8 @@ class Top(App[None]):
             self._again = self._again or picture.events.has_more
         self.query_one("#facts", Static).update(one_run.facts(picture))
         calls, log = self._sheet("calls"), self._sheet("events")
-        calls.show(one_run.call_contents(self._story, picture.look, picture.at, calls.size.width))
+        for _ in range(2):  # how long the bars may be shows when the names have found their place
+            calls.show(one_run.call_contents(self._story, picture.look, picture.at, calls.room))
         log.show(one_run.event_contents(self._story, log.size.width))
 
     def _frame(self) -> None:

@@ -13,7 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 KEYS: Final = (
-    ("j k", "next and previous line (↓ ↑ too); g G first and last"),
+    ("j k", "next and previous line; g G first and last"),
     ("enter", "open what the line stands for"),
     ("esc", "back: closes, clears, then goes up"),
     ("tab", "from the calls of a run to its events, and back"),

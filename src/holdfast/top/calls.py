@@ -127,9 +127,9 @@ class Story:
             call.events.append(event)
         else:
             call = self._make(event, "step" if event.type == events.STEP_ENDED else "call", "success")
-            if not payload.get("cached"):
-                call.at -= _number(payload.get("duration_ms"))
         call.end, call.facts = event.timestamp_ms, payload
+        if not call.fails and not payload.get("cached"):  # its start may have been written late, when there was time
+            call.at = min(call.at, call.end - _number(payload.get("duration_ms")))
         call.status = "cached" if payload.get("cached") is True else _word(payload.get("status")) or "success"
 
     def _single(self, event: RunEventRecord, kind: str, status: str) -> None:
@@ -159,7 +159,7 @@ def bars(call: Call, now: float) -> list[Bar]:
     until = now if call.end is None else call.end
     made = [Bar("attempt", start, end, "unknown") for start, end in call.lost]
     tries, between = _tries(call, until)
-    line = _number(call.facts.get("waited_ms")) - between
+    line = _number(call.facts.get("waited_ms")) - max(between, sum(fail.retry or 0.0 for fail in call.fails))
     first = [Bar("wait", call.at - line, call.at)] if line > 0.5 else []
     return [*first, *made, *tries]
 

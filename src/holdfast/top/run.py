@@ -28,7 +28,6 @@ NO_EVENTS: Final = ("No event yet.",)
 LONGEST: Final = 20_000  # characters of one value in full
 LETTERS: Final = {"wait": "░", "backoff": "·"}
 OUTCOMES: Final = {"failed": "×", "timed_out": "×", "unknown": "?"}  # of an attempt; all others are solid
-TAKEN: Final = 60  # columns of a line that are not bars
 
 
 def facts(picture: Picture) -> Text:
@@ -56,15 +55,15 @@ def resume(run: RunSnapshot) -> str:
     return f"holdfast runs resume {shlex.quote(run.id)}"
 
 
-def call_contents(story: Story, look: Look, at: float, width: int) -> Contents:
-    """The calls of a run, each with its bars."""
+def call_contents(story: Story, look: Look, at: float, room: int) -> Contents:
+    """The calls of a run, each with its bars, for which there is so much *room*."""
     text, now = look.text.casefold(), at * 1000
     shown = [
         call
         for call in story.calls
         if (not look.failed or call.is_trouble) and (not text or text in call.name.casefold())
     ]
-    scale = Scale(story.calls, now, max(8, width - TAKEN))
+    scale = Scale(story.calls, now, max(8, room))
     return Contents(
         CALLS,
         [call.sequence for call in shown],

@@ -61,7 +61,7 @@ def summary(picture: Picture) -> Text:
         return Text("no servers")
     text = Text(plural(len(lines), "server"))
     if bad := sum(line.server.state != "ready" for line in lines):
-        text.append(f" · {bad} not ready", style="bold yellow")
+        text.append(" · ").append(f"{bad} not ready", style="bold yellow")
     return text
 
 

@@ -110,11 +110,11 @@ class Sheet(ScrollView, can_focus=True):
         if len(before.columns) != len(contents.columns):
             self._widths = {}
         if len(before.keys) != len(contents.keys):
-            self.virtual_size = Size(self.size.width, len(contents.keys) + self._head)
+            self.virtual_size = Size(self._width, len(contents.keys) + self._head)
         if len(before.keys) != len(contents.keys) or not contents.keys:
             drawn = self._drawn if contents.keys and before.keys else {}
             self._renew(drawn)
-            self.refresh(Region(0, self._head + len(contents.keys) - self.scroll_offset.y, self.size.width, 10_000))
+            self.refresh(Region(0, self._head + len(contents.keys) - self.scroll_offset.y, self._width, 10_000))
         else:
             self._renew(self._drawn)
         if was != self._at:
@@ -140,7 +140,7 @@ class Sheet(ScrollView, can_focus=True):
             y = at - top + self._head
             if old is None or len(old[1]) != len(cells) or (old[0] != key and self.choosable):
                 self.redrawn += len(cells)
-                self.refresh(Region(0, y, self.size.width, 1))
+                self.refresh(Region(0, y, self._width, 1))
                 continue
             for x, width, place in self._spans():
                 if not _same(old[1][place], cells[place]):
@@ -148,6 +148,15 @@ class Sheet(ScrollView, can_focus=True):
                     self.refresh(Region(x, y, width, 1))
 
     # -- where things are ----------------------------------------------------------------------------------------------
+
+    @property
+    def room(self) -> int:
+        """How wide the last column is; until there is one, as wide as the sheet."""
+        return self._widths.get(len(self._contents.columns) - 1, self._width)
+
+    @property
+    def _width(self) -> int:
+        return self.scrollable_content_region.width
 
     @property
     def _head(self) -> int:
@@ -160,10 +169,10 @@ class Sheet(ScrollView, can_focus=True):
     def _fit(self) -> bool:
         """Give each column its width; true if one is another than before. Widths only grow, so that nothing jumps."""
         columns = self._contents.columns
-        if not columns or not self.size.width:
+        if not columns or not self._width:
             return False
-        room = self.size.width - (len(MARK) if self.choosable else 0)
-        first, last, rest = max(ROOM, room * 3 // 10), len(columns) - 1, max(ROOM, room // 6)
+        room = self._width - (len(MARK) if self.choosable else 0)
+        first, last, rest = max(ROOM, room * 28 // 100), len(columns) - 1, max(ROOM, room // 6)
         widths = self._natural(first)
         while len(widths) > 2 and _total({**widths, last: min(widths[last], rest)}) > room:
             del widths[min((place for place in widths if 0 < place < last), key=lambda place: columns[place].need)]
@@ -173,7 +182,7 @@ class Sheet(ScrollView, can_focus=True):
         return changed
 
     def _natural(self, first: int) -> dict[int, int]:
-        """The widths that columns would have; those without anything in them have none, and the first at most *first*."""
+        """The widths that columns would have, the first at most *first*; one that has nothing in it goes."""
         columns, lines = self._contents.columns, [cells for _, cells in self._drawn.values()]
         widths: dict[int, int] = {}
         for place, column in enumerate(columns):
@@ -196,7 +205,7 @@ class Sheet(ScrollView, can_focus=True):
 
     def render_line(self, y: int) -> Strip:
         """One line of the screen."""
-        width, base = self.size.width, self.rich_style
+        width, base = self._width, self.rich_style
         contents = self._contents
         if not contents.keys:
             said = contents.empty[y - 1] if 0 < y <= len(contents.empty) else ""
@@ -257,10 +266,10 @@ class Sheet(ScrollView, can_focus=True):
         else:
             self._go(at)
 
-    def on_resize(self, event: events.Resize) -> None:
+    def on_resize(self) -> None:
         """Find room for the columns anew."""
         self._widths = {}
-        self.virtual_size = Size(event.size.width, len(self._contents.keys) + self._head)
+        self.virtual_size = Size(self._width, len(self._contents.keys) + self._head)
         self._renew({})
         self._reveal()
 
@@ -284,7 +293,7 @@ class Sheet(ScrollView, can_focus=True):
         before, self._at = self._at, at
         if before != at:
             for place in (before, at):
-                self.refresh(Region(0, place - self.scroll_offset.y + self._head, self.size.width, 1))
+                self.refresh(Region(0, place - self.scroll_offset.y + self._head, self._width, 1))
             self._reveal()
             self.post_message(self.Moved())
 

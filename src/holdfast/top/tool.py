@@ -47,7 +47,7 @@ NOTHING: Final = "No tool is chosen; 1 shows all of them, enter opens one."
 def _facts(line: ToolLine, picture: Picture) -> Iterator[Text]:
     state = tool_state(line)
     if wait := probe(line):
-        state.append(f", probe {wait}", style="yellow")
+        state.append(f", probe: {wait}", style="yellow")
     if any(each.pending for each in line.processes):
         state.append(", ordered and on its way", style="dim")
     yield _fact("server" if line.is_server else "tool", name_of(line))
@@ -136,9 +136,12 @@ def _policy(details: Details) -> Iterator[Text]:
     for group in alike.values():
         if len(alike) > 1:
             yield Text(f"  process {', '.join(str(where.pid) for where, _ in group)}", style="bold")
+        room = max((len(printable(each.key)) for each in group[0][1].policy), default=0) + 2
         for each in group[0][1].policy:
             value = one_line(msgspec.json.encode(each.value).decode(), 200)
-            yield Text.assemble(f"  {printable(each.key):<20}", (value, "cyan"), (f"  {one_line(each.origin)}", "dim"))
+            yield Text.assemble(
+                f"  {printable(each.key):<{room}}", (value, "cyan"), (f"  {one_line(each.origin)}", "dim")
+            )
     if not details:
         yield Text("  no living process tells its policy", style="dim")
 
@@ -162,7 +165,7 @@ def _fact(label: str, value: Text) -> Text:
 
 
 def _heading(title: str) -> tuple[Text, Text]:
-    return Text(""), Text(title, style="bold underline")
+    return Text(""), Text.assemble((title, "bold underline"))
 
 
 def _beside(left: Block, right: Block, width: int) -> Block:

@@ -81,7 +81,7 @@ def summary(tools: Sequence[ToolLine]) -> Text:
     text = Text(plural(len(tools), "tool"))
     for state, style in (("open", "bold red"), ("half_open", "bold yellow")):
         if count := sum(line.state == state for line in tools):
-            text.append(f" · {count} {state.replace('_', '-')}", style=style)
+            text.append(" · ").append(f"{count} {state.replace('_', '-')}", style=style)
     return text.append(f" · {speed(sum(line.calls_per_second or 0.0 for line in tools))} calls/s")
 
 
@@ -98,10 +98,10 @@ def name_of(line: ToolLine) -> Text:
 
 
 def probe(line: ToolLine) -> str:
-    """How long until an open circuit lets a call through to see."""
+    """How long until an open circuit lets one call through to see; now, if the next call is that one."""
     if line.state != "open" or line.forced is not None:
         return ""
-    return f"in {span(line.remaining_ms / 1000)}" if line.remaining_ms else "next call"
+    return span(line.remaining_ms / 1000) if line.remaining_ms else "now"
 
 
 def trip(line: ToolLine) -> str:

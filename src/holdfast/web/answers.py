@@ -157,6 +157,15 @@ class Gap(msgspec.Struct, kw_only=True):
     first_available: int
 
 
+class Note(msgspec.Struct, kw_only=True):
+    """The event `note` of a stream: *code* is `slow` where a page is let go, `store` where the store cannot be read,
+    `failed` where the server is to blame.
+    """
+
+    code: str
+    message: str
+
+
 class End(msgspec.Struct, kw_only=True):
     """The event `end` of a run's stream: nothing more will come."""
 

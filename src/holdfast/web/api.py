@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp
 
-from holdfast.errors import RunNotFound
+from holdfast.errors import HoldfastError, RunNotFound, in_words
 from holdfast.history import CancelResult, EventPage, RunHeader, RunSnapshot, RunStatus
 from holdfast.policy.explaining import explain
 from holdfast.stores.entries import PolicyValue, ToolLine
@@ -25,7 +25,7 @@ from holdfast.web import answers, asking
 from holdfast.web.answers import Problem, answer, encode, view
 from holdfast.web.desk import Desk
 from holdfast.web.feed import Feed
-from holdfast.web.sse import BEAT, SIGN, EventStream, message
+from holdfast.web.sse import BEAT, SIGN, EventStream, message, note
 
 MOST_CANCELLED = 500  # runs by one request
 PIECE = 64  # events that are read at once for a stream
@@ -230,6 +230,13 @@ class Api:
         return EventStream(self._desk, self._follow(run_id, after))
 
     async def _follow(self, run_id: str, after: int) -> AsyncIterator[bytes]:
+        try:
+            async for piece in self._events(run_id, after):
+                yield piece
+        except HoldfastError as error:  # it was there a moment ago
+            yield note("store", in_words(error))
+
+    async def _events(self, run_id: str, after: int) -> AsyncIterator[bytes]:
         with self._desk.store.listen() as listener:
             while not listener.closed:
                 status, page = await self._desk.read(self._look, run_id, after)

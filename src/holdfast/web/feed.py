@@ -22,7 +22,7 @@ from holdfast.stores.bell import Listener
 from holdfast.stores.entries import ServerLine, ToolLine
 from holdfast.web.answers import RunView, encode, view
 from holdfast.web.desk import Desk
-from holdfast.web.sse import BEAT, SIGN, message
+from holdfast.web.sse import BEAT, SIGN, message, note
 
 PERIOD = 1.0  # seconds between two looks where nothing tells of a change
 GAP = 0.1  # seconds between two looks, at least
@@ -68,13 +68,6 @@ class RunsChanged(msgspec.Struct, kw_only=True):
     runs: list[RunView]
 
 
-class Note(msgspec.Struct, kw_only=True):
-    """The event `note`: *code* is `slow` where the page is let go, `store` where the store cannot be read."""
-
-    code: str
-    message: str
-
-
 class Feed:
     """The feed of *desk*'s store; does nothing while nobody listens."""
 
@@ -105,25 +98,27 @@ class Feed:
 
     async def _join(self, reader: _Reader, last_id: str | None) -> None:
         async with self._looking:
-            await self._look()  # so that what is sent next is as new as what others have
             missed = self._missed(last_id)
-            if missed is None:
-                missed = await self._hello()
-            if self._complaint:
-                missed.append(_note("store", self._complaint))
-            for each in missed:
+            for each in missed or ():
                 reader.put(each)
+            reader.knows = missed is not None
             if not reader.left:
                 self._readers.add(reader)
+            known = self._complaint
+            await self._look()  # which greets whoever is new
+            if self._complaint and (known or not reader.knows):
+                reader.put(note("store", self._complaint))
         if self._task is None or self._task.done():
             self._task = self._keep(self._serve())
 
-    async def _hello(self) -> list[bytes]:
-        try:
-            return [message(await self._desk.read(self._everything), event="hello", id=self._id())]
-        except HoldfastError as error:
-            self._complaint = in_words(error)
-            return []
+    async def _greet(self) -> None:
+        """Send everything to those who have nothing to go on from."""
+        strangers = [reader for reader in self._readers if not reader.knows]
+        if strangers:
+            hello = message(await self._desk.read(self._everything), event="hello", id=self._id())
+            for reader in strangers:
+                reader.knows = True
+                reader.put(hello)
 
     def _keep(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """A task that nobody forgets before it has ended."""
@@ -151,7 +146,7 @@ class Feed:
                     await self._desk.clock.asleep(GAP)
         except Exception:
             _log.exception("the feed of the page has failed; pages begin anew")
-            self._tell(_note("failed", "the feed has failed; see what the server says"), last=True)
+            self._tell(note("failed", "the feed has failed; see what the server says"), last=True)
 
     def _listener(self, stack: ExitStack) -> Listener | None:
         """Hears of changes, where there is something to hear yet."""
@@ -161,22 +156,22 @@ class Feed:
             return None
 
     async def _look(self) -> None:
-        """Send what has changed since the last look."""
+        """Send what has changed since the last look; a store that cannot be read is noted, once."""
         try:
             news = await self._desk.read(self._read)
+            if news.anew is not None:
+                self._kept.clear()
+                self._weight = 0
+                self._send("hello", news.anew)
+            for event, data in news.messages:
+                self._send(event, data)
+            await self._greet()
+            self._complaint = ""
         except HoldfastError as error:
             if not self._complaint:
-                self._tell(_note("store", in_words(error)))
+                self._tell(note("store", in_words(error)))
                 _log.warning("the store cannot be read: %s", in_words(error))
             self._complaint = in_words(error)
-            return
-        self._complaint = ""
-        if news.anew is not None:
-            self._kept.clear()
-            self._weight = 0
-            self._send("hello", news.anew)
-        for event, data in news.messages:
-            self._send(event, data)
 
     def _send(self, event: str, data: bytes) -> None:
         self._number += 1
@@ -189,7 +184,7 @@ class Feed:
 
     def _tell(self, piece: bytes, *, last: bool = False) -> None:
         for reader in list(self._readers):
-            if not reader.put(piece, last=last):
+            if (reader.knows or last) and not reader.put(piece, last=last):
                 self._readers.discard(reader)
 
     def _id(self) -> str:
@@ -309,13 +304,15 @@ class _Reader:
         self._weight = 0
         self._woken = asyncio.Event()
         self._over = False
+        self.knows = False  # where it stands: it has everything, or comes back
         self.left = False
 
     def put(self, piece: bytes, *, last: bool = False) -> bool:
         """Have *piece* sent; false if it is the *last*, or the page is too far behind and let go."""
         if self._weight > MOST_BEHIND:
             self._pieces.clear()
-            piece, last = _note("slow", "this page reads too slowly; it may come back and go on"), True
+            self._weight = 0
+            piece, last = note("slow", "this page reads too slowly; it may come back and go on"), True
         self._pieces.append(piece)
         self._weight += len(piece)
         self._over = last
@@ -327,8 +324,8 @@ class _Reader:
         while True:
             while self._pieces:
                 piece = self._pieces.popleft()
-                yield piece
                 self._weight -= len(piece)
+                yield piece
             if self._over:
                 return
             self._woken.clear()
@@ -337,10 +334,6 @@ class _Reader:
                     await self._woken.wait()
             except TimeoutError:
                 yield SIGN
-
-
-def _note(code: str, text: str) -> bytes:
-    return message(encode(Note(code=code, message=text)), event="note")
 
 
 def _sign(line: ToolLine) -> bytes:

@@ -21,7 +21,7 @@ REF = "#/components/schemas/{name}"
 SENT: tuple[type[msgspec.Struct], ...] = (
     answers.Health, answers.Tools, answers.OneTool, answers.Ordered, answers.Servers, answers.Runs, answers.OneRun,
     answers.Events, answers.Cancelled, answers.ManyCancelled, answers.Errors, answers.Gap, answers.End,
-    feed.Everything, feed.ToolsChanged, feed.ServersChanged, feed.RunsChanged, feed.Note,
+    feed.Everything, feed.ToolsChanged, feed.ServersChanged, feed.RunsChanged, answers.Note,
 )  # fmt: skip
 ERRORS = {
     400: "The request makes no sense: a parameter, the path or the body.",

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 from starlette.types import Receive, Scope, Send
 
+from holdfast.web.answers import Note, encode
 from holdfast.web.desk import Desk
 
 BEAT = 15.0  # seconds after which a silent stream gives a sign of life, which also finds readers that are gone
@@ -19,6 +20,11 @@ def message(data: bytes, *, event: str | None = None, id: str | int | None = Non
     head = "" if id is None else f"id: {id}\n"
     head += "" if event is None else f"event: {event}\n"
     return b"".join((head.encode(), b"data: ", data, b"\n\n"))
+
+
+def note(code: str, text: str) -> bytes:
+    """The event that says what is the matter."""
+    return message(encode(Note(code=code, message=text)), event="note")
 
 
 class EventStream:

@@ -45,7 +45,7 @@ def tail(run_id: str, after: int, store: str | None, as_json: bool) -> int:
 
 
 def _lines() -> Callable[[RunEventRecord], object]:
-    from holdfast.cli.runs.lines import event_line
+    from holdfast.wording.runs import event_line
 
     out = console()
     return lambda event: put_line(out, event_line(event, out.width))

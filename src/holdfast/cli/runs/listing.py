@@ -10,20 +10,9 @@ import click
 
 from holdfast.cli.finding import all_runs, find, opened
 from holdfast.cli.options import json_option, store_option, text
-from holdfast.cli.showing import (
-    Column,
-    age,
-    console,
-    in_full,
-    moment,
-    one_line,
-    put_json,
-    put_line,
-    put_table,
-    say,
-    span,
-)
+from holdfast.cli.showing import Column, console, put_json, put_line, put_table, say
 from holdfast.errors import printable
+from holdfast.wording import age, in_full, moment, one_line, span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -126,7 +115,7 @@ def _put_runs(out: Console, found: list[RunSnapshot], now: float) -> None:
     """A table where there is room for one, else two lines a run."""
     from rich.text import Text
 
-    from holdfast.cli.runs.lines import active, gist, identity, standing
+    from holdfast.wording.runs import active, gist, identity, standing
 
     if out.is_terminal and out.width < ROOM + max(len(identity(run.id)) for run in found):
         for run in found:
@@ -152,7 +141,7 @@ def _put_runs(out: Console, found: list[RunSnapshot], now: float) -> None:
 def _put_card(out: Console, run: RunSnapshot, now: float) -> None:
     from rich.text import Text
 
-    from holdfast.cli.runs.lines import active, calls, gist, identity, standing
+    from holdfast.wording.runs import active, calls, gist, identity, standing
 
     whole = Text(identity(run.id), style="bold")
     out.print(
@@ -172,7 +161,7 @@ def _put_card(out: Console, run: RunSnapshot, now: float) -> None:
 
 def _facts(run: RunSnapshot, header: RunHeader, now: float) -> Iterator[tuple[str, Text | str]]:
     """What there is to say of a run, by name; lines of the longer texts are kept."""
-    from holdfast.cli.runs.lines import active, calls, identity, standing
+    from holdfast.wording.runs import active, calls, identity, standing
 
     yield "run", identity(run.id)
     yield "status", standing(run)
@@ -208,7 +197,7 @@ def _verification(summary: VerificationSummary) -> Text:
     """The worst of all checks, how many ended in which way, and what may still be wrong."""
     from rich.text import Text
 
-    from holdfast.cli.runs.lines import CHECK_STYLES
+    from holdfast.wording.runs import CHECK_STYLES
 
     counts = ("passed", "failed", "needs_review", "skipped")
     said = ", ".join(f"{count} {name}" for name in counts if (count := getattr(summary, name))).replace("_", " ")
@@ -241,7 +230,7 @@ def _put_fact(out: Console, name: str, value: Text | str) -> None:
 def _put_events(out: Console, last: list[RunEventRecord], run: RunSnapshot) -> None:
     from rich.text import Text
 
-    from holdfast.cli.runs.lines import event_line
+    from holdfast.wording.runs import event_line
 
     which = "all" if len(last) == run.event_count else f"the last {len(last)} of"
     out.print(Text(f"\n{which} {run.event_count} events", style="bold"))

@@ -16,8 +16,9 @@ import click
 from holdfast.cli import DONE, FAILED
 from holdfast.cli.finding import find, opened
 from holdfast.cli.options import bytes_, duration, json_option, store_option, text
-from holdfast.cli.showing import in_full, put_json, say, size, span
+from holdfast.cli.showing import put_json, say
 from holdfast.errors import printable
+from holdfast.wording import in_full, size, span
 
 
 @click.command()

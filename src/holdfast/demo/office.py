@@ -1,0 +1,162 @@
+"""A travel office as an MCP server on standard input and output, in plain Python. It crashes, hangs, is down for a while
+and answers 429; it knows nothing of guards.
+
+What it is asked stands in a file, one line each, so that everybody can count. What it does next follows from these
+lines, so that one that was started again goes on where the last one crashed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any, Final, NoReturn
+
+from holdfast.clock import SystemClock
+
+HANG: Final = 60.0  # seconds that nothing is heard of a night train
+CRASHES: Final = "Reykjavik"  # every other time its weather is asked for
+NIGHT: Final = "the night train"
+ALLOWED: Final = 4.0  # exchange rates a second, and at once
+DOWN: Final = 3  # of so many questions
+OF: Final = 12  # … visa_rules cannot answer the first ones
+
+READS: Final = {"readOnlyHint": True}
+TOOLS: Final[Mapping[str, tuple[str, Mapping[str, bool]]]] = {
+    "weather": ("The weather in a city.", READS),
+    "trains": ("When a train leaves.", READS),
+    "visa_rules": ("Who may enter a country.", READS),
+    "exchange_rate": ("What a currency is worth.", READS),
+    "pay_invoice": ("Pay an invoice.", {}),
+    "find_payment": ("Whether an invoice is paid.", READS),
+}
+
+
+class Failed(Exception):
+    """What a tool has to say instead of an answer."""
+
+
+class Office:
+    """The tools; each takes a text and answers with one. *ledger* is the file in which they write."""
+
+    def __init__(self, ledger: str) -> None:
+        self._ledger = ledger
+        self._clock = SystemClock()
+        self._lock = threading.Lock()
+        self._left = ALLOWED
+        self._filled = self._clock.monotonic()
+        self.note("started")
+
+    def note(self, line: str) -> int:
+        """Write a line; gives how many began with the same word, and ended with the same."""
+        with open(self._ledger, "a+", encoding="utf-8") as file:
+            file.write(f"{line}\n")
+            file.flush()
+            file.seek(0)
+            return file.read().splitlines().count(line)
+
+    def call(self, tool: str, subject: str) -> str:
+        """The answer of *tool*."""
+        times = self.note(f"{tool} {subject}")
+        self._clock.sleep(Random(f"{tool} {subject} {times}").uniform(0.01, 0.12))
+        does: Mapping[str, Callable[[str, int], str]] = {
+            "weather": self._weather,
+            "trains": self._trains,
+            "visa_rules": self._visa_rules,
+            "exchange_rate": self._exchange_rate,
+            "pay_invoice": self._pay_invoice,
+            "find_payment": self._find_payment,
+        }
+        return does[tool](subject, times)
+
+    def _weather(self, city: str, times: int) -> str:
+        if city == CRASHES and times % 2:
+            _crash("out of memory")
+        return f"{Random(city).randrange(-5, 30)} °C in {city}"
+
+    def _trains(self, train: str, times: int) -> str:
+        if train == NIGHT:
+            self._clock.sleep(HANG)
+        return f"{train} leaves at {Random(train).randrange(5, 23)}:40"
+
+    def _visa_rules(self, country: str, times: int) -> str:
+        if (self.note("asked for visa rules") - 1) % OF < DOWN:
+            raise Failed("503 Service Unavailable")
+        return f"nobody needs a visa for {country}"
+
+    def _exchange_rate(self, currency: str, times: int) -> str:
+        now = self._clock.monotonic()
+        with self._lock:
+            self._left = min(ALLOWED, self._left + (now - self._filled) * ALLOWED)
+            self._filled = now
+            allowed = self._left >= 1
+            self._left -= allowed
+        if not allowed:
+            self.note("429")
+            raise Failed("429 Too Many Requests, retry after 0.5 s")
+        return f"1 USD is {Random(currency).uniform(0.5, 20):.2f} {currency}"
+
+    def _pay_invoice(self, number: str, times: int) -> str:
+        self.note(f"paid {number}")
+        if number.endswith("7"):
+            _crash("the connection to the bank is gone")
+        return f"invoice {number} is paid"
+
+    def _find_payment(self, number: str, times: int) -> str:
+        with open(self._ledger, encoding="utf-8") as file:
+            return "paid" if f"paid {number}" in file.read().splitlines() else "not paid"
+
+
+def _crash(why: str) -> NoReturn:
+    sys.stderr.write(f"fatal: {why}\n")
+    sys.stderr.flush()
+    os._exit(1)
+
+
+# -- MCP ---------------------------------------------------------------------------------------------------------------
+
+
+def serve(office: Office) -> None:
+    """Answer one JSON object a line until there are no more."""
+    for line in sys.stdin.buffer:
+        frame = json.loads(line)
+        method, id = frame.get("method"), frame.get("id")
+        if method == "tools/call":  # beside the others: one that hangs keeps nobody waiting
+            threading.Thread(target=_call, args=(office, id, frame["params"]), daemon=True).start()
+        elif id is not None:
+            _answer(id, _about(method, frame.get("params") or {}))
+
+
+def _about(method: str, params: Mapping[str, Any]) -> dict[str, object]:
+    if method == "initialize":
+        info = {"name": "travel office", "version": "1"}
+        return {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}}, "serverInfo": info}
+    if method == "tools/list":
+        schema = {"type": "object", "properties": {"subject": {"type": "string"}}, "required": ["subject"]}
+        return {
+            "tools": [
+                {"name": name, "description": text, "inputSchema": schema, "annotations": hints}
+                for name, (text, hints) in TOOLS.items()
+            ]
+        }
+    return {}
+
+
+def _call(office: Office, id: object, params: Mapping[str, Any]) -> None:
+    try:
+        text, failed = office.call(params["name"], params["arguments"]["subject"]), False
+    except Failed as error:
+        text, failed = str(error), True
+    _answer(id, {"content": [{"type": "text", "text": text}], "isError": failed})
+
+
+def _answer(id: object, result: Mapping[str, object]) -> None:
+    # One write: shorter than what a pipe keeps together, so that threads do not mix their lines.
+    os.write(1, json.dumps({"jsonrpc": "2.0", "id": id, "result": result}).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    serve(Office(sys.argv[1]))
