@@ -23,6 +23,7 @@ NAMES = (
     "durable",
     "store",
     "live",
+    "page",
     "mcp",
 )
 BY_NAME = ("torture",)  # takes minutes and measures nothing: only when it is asked for

@@ -25,7 +25,7 @@ ROWS = {
         "demo",
         "torture",
     },  # puts it together; "holdfast" is the package's own __init__
-    "adapters": {"mcp", "web", "frameworks", "telemetry", "testing"},  # speak to the outside
+    "adapters": {"mcp", "web", "top", "wording", "frameworks", "telemetry", "testing"},  # speak to the outside
     "doing": {"attempt", "calls", "execution", "resilience", "runs", "guarding", "backtest"}  # make things happen
     | {"protecting", "retrying"}  # … one thing alone
     | {"hooks", "making", "publishing", "recording", "recovery"}  # … and what goes with a call or a run

@@ -27,12 +27,17 @@ from rich.console import Console
 from holdfast import ExecutionStats, events
 from holdfast.cli.demo import SEED
 from holdfast.demo.killed import Killed, lines, scene
+from holdfast.demo.page import Totals
+from holdfast.demo.proxied import Proxied
 from holdfast.demo.race import POLICIES, Race, Report
+from holdfast.demo.saved import Row, Story, table
+from holdfast.demo.saved import rows as savings
 from holdfast.demo.view import COLUMNS, GUARDED_BY, closing, frame, rows
-from holdfast.demo.world import latency
-from holdfast.testing import Recorder
+from holdfast.demo.world import HttpError, World, latency
+from holdfast.testing import ManualClock, Recorder
 
 HOLDFAST = Path(sys.executable).with_name("holdfast")
+FIRST = [HOLDFAST, "demo", "--scene", "1"]
 PRICE = "texts translated word by word only"  # the one line where guards cost something
 CONTROL = "\x1b"
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3|4|9|10)[0-8][;m]")
@@ -207,7 +212,7 @@ def test_every_tool_says_what_guards_it() -> None:
     assert GUARDED_BY.keys() == POLICIES.keys()
 
 
-# --- as a process ---
+# --- the first scene as a process ---
 
 
 def test_without_a_terminal_it_writes_plain_lines_and_ends_well() -> None:
@@ -220,7 +225,7 @@ def test_without_a_terminal_it_writes_plain_lines_and_ends_well() -> None:
 
 
 def test_the_closing_table_shows_the_numbers_of_the_report() -> None:
-    done = subprocess.run([HOLDFAST, "demo", "--json"], capture_output=True, check=True, env=environment())
+    done = subprocess.run([*FIRST, "--json"], capture_output=True, check=True, env=environment())
 
     report = msgspec.json.decode(done.stdout, type=Report)
 
@@ -228,7 +233,7 @@ def test_the_closing_table_shows_the_numbers_of_the_report() -> None:
 
 
 def test_json_is_one_line_of_data() -> None:
-    done = subprocess.run([HOLDFAST, "demo", "--json"], capture_output=True, check=True, env=environment(), text=True)
+    done = subprocess.run([*FIRST, "--json"], capture_output=True, check=True, env=environment(), text=True)
 
     assert json.loads(done.stdout)["seed"] == SEED
     assert done.stdout.count("\n") == 1
@@ -255,11 +260,11 @@ def test_a_dumb_terminal_gets_plain_lines() -> None:
 
     assert code == 0
     assert CONTROL not in shown
-    assert shown.startswith("An agent plans")
+    assert "An agent plans" in shown
 
 
 def test_colour_that_is_forced_into_a_pipe_does_not_move_its_cursor() -> None:
-    done = subprocess.run([HOLDFAST, "demo"], capture_output=True, check=True, env=environment(FORCE_COLOR="1"))
+    done = subprocess.run(FIRST, capture_output=True, check=True, env=environment(FORCE_COLOR="1"))
 
     assert not MOVES_CURSOR.search((done.stdout + done.stderr).decode())
 
@@ -276,7 +281,7 @@ def test_an_interrupt_gives_the_cursor_back_and_ends_with_130() -> None:
 def test_the_policies_of_whoever_runs_it_do_not_matter(tmp_path: Path) -> None:
     (tmp_path / "holdfast.toml").write_text("this is no TOML")
 
-    done = subprocess.run([HOLDFAST, "demo"], capture_output=True, check=False, cwd=tmp_path, env=environment())
+    done = subprocess.run(FIRST, capture_output=True, check=False, cwd=tmp_path, env=environment())
 
     assert done.returncode == 0, done.stderr
 
@@ -290,7 +295,7 @@ def drawn(what: object, width: int) -> str:
 
 def numbers(shown: str) -> list[tuple[str, str]]:
     """The two numbers in each line of the closing table."""
-    table = shown[shown.index("what the guards saved") :]
+    table = shown[shown.index("the same agent, twice ") : shown.index("Same agent,")]
     number = r"\s{2,}(\$?[\d,]+(?: s)?)"
     found = (re.match(rf"\S.*?{number}{number}(?:\s|$)", line) for line in table.splitlines()[2:])
     return [(match[1], match[2]) for match in found if match]
@@ -298,11 +303,11 @@ def numbers(shown: str) -> list[tuple[str, str]]:
 
 @cache
 def plain() -> subprocess.CompletedProcess[str]:
-    return subprocess.run([HOLDFAST, "demo", "--fast"], capture_output=True, text=True, check=False, env=environment())
+    return subprocess.run([*FIRST, "--fast"], capture_output=True, text=True, check=False, env=environment())
 
 
 def environment(**more: str) -> dict[str, str]:
-    unset = {"COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM"}
+    unset = {"COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM", "DISPLAY", "WAYLAND_DISPLAY", "BROWSER"}
     return {**{key: value for key, value in os.environ.items() if key not in unset}, **more}
 
 
@@ -313,7 +318,7 @@ def in_terminal(*options: str, interrupt_at: str | None = None, **more: str) -> 
     # As from a terminal, also where the tests themselves run in the background, with interrupts ignored.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
-        [HOLDFAST, "demo", *options],
+        [*FIRST, *options],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -346,8 +351,8 @@ def without_codes(shown: str) -> str:
 # --- kill -9 ---
 
 
-def test_an_agent_that_is_killed_while_it_books_goes_on_and_books_nothing_twice() -> None:
-    killed = scene()
+def test_an_agent_that_is_killed_while_it_books_goes_on_and_books_nothing_twice(tmp_path: Path) -> None:
+    killed = scene(tmp_path)
 
     assert killed == Killed(kills=2, booked=6, twice=0, in_doubt=2, from_the_log=14, status="completed")
 
@@ -355,5 +360,74 @@ def test_an_agent_that_is_killed_while_it_books_goes_on_and_books_nothing_twice(
 def test_the_scene_is_told_in_words_that_fit_eighty_columns() -> None:
     told = list(lines(Killed(kills=2, booked=6, twice=0, in_doubt=2, from_the_log=14, status="completed")))
 
-    assert told[-1] == "   6 trips are booked, 0 of them twice; the run is completed"
-    assert max(map(len, told)) <= 80
+    assert told[-1] == " 6 trips are booked, 0 of them twice; the run is completed"
+    assert max(map(len, told)) <= 77
+
+
+# --- what was saved ---
+
+
+def test_what_was_not_played_has_saved_nothing() -> None:
+    assert savings(Story()) == []
+
+
+async def test_the_savings_are_the_sums_of_what_the_scenes_counted() -> None:
+    race = await Race(SEED).run()
+
+    saved = {row.what: row for row in savings(story(race))}
+
+    assert saved["calls to a tool that was down"].scenes == {1: race.guards.circuit_refusals, 3: 5, 4: 7}
+    assert saved["calls to a tool that was down"].total == race.guards.circuit_refusals + 12
+    assert saved["bookings and payments made twice"].scenes == {1: race.bare.rebooked, 2: 2, 3: 1}
+    assert saved["dollars for these"].total == race.bare.wasted
+    assert saved["waiting for answers that never came"].total == race.bare.lost - race.guarded.lost
+    assert saved["crashes that end the work"].scenes == {2: 2, 3: 2, 4: 1}
+
+
+def test_a_payment_that_was_made_twice_is_no_saving() -> None:
+    twice = msgspec.structs.replace(PROXIED, paid_twice=1)
+
+    assert "bookings and payments made twice" not in {row.what for row in savings(Story(proxied=twice))}
+
+
+@pytest.mark.parametrize("width", [50, 80, 120])
+async def test_the_savings_fit_their_terminal(width: int) -> None:
+    told = story(await Race(SEED).run())
+
+    shown = drawn(table(told, width), width).splitlines()
+
+    assert max(map(cell_len, shown)) <= width
+    assert [line.split()[-1] for line in shown[2:]] == [last_word(row) for row in savings(told)]
+
+
+def last_word(row: Row) -> str:
+    return row.shown(row.total).split()[-1]
+
+
+PROXIED = Proxied(
+    crashes=2, repeated=1, in_doubt=1, paid=1, paid_twice=0, hung=1, waited=1.5, failed=3, refused=5, meanwhile=3,
+    paced=12, too_many=5, recovered=1,
+)  # fmt: skip
+
+
+def story(race: Report) -> Story:
+    return Story(
+        race=race,
+        killed=Killed(kills=2, booked=6, twice=0, in_doubt=2, from_the_log=14, status="completed"),
+        proxied=PROXIED,
+        live=Totals(calls=90, failed=4, not_made=7, crashes=1),
+    )
+
+
+async def test_what_is_down_once_is_down_again_a_day_later(clock: ManualClock) -> None:
+    world = World(SEED, clock, day=60.0)
+
+    for _ in range(2):
+        clock.advance(15.0)
+        with pytest.raises(HttpError, match="503"):
+            await world.translate("a menu")
+        clock.advance(30.0)
+        await world.translate("a menu")
+        clock.advance(60.0 - clock.monotonic() % 60.0)
+
+    assert world.asked_while_down == 2

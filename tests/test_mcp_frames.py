@@ -47,7 +47,9 @@ def test_a_number_and_a_text_are_two_ids() -> None:
     assert frames.head(frame(id=1, method="x")).id != frames.head(frame(id="1", method="x")).id
 
 
-@pytest.mark.parametrize("data", [b"", b"nonsense", b"{", b'"text"', b'{"method": 5}', b'\xff{"id":1}', b'{"method":"\xff"}', b"[]"])
+@pytest.mark.parametrize(
+    "data", [b"", b"nonsense", b"{", b'"text"', b'{"method": 5}', b'\xff{"id":1}', b'{"method":"\xff"}', b"[]"]
+)
 def test_what_is_no_frame_is_told(data: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         frames.head(data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -23,6 +24,7 @@ from holdfast.errors import ConfigError
 from holdfast.mcp.configs import ServerEntry
 from holdfast.mcp.conversation import IDLE
 from holdfast.mcp.gateway import Address
+from holdfast.mcp.session import Session
 from holdfast.mcp.sse import Parser
 from holdfast.mcp.wire import Event
 from holdfast.testing import ManualClock
@@ -310,6 +312,20 @@ async def test_without_sessions_the_same_id_may_be_on_its_way_twice() -> None:
 
         assert sorted(text_of(each.json()) for each in answers) == ["a", "b"]
         assert made.requests[0].headers["mcp-name"] == "work"
+
+
+async def test_nothing_is_kept_of_requests_without_a_session_that_the_server_knows() -> None:
+    async def answer(reply: Reply) -> None:
+        await (reply.whole(404) if "mcp-session-id" in reply.request.headers else reply.text())
+
+    async with server(answer) as made, gateway(remote(made.url)) as address, web(address, "remote") as client:
+        for id in range(5):
+            await client.call_modern("work", id)
+            await client.post(frame("tools/list", id), mcp_session_id=f"unknown-{id}")
+        await get(address)
+        gc.collect()
+
+        assert [thing for thing in gc.get_objects() if isinstance(thing, Session)] == []
 
 
 async def test_without_sessions_a_client_that_leaves_cancels_its_request() -> None:

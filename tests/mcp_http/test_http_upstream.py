@@ -37,6 +37,26 @@ async def test_frames_go_to_the_server_as_the_bytes_they_came_in() -> None:
         assert made.requests[-1].body == data
 
 
+async def test_what_follows_a_notification_waits_until_that_is_taken() -> None:
+    seen: list[str] = []
+    go = asyncio.Event()
+
+    async def answer(reply: Reply) -> None:
+        if reply.request.body and reply.request.asks == "notifications/initialized":
+            await go.wait()
+        await plain(works)(reply)
+        seen.append(reply.request.asks)
+
+    async with server(answer) as made, wrapped(made.url) as client:
+        client.say(id=1, method="tools/list")
+        while not made.asked("notifications/initialized"):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        go.set()
+        await client.next()
+
+        assert [method for method in seen if method] == ["initialize", "notifications/initialized", "tools/list"]
+
+
 async def test_session_and_version_go_with_every_request_after_the_handshake() -> None:
     async with server(plain(works)) as made:
         async with wrapped(made.url) as client:

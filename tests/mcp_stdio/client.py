@@ -9,6 +9,7 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import holdfast
@@ -69,7 +70,8 @@ class Client:
 
     async def ask(self, method: str, params: object = None, *, id: Any = None) -> dict[str, Any]:
         """Ask, and wait for the answer."""
-        return await within(self.begin(method, params, id=id))
+        answer: dict[str, Any] = await within(self.begin(method, params, id=id))
+        return answer
 
     def call(self, tool: str, *, id: Any = None, token: Any = None, **arguments: object) -> asyncio.Future[Any]:
         """Call a tool, and do not wait."""
@@ -126,7 +128,8 @@ class Client:
                 self._news.clear()
                 await self._news.wait()
 
-        return await within(find())
+        found: dict[str, Any] = await within(find())
+        return found
 
     def unheard(self, method: str) -> list[dict[str, Any]]:
         """What came of that *method*, and was not taken by `next`."""
@@ -203,7 +206,7 @@ class Proxy(Client):
     async def ended(self) -> int:
         """The proxy's exit code, once it has ended and all that it said was heard."""
         self.listen(True)
-        code = await within(self.process.wait())
+        code: int = await within(self.process.wait())
         await within(asyncio.gather(*self._tasks))
         return code
 
@@ -274,10 +277,12 @@ class Stage(Client):
         self.session.open()
         return self
 
-    async def __aexit__(self, *error: object) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         try:
             await self.session.close()
-            await self._run.__aexit__(*error)
+            await self._run.__aexit__(kind, error, traceback)
         finally:
             self.hf.close()
 

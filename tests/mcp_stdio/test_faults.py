@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.mcp_stdio.client import Stage, failure, settle, text, within
+from tests.mcp_stdio.client import Stage, failure, settle, text, until, within
 
 from holdfast.testing import ManualClock
 
@@ -135,6 +135,16 @@ async def test_deaths_open_the_circuit_of_the_server_and_not_of_the_tool(journal
         assert failure(result)["kind"] == "CircuitOpen"
         assert "its server 'srv' is down" in text(result)
         assert client.effects("put") == 0
+
+
+async def test_a_server_that_nobody_reads_notices_the_end_all_the_same(journal: Path) -> None:
+    async with Stage(journal) as client:
+        await client.initialize()
+        client.upstream.hold(True)
+        client.call("write", do="big 1000000")
+        await until(lambda: client.effects("write"))
+
+    assert client.journal("end")
 
 
 # --- it hangs ---

@@ -48,6 +48,20 @@ async def test_what_was_asked_before_hanging_up_is_answered(wrap: Wrap) -> None:
     assert client.answered("last")
 
 
+async def test_a_client_that_hangs_up_may_take_its_time_to_read(wrap: Wrap) -> None:
+    client = await wrap()
+    await client.initialize()
+    client.listen(False)
+    call = client.call("write", do="big 2000000")
+
+    client.hang_up()
+    await until(lambda: client.journal("end"))  # all that is left is in the proxy
+    client.listen(True)
+
+    assert len(text((await within(call))["result"])) == 2_000_000
+    assert await client.ended() == 0
+
+
 async def test_a_client_that_goes_away_in_the_middle_of_a_call_leaves_nothing_behind(
     wrap: Wrap, tmp_path: Path
 ) -> None:
@@ -316,7 +330,9 @@ def test_no_input_at_all_ends_it_at_once(journal: Path) -> None:
 def test_one_socket_may_be_both(journal: Path) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        proxy = subprocess.Popen(wrapped(journal), stdin=theirs, stdout=theirs, stderr=subprocess.DEVNULL)
+        proxy = subprocess.Popen(
+            wrapped(journal), stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=subprocess.DEVNULL
+        )
         theirs.close()
         ours.settimeout(20)
 

@@ -32,7 +32,6 @@ POLICIES = {
     },
 }
 NOW = int(time.time() * 1000)
-SPARE = tuple(f"spare_{number}" for number in range(8))  # for tests that trip one
 SHAKY = ("run_query", "send_mail", "list_files", "get_weather", "translate")
 CALM = ("web_search", "fetch_page", "run_query", "send_mail", "list_files", "read_file", "get_weather", "translate")
 SERVERS: list[dict[str, Any]] = [
@@ -66,6 +65,7 @@ class Feeder:
     def __init__(self, path: str) -> None:
         self.hf = holdfast.open(path, policies=POLICIES)
         self.fails: dict[str, str] = {}
+        self.known: set[str] = set()
         self.asked = random.Random(7)
         self.over = threading.Event()
         self.threads: list[threading.Thread] = []
@@ -188,6 +188,7 @@ class Feeder:
         thread.start()
 
     def _try(self, tool: str, *args: object) -> str:
+        self._know(tool)
         try:
             self.hf.call(tool, *args)
         except holdfast.Denied as error:
@@ -232,12 +233,17 @@ class Feeder:
 
     def tools(self) -> None:
         """Make the tools known."""
-        for name in (*CALM, *SPARE, "paced", "book_hotel", "charge_card", "never_called"):
-            self.hf.tool(name)(self._worker(name))
+        for name in (*CALM, "paced", "book_hotel", "charge_card", "never_called"):
+            self._know(name)
 
         @self.hf.tool("approval")
         async def approval(_: object) -> None:
             await asyncio.get_running_loop().create_future()  # nobody approves
+
+    def _know(self, name: str) -> None:
+        if name not in self.known:
+            self.known.add(name)
+            self.hf.tool(name)(self._worker(name))
 
     def _worker(self, name: str) -> Callable[..., object]:
         slow = {"run_query": 0.06, "web_search": 0.03, "fetch_page": 0.045, "translate": 0.02}.get(name, 0.004)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,10 +12,11 @@ from typing import Any
 
 import pytest
 from tests.board_children import ask, children, said
+from tests.web import children as web_children
 from tests.web.conftest import LIMIT, TOKEN, Message, Ui, messages, next_of, until
 
 from holdfast.stores import rates
-from holdfast.stores.ledger import Ledger
+from holdfast.stores.ledger import Ledger, OwnerRow
 from holdfast.web import feed
 
 
@@ -109,6 +112,37 @@ def test_runs_are_told_as_they_change_and_only_those(ui: Ui) -> None:
         told = next_of(found, "runs")
 
     assert [(run["id"], run["status"]) for run in told.data["runs"]] == [("new", "executing")]
+
+
+def test_a_run_whose_process_has_died_is_told_as_interrupted(ui: Ui, path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, str(web_children.__file__), "waits", str(path), "orphan"], stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert said(child) == "hanging"
+        with ui.stream() as found:
+            next_of(found, "hello")
+            child.kill()
+            told = next_of(found, "runs", lambda data: any(run["interrupted"] for run in data["runs"]))
+
+    assert ids(told) == ["orphan"]
+
+
+def test_more_orphans_than_can_be_told_are_left_in_peace(ui: Ui, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed, "MOST_RUNS", 5)
+    dead = OwnerRow("dead", "elsewhere", 1, 1)
+
+    def orphan(ledger: Ledger) -> None:
+        for number in range(10):
+            ledger.claim(ledger.add(ui.store.header("s", "p", f"orphan {number}")), dead)
+
+    ui.store.writer.commit(orphan)
+
+    with ui.stream() as found:
+        next_of(found, "hello")
+        create(ui, "mark")
+        read = read_until(found, "mark")
+
+    assert [each.event for each in read] == ["runs"]
 
 
 def test_an_idle_store_makes_no_messages(ui: Ui, path: Path, start: Any, monkeypatch: pytest.MonkeyPatch) -> None:

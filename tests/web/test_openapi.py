@@ -131,4 +131,4 @@ def test_the_document_lists_every_option() -> None:
 
     options = {name for parameter in command.params for name in parameter.opts}
 
-    assert {each for each in re.findall(r"^\| `(--[\w-]+)", text, re.MULTILINE)} == options
+    assert set(re.findall(r"^\| `(--[\w-]+)", text, re.MULTILINE)) == options

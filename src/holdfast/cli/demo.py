@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from holdfast.demo.saved import Story
 
 SEED = 50  # an average world: of many, its numbers lie in the middle
 
@@ -14,32 +21,66 @@ SEED = 50  # an average world: of many, its numbers lie in the middle
 @click.command()
 @click.option("--seed", type=int, default=SEED, show_default=True, help="The world to live in.")
 @click.option("--fast", is_flag=True, help="Do not slow down for the eye.")
+@click.option("--scene", "scenes", type=click.IntRange(1, 4), multiple=True, help="Only this one; may be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON.")
-def demo(seed: int, fast: bool, as_json: bool) -> None:
-    """Watch an agent cope with flaky tools, and survive kill -9.
+def demo(seed: int, fast: bool, scenes: tuple[int, ...], as_json: bool) -> None:
+    """Watch guards at work, in four short scenes.
 
-    The same scripted agent plans trips twice in the same world: once with bare tools, once with guarded ones. At the
-    end a table says what the guards saved. Then it is killed while it books, and goes on. It needs no network, and
-    leaves nothing behind.
+    1: the same agent plans trips twice in the same world, once with bare tools and once with guarded ones. 2: it is
+    killed while it books, and goes on. 3: an MCP server crashes, hangs and fails behind `holdfast wrap`. 4: the
+    dashboard shows agents and proxy at work; in a terminal it stays until Ctrl-C. At the end stands what the guards
+    saved. It needs no network, and leaves nothing behind.
     """
-    import msgspec
     from rich.console import Console
 
-    from holdfast.demo.killed import lines, scene
-    from holdfast.demo.show import tell, watch
-    from holdfast.demo.view import closing
+    from holdfast.demo.stage import SCENES, Stage, play
 
-    messages, data = Console(stderr=True), Console()
-    if sys.stderr.isatty() and os.environ.get("TERM") not in {"dumb", "unknown"}:
-        report = asyncio.run(watch(seed, messages, fast=fast))
-    else:
-        report = asyncio.run(tell(seed, messages))
-    killed = scene()
+    on_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not as_json
+    stage = Stage(
+        out=Console(stderr=as_json),
+        messages=Console(stderr=True),
+        seed=seed,
+        scenes=sorted(set(scenes)) or SCENES,
+        fast=fast,
+        draws=sys.stderr.isatty() and os.environ.get("TERM") not in {"dumb", "unknown"},
+        stays=on_terminal,
+        opens=on_terminal and _has_display(),
+    )
+    with _ended_by_signals():
+        story = play(stage)
     if as_json:
-        click.echo(msgspec.json.encode({**msgspec.to_builtins(report), "killed": killed}))
-    else:
-        messages.print()
-        data.print(closing(report, data.width))
-        data.print()
-        for line in lines(killed):
-            data.print(line, highlight=False)
+        click.echo(_as_json(story))
+
+
+def _as_json(story: Story) -> bytes:
+    import msgspec
+
+    from holdfast.demo.saved import rows
+
+    race = msgspec.to_builtins(story.race) if story.race is not None else {}
+    saved = [{"what": row.what, "amount": sum(row.scenes.values()), "scenes": row.scenes} for row in rows(story)]
+    scenes = {"killed": story.killed, "proxied": story.proxied, "page": story.shown, "live": story.live}
+    played = {name: scene for name, scene in scenes.items() if scene is not None}
+    return msgspec.json.encode({**race, **played, "saved": saved})
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Have whatever ends a process end this one as Ctrl-C does: children and files are cleared away."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler == signal.SIG_DFL:
+            signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _has_display() -> bool:
+    return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

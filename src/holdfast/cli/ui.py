@@ -31,9 +31,10 @@ SHORTEST = 16  # characters of a token
 def ui(
     host: str, port: int, names: tuple[str, ...], no_token: bool, read_only: bool, no_open: bool, store: str | None
 ) -> None:
-    """Show and steer the tools and runs of all processes on a store, in a browser.
+    """Show and steer tools and runs in a browser.
 
-    The address that is printed holds a token; whoever has it may see everything and, unless --read-only, stop it.
+    Those of all processes on the store. The address that is printed holds a token; whoever has it may see everything
+    and, unless --read-only, stop it.
     $HOLDFAST_TOKEN sets the token, for programs that ask as well.
     """
     try:
@@ -67,16 +68,17 @@ def _token() -> str:
 def _announce(host: str, rules: Rules, store: str, *, opens: bool) -> None:
     from urllib.parse import quote
 
-    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host.strip("[]") else host)
-    address = f"http://{shown}:{rules.port}/"
+    name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host.strip("[]"), host.strip("[]"))
+    address = f"http://{f'[{name}]' if ':' in name else name}:{rules.port}/"
     if rules.token is not None:
         address += f"?token={quote(rules.token, safe='')}"
     click.echo(address)
     say(f"showing {store}{', read-only' if rules.read_only else ''}; Ctrl-C ends it")
     if opens and _has_display():
+        import threading
         import webbrowser
 
-        webbrowser.open(address)
+        threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()  # some wait for their browser
 
 
 def _has_display() -> bool:

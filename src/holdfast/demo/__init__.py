@@ -1,1 +1,1 @@
-"""The demo: the same scripted agent twice in the same world of flaky tools, once bare and once guarded."""
+"""The demo, in four scenes: flaky tools with and without guards, kill -9, a broken MCP server, the dashboard."""

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,10 +13,11 @@ import msgspec
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.demo import office
+from holdfast.demo.children import PYTHON, child
+from holdfast.errors import HoldfastError
 from holdfast.mcp.refusals import META
 
 NAME: Final = "office"
-PATIENCE: Final = 5.0  # seconds for the proxy to end by itself
 POLICIES: Final = f"""
 [server.{NAME}]
 deadline = 20.0
@@ -38,7 +36,7 @@ max_wait = 15.0
 
 
 class Gone(Exception):
-    """The proxy has ended."""
+    """The proxy has ended, and answers nobody."""
 
 
 class Reply(NamedTuple):
@@ -68,6 +66,7 @@ class Client:
         self._clock = clock
         self._ids = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._gone = False
 
     async def greet(self) -> None:
         """Shake hands, and learn what tools there are."""
@@ -82,9 +81,7 @@ class Client:
         answer = await self._ask("tools/call", {"name": tool, "arguments": {"subject": subject}})
         result = answer["result"]
         facts = result.get("_meta", {}).get(META, {})
-        return Reply(
-            result["content"][0]["text"], bool(result.get("isError")), self._clock.monotonic() - begun, facts
-        )
+        return Reply(result["content"][0]["text"], bool(result.get("isError")), self._clock.monotonic() - begun, facts)
 
     async def listen(self) -> None:
         """Hand answers to those who wait for them, until the proxy ends."""
@@ -96,20 +93,27 @@ class Client:
                 if waiting is not None and not waiting.done():
                     waiting.set_result(frame)
         finally:
+            self._gone = True
             for waiting in self._waiting.values():
                 if not waiting.done():
-                    waiting.set_exception(Gone("the proxy has ended"))
+                    waiting.set_exception(Gone)
 
     async def _ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         id = next(self._ids)
         self._waiting[id] = waiting = asyncio.get_running_loop().create_future()
         await self._send({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
-        return await waiting
+        answer: dict[str, Any] = await waiting
+        return answer
 
     async def _send(self, frame: dict[str, Any]) -> None:
         assert self._process.stdin is not None
+        if self._gone:
+            raise Gone
         self._process.stdin.write(msgspec.json.encode(frame) + b"\n")
-        await self._process.stdin.drain()
+        try:
+            await self._process.stdin.drain()
+        except ConnectionError:
+            raise Gone from None
 
 
 @asynccontextmanager
@@ -117,36 +121,21 @@ async def wrapped(folder: Path) -> AsyncIterator[Client]:
     """A client of the travel office behind `holdfast wrap`; all that they write is in *folder*."""
     policies = folder / "office.toml"
     policies.write_text(POLICIES)
-    server = [sys.executable, "-P", "-m", "holdfast.demo.office", str(folder / "office.log")]
-    proxy = ["wrap", "--name", NAME, "--store", str(folder / "runs.db"), "--policy", str(policies), "--", *server]
-    with open(folder / "office.err", "wb") as said:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-m", "holdfast", *proxy,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said,
-            start_new_session=True,  # a Ctrl-C is for us: the proxy ends with its client
-        )  # fmt: skip
-    client = Client(process, SystemClock())
-    listening = asyncio.create_task(client.listen())
-    try:
-        await client.greet()
-        yield client
-    finally:
-        await end(process)
-        listening.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await listening
-
-
-async def end(process: asyncio.subprocess.Process) -> None:
-    """Let a child end that ends with its input; kill it if it does not."""
-    assert process.stdin is not None
-    process.stdin.close()
-    try:
-        async with asyncio.timeout(PATIENCE):
-            await process.wait()
-    except TimeoutError:
-        process.kill()
-        await process.wait()
+    said = folder / "office.err"
+    server = [*PYTHON, "holdfast.demo.office", str(folder / "office.log")]
+    options = ["--name", NAME, "--store", str(folder / "runs.db"), "--policy", str(policies)]
+    async with child(said, "holdfast", "wrap", *options, "--", *server) as process:
+        client = Client(process, SystemClock())
+        listening = asyncio.create_task(client.listen())
+        try:
+            await client.greet()
+            yield client
+        except Gone:
+            words = said.read_text(errors="replace").strip() or f"exit code {process.returncode}"
+            raise HoldfastError(f"the proxy has ended: {words}") from None
+        finally:
+            listening.cancel()
+            await asyncio.wait({listening})
 
 
 def asked(folder: Path) -> list[str]:

@@ -6,10 +6,8 @@ booked stands in a file, one line each, so everybody can count.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -35,13 +33,12 @@ class Killed(msgspec.Struct, frozen=True):
     status: str
 
 
-def scene() -> Killed:
-    """Have the agent killed and resumed until it is done."""
-    with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
-        told = [line for at in (*KILLED_AT, None) for line in _life(folder, at)]
-        booked = _bookings(folder).split()
-        with holdfast.open_store(os.path.join(folder, "runs.db")) as store:
-            status = store.snapshot(RUN).status
+def scene(folder: Path) -> Killed:
+    """Have the agent killed and resumed until it is done; its run and its bookings are in *folder*."""
+    told = [line for at in (*KILLED_AT, None) for line in _life(folder, at)]
+    booked = _bookings(folder).split()
+    with holdfast.open_store(folder / "runs.db") as store:
+        status = store.snapshot(RUN).status
     return Killed(
         kills=len(KILLED_AT),
         booked=len(set(booked)),
@@ -54,39 +51,46 @@ def scene() -> Killed:
 
 def lines(killed: Killed) -> Iterator[str]:
     """The scene in words."""
-    yield f"Then the agent books {len(TRIPS)} trips, and is killed (kill -9) while it books, twice:"
-    yield f"  {killed.from_the_log:>2} calls were answered from the log when the run was resumed"
-    yield f"  {killed.in_doubt:>2} bookings were in doubt, found by their keys, and not made again"
-    yield f"  {killed.booked:>2} trips are booked, {killed.twice} of them twice; the run is {killed.status}"
+    yield f"{killed.from_the_log:>2} calls were answered from the log when the run was resumed"
+    yield f"{killed.in_doubt:>2} bookings were in doubt, found by their keys, and not made again"
+    yield f"{killed.booked:>2} trips are booked, {killed.twice} of them twice; the run is {killed.status}"
 
 
-def _life(folder: str, killed_at: int | None) -> Iterator[str]:
+def _life(folder: Path, killed_at: int | None) -> Iterator[str]:
     """What one life of the agent says, up to the booking in which it is killed."""
-    command = [sys.executable, "-m", "holdfast.demo.killed", folder]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True) as agent:
+    command = [sys.executable, "-P", "-m", "holdfast.demo.killed", str(folder)]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # a Ctrl-C is for us
+    ) as agent:
         assert agent.stdout is not None
         assert agent.stdin is not None
-        for line in agent.stdout:
-            yield line.strip()
-            if line.strip() == f"booking {killed_at}":
-                agent.kill()  # SIGKILL: no handler runs, no buffer is written
-                return
-            if line.startswith("booking"):
-                agent.stdin.write("\n")
-                agent.stdin.flush()
+        try:
+            for line in agent.stdout:
+                yield line.strip()
+                if line.strip() == f"booking {killed_at}":
+                    return
+                if line.startswith("booking"):
+                    agent.stdin.write("\n")
+                    agent.stdin.flush()
+        finally:
+            agent.kill()  # SIGKILL: no handler runs, no buffer is written; nothing happens to one that is done
 
 
-def _bookings(folder: str) -> str:
-    path = Path(folder, "bookings")
+def _bookings(folder: Path) -> str:
+    path = folder / "bookings"
     return path.read_text() if path.exists() else ""
 
 
 # -- the agent ---------------------------------------------------------------------------------------------------------
 
 
-def agent(folder: str) -> None:
+def agent(folder: Path) -> None:
     """Look each trip up and book it; go on with the run if there is one."""
-    with holdfast.open(os.path.join(folder, "runs.db"), policies={}) as hf:
+    with holdfast.open(folder / "runs.db", policies={}) as hf:
         made: list[str] = []  # what this life has called
 
         @hf.tool(read_only=True)
@@ -98,7 +102,7 @@ def agent(folder: str) -> None:
         def book(number: int, trip: str, price: int) -> str:
             made.append(f"book {trip}")
             key = hf.current_run.idempotency_key if hf.current_run is not None else None
-            with open(os.path.join(folder, "bookings"), "a") as file:
+            with open(folder / "bookings", "a") as file:
                 file.write(f"{key}\n")
             _say(f"booking {number}")
             sys.stdin.readline()  # the parent kills us here, or lets us go on
@@ -124,4 +128,4 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    agent(sys.argv[1])
+    agent(Path(sys.argv[1]))

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
 from holdfast import app
 from holdfast.clock import SystemClock
 from holdfast.demo.agent import AT_ONCE, Agent, Trip, plan_of
-from holdfast.demo.client import Client, end
+from holdfast.demo.children import child
+from holdfast.demo.client import Client, Gone, wrapped
 from holdfast.demo.office import CRASHES, NIGHT
 from holdfast.demo.proxied import COUNTRIES, CURRENCIES, MEANWHILE
 from holdfast.demo.race import guarded
@@ -26,15 +26,16 @@ from holdfast.demo.world import World
 from holdfast.errors import RunCancelled
 
 NAMES: Final = ("planner-1", "planner-2")
+APART: Final = 1003  # trips, so that no two agents plan the same ones
 DAY: Final = 90.0  # seconds after which translate is down again
 PAUSE: Final = 0.4  # seconds between two calls of the client
 
 
-async def live(store: str, name: str, seed: int) -> None:
-    """Plan trips until standard input ends."""
+async def live(store: str, name: str, seed: int, first: int) -> None:
+    """Plan trips, from the *first* on, until standard input ends."""
     async with app.open(store, policies={}) as hf:
         hf.publish(name=name)
-        working = asyncio.create_task(_work(hf, name, seed))
+        working = asyncio.create_task(_work(hf, name, seed, first))
         hearing = asyncio.create_task(_input_ended())
         await asyncio.wait({working, hearing}, return_when=asyncio.FIRST_COMPLETED)
         working.cancel()
@@ -46,30 +47,42 @@ async def live(store: str, name: str, seed: int) -> None:
 @asynccontextmanager
 async def living(folder: Path, seed: int) -> AsyncIterator[None]:
     """Agents at work on the store in *folder*, each in its own process."""
-    processes: list[asyncio.subprocess.Process] = []
-    try:
+    async with AsyncExitStack() as stack:
         for number, name in enumerate(NAMES):
-            arguments = [str(folder / "runs.db"), name, str(seed + number)]
-            with open(folder / f"{name}.err", "wb") as said:
-                processes.append(
-                    await asyncio.create_subprocess_exec(
-                        sys.executable, "-P", "-m", "holdfast.demo.living", *arguments,
-                        stdin=subprocess.PIPE, stdout=said, stderr=said,
-                        start_new_session=True,  # a Ctrl-C is for us: it ends with its input
-                    )
-                )  # fmt: skip
+            arguments = (str(folder / "runs.db"), name, str(seed), str(1 + number * APART))
+            await stack.enter_async_context(child(folder / f"{name}.err", "holdfast.demo.living", *arguments))
         yield
-    finally:
-        await asyncio.gather(*map(end, processes))
 
 
-async def keep_asking(client: Client) -> None:
-    """Have *client* call the travel office, now one tool and now another."""
+async def keep_asking(folder: Path, client: Client) -> None:
+    """Have *client* call the travel office, now one tool and now another.
+
+    A proxy ends when its run is cancelled, on the page for instance; then there is another.
+    """
+    await _ask_until_gone(client)
+    while True:
+        async with wrapped(folder) as another:
+            await _ask_until_gone(another)
+
+
+async def _ask_until_gone(client: Client) -> None:
     clock = SystemClock()
+    gone = asyncio.Event()
+
+    async def ask(tool: str, subject: str) -> None:
+        try:
+            reply = await client.call(tool, subject)
+            if reply.unknown:
+                await client.call("find_payment", subject)
+        except Gone:
+            gone.set()
+
     async with asyncio.TaskGroup() as group:
         for turn in itertools.count(1):
+            if gone.is_set():
+                return
             for tool, subject in _questions(turn):
-                group.create_task(_ask(client, tool, subject))
+                group.create_task(ask(tool, subject))
             await clock.asleep(PAUSE)
 
 
@@ -89,13 +102,7 @@ def _questions(turn: int) -> list[tuple[str, str]]:
     return asked
 
 
-async def _ask(client: Client, tool: str, subject: str) -> None:
-    reply = await client.call(tool, subject)
-    if reply.unknown:
-        await client.call("find_payment", subject)
-
-
-async def _work(hf: app.Holdfast, name: str, seed: int) -> None:
+async def _work(hf: app.Holdfast, name: str, seed: int, first: int) -> None:
     clock = SystemClock()
     tools = guarded(hf, World(seed, clock, day=DAY))
 
@@ -107,8 +114,8 @@ async def _work(hf: app.Holdfast, name: str, seed: int) -> None:
         except RunCancelled:  # from the page: that trip is over, the agent goes on with the next
             return
 
-    for first in itertools.count(1, AT_ONCE):
-        await Agent(tools, plan_of(AT_ONCE, first), clock, run=run).work()
+    for trip in itertools.count(first, AT_ONCE):
+        await Agent(tools, plan_of(AT_ONCE, trip), clock, run=run).work()
 
 
 async def _input_ended() -> None:
@@ -119,4 +126,4 @@ async def _input_ended() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(live(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+    asyncio.run(live(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))

@@ -1,5 +1,5 @@
-"""A travel office as an MCP server on standard input and output, in plain Python. It crashes, hangs, is down for a while
-and answers 429; it knows nothing of guards.
+"""A travel office as an MCP server on standard input and output, in plain Python. It crashes, hangs, is down for a
+while and answers 429; it knows nothing of guards.
 
 What it is asked stands in a file, one line each, so that everybody can count. What it does next follows from these
 lines, so that one that was started again goes on where the last one crashed.
@@ -51,7 +51,7 @@ class Office:
         self.note("started")
 
     def note(self, line: str) -> int:
-        """Write a line; gives how many began with the same word, and ended with the same."""
+        """Write a line; gives how many there are now that say the same."""
         with open(self._ledger, "a+", encoding="utf-8") as file:
             file.write(f"{line}\n")
             file.flush()

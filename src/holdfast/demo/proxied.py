@@ -1,6 +1,6 @@
-"""The third scene: an MCP server that crashes, hangs, is down and answers 429, behind `holdfast wrap`. All of it is real.
+"""The third scene: an MCP server that crashes, hangs, is down and answers 429, behind `holdfast wrap`.
 
-The client sees answers only; what really reached the server is counted in the server's own file.
+All of it is real. The client sees answers only; what really reached the server is counted in the server's own file.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ async def scene(client: Client, folder: Path, say: Say, clock: Clock | None = No
     """Have *client* call what does not work, and tell what comes of it."""
     clock = clock or SystemClock()
     again = await client.call("weather", CRASHES)
-    say("weather", f"crashes the server: started again, asked again, {_outcome(again)}", again.seconds)
+    say("weather", f"crashes the server: restarted, asked again, {_outcome(again)}", again.seconds)
     in_doubt = await _pay(client, say)
     hung = await client.call("trains", NIGHT)
     say("trains", f"hangs for {HANG:g} s: the model is told at the deadline", hung.seconds)

@@ -192,9 +192,9 @@ def rows(report: Report) -> list[Row]:
 
 
 def closing(report: Report, width: int) -> RenderableType:
-    """The table that the demo ends with, and where to go next."""
+    """The table that the race ends with."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    table.add_column("what the guards saved", no_wrap=True, overflow="ellipsis")
+    table.add_column("the same agent, twice", no_wrap=True, overflow="ellipsis")
     table.add_column("bare", justify="right", no_wrap=True)
     table.add_column("guarded", justify="right", no_wrap=True)
     if width >= 80:
@@ -205,9 +205,4 @@ def closing(report: Report, width: int) -> RenderableType:
         table.add_row(row.label, row.bare, guarded, *thanks)
     world = f"same world (seed {report.seed}), {AT_ONCE} trips at once"
     counted = f"Same agent, {world}; counted on the demo's clock."
-    return Group(
-        table,
-        Text(),
-        Text(counted, style="dim"),
-        Text("Next: README.md (guard your own tools), docs/policies.md (every setting)."),
-    )
+    return Group(table, Text(), Text(counted, style="dim"))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT: Final = 10.0
 KEEP_ALIVE: Final = 4.0  # seconds an idle connection is kept: less than most servers keep theirs
+MOST_IDLE: Final = 10  # connections that are kept: the pool looks at each of them for every request
 LONGEST_ANSWER: Final = 64 * 2**20  # bytes
 LONGEST_REFUSAL: Final = 2**20  # bytes of a body that comes with a status that says no
 MOST_REDIRECTS: Final = 5
@@ -55,8 +56,11 @@ class Endpoint:
         client = self._client
         if client is None:
             client = self._client = self._connect()
-        request = client.build_request(method, self._url, headers=headers, content=data)
-        request.headers.update(self.headers)
+        try:
+            request = client.build_request(method, self._url, headers=headers, content=data)
+            request.headers.update(self.headers)
+        except ValueError as error:  # a header that cannot be one
+            raise ServerLost(f"{self.target} cannot be asked: {error}", sent=False) from error
         response = await self._send(client, request)
         for _ in range(MOST_REDIRECTS):
             following = response.next_request
@@ -81,7 +85,9 @@ class Endpoint:
         jar = CookieJar() if self._keeps_cookies else CookieJar(DefaultCookiePolicy(allowed_domains=()))
         client: httpx.AsyncClient = self._httpx.AsyncClient(
             timeout=self._httpx.Timeout(None, connect=CONNECT_TIMEOUT),
-            limits=self._httpx.Limits(max_connections=None, keepalive_expiry=KEEP_ALIVE),
+            limits=self._httpx.Limits(
+                max_connections=None, max_keepalive_connections=MOST_IDLE, keepalive_expiry=KEEP_ALIVE
+            ),
             headers={"accept-encoding": "identity", "user-agent": "holdfast"},
             cookies=jar,
         )

@@ -13,7 +13,7 @@ from holdfast.mcp.session import Session
 from holdfast.mcp.wire import Event
 
 LAST_ANSWERS: Final = 10.0  # seconds for what is under way when the client says no more
-LAST_BYTES: Final = 2.0  # seconds for a client to read what it was told last
+LAST_BYTES: Final = 10.0  # seconds for a client to read what it was told last
 PARSE_ERROR: Final = -32700
 
 
@@ -65,7 +65,8 @@ class StdioFront:
                 await session.upstream.close()
             await closing
         finally:
-            await self._out.finish(0 if stop.is_set() else LAST_BYTES)
+            await _first(self._out.finish(LAST_BYTES), stop.wait())
+            await self._out.finish(0)
 
     def _receive(self, line: bytes) -> None:
         assert self._session is not None

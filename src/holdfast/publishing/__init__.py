@@ -316,11 +316,12 @@ class Publisher:
             packed = None if entry is None else pack(entry)
             if self._shown.get(name) != packed:
                 tools[name] = packed
-        details = self._pictures.details([name for name, entry in tools.items() if entry is not None], resting, now)
+        details = self._pictures.details(tools, resting, now)
         try:
             self._write(tools, servers, details)
         except HoldfastError as error:
             self._owed.update(tools)
+            self._pictures.owe(details)
             self._complain(error)
         else:
             self._complained = False

@@ -6,9 +6,10 @@ or comes to rest, and rarely for one that is called all the time.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from holdfast.breaker import CircuitDiagnostics
 from holdfast.errors import printable
@@ -49,6 +50,14 @@ class Pictures:
         """Nobody has seen any yet; in a forked child, whoever held the lock is not here."""
         self._lock = threading.Lock()
         self._detailed: dict[str, float] = {}  # when the details of a tool were last looked at
+        self._stale: set[str] = set()  # tools that have changed since
+
+    def owe(self, details: Sequence[tuple[str, bytes]]) -> None:
+        """These could not be shown: they are due again."""
+        with self._lock:
+            for name, _ in details:
+                self._stale.add(name)
+                self._detailed.pop(name, None)
 
     def remember(self, tool: str, before: str, after: str, seen: CircuitDiagnostics) -> None:
         """The circuit of *tool* has changed; what it was and is goes with its next picture."""
@@ -104,18 +113,27 @@ class Pictures:
         if (error := tool.last_error) is not None:
             entry.last_error_at_ms, entry.last_error = _ms(error[0]), printable(error[1], 300)
 
-    def details(self, changed: Sequence[str], resting: set[str], now: float) -> list[tuple[str, bytes]]:
-        """The details of the tools that have *changed*: at once where they are new or *resting*, else now and then."""
-        due = [name for name in changed if name in resting or name not in self._detailed]
-        busy = [name for name in changed if name not in due and self._detailed[name] + DETAILS_EVERY <= now]
-        due += sorted(busy, key=self._detailed.__getitem__)[:MOST_DETAILS]
+    def details(self, changed: Mapping[str, object], resting: set[str], now: float) -> list[tuple[str, bytes]]:
+        """The details of the tools that have *changed*: at once where they are new or *resting*, else now and then.
+
+        What is None among them is not to be shown.
+        """
+        for name, entry in changed.items():
+            (self._stale.discard if entry is None else self._stale.add)(name)
+        with self._lock:  # a circuit may change at any time
+            told = {name: self._detailed.get(name, -math.inf) for name in self._stale}
+        due = [name for name, at in told.items() if name in resting or at == -math.inf]
+        busy = [name for name, at in told.items() if name not in resting and -math.inf < at <= now - DETAILS_EVERY]
+        due += sorted(busy, key=told.__getitem__)[:MOST_DETAILS]
         if not due:
             return []
+        self._stale.difference_update(due)
         calls: dict[str, list[RecentCall]] = {name: [] for name in due}
         for record in self._kit.tracker.recent(self._kit.tracker.max_history):
             if (recent := calls.get(record.tool)) is not None and len(recent) < MOST_OF_EACH:
                 recent.append(_recent(record))
-        self._detailed.update(dict.fromkeys(due, now))
+        with self._lock:  # before their transitions are read: what changes later is due again
+            self._detailed.update(dict.fromkeys(due, now))
         return [(name, pack(self._detail(name, calls[name]))) for name in due]
 
     def _detail(self, name: str, recent: list[RecentCall]) -> ToolDetail:

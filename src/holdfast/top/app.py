@@ -1,17 +1,14 @@
 """The program `holdfast top`: its bar, its five screens and the way between them.
 
-Everything it shows is read in one thread, about once a second and sooner when the store tells of a change; nothing in
-the event loop waits for the store.
+Knows where one is, what filters what, and which line is chosen; what a screen says is made in the file of its name.
 """
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from typing import ClassVar, Final, TypeVar
+from collections.abc import Sequence
+from typing import ClassVar, Final
 
 from rich.text import Text
 from textual.app import App, ComposeResult
@@ -20,49 +17,26 @@ from textual.containers import Container
 from textual.widgets import ContentSwitcher, Input, Static
 
 from holdfast.clock import Clock
-from holdfast.errors import HoldfastError, StoreError, in_words, printable
+from holdfast.errors import HoldfastError, printable
 from holdfast.history import RunSnapshot
 from holdfast.policy import PolicyBook
 from holdfast.stores import RunStore
-from holdfast.stores.bell import Listener
-from holdfast.stores.board import Board
 from holdfast.top import run as one_run
-from holdfast.top import runs, servers, tool, tools
-from holdfast.top.asking import Ask, Question, Reading, keys
+from holdfast.top import runs, servers, steering, tool, tools
+from holdfast.top.asking import Ask, Reading, keys
 from holdfast.top.calls import Story
-from holdfast.top.reading import Look, Picture, Reader
+from holdfast.top.reading import Look, Picture
 from holdfast.top.sheet import Sheet
+from holdfast.top.steering import ORDERS, Deed
+from holdfast.top.watching import Watcher
 from holdfast.wording import one_line
 
-R = TypeVar("R")
-
-PERIOD: Final = 1.0  # seconds between two looks where nothing tells of a change
-GAP: Final = 0.2  # seconds between two looks, at least
-SHARE: Final = 4  # times as long as a look took, nothing is read
 PAGE: Final = 100  # runs that are read, and as many more whenever the end comes near
 MOST_RUNS: Final = 5000
 WIDE: Final = 140  # columns from which on calls and events are side by side
-REASON: Final = "cancelled from holdfast top"
+SAID: Final = 6.0  # seconds that a message stays
 SCREENS: Final = ("tools", "tool", "runs", "run", "servers")
 UP: Final = {"tool": "tools", "run": "runs"}
-ORDERS: Final = {
-    "open": (
-        "Hold open the circuit of",
-        "Every call is refused, in every process and in those to come, until A or R.",
-        "is held open",
-    ),
-    "close": (
-        "Hold closed the circuit of",
-        "Every call passes and no failure counts, until A or R.",
-        "is held closed",
-    ),
-    "auto": ("Let go of the circuit of", "It opens and closes by itself again.", "decides by itself"),
-    "reset": (
-        "Reset the circuit of",
-        "It closes, its failures are forgotten, and nobody holds it any more.",
-        "is reset",
-    ),
-}
 HINTS: Final = {
     "tools": "enter open  / filter  f failed  O C A R circuit",
     "tool": "esc back  f failed  O open  C close  A auto  R reset",
@@ -102,17 +76,15 @@ class Top(App[None]):
         self.picture: Picture | None = None
         self._store = store
         self._clock = clock
-        self._reader = Reader(store, book)
-        self._threads = ThreadPoolExecutor(1, thread_name_prefix="holdfast-top")
+        self._watcher = Watcher(self, store, clock, book)
         self._place = "tools"
         self._names = {"tool": "", "run": ""}
         self._texts = dict.fromkeys(SCREENS, "")
         self._failed = dict.fromkeys(SCREENS, False)
         self._most = PAGE
         self._story = Story()
-        self._looking = self._again = False
         self._complaint = ""
-        self._said = Text("")
+        self._said = (Text(""), 0.0)  # and until when
         self._framed: dict[str, str] = {}  # what is around the screens, to draw it again only if it is different
 
     # -- the screen ----------------------------------------------------------------------------------------------------
@@ -141,11 +113,11 @@ class Top(App[None]):
                 asyncio.get_running_loop().add_signal_handler(number, self.exit)
         self._sheet("tools").focus()
         self._frame()
-        self.run_worker(self._watch(), name="watch")
+        self.run_worker(self._watcher.watch(), name="watch")
 
     async def on_unmount(self) -> None:
         """Wait for the last look to end."""
-        await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
+        await self._watcher.close()
 
     def _sheet(self, name: str) -> Sheet:
         return self.query_one(f"#{name}", Sheet)
@@ -156,60 +128,8 @@ class Top(App[None]):
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
-    async def _watch(self) -> None:
-        """Look again and again."""
-        with ExitStack() as stack:
-            listener: Listener | None = None
-            while True:
-                began = self._clock.monotonic()
-                if not self.paused:
-                    await self.look()
-                await self._clock.asleep(max(GAP, SHARE * (self._clock.monotonic() - began)))
-                listener = listener or self._listener(stack)
-                if listener is None or listener.closed:
-                    listener = None
-                    await self._clock.asleep(PERIOD)
-                else:
-                    await listener.await_(PERIOD)
-
-    def _listener(self, stack: ExitStack) -> Listener | None:
-        """Hears of changes, where there is something to hear yet."""
-        try:
-            return stack.enter_context(self._store.listen())
-        except StoreError:  # no folder yet; until there is one we look every second
-            return None
-
-    async def look(self) -> None:
-        """Read what is to be seen and show it; asked while it reads, it reads once more."""
-        self._again = True
-        if self._looking:
-            return
-        self._looking = True
-        try:
-            while self._again:
-                self._again = False
-                await self._look_once()
-        finally:
-            self._looking = False
-
-    async def _look_once(self) -> None:
-        look = self._wanted()
-        try:
-            picture = await self._in_thread(lambda: self._reader.look(look))
-        except HoldfastError as error:
-            self._complaint = f"the store cannot be read: {one_line(in_words(error), 500)}"
-            self._frame()
-            return
-        self._complaint = ""
-        if look == self._wanted():
-            self._show(picture)
-        else:
-            self._again = True
-
-    async def _in_thread(self, fn: Callable[[], R]) -> R:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, fn)
-
-    def _wanted(self) -> Look:
+    def wanted(self) -> Look:
+        """What is to be seen now."""
         place = self._place
         return Look(
             place,
@@ -220,13 +140,20 @@ class Top(App[None]):
             self._story.last if place == "run" else -1,
         )
 
+    def complain(self, message: str) -> None:
+        """Say what is wrong with the store, until it is right."""
+        if message != self._complaint:
+            self._complaint = message
+            self._frame()
+
     def look_soon(self) -> None:
         """Read at once, though it may be paused: somebody wants to see something else."""
-        self.run_worker(self.look(), name="look")
+        self.run_worker(self._watcher.look(), name="look")
 
     # -- showing -------------------------------------------------------------------------------------------------------
 
-    def _show(self, picture: Picture) -> None:
+    def show(self, picture: Picture) -> bool:
+        """Show what was read; true if there is more to be read at once."""
         self.picture = picture
         match picture.look.screen:
             case "tools":
@@ -241,15 +168,17 @@ class Top(App[None]):
             case "servers":
                 self._sheet("servers").show(servers.contents(picture))
         self._frame()
+        return picture.events is not None and picture.events.has_more
 
     def _show_run(self, picture: Picture) -> None:
         if picture.events is not None:
             self._story.add(picture.events.events)
-            self._again = self._again or picture.events.has_more
         self.query_one("#facts", Static).update(one_run.facts(picture))
         calls, log = self._sheet("calls"), self._sheet("events")
-        for _ in range(2):  # how long the bars may be shows when the names have found their place
-            calls.show(one_run.call_contents(self._story, picture.look, picture.at, calls.room))
+        room = -1
+        while room != calls.room:  # how long the bars may be shows when the names have found their place
+            room = calls.room
+            calls.show(one_run.call_contents(self._story, picture.look, picture.at, room))
         log.show(one_run.event_contents(self._story, log.size.width))
 
     def _frame(self) -> None:
@@ -261,7 +190,8 @@ class Top(App[None]):
         bar.append("   ‖ paused" if self.paused else "   ● live", style="bold yellow" if self.paused else "green")
         self._put("bar", bar)
         self._put("summary", self._summary())
-        foot = self._said if self._said.plain else Text(f"? keys  q quit  {HINTS[self._place]}", style="dim")
+        said, until = self._said
+        foot = said if self._clock.monotonic() < until else Text(f"? keys  q quit  {HINTS[self._place]}", style="dim")
         self._put("foot", Text(self._complaint, style="bold red") if self._complaint else foot)
 
     def _put(self, id: str, text: Text) -> None:
@@ -286,15 +216,14 @@ class Top(App[None]):
         return text
 
     def say(self, message: str, style: str = "bold") -> None:
-        """Say something in the last line, until the next key."""
-        self._said = Text(message, style=style)
+        """Say something in the last line, for a while."""
+        self._said = (Text(message, style=style), self._clock.monotonic() + SAID)
         self._frame()
 
     # -- going about ---------------------------------------------------------------------------------------------------
 
     def go(self, place: str, name: str | None = None) -> None:
         """Show another screen; of *name*, if it is about one thing."""
-        self._said = Text("")
         if name is not None and self._names.get(place) != name:
             self._names[place] = name
             self._forget(place)
@@ -325,7 +254,7 @@ class Top(App[None]):
     async def _first(self, place: str) -> str | None:
         if place == "tool":
             return self.picture.tools[0].name if self.picture is not None and self.picture.tools else None
-        found = await self._in_thread(lambda: self._store.list_runs(limit=1))
+        found = await self._watcher.do(lambda: self._store.list_runs(limit=1))
         return found[0].id if found else None
 
     def on_sheet_opened(self, message: Sheet.Opened) -> None:
@@ -358,7 +287,7 @@ class Top(App[None]):
     def on_resize(self) -> None:
         """Lay out anew what depends on the width."""
         if self.picture is not None and self._place in ("tool", "run"):
-            self.call_after_refresh(self._show, self.picture)
+            self.call_after_refresh(self.show, self.picture)
 
     def action_leave(self) -> None:
         """Close, clear, or go up."""
@@ -417,14 +346,7 @@ class Top(App[None]):
         name = self._names["tool"] if self._place == "tool" else self._sheet("tools").chosen
         if self._place not in ("tools", "tool") or not isinstance(name, str) or not name:
             return
-        question, note, done = ORDERS[order]
-        shown = printable(name, 200)
-
-        def act() -> str:
-            Board(self._store).order(order, [name])
-            return f"{shown} {done}"
-
-        self._ask(Question(f"{question}", shown, note), act)
+        self._ask(steering.order(self._store, order, name))
 
     def action_cancel(self) -> None:
         """Ask, and cancel a run, whichever process runs it."""
@@ -434,15 +356,7 @@ class Top(App[None]):
         if run.status.is_terminal:
             self.say("the run is over")
             return
-        prompt = f" ({one_line(run.prompt, 60)})" if run.prompt else ""
-        note = "Its process is told; what it has finished stays."
-        note = note if run.owner else "Nobody works on it now; it ends at once."
-
-        def act() -> str:
-            answer = self._store.handle(run.id).cancel(REASON)
-            return f"run {printable(run.id, 200)}: {answer.replace('_', ' ')}"
-
-        self._ask(Question("Cancel the run", f"{printable(run.id, 200)}{prompt}", note), act)
+        self._ask(steering.cancel(self._store, run))
 
     def _chosen_run(self) -> RunSnapshot | None:
         if self.picture is None:
@@ -456,19 +370,19 @@ class Top(App[None]):
             else None
         )
 
-    def _ask(self, question: Question, act: Callable[[], str]) -> None:
+    def _ask(self, deed: Deed) -> None:
         def answered(answer: bool | None) -> None:
             if answer:
-                self.run_worker(self._act(act), name="act")
+                self.run_worker(self._act(deed), name="act")
 
-        self.push_screen(Ask(question), answered)
+        self.push_screen(Ask(deed), answered)
 
-    async def _act(self, act: Callable[[], str]) -> None:
+    async def _act(self, deed: Deed) -> None:
         try:
-            self.say(await self._in_thread(act))
+            self.say(await self._watcher.do(deed.act))
         except HoldfastError as error:
-            self.say(one_line(in_words(error), 500), "bold red")
-        await self.look()
+            self.say(one_line(str(error), 500), "bold red")
+        await self._watcher.look()
 
     def action_copy(self) -> None:
         """Copy the command that goes on with a run."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -11,6 +11,8 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
+
+from holdfast.top.steering import Deed
 
 KEYS: Final = (
     ("j k", "next and previous line; g G first and last"),
@@ -40,14 +42,6 @@ BARS: Final = (
 )
 
 
-class Question(NamedTuple):
-    """Asks whether to do something; *object* is what it would be done to."""
-
-    question: str
-    object: str
-    note: str
-
-
 class Ask(ModalScreen[bool]):
     """One question, which names what it is about; true for yes."""
 
@@ -56,13 +50,13 @@ class Ask(ModalScreen[bool]):
         Binding("n,N,escape,q", "answer(False)", show=False),
     ]
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, deed: Deed) -> None:
         super().__init__()
-        self._question = question
+        self._deed = deed
 
     def compose(self) -> ComposeResult:
         """The question, and how to answer."""
-        question, object, note = self._question
+        question, object, note, _ = self._deed
         text = Text.assemble((f"{question}\n", "bold"), (f"{object}\n", "bold yellow"), f"\n{note}\n\n")
         text.append_text(Text.assemble(("y", "bold reverse"), " yes    ", ("n", "bold reverse"), " no"))
         with Vertical(classes="box"):

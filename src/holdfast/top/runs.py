@@ -33,7 +33,9 @@ NOTHING: Final = (
     '    with hf.run(prompt="find the cheapest flight"):',
     '        search("FRA to LIS")',
     "",
-    "Or begin one that can be resumed after a crash:  holdfast run MODULE:FUNCTION",
+    "Or begin one that can be resumed after a crash:",
+    "",
+    "    holdfast run MODULE:FUNCTION",
 )
 NO_MATCH: Final = ("No run is like this; esc shows all of them.",)
 

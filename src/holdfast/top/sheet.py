@@ -23,6 +23,8 @@ GAP = 2  # columns between two cells
 MARK = "▸ "  # before the line that is chosen, as colour alone says nothing to some
 ROOM = 16  # columns that the last cell should have, at least
 
+STAYS = 9  # the need of a column that never goes
+
 Cells = Sequence[Text]
 
 
@@ -32,7 +34,7 @@ class Column(NamedTuple):
     title: str
     right: bool = False
     most: int = 40
-    need: int = 9
+    need: int = STAYS
 
 
 class Contents(NamedTuple):
@@ -174,8 +176,9 @@ class Sheet(ScrollView, can_focus=True):
         room = self._width - (len(MARK) if self.choosable else 0)
         first, last, rest = max(ROOM, room * 28 // 100), len(columns) - 1, max(ROOM, room // 6)
         widths = self._natural(first)
-        while len(widths) > 2 and _total({**widths, last: min(widths[last], rest)}) > room:
-            del widths[min((place for place in widths if 0 < place < last), key=lambda place: columns[place].need)]
+        for place in sorted(range(1, last), key=lambda place: columns[place].need):
+            if columns[place].need < STAYS and _total({**widths, last: min(widths[last], rest)}) > room:
+                widths.pop(place, None)
         widths[last] = max(1, room - _total({**widths, last: 0}))
         changed = {**widths, last: 0} != {**self._widths, last: 0} or widths[last] != self._widths.get(last)
         self._widths = widths

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Coroutine
@@ -246,7 +247,7 @@ class _Seen:
         self.has_begun = False
         self._event = self._key = 0  # the last ones in the store
         self._version: list[tuple[object, ...]] = []  # of the board
-        self._looked_at = -PERIOD
+        self._looked_at = self._asked_at = -math.inf
         self._tools: dict[str, bytes] = {}
         self._servers: list[tuple[str, bytes]] = []
         self._runs: OrderedDict[str, bytes] = OrderedDict()
@@ -282,8 +283,12 @@ class _Seen:
         rows = file.fetch("changed", since_event, since_key, MOST_RUNS + 1)
         if len(rows) > MOST_RUNS:
             return None
-        views = [view(run) for run in desk.store.snapshots(rows)]
-        changed = [each for each in views if self._runs.get(each.id) != encode(each)]
+        now = desk.clock.monotonic()
+        if now >= self._asked_at + PERIOD:  # whether their processes live
+            self._asked_at = now
+            rows += file.fetch("owned", MOST_RUNS)
+        views = {run.id: view(run) for run in desk.store.snapshots(rows)}
+        changed = [each for each in views.values() if self._runs.get(each.id) != encode(each)]
         self.know(changed)
         return changed
 

@@ -121,12 +121,14 @@ DELETE FROM tools_of_runs WHERE run = ?
 SELECT (SELECT coalesce(max(id), 0) FROM events), (SELECT coalesce(max(key), 0) FROM runs)
 
 -- name: changed
--- The runs that have new events or are new, and those that a process has: it may have died, which is no event.
+-- The runs that have new events, or are new.
 SELECT header, snapshot, owner, fence FROM runs
-WHERE key IN (
-    SELECT run FROM events WHERE id > ? UNION SELECT key FROM runs WHERE key > ?
-    UNION SELECT key FROM runs WHERE owner IS NOT NULL
-) ORDER BY created_at DESC, key DESC LIMIT ?
+WHERE key IN (SELECT run FROM events WHERE id > ? UNION SELECT key FROM runs WHERE key > ?)
+ORDER BY created_at DESC, key DESC LIMIT ?
+
+-- name: owned
+-- The newest runs that a process has: it may have died, which is no event.
+SELECT header, snapshot, owner, fence FROM runs WHERE owner IS NOT NULL ORDER BY key DESC LIMIT ?
 
 -- name: meta
 SELECT value FROM meta WHERE name = ?

@@ -53,7 +53,7 @@ class App {
       bar,
       h("span", { class: "name" }, icon("holdfast"), h("b", {}, "Holdfast")),
       h("nav", { "aria-label": "Screens" }, ...this.tabs),
-      h("span", { class: "tools" }, this.light, this.themer, button({ class: "plain", "aria-label": "Keys" }, help, h("kbd", {}, "?"))),
+      h("span", { class: "tools" }, this.light, this.themer, button({ class: "plain", "aria-label": "Keys" }, help, h("kbd", { "aria-hidden": "true" }, "?"))),
     );
     this.theme(0);
     listen({

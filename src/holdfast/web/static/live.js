@@ -166,13 +166,21 @@ export class Live {
   }
 
   /**
+   * Milliseconds since a tool was last told of.
+   *
+   * @param {string} name
+   */
+  since(name) {
+    return performance.now() - (this.heard.get(name) ?? 0);
+  }
+
+  /**
    * Calls a second of a tool, now.
    *
    * @param {ToolLine} line
    */
   speed(line) {
-    const silent = performance.now() - (this.heard.get(line.name) ?? 0);
-    return silent > STALE ? 0 : (line.calls_per_second ?? 0);
+    return this.since(line.name) > STALE ? 0 : (line.calls_per_second ?? 0);
   }
 
   /** Notes how many calls a second each tool has. */

@@ -87,7 +87,7 @@ function gist(event) {
  * @param {() => void} close
  */
 export function detail(call, event, now, close) {
-  const shut = button({ class: "plain", "aria-label": "Close the details" }, close, h("kbd", {}, "esc"));
+  const shut = button({ class: "small", "aria-label": "Close the details", title: "esc" }, close, "Close");
   if (!call || call.kind === "mark") {
     const title = h("h2", {}, words(event.type), h("span", { class: "dim" }, ` #${event.sequence}`), shut);
     return h("section", { class: "detail", "aria-label": "The event" }, title, h("p", { class: "dim" }, moment(event.timestamp_ms, now)), block("Payload", event.payload));

@@ -42,7 +42,7 @@ export function runs(app, route) {
   const bulk = button({ class: "danger", title: "Cancel every run that the filter shows (B)" }, () => void cancelRuns(app, filter()), "Cancel all shown…");
   const summary = h("p", { class: "summary" });
   const head = h("thead", {}, h("tr", { "aria-rowindex": "1" }, ...COLUMNS.map(([name, title]) => h("th", { scope: "col", class: name }, title))));
-  const table = h("table", { class: "lines runs tall", "aria-label": "Runs, the newest first" }, head);
+  const table = h("table", { class: "lines runs", "aria-label": "Runs, the newest first" }, head);
   const empty = h("div", { class: "empty", hidden: true });
   const scroller = h("div", { class: "scroll" }, table, empty);
   const root = h(

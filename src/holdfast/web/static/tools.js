@@ -1,11 +1,12 @@
 // The screen Tools: one row a tool, the worst first.
 
-import { arrange, attr, button, fill, h, on, text } from "./dom.js";
+import { attr, button, fill, h, on, text } from "./dom.js";
 import { meter, sparkline } from "./draw.js";
 import { ago, count, countdown, oneLine, percent, plural, rate, span, words } from "./format.js";
 import { sign, tone } from "./icons.js";
 import { orderButtons, orderTool } from "./orders.js";
 import { worstFirst } from "./picture.js";
+import { Rows } from "./rows.js";
 import { toTool } from "./routes.js";
 
 /** @typedef {import("./app.js").App} App */
@@ -35,43 +36,29 @@ export function tools(app, route) {
   const search = h("input", { type: "search", placeholder: "Filter", "aria-label": "Filter tools by name", value: route.query.get("text") ?? "", spellcheck: "false" });
   const failing = button({ class: "toggle", "aria-pressed": "false" }, () => failed(), "Failing only ", h("kbd", { "aria-hidden": "true" }, "f"));
   const summary = h("p", { class: "summary" });
-  const body = h("tbody");
-  const head = h("thead", {}, h("tr", {}, ...COLUMNS.map(([name, title]) => h("th", { scope: "col", class: name }, title))));
-  const table = h("table", { class: "lines toolbox", "aria-label": "Tools, the worst first" }, head, body);
+  const head = h("thead", {}, h("tr", { "aria-rowindex": "1" }, ...COLUMNS.map(([name, title]) => h("th", { scope: "col", class: name }, title))));
+  const table = h("table", { class: "lines toolbox", "aria-label": "Tools, the worst first" }, head);
   const empty = h("div", { class: "empty", hidden: true });
   const scroller = h("div", { class: "scroll" }, table, empty);
   const root = h("section", { class: "screen" }, h("header", { class: "head" }, h("h1", {}, "Tools"), summary, h("span", { class: "filters" }, search, failing)), scroller);
-  /** @type {Map<string, ReturnType<typeof row>>} */
-  const rows = new Map();
+  const rows = new Rows({ scroller, table, key: (/** @type {ToolLine} */ line) => line.name, make: () => row(app), fill: (parts, line) => parts.set(line) });
   let only = route.query.get("failing") === "1";
-  /** @type {string[]} */
-  let order = [];
 
   function draw() {
     const { shown } = app.live;
     const wanted = search.value.trim().toLowerCase();
     const lines = worstFirst(shown.tools.values()).filter((line) => (!only || isFailing(line)) && line.name.toLowerCase().includes(wanted));
-    for (const line of lines) {
-      let made = rows.get(line.name);
-      if (!made) rows.set(line.name, (made = row(app)));
-      made.set(line);
-    }
-    const names = lines.map((line) => line.name);
-    if (names.length !== order.length || names.some((name, index) => name !== order[index])) {
-      arrange(body, names.flatMap((name) => rows.get(name)?.root ?? []));
-      order = names;
-      for (const name of rows.keys()) if (!shown.tools.has(name)) rows.delete(name);
-    }
     text(summary, summed([...shown.tools.values()], app));
     attr(failing, "aria-pressed", only ? "true" : "false");
     attr(table, "hidden", lines.length === 0);
     attr(empty, "hidden", lines.length > 0);
     if (!lines.length) fill(empty, ...nothing(shown.complete, shown.tools.size));
+    rows.set(lines);
   }
 
   function tick() {
     if (app.live.paused) return;
-    for (const name of order) rows.get(name)?.tick();
+    rows.refresh();
     text(summary, summed([...app.live.shown.tools.values()], app));
   }
 
@@ -88,11 +75,9 @@ export function tools(app, route) {
     history.replaceState(null, "", query.size ? `#/tools?${query}` : "#/tools");
   }
 
-  const links = () => /** @type {HTMLElement[]} */ (order.flatMap((name) => rows.get(name)?.link ?? []));
-  const current = () => order.find((name) => rows.get(name)?.root.contains(document.activeElement));
   const act = (/** @type {import("./orders.js").Order} */ name) => () => {
-    const tool = current();
-    if (tool !== undefined) void orderTool(app, name, tool);
+    const tool = rows.focused();
+    if (tool) void orderTool(app, name, tool.name);
   };
   on(search, "input", () => {
     draw();
@@ -106,12 +91,7 @@ export function tools(app, route) {
     root,
     search,
     failed,
-    move(delta) {
-      const all = links();
-      const at = all.findIndex((link) => rows.get(current() ?? "")?.link === link);
-      const next = all[Math.max(0, Math.min(all.length - 1, at < 0 ? (delta > 0 ? 0 : all.length - 1) : at + delta))];
-      next?.focus();
-    },
+    move: (delta) => rows.move(delta),
     actions: { O: act("open"), C: act("close"), A: act("auto"), R: act("reset") },
     back() {
       if (!search.value && !only) return false;
@@ -123,6 +103,7 @@ export function tools(app, route) {
     },
     leave() {
       stop();
+      rows.leave();
       clearInterval(timer);
     },
   };
@@ -183,55 +164,57 @@ function row(app) {
     attr(cells[index] ?? h("td"), "data-label", title);
   }
   const root = h("tr", {}, ...cells);
-  let heard = 0;
 
   function tick() {
     if (!line) return;
     spark.set(app.live.samples.get(line.name) ?? []);
     text(speed, rate(app.live.speed(line)));
-    const left = line.remaining_ms === null ? null : line.remaining_ms - (performance.now() - heard);
+    const left = line.remaining_ms === null ? null : line.remaining_ms - app.live.since(line.name);
     text(wait, line.state !== "open" || line.forced !== null || left === null ? "" : left > 0 ? `probe in ${countdown(left)}` : "next call probes");
     text(age, line.last_error_at_ms === null ? "" : ago(line.last_error_at_ms, app.live.now()));
   }
 
+  /** @param {ToolLine} next */
+  function draw(next) {
+    const turned = line !== null && line.state !== next.state;
+    line = next;
+    const limits = next.processes.flatMap((each) => each.tool.limit ?? []);
+    const allowed = limits.length ? limits.reduce((sum, each) => sum + each, 0) : null;
+    text(name, oneLine(next.name, 200));
+    attr(link, "href", toTool(next.name));
+    fill(badges, ...labels(next));
+    attr(root, "class", `${tone(next.state)}${turned ? " turned" : ""}${next.refuses ? " refuses" : ""}`);
+    if (state.dataset.of !== next.state) {
+      fill(state, sign(next.state), words(next.state).replace(" ", "-"));
+      attr(state, "class", `state ${tone(next.state)}`);
+      state.dataset.of = next.state;
+    }
+    const far = trip(next);
+    text(share, percent(next.error_rate));
+    bar.set(far.share, far.trip);
+    attr(bar.root, "title", far.title);
+    text(toTrip, `, ${far.title}`);
+    figure(p50, span(next.p50_ms));
+    figure(p95, span(next.p95_ms));
+    figure(p99, span(next.p99_ms));
+    figure(flight, next.in_flight === null ? "–" : `${next.in_flight}${allowed === null ? "" : ` / ${allowed}`}${next.waiting ? ` +${next.waiting}` : ""}`);
+    attr(flight, "title", next.waiting ? `${next.waiting} waiting in line` : null);
+    const cut = next.rate !== null && next.full_rate !== null && next.rate < next.full_rate;
+    figure(pace, next.rate === null ? "–" : cut ? `${rate(next.rate)} of ${rate(next.full_rate)}/s` : `${rate(next.rate)}/s`);
+    pace.classList.toggle("cut-down", cut);
+    text(error, next.last_error === null ? "" : oneLine(next.last_error));
+    attr(error, "title", next.last_error === null ? null : oneLine(next.last_error, 500));
+    orders.set(next);
+  }
+
   return {
     root,
-    link,
-    tick,
-    /** @param {ToolLine} next */
-    set(next) {
-      if (next === line) return;
-      const turned = line !== null && line.state !== next.state;
-      line = next;
-      heard = performance.now();
-      const limits = next.processes.flatMap((each) => each.tool.limit ?? []);
-      const allowed = limits.length ? limits.reduce((sum, each) => sum + each, 0) : null;
-      text(name, oneLine(next.name, 200));
-      attr(link, "href", toTool(next.name));
-      fill(badges, ...labels(next));
-      attr(root, "class", `${tone(next.state)}${turned ? " turned" : ""}${next.refuses ? " refuses" : ""}`);
-      if (state.dataset.of !== next.state) {
-        fill(state, sign(next.state), words(next.state).replace(" ", "-"));
-        attr(state, "class", `state ${tone(next.state)}`);
-        state.dataset.of = next.state;
-      }
-      const far = trip(next);
-      text(share, percent(next.error_rate));
-      bar.set(far.share, far.trip);
-      attr(bar.root, "title", far.title);
-      text(toTrip, `, ${far.title}`);
-      figure(p50, span(next.p50_ms));
-      figure(p95, span(next.p95_ms));
-      figure(p99, span(next.p99_ms));
-      figure(flight, next.in_flight === null ? "–" : `${next.in_flight}${allowed === null ? "" : ` / ${allowed}`}${next.waiting ? ` +${next.waiting}` : ""}`);
-      attr(flight, "title", next.waiting ? `${next.waiting} waiting in line` : null);
-      const cut = next.rate !== null && next.full_rate !== null && next.rate < next.full_rate;
-      figure(pace, next.rate === null ? "–" : cut ? `${rate(next.rate)} of ${rate(next.full_rate)}/s` : `${rate(next.rate)}/s`);
-      pace.classList.toggle("cut-down", cut);
-      text(error, next.last_error === null ? "" : oneLine(next.last_error));
-      attr(error, "title", next.last_error === null ? null : oneLine(next.last_error, 500));
-      orders.set(next);
-      tick();
+    parts: {
+      /** @param {ToolLine} next */
+      set(next) {
+        if (next !== line) draw(next);
+        tick();
+      },
     },
   };
 }

@@ -86,7 +86,7 @@ export class Waterfall {
     const note = h("span", { class: "note" });
     const lane = h("div", { class: "lane" });
     const took = h("td", { class: "took number" });
-    const root = h("tr", {}, h("th", { scope: "row", class: "what" }, h("div", { class: "call" }, link, note)), h("td", { class: "when" }, lane), took);
+    const root = h("tr", {}, h("th", { scope: "row", class: "what" }, h("div", { class: "label" }, link, note)), h("td", { class: "when" }, lane), took);
     let drawn = "";
     const set = (/** @type {Call} */ call) => {
       const key = `${call.sequence} ${call.status} ${call.fails.length}`;

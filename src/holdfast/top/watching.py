@@ -1,0 +1,108 @@
+"""Watching the store: a look about once a second, sooner when it tells of a change, at once when somebody wants it.
+
+One thread reads and writes for the whole program; the event loop never waits for the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Final, Protocol, TypeVar
+
+from holdfast.clock import Clock
+from holdfast.errors import HoldfastError, StoreError
+from holdfast.policy import PolicyBook
+from holdfast.stores import RunStore
+from holdfast.stores.bell import Listener
+from holdfast.top.reading import Look, Picture, Reader
+from holdfast.wording import one_line
+
+R = TypeVar("R")
+
+PERIOD: Final = 1.0  # seconds between two looks where nothing tells of a change
+GAP: Final = 0.2  # seconds between two looks, at least
+SHARE: Final = 4  # times as long as a look took, nothing is read
+
+
+class Watched(Protocol):
+    """Who wants to see something."""
+
+    paused: bool
+
+    def wanted(self) -> Look:
+        """What is to be seen now."""
+
+    def show(self, picture: Picture) -> bool:
+        """Show it; true if there is more to be read at once."""
+
+    def complain(self, message: str) -> None:
+        """Say what is wrong with the store, or with an empty text that nothing is."""
+
+
+class Watcher:
+    """Looks at *store* for *screen*."""
+
+    def __init__(self, screen: Watched, store: RunStore, clock: Clock, book: PolicyBook | None) -> None:
+        self._screen = screen
+        self._store = store
+        self._clock = clock
+        self._reader = Reader(store, book)
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="holdfast-top")
+        self._looking = self._again = False
+
+    async def watch(self) -> None:
+        """Look again and again, unless it is paused."""
+        with ExitStack() as stack:
+            listener: Listener | None = None
+            while True:
+                began = self._clock.monotonic()
+                if not self._screen.paused:
+                    await self.look()
+                await self._clock.asleep(max(GAP, SHARE * (self._clock.monotonic() - began)))
+                listener = listener or self._listener(stack)
+                if listener is None or listener.closed:
+                    listener = None
+                    await self._clock.asleep(PERIOD)
+                else:
+                    await listener.await_(PERIOD)
+
+    async def look(self) -> None:
+        """Read what is wanted and have it shown; asked while it reads, it reads once more."""
+        self._again = True
+        if self._looking:
+            return
+        self._looking = True
+        try:
+            while self._again:
+                self._again = False
+                await self._look_once()
+        finally:
+            self._looking = False
+
+    async def do(self, fn: Callable[[], R]) -> R:
+        """Call *fn*, which blocks, in the thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, fn)
+
+    async def close(self) -> None:
+        """Wait for the last look to end."""
+        await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
+
+    async def _look_once(self) -> None:
+        look = self._screen.wanted()
+        try:
+            picture = await self.do(lambda: self._reader.look(look))
+        except HoldfastError as error:
+            self._screen.complain(f"the store cannot be read: {one_line(str(error), 500)}")
+            return
+        self._screen.complain("")
+        if look != self._screen.wanted() or self._screen.show(picture):
+            self._again = True
+
+    def _listener(self, stack: ExitStack) -> Listener | None:
+        """Hears of changes, where there is something to hear yet."""
+        try:
+            return stack.enter_context(self._store.listen())
+        except StoreError:  # no folder yet; until there is one we look every second
+            return None

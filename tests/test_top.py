@@ -1,0 +1,771 @@
+"""`holdfast top`: what it shows of other processes, that its keys reach them, and that it leaves the terminal alone.
+
+The tools and runs are those of real processes on a real file; the terminal is Textual's own, and once a real one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import itertools
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from rich.text import Text
+from tests.board_children import ask, children, said, say
+
+import holdfast
+from holdfast import cli
+from holdfast.clock import SystemClock
+from holdfast.history import RunEventRecord
+from holdfast.policy import PolicyBook
+from holdfast.stores import SqliteRunStore
+from holdfast.stores.board import Board
+from holdfast.stores.entries import (
+    PolicyValue,
+    Process,
+    RecentCall,
+    ServerEntry,
+    ToolDetail,
+    ToolEntry,
+    Transition,
+    pack,
+)
+from holdfast.top.app import Top
+from holdfast.top.calls import Scale, Story, bars
+from holdfast.top.reading import wanted
+from holdfast.top.sheet import Column, Contents, Sheet
+
+HOLDFAST = Path(sys.executable).with_name("holdfast")
+ROOT = Path(__file__).parents[1]
+LIMIT = 20.0  # seconds after which a test gives up waiting for what comes within one
+HOSTILE = "[bold red]<img onerror=x>[/] \x1b[31m\u202e"
+COLOURS = re.compile(rb"\x1b\[(?:[0-9;]*;)?(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])[0-9;]*m")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[SqliteRunStore]:
+    with SqliteRunStore(path) as store:
+        yield store
+
+
+@pytest.fixture
+def board(store: SqliteRunStore) -> Board:
+    return Board(store)
+
+
+@pytest.fixture
+def start() -> Iterator[Any]:
+    with children() as start:
+        yield start
+
+
+@pytest.fixture
+def top(store: SqliteRunStore) -> Top:
+    return Top(store, SystemClock())
+
+
+def show(board: Board, *entries: ToolEntry, details: dict[str, ToolDetail] | None = None, **facts: Any) -> None:
+    """A process of another host that will live for a while."""
+    now = int(SystemClock.time() * 1000)
+    process = Process(id="a", host="elsewhere", pid=7, name="agent.py", at_ms=now, until_ms=now + 600_000, **facts)
+    packed = [(name, pack(detail)) for name, detail in (details or {}).items()]
+    board.publish(process, [(entry.name, pack(entry)) for entry in entries], details=packed)
+
+
+def seen(app: Top) -> str:
+    """The screen as text."""
+    console = Console(width=app.size.width, height=app.size.height, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    with console.file:
+        console.print(app.screen._compositor.render_update(full=True))
+        return console.export_text(styles=False)
+
+
+def row(app: Top, name: str) -> str:
+    """The line on the screen that names something."""
+    return next((line for line in seen(app).splitlines() if name in line), "")
+
+
+async def until(pilot: Any, reached: Callable[[], bool]) -> None:
+    """Wait for something that comes by itself."""
+    end = SystemClock.monotonic() + LIMIT
+    while not reached():
+        assert SystemClock.monotonic() < end, f"it never came; the screen is\n{seen(pilot.app)}"
+        await pilot.pause(0.02)
+
+
+# --- tools of another process ---
+
+
+async def test_a_breaker_that_trips_in_another_process_turns_its_row(path: Path, top: Top, start: Any) -> None:
+    agent = start("agent", path, "search", "book")
+    said(agent)
+    ask(agent, "ok search")
+    ask(agent, "ok book")
+    async with top.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "● closed" in row(top, "search"))
+
+        ask(agent, "fail search")
+
+        await until(pilot, lambda: "✖ open" in row(top, "search"))
+        assert "ConnectionError" in row(top, "search")
+        lines = seen(top).splitlines()
+        names = [line.split()[0] for line in (each.replace("▸", " ") for each in lines[3:5])]
+        assert names == ["search", "book"]  # the worst first
+        assert "1 open" in lines[1]
+
+
+async def test_an_order_asks_once_naming_the_tool_and_reaches_the_other_process(
+    path: Path, top: Top, start: Any
+) -> None:
+    agent = start("agent", path, "search")
+    said(agent)
+    ask(agent, "ok search")
+    async with top.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "closed" in row(top, "search"))
+
+        await pilot.press("O")
+        await until(pilot, lambda: "Hold open the circuit of" in seen(top))
+        assert "search" in seen(top)
+        await pilot.press("y")
+
+        await until(pilot, lambda: "open (held)" in row(top, "search  "))
+        assert ask(agent, "ok search") == "denied"
+
+        await pilot.press("C", "y")
+
+        await until(pilot, lambda: "closed (held)" in row(top, "search  "))
+        assert ask(agent, "ok search") == "done"
+
+        await pilot.press("A", "y")
+        await until(pilot, lambda: "(held)" not in row(top, "search  "))
+
+
+@pytest.mark.parametrize("key", ["n", "escape"])
+async def test_an_order_that_is_not_confirmed_is_not_given(board: Board, top: Top, key: str) -> None:
+    show(board, ToolEntry(name="search"))
+    async with top.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "search" in seen(top))
+
+        await pilot.press("R", key, "X", "j")
+        await pilot.pause()
+
+        assert board.orders() == []
+        assert "Reset" not in seen(top)
+
+
+async def test_an_order_that_cannot_be_given_says_why(board: Board, top: Top) -> None:
+    show(board, ToolEntry(name="odd\u202ename"))
+    async with top.run_test(size=(120, 24)) as pilot:
+        await until(pilot, lambda: "odd" in seen(top))
+
+        await pilot.press("O", "y")
+
+        await until(pilot, lambda: "printable characters" in seen(top))
+        assert board.orders() == []
+
+
+async def test_a_tool_that_only_the_policies_name_is_there(store: SqliteRunStore) -> None:
+    app = Top(store, SystemClock(), PolicyBook.load({"tool": {"later": {"timeout": 5.0}, "any_*": {"timeout": 5.0}}}))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "later" in seen(app))
+
+        assert "any_" not in seen(app)
+
+
+# --- one tool ---
+
+
+async def test_a_tool_is_shown_with_its_changes_its_policy_and_its_calls(board: Board, top: Top) -> None:
+    now = int(SystemClock.time() * 1000)
+    detail = ToolDetail(
+        policy=[PolicyValue(key="timeout", value=30.0, origin="holdfast.toml [policy]")],
+        transitions=[Transition(at_ms=now, before="closed", after="open", failures=7, backoff_ms=20_000)],
+        histogram=[(10.0, 3), (None, 1)],
+        recent=[
+            RecentCall(at_ms=now, status="success", duration_ms=4.0),
+            RecentCall(at_ms=now, status="timed_out", duration_ms=5.0, attempts=3, category="timeout"),
+        ],
+    )
+    entry = ToolEntry(name="search", state="open", until_ms=now + 90_000, calls=4, failed=1, successful=3, p50_ms=4.0)
+    show(board, entry, details={"search": detail})
+    async with top.run_test(size=(200, 50)) as pilot:
+        await until(pilot, lambda: "search" in seen(top))
+
+        await pilot.press("enter")
+
+        await until(pilot, lambda: "holdfast.toml [policy]" in seen(top))
+        text = seen(top)
+        for fact in ("closed → ✖ open  7 failures", "≤ 10 ms", "✔ success", "3 attempts", "7 on elsewhere (agent.py"):
+            assert fact in text
+
+        await pilot.press("f")
+        await until(pilot, lambda: "Recent calls that failed" in seen(top))
+        assert "✔ success" not in seen(top)
+
+        await pilot.press("escape", "escape")
+        await until(pilot, lambda: "last error" in seen(top))
+
+
+async def test_a_long_page_scrolls(board: Board, top: Top) -> None:
+    policy = [PolicyValue(key=f"key_{number}", value=1, origin="default") for number in range(60)]
+    show(board, ToolEntry(name="search"), details={"search": ToolDetail(policy=policy)})
+    async with top.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "search" in seen(top))
+        await pilot.press("enter")
+        await until(pilot, lambda: "Transitions" in seen(top))
+
+        await pilot.press("G")
+
+        await until(pilot, lambda: "key_59" in seen(top))
+
+
+# --- runs of another process ---
+
+
+async def test_a_run_is_cancelled_in_the_process_that_runs_it(
+    path: Path, store: SqliteRunStore, top: Top, runner: subprocess.Popen[str]
+) -> None:
+    run_id = said(runner)
+    async with top.run_test(size=(80, 24)) as pilot:
+        await pilot.press("3")
+        await until(pilot, lambda: "▶ executing" in row(top, run_id[:10]))
+
+        await pilot.press("X")
+        await until(pilot, lambda: "Cancel the run" in seen(top))
+        assert run_id in seen(top)
+        await pilot.press("y")
+
+        await until(pilot, lambda: "■ cancelled" in row(top, run_id[:10]))
+        assert said(runner) == "cancelled"
+        assert store.snapshot(run_id).error == "cancelled from holdfast top"
+        await pilot.press("X")
+        await until(pilot, lambda: "the run is over" in seen(top))
+
+
+async def test_a_run_shows_its_calls_and_its_events_as_they_come(store: SqliteRunStore, top: Top) -> None:
+    run = store.create_run("s", "book a flight").id
+    call = {"call_id": "1", "tool": "search", "arguments": {"city": "Lisbon"}}
+    store.record_event(run, "tool_started", call)
+    async with top.run_test(size=(80, 24)) as pilot:
+        await pilot.press("4")
+        await until(pilot, lambda: "▶ running" in row(top, "▸ search"))
+        assert "book a flight" in seen(top)
+
+        store.record_event(run, "tool_ended", {**call, "status": "failed", "duration_ms": 12, "error": "no seat"})
+        store.record_event(run, "run_failed", {"error": "no seat"})
+
+        await until(pilot, lambda: "✖ failed" in row(top, "▸ search"))
+        await until(pilot, lambda: "run_failed" in seen(top))
+        await pilot.press("enter")
+        await until(pilot, lambda: '"city": "Lisbon"' in seen(top))
+        await pilot.press("escape", "tab", "enter")
+        await until(pilot, lambda: "error  no seat" in seen(top))
+
+
+async def test_the_calls_of_a_run_are_filtered_by_name_and_by_failure(store: SqliteRunStore, top: Top) -> None:
+    run = store.create_run("s", "").id
+    for number, (name, status) in enumerate([("search", "success"), ("search", "failed"), ("book", "success")]):
+        call = {"call_id": f"{number}", "tool": name}
+        store.record_event(run, "tool_started", call)
+        store.record_event(run, "tool_ended", {**call, "status": status})
+    async with top.run_test(size=(80, 40)) as pilot:
+        await pilot.press("4")
+        calls = top.query_one("#calls", Sheet)
+        await until(pilot, lambda: len(calls._contents.keys) == 3)
+
+        await pilot.press("f")
+        await until(pilot, lambda: len(calls._contents.keys) == 1)
+        await pilot.press("escape", "slash", *"boo")
+        await until(pilot, lambda: len(calls._contents.keys) == 1 and "✔" in row(top, "book  "))
+        assert "✖ failed" not in seen(top)
+
+
+async def test_runs_are_filtered_and_the_filter_is_cleared(store: SqliteRunStore, top: Top) -> None:
+    for name in ("fly to Lisbon", "fly to Rome"):
+        store.create_run("s", name)
+    store.mark_failed(store.create_run("t", "walk").id, "tired")
+    async with top.run_test(size=(200, 50)) as pilot:
+        await pilot.press("3")
+        await until(pilot, lambda: "3 shown" in seen(top))
+
+        await pilot.press("slash", *"rome", "enter")
+        await until(pilot, lambda: "1 shown" in seen(top))
+        assert "fly to Rome" in seen(top)
+
+        await pilot.press("escape")
+        await until(pilot, lambda: "3 shown" in seen(top))
+        await pilot.press("f")
+        await until(pilot, lambda: "1 shown" in seen(top))
+        assert "tired" in seen(top)
+
+
+async def test_more_runs_are_read_when_the_end_comes_near(store: SqliteRunStore, top: Top) -> None:
+    for number in range(130):
+        store.create_run("s", f"number {number}")
+    async with top.run_test(size=(200, 24)) as pilot:
+        await pilot.press("3")
+        await until(pilot, lambda: "100+ shown" in seen(top))
+
+        await pilot.press("G")
+
+        await until(pilot, lambda: "130 shown" in seen(top))
+
+
+def test_a_filter_may_name_what_it_means() -> None:
+    found = wanted("tool=search status=alive fly status=strange session=s", failed=True)
+
+    assert found == ("alive", "s", "search", "fly status=strange")
+    assert wanted("", failed=True) == ("failed", None, None, None)
+
+
+# --- servers ---
+
+
+async def test_servers_are_shown_with_what_they_said(board: Board, top: Top) -> None:
+    servers = [
+        ServerEntry(name="github", state="ready", protocol="2025-11-25", server_info={"name": "gh", "version": "1"}),
+        ServerEntry(name="slack", state="failed", restarts=5, last_error="exited with 1", stderr=["no token"]),
+    ]
+    show(board, servers=servers)
+    async with top.run_test(size=(120, 24)) as pilot:
+        await pilot.press("5")
+        await until(pilot, lambda: "✖ failed" in row(top, "slack"))
+        assert "gh 1 MCP 2025-11-25" in row(top, "github")
+
+        await pilot.press("f")
+        await until(pilot, lambda: "github" not in seen(top))
+        await pilot.press("enter")
+        await until(pilot, lambda: "no token" in seen(top))
+
+
+# --- keys, sizes, words ---
+
+
+async def test_a_pause_keeps_the_picture_until_it_is_over(board: Board, top: Top) -> None:
+    show(board, ToolEntry(name="search"))
+    async with top.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "● closed" in row(top, "search"))
+        await pilot.press("space")
+        await until(pilot, lambda: "‖ paused" in seen(top))
+        picture = top.picture
+
+        show(board, ToolEntry(name="search", state="open"))
+        await pilot.pause(1.5)  # longer than two looks are apart
+
+        assert top.picture is picture
+        await pilot.press("space")
+        await until(pilot, lambda: "✖ open" in row(top, "search"))
+        assert "● live" in seen(top)
+
+
+async def test_tools_are_filtered_while_somebody_types(board: Board, top: Top) -> None:
+    show(board, ToolEntry(name="search"), ToolEntry(name="book", failed=1, successful=1))
+    async with top.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "search" in seen(top))
+
+        await pilot.press("slash", "b", "o")
+        await until(pilot, lambda: "search" not in seen(top))
+        await pilot.press("x")
+        await until(pilot, lambda: "No tool is like this" in seen(top))
+        await pilot.press("escape", "f")
+        await until(pilot, lambda: "book" in seen(top) and "search" not in seen(top))
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [("1", "holdfast wrap -- COMMAND"), ("3", "holdfast run MODULE:FUNCTION"), ("5", "holdfast install")],
+)
+async def test_an_empty_screen_says_what_to_do(path: Path, top: Top, key: str, said: str) -> None:
+    async with top.run_test(size=(80, 24)) as pilot:
+        await pilot.press(key)
+
+        await until(pilot, lambda: said in seen(top))
+        assert os.listdir(path.parent) == []  # looking makes nothing
+
+
+async def test_where_there_is_no_tool_or_run_their_screens_say_so(top: Top) -> None:
+    async with top.run_test(size=(80, 24)) as pilot:
+        await pilot.press("4")
+        await until(pilot, lambda: "there is no run yet" in seen(top))
+        await pilot.press("2")
+        await until(pilot, lambda: "there is no tool yet" in seen(top))
+
+
+async def test_the_chosen_line_is_kept_when_its_place_changes(board: Board, top: Top) -> None:
+    show(board, ToolEntry(name="a"), ToolEntry(name="b"), ToolEntry(name="c"))
+    async with top.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "c" in row(top, "c   "))
+        await pilot.press("j", "j", "k")
+        sheet = top.query_one("#tools", Sheet)
+        assert sheet.chosen == "b"
+
+        show(board, ToolEntry(name="c", state="open", until_ms=2**43))
+
+        await until(pilot, lambda: "open" in row(top, "c   "))
+        assert (sheet.chosen, sheet.at) == ("b", 2)
+        assert row(top, "▸").split()[1] == "b"
+
+
+async def test_only_cells_that_changed_are_drawn_again(board: Board, top: Top) -> None:
+    tools = [ToolEntry(name=f"tool_{number:02}") for number in range(15)]
+    show(board, *tools)
+    async with top.run_test(size=(80, 24)) as pilot:
+        sheet = top.query_one("#tools", Sheet)
+        await until(pilot, lambda: "tool_14" in seen(top))
+        picture = top.picture
+        await until(
+            pilot, lambda: top.picture is not picture and "0" in row(top, "tool_14")
+        )  # calls a second are known
+        before = sheet.redrawn
+
+        show(board, *tools[:-1], ToolEntry(name="tool_14", state="off"))
+
+        await until(pilot, lambda: "○ off" in row(top, "tool_14"))
+        assert 1 <= sheet.redrawn - before <= 3
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 50), (40, 10)])
+async def test_every_screen_fits(board: Board, store: SqliteRunStore, top: Top, size: tuple[int, int]) -> None:
+    far = int(SystemClock.time() * 1000) + 90_500
+    show(
+        board,
+        ToolEntry(name="a_tool_with_quite_a_long_name.of_a_server", state="open", until_ms=far, calls=12345, failed=5,
+                  successful=12340, p50_ms=1234.0, p95_ms=99_999.0, p99_ms=100_000.0, in_flight=12, limit=20, waiting=5,
+                  rate=2.0, full_rate=10.0, last_error="ConnectionError: " + "the line is dead, " * 10),
+        servers=[ServerEntry(name="server", last_error="long " * 50)],
+    )  # fmt: skip
+    store.mark_failed(store.create_run("session", "prompt " * 50).id, "error " * 50)
+    async with top.run_test(size=(100, 30)) as pilot:
+        await pilot.resize_terminal(*size)
+        for key, screen in (("1", "tools"), ("2", "tool"), ("3", "runs"), ("5", "servers"), ("4", "run")):
+            await pilot.press(key)
+            await until(pilot, lambda screen=screen: top.picture is not None and top.picture.look.screen == screen)
+            await pilot.pause()
+
+            lines = seen(top).splitlines()
+            assert len(lines) == size[1]
+            assert all(Text(line).cell_len <= size[0] for line in lines)
+            assert lines[0].startswith(" Holdfast")
+        assert top.query_one("#events", Sheet).region.y > 0
+        await pilot.press("1")
+        await until(pilot, lambda: "✖ open" in row(top, "a_tool"))
+
+
+async def test_wide_screens_show_more(board: Board, top: Top) -> None:
+    show(board, ToolEntry(name="x", calls=1, successful=1, p50_ms=1.0, p99_ms=1.0, rate=2.0, full_rate=10.0))
+    async with top.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "2/s of 10/s" in row(top, "x   "))
+
+        await pilot.resize_terminal(200, 50)
+
+        await until(pilot, lambda: "p99" in seen(top) and "last minute" in seen(top))
+
+
+async def test_hostile_names_and_texts_are_shown_as_text(board: Board, store: SqliteRunStore, top: Top) -> None:
+    show(
+        board,
+        ToolEntry(name=HOSTILE, state="open", last_error="[/] [link=file:///x]boom[/link]\nsecond\x07"),
+        servers=[ServerEntry(name=HOSTILE, stderr=[HOSTILE])],
+    )
+    run = store.create_run(HOSTILE, f"{HOSTILE}\n\x00 {'x' * 1_000_000}").id
+    store.record_event(run, "tool_started", {"call_id": "1", "tool": HOSTILE, "arguments": {HOSTILE: HOSTILE}})
+    async with top.run_test(size=(200, 50)) as pilot:
+        shown = r"[bold red]<img onerror=x>[/] \x1b[31m\u202e"
+        await until(pilot, lambda: shown in seen(top))
+        assert "[link=file:///x]boom[/link] second" in seen(top)
+        for key in ("2", "3", "4", "5"):
+            await pilot.press(key)
+            await until(pilot, lambda: shown in seen(top))
+            assert not re.search("[\x00-\x09\x0b-\x1f\u202e]", seen(top))
+        await pilot.press("4", "enter")
+        await until(pilot, lambda: "arguments" in seen(top))
+        await pilot.press("escape", "3", "X")
+        await until(pilot, lambda: "Cancel the run" in seen(top))
+        assert "\x1b" not in seen(top)
+
+
+async def test_the_keys_are_listed(top: Top) -> None:
+    async with top.run_test(size=(100, 50)) as pilot:
+        await pilot.press("question_mark")
+
+        await until(pilot, lambda: "Capitals change something, and ask first" in seen(top))
+        await pilot.press("escape")
+        await until(pilot, lambda: "Capitals" not in seen(top))
+
+
+async def test_a_store_that_cannot_be_read_is_said_and_the_last_picture_stays(path: Path, board: Board) -> None:
+    show(board, ToolEntry(name="search"))
+    with SqliteRunStore(path) as other:
+        app = Top(other, SystemClock())
+        async with app.run_test(size=(160, 24)) as pilot:
+            await until(pilot, lambda: "search" in seen(app))
+
+            ruin(path)
+
+            await until(pilot, lambda: "the store cannot be read" in seen(app))
+            assert "search" in seen(app)
+
+
+def ruin(path: Path) -> None:
+    """Put something else in the place of a store."""
+    path.rename(path.with_name("away"))
+    path.write_bytes(b"no database, " * 400)
+
+
+# --- the bars ---
+
+
+def event(sequence: int, at: int, type: str, **payload: Any) -> RunEventRecord:
+    return RunEventRecord(sequence, at, type, payload)
+
+
+def test_a_call_is_made_of_waits_and_attempts() -> None:
+    story = Story()
+    story.add(
+        [
+            event(0, 1000, "tool_started", call_id="1", tool="t"),
+            event(1, 1100, "tool_attempt_failed", call_id="1", attempt=1, retry_in_ms=200),
+            event(2, 1400, "tool_ended", call_id="1", tool="t", status="success", duration_ms=200, attempts=2),
+        ]
+    )
+
+    (call,) = story.calls
+
+    drawn = [(bar.kind, bar.start, bar.end, bar.outcome) for bar in bars(call, 0)]
+    assert drawn == [
+        ("attempt", 1000, 1100, "failed"),
+        ("backoff", 1100, 1300, ""),
+        ("attempt", 1300, 1400, "success"),
+    ]
+    assert (call.status, call.is_trouble, call.took) == ("success", True, 200)
+
+
+def test_a_call_goes_on_until_it_ends_or_its_process_is_gone() -> None:
+    story = Story()
+    story.add([event(0, 1000, "tool_started", call_id="1", tool="t")])
+    assert [bar.end for bar in bars(story.calls[0], 5000)] == [5000]
+
+    story.add([event(0, 1000, "tool_started", call_id="1", tool="t"), event(1, 3000, "run_interrupted")])
+
+    assert [(call.name, call.status, call.end) for call in story.calls] == [
+        ("t", "unknown", 3000),
+        ("run_interrupted", "mark", 3000),
+    ]
+
+
+def test_calls_inside_calls_are_indented_and_refused_or_cached_ones_have_no_bar() -> None:
+    story = Story()
+    story.add(
+        [
+            event(0, 0, "step_started", call_id="1", name="outer", key="k"),
+            event(1, 1, "tool_denied", tool="t", reason="circuit_open", parent="k"),
+            event(2, 2, "tool_ended", call_id="9", tool="t", status="success", cached=True, parent="k"),
+        ]
+    )
+
+    assert [(call.depth, call.status, len(bars(call, 3))) for call in story.calls] == [
+        (0, "running", 1),
+        (1, "denied", 0),
+        (1, "cached", 0),
+    ]
+
+
+def test_what_makes_no_sense_in_an_event_breaks_nothing() -> None:
+    story = Story()
+    story.add(
+        event(number, number, type, call_id=[], tool={}, name=3, duration_ms="x", retry_in_ms=float("nan"), key=1)
+        for number, type in enumerate(["tool_started", "tool_attempt_failed", "tool_ended", "tool_denied", "own"])
+    )
+
+    assert all(isinstance(bars(call, 10), list) for call in story.calls)
+    assert Scale(story.calls, 10, 20).place(5) >= 0
+
+
+def test_long_idle_times_are_cut_short() -> None:
+    story = Story()
+    for number, at in enumerate((0, 1000, 1_000_000)):
+        story.add(
+            [
+                event(2 * number, at, "tool_started", call_id=f"{number}", tool="t"),
+                event(2 * number + 1, at + 1000, "tool_ended", call_id=f"{number}", tool="t", duration_ms=1000),
+            ]
+        )
+
+    scale = Scale(story.calls, 0, 100)
+
+    places = [scale.place(at) for at in (0, 1000, 2000, 1_000_000, 1_001_000)]
+    assert places[0] == 0
+    assert places[-1] == 99
+    gaps = [later - earlier for earlier, later in itertools.pairwise(places)]
+    assert all(20 <= gap <= 40 for gap in (gaps[0], gaps[1], gaps[3]))
+    assert gaps[2] < 15
+
+
+# --- the sheet ---
+
+
+async def test_what_there_is_no_room_for_goes_least_needed_first(top: Top) -> None:
+    columns = (Column("name"), Column("dear", need=5), Column("cheap", need=1), Column("last"))
+    cells = [Text("n" * 20), Text("d" * 20), Text("c" * 20), Text("l")]
+    async with top.run_test(size=(200, 24)) as pilot:
+        sheet = top.query_one("#tools", Sheet)
+        top.paused = True
+        sheet.show(Contents(columns, ["x"], lambda at: cells))
+        await pilot.pause()
+        assert "cheap" in seen(top)
+
+        await pilot.resize_terminal(70, 24)
+        await pilot.pause()
+
+        assert "cheap" not in seen(top)
+        assert "dear" in seen(top)
+
+
+# --- the command ---
+
+
+@pytest.fixture
+def runner(path: Path) -> Iterator[subprocess.Popen[str]]:
+    words = [sys.executable, "-m", "tests.test_top", str(path)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=ROOT) as child:
+        yield child
+        child.kill()
+
+
+async def wait_to_be_cancelled(path: str) -> None:
+    """Run something that ends only when it is cancelled."""
+    async with holdfast.open(path, policies={}) as hf:
+        try:
+            async with hf.run("s", "waits for ever") as run:
+                say(run.id)
+                await hf.acall(asyncio.Event().wait)
+        except holdfast.RunCancelled:
+            say("cancelled")
+
+
+class Terminal:
+    """A real terminal of 80 by 24, with the command in it."""
+
+    def __init__(self, *arguments: str, **variables: str) -> None:
+        self._ours, self._theirs = pty.openpty()
+        fcntl.ioctl(self._theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self._before = termios.tcgetattr(self._theirs)
+        self.text = b""
+        variables = {**os.environ, "TERM": "xterm-256color", **variables}
+        self.process = subprocess.Popen(
+            [HOLDFAST, *arguments], stdin=self._theirs, stdout=self._theirs, stderr=self._theirs, env=variables
+        )
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._ours)
+        os.close(self._theirs)
+
+    @property
+    def as_before(self) -> bool:
+        return termios.tcgetattr(self._theirs) == self._before
+
+    def press(self, keys: bytes) -> None:
+        os.write(self._ours, keys)
+
+    def until(self, reached: Callable[[], bool]) -> None:
+        end = SystemClock.monotonic() + LIMIT
+        while not reached():
+            assert SystemClock.monotonic() < end, self.text
+            self.read(0.05)
+
+    def end(self) -> int:
+        """Wait for the command to end; its exit code."""
+        self.until(lambda: self.process.poll() is not None)
+        self.read(0.0)
+        return self.process.returncode
+
+    def read(self, patience: float) -> None:
+        while select.select([self._ours], [], [], patience)[0]:
+            self.text += os.read(self._ours, 65_536)
+            patience = 0.0
+
+
+def test_in_a_terminal_q_ends_it_and_leaves_the_terminal_as_it_was(path: Path, board: Board) -> None:
+    show(board, ToolEntry(name="search", state="open"))
+    with Terminal("top", "--store", str(path)) as terminal:
+        terminal.until(lambda: b"search" in terminal.text)
+        assert COLOURS.search(terminal.text)
+        terminal.press(b"?")
+        terminal.until(lambda: b"Capitals" in terminal.text)
+        terminal.press(b"q")
+
+        terminal.press(b"q")
+
+        assert terminal.end() == 0
+        assert b"\x1b[?1049h" in terminal.text  # a screen of its own
+        assert terminal.text.rindex(b"\x1b[?1049l") > terminal.text.rindex(b"\x1b[?1049h")
+        assert terminal.text.rindex(b"\x1b[?25h") > terminal.text.rindex(b"\x1b[?25l")
+        assert terminal.as_before
+
+
+def test_a_signal_leaves_the_terminal_as_it_was_and_no_color_is_honoured(path: Path, board: Board) -> None:
+    show(board, ToolEntry(name="search", state="open"))
+    with Terminal("top", "--store", str(path), NO_COLOR="1") as terminal:
+        terminal.until(lambda: b"search" in terminal.text and b"open" in terminal.text)
+
+        terminal.process.send_signal(signal.SIGTERM)
+
+        assert terminal.end() == 0
+        assert terminal.text.rindex(b"\x1b[?1049l") > terminal.text.rindex(b"\x1b[?1049h")
+        assert terminal.as_before
+        assert not COLOURS.search(terminal.text)
+
+
+def test_a_store_that_cannot_be_used_is_told_before_the_screen_is_taken(path: Path) -> None:
+    path.write_bytes(b"this is no database at all, " * 100)
+
+    with Terminal("top", "--store", str(path)) as terminal:
+        assert terminal.end() == 4
+        assert b"\x1b" not in terminal.text
+
+
+def test_without_a_terminal_it_ends_with_2_and_says_what_does_without_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["top"]) == 2
+
+    assert "needs a terminal; `holdfast tools ls`" in capsys.readouterr().err
+
+
+def test_without_the_extra_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("holdfast.top.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "textual", None)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+
+    assert cli.main(["top"]) == 2
+
+    assert "pip install 'holdfast[tui]'" in capsys.readouterr().err
+
+
+if __name__ == "__main__":
+    asyncio.run(wait_to_be_cancelled(sys.argv[1]))
