@@ -1,6 +1,7 @@
 """A real Chromium for the tests: `$CHROME`, else the system's, else the one that Playwright installs.
 
-Where none can be had the tests are skipped with the reason; on CI that is a failure.
+Where none can be had the tests are skipped with the reason; on CI that is a failure. `python -m tests.web.browser`
+installs what is missing before the tests run.
 """
 
 from __future__ import annotations
@@ -24,12 +25,19 @@ PATIENCE = 600  # seconds for an installation
 HOME = Path(__file__).parents[2] / ".cache" / "playwright"
 
 
+class Missing(Exception):
+    """A browser that cannot be had here; its text says why."""
+
+
 @contextmanager
 def browser() -> Iterator[Browser]:
     """A browser without a window, closed afterwards."""
     from playwright.sync_api import Error, sync_playwright
 
-    found = executable()
+    try:
+        found = executable()
+    except Missing as error:
+        missing(str(error))
     # A sandbox cannot be made by root, nor does /dev/shm have room in most containers.
     arguments = ["--disable-dev-shm-usage", *(["--no-sandbox"] if is_root() else [])]
     with sync_playwright() as playwright:
@@ -44,13 +52,15 @@ def browser() -> Iterator[Browser]:
 
 
 def executable() -> str:
-    """The path of a Chromium."""
+    """The path of a Chromium, which is installed first where it is not there."""
     if given := os.environ.get("CHROME"):
-        return given if shutil.which(given) else missing(f"$CHROME is {given}, which cannot be run")
+        if shutil.which(given):
+            return given
+        raise Missing(f"$CHROME is {given}, which cannot be run")
     for look in (_on_the_path, _from_the_system, _from_playwright):
         if found := look():
             return found
-    return missing("no Chromium is on the PATH, and none could be installed; name one in $CHROME")
+    raise Missing("no Chromium is on the PATH, and none could be installed; name one in $CHROME")
 
 
 def missing(reason: str) -> NoReturn:
@@ -95,3 +105,10 @@ def _done(command: list[str], environment: dict[str, str]) -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0
+
+
+if __name__ == "__main__":
+    try:
+        executable()
+    except Missing as error:
+        sys.exit(str(error))

@@ -81,7 +81,7 @@ def served(store: RunStore) -> Iterator[Page]:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("holdfast"):
             raise
-        raise Missing(error.name) from error
+        raise Missing(error.name.partition(".")[0]) from error
     listening = bind(HOST, 0)
     page = Page(listening.getsockname()[1], secrets.token_urlsafe(32))
     ready = threading.Event()
