@@ -47,7 +47,7 @@ class Bound:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         call: Mapping[str, object] | None = None,
-        arguments: Mapping[str, object] | None = None,
+        arguments: object = None,
     ) -> Execution:
         """A call to be driven; *call* holds settings for this one, *arguments* what it is about if *args* do not."""
         policy = self.tool.override(call)
@@ -131,7 +131,7 @@ def drive(execution: Execution, bound: Bound, args: tuple[Any, ...], kwargs: Map
     if execution.fallback is None:
         return execution.value
     other = instead(execution, bound)
-    return drive(other.execution(args, kwargs, ONE_HOP), other, args, kwargs)
+    return drive(other.execution(args, kwargs, ONE_HOP, execution.given), other, args, kwargs)
 
 
 async def adrive(execution: Execution, bound: Bound, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -162,7 +162,7 @@ async def adrive(execution: Execution, bound: Bound, args: tuple[Any, ...], kwar
     if execution.fallback is None:
         return execution.value
     other = instead(execution, bound)
-    return await adrive(other.execution(args, kwargs, ONE_HOP), other, args, kwargs)
+    return await adrive(other.execution(args, kwargs, ONE_HOP, execution.given), other, args, kwargs)
 
 
 def drive_stream(
@@ -192,7 +192,7 @@ def drive_stream(
         return execution.value
     if execution.fallback is not None:
         other = instead(execution, bound)
-        return (yield from drive_stream(other.execution(args, kwargs, ONE_HOP), other, args, kwargs))
+        return (yield from drive_stream(other.execution(args, kwargs, ONE_HOP, execution.given), other, args, kwargs))
     if execution.fell_back:
         yield from _fallback_items(execution.value)
         return None
@@ -233,7 +233,9 @@ async def adrive_stream(
         yield item
     if execution.fallback is not None:
         other = instead(execution, bound)
-        async with aclosing(adrive_stream(other.execution(args, kwargs, ONE_HOP), other, args, kwargs)) as items:
+        async with aclosing(
+            adrive_stream(other.execution(args, kwargs, ONE_HOP, execution.given), other, args, kwargs)
+        ) as items:
             async for item in items:
                 yield item
     elif execution.fell_back:

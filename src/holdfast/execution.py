@@ -48,11 +48,11 @@ class Execution:
     """One call of a tool; *single* allows one attempt only, *threaded* says that attempts are made in a thread."""
 
     __slots__ = (
-        "as_task", "attempts", "call_id", "callee", "deadline", "driver", "fallback", "fell_back", "gate", "left",
-        "made", "origin", "policy", "record", "run", "threaded", "tool", "value", "waited", "watched", "yielded",
-        "_args", "_arguments", "_cached", "_call", "_category", "_counted", "_delay", "_denied", "_error", "_flight",
-        "_fn", "_forsaken", "_kit", "_kwargs", "_over", "_silent", "_single", "_spent", "_to_tell", "_unsettled",
-        "_why",
+        "as_task", "attempts", "call_id", "callee", "deadline", "driver", "fallback", "fell_back", "gate", "given",
+        "left", "made", "origin", "policy", "record", "run", "threaded", "tool", "value", "waited", "watched",
+        "yielded", "_args", "_arguments", "_cached", "_call", "_category", "_counted", "_delay", "_denied", "_error",
+        "_flight", "_fn", "_forsaken", "_kit", "_kwargs", "_over", "_silent", "_single", "_spent", "_to_tell",
+        "_unsettled", "_why",
     )  # fmt: skip
 
     def __init__(
@@ -95,7 +95,8 @@ class Execution:
         self._kwargs = kwargs or {}
         self._single = single
         self._call: bytes | None = None
-        self._arguments = arguments  # by name; read off the function where they are not given
+        self.given = arguments  # by name, from who knows better than the function
+        self._arguments = arguments
         self._flight: Flight | None = None
         self._spent = 0.0  # seconds inside the tool
         self._delay = 0.0

@@ -324,6 +324,10 @@ async def test_another_tool_of_the_server_answers_for_one_that_cannot(journal: P
         }
         client.hf.breaker.force_open("srv.read")
         assert text(await client.result("read", say="by the other")) == "by the other"
+        client.hf.runs.writer.flush()
+        (run,) = client.hf.runs.list_runs()
+        begun = [event.payload for event in client.hf.runs.events(run.id) if event.type == "tool_started"]
+        assert (begun[-1]["tool"], begun[-1]["arguments"]) == ("srv.other", {"say": "by the other"})
 
 
 # --- progress ---

@@ -4,6 +4,7 @@
 
 const LEAST_GAP = 400; // milliseconds that are never folded
 const SHARE = 0.12; // of the busy time: what is idle longer than that is folded
+const LAST_TICK = 0.94; // what is written further on would not fit
 const FOLD = 0.04; // of the busy time: how wide a fold is
 
 export class Scale {
@@ -89,7 +90,7 @@ export class Scale {
         if (at - (ticks.at(-1)?.at ?? -1) > 0.5 / many) ticks.push({ at, since });
       }
     }
-    return ticks;
+    return ticks.filter(({ at }) => at < LAST_TICK);
   }
 }
 
