@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -74,6 +75,7 @@ def test_without_the_extra_it_says_so_and_goes_on_without_the_page(place: Path) 
 # --- in a terminal ---
 
 
+@pytest.mark.slow
 def test_the_page_stays_with_agents_at_work_until_ctrl_c(place: Path) -> None:
     with staying(place) as demo:
         assert until(lambda: len(demo.processes()) == 3)
@@ -89,6 +91,7 @@ def test_the_page_stays_with_agents_at_work_until_ctrl_c(place: Path) -> None:
     assert_nothing_is_left(place)
 
 
+@pytest.mark.slow
 def test_a_terminal_that_is_closed_ends_it_too(place: Path) -> None:
     with staying(place) as demo:
         assert until(lambda: len(demo.processes()) == 3)
@@ -99,6 +102,7 @@ def test_a_terminal_that_is_closed_ends_it_too(place: Path) -> None:
     assert_nothing_is_left(place)
 
 
+@pytest.mark.slow
 def test_who_cancels_all_runs_on_the_page_still_has_agents_and_a_proxy(place: Path) -> None:
     with staying(place) as demo:
         assert until(lambda: len(demo.processes()) == 3)
@@ -110,6 +114,7 @@ def test_who_cancels_all_runs_on_the_page_still_has_agents_and_a_proxy(place: Pa
         assert until(lambda: len(demo.processes()) == 3)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "darwin", reason="there the system's own browser is opened")
 def test_where_there_is_a_display_the_page_is_opened_in_a_browser(place: Path) -> None:
     opener, opened = place / "bin" / "xdg-open", place / "opened"
@@ -124,6 +129,7 @@ def test_where_there_is_a_display_the_page_is_opened_in_a_browser(place: Path) -
     assert "It is open in your browser." in demo.shown
 
 
+@pytest.mark.slow
 def test_an_interrupt_in_the_middle_leaves_nothing_behind(place: Path) -> None:
     with in_terminal(place, "--scene", "2", "--scene", "3") as demo:
         demo.read_until("pay_invoice")
@@ -269,5 +275,16 @@ def assert_nothing_is_left(place: Path) -> None:
     """No file, and no process: each but the first has the demo's folder among its arguments."""
     assert list((place / "temporary").iterdir()) == []
     assert list((place / "home").iterdir()) == []
-    running = subprocess.run(["ps", "-axww", "-o", "command"], capture_output=True, text=True, check=True).stdout
-    assert str(place / "temporary") not in running
+    assert [command for command in commands() if str(place / "temporary") in command] == []
+
+
+def commands() -> list[str]:
+    """What all processes of the machine were started with."""
+    if not Path("/proc/self/cmdline").exists():
+        shown = subprocess.run(["ps", "-axww", "-o", "command"], capture_output=True, text=True, check=True)
+        return shown.stdout.splitlines()
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            found.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return found

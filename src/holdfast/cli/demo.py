@@ -24,12 +24,12 @@ SEED = 50  # an average world: of many, its numbers lie in the middle
 @click.option("--scene", "scenes", type=click.IntRange(1, 4), multiple=True, help="Only this one; may be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON.")
 def demo(seed: int, fast: bool, scenes: tuple[int, ...], as_json: bool) -> None:
-    """Watch guards at work, in four short scenes.
+    """Watch an agent cope with flaky tools, and survive kill -9.
 
-    1: the same agent plans trips twice in the same world, once with bare tools and once with guarded ones. 2: it is
-    killed while it books, and goes on. 3: an MCP server crashes, hangs and fails behind `holdfast wrap`. 4: the
-    dashboard shows agents and proxy at work; in a terminal it stays until Ctrl-C. At the end stands what the guards
-    saved. It needs no network, and leaves nothing behind.
+    Four short scenes. 1: the same agent plans trips twice, with bare tools and with guarded ones. 2: it is killed while
+    it books, and goes on. 3: an MCP server crashes, hangs and fails behind `holdfast wrap`. 4: the dashboard shows it
+    all; in a terminal it stays until Ctrl-C. At the end stands what the guards saved. It needs no network, and leaves
+    nothing behind.
     """
     from rich.console import Console
 

@@ -70,14 +70,16 @@ async def stay(store: RunStore, before: Totals, console: Console | None) -> None
     """Wait for Ctrl-C; on *console*, if there is one, say meanwhile what goes on."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    before_us = {number: signal.getsignal(number) for number in SIGNALS}
     for number in SIGNALS:
         loop.add_signal_handler(number, stop.set)
     saying = asyncio.create_task(_say(store, before, console, SystemClock())) if console is not None else None
     try:
         await stop.wait()
     finally:
-        for number in SIGNALS:
+        for number, handler in before_us.items():
             loop.remove_signal_handler(number)
+            signal.signal(number, handler)
         if saying is not None:
             saying.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -39,10 +39,14 @@ export class Live {
     const post = this.connect();
     const look = () => post(document.hidden ? "away" : "look");
     document.addEventListener("visibilitychange", look);
-    addEventListener("pagehide", () => post("bye"));
+    addEventListener("pagehide", () => {
+      post("bye");
+      this.keep();
+    });
     addEventListener("pageshow", (event) => event.persisted && look());
     setInterval(() => this.sample(), TICK);
     this.retry = () => post("look");
+    this.recall();
     look();
   }
 
@@ -191,8 +195,29 @@ export class Live {
       if (samples.length > SAMPLES) samples.shift();
       this.samples.set(name, samples);
     }
-    for (const each of [this.samples, this.heard]) {
+    for (const each of this.latest.complete ? [this.samples, this.heard] : []) {
       for (const name of each.keys()) if (!this.latest.tools.has(name)) each.delete(name);
+    }
+  }
+
+  /** Keeps the samples for a page that is loaded again. */
+  keep() {
+    try {
+      sessionStorage.setItem("holdfast.samples", JSON.stringify({ at: Date.now(), samples: [...this.samples] }));
+    } catch {
+      // No storage, or none left: then the lines begin anew.
+    }
+  }
+
+  /** Takes up the samples of the page as it was before. */
+  recall() {
+    try {
+      const kept = JSON.parse(sessionStorage.getItem("holdfast.samples") ?? "{}");
+      const missed = Math.round((Date.now() - kept.at) / TICK);
+      if (!(missed < SAMPLES)) return;
+      for (const [name, samples] of kept.samples) this.samples.set(name, [...samples, ...Array(missed).fill(0)].slice(-SAMPLES));
+    } catch {
+      this.samples.clear();
     }
   }
 }

@@ -51,7 +51,7 @@ export function runs(app, route) {
     h("header", { class: "head" }, h("h1", {}, "Runs"), summary, h("span", { class: "filters" }, ...Object.values(inputs), failing, bulk)),
     scroller,
   );
-  const rows = new Rows({ scroller, table, key: (/** @type {RunLine} */ run) => run.id, make: () => row(app), fill: (parts, run) => parts.set(run), near: () => void more() });
+  const rows = new Rows({ scroller, table, key: (/** @type {string} */ id) => id, make: () => row(app), fill: (parts, id) => parts.set(known.get(id)), near: () => void more() });
   /** @type {Map<string, RunLine>} */
   let known = new Map();
   /** @type {string | null} */
@@ -61,6 +61,7 @@ export function runs(app, route) {
   let loaded = false;
   let timer = 0;
   let asked = 0;
+  let moved = true; // whether other runs are to be shown, or in another order
 
   function filter() {
     return { status: status.value, tool: inputs.tool.value.trim(), session: inputs.session.value.trim(), text: inputs.text.value.trim() };
@@ -77,6 +78,7 @@ export function runs(app, route) {
       asked = performance.now();
       const page = await find("", signal);
       known = new Map(page.runs.map((run) => [run.id, run]));
+      moved = true;
       next = page.next;
       loaded = true;
       scroller.scrollTop = 0;
@@ -92,6 +94,7 @@ export function runs(app, route) {
     await app.attempt(async () => {
       const page = await find(next ?? "", signal);
       for (const run of page.runs) if (!known.has(run.id)) known.set(run.id, run);
+      moved = true;
       ({ next } = page);
     });
     if (signal.aborted) return;
@@ -119,6 +122,7 @@ export function runs(app, route) {
       void app.attempt(async () => {
         const page = await find("", signal);
         for (const run of page.runs) known.set(run.id, run);
+        moved = true;
         draw();
       });
     }, wait);
@@ -130,9 +134,11 @@ export function runs(app, route) {
     const wanted = filter();
     const plain = !wanted.tool && !wanted.text;
     let strange = changes.all;
+    moved ||= Object.values(wanted).some(Boolean);
     for (const id of changes.runs) {
       const run = app.live.shown.runs.get(id);
       if (!run) continue;
+      moved ||= !known.has(id);
       if (known.has(id) || (plain && fits(run, wanted))) known.set(id, run);
       else if (!plain) strange = true;
     }
@@ -141,16 +147,27 @@ export function runs(app, route) {
   }
 
   function draw() {
+    if (!moved) {
+      rows.refresh();
+      sum();
+      return;
+    }
+    moved = false;
     const wanted = filter();
     const items = [...known.values()].filter((run) => fits(run, wanted)).sort((a, b) => b.created_at_ms - a.created_at_ms || (a.id < b.id ? 1 : -1));
     attr(failing, "aria-pressed", status.value === "failed" ? "true" : "false");
-    const active = items.filter((run) => !isOver(run) && !run.interrupted).length;
-    text(summary, loaded && items.length ? `${count(items.length)}${next === null ? "" : "+"} shown · ${plural(active, "active", "active")}` : "");
     attr(table, "hidden", items.length === 0);
     attr(empty, "hidden", items.length > 0 || next !== null);
     attr(bulk, "disabled", items.length === 0);
     if (!items.length) fill(empty, ...nothing(loaded, Object.values(wanted).some(Boolean)));
-    rows.set(items);
+    rows.set(items.map((run) => run.id));
+    sum();
+  }
+
+  function sum() {
+    const { items } = rows;
+    const active = items.filter((id) => isActive(known.get(id))).length;
+    text(summary, loaded && items.length ? `${count(items.length)}${next === null ? "" : "+"} shown · ${plural(active, "active", "active")}` : "");
   }
 
   /** @param {URLSearchParams} given */
@@ -191,7 +208,7 @@ export function runs(app, route) {
     move: (delta) => rows.move(delta),
     actions: {
       X: () => {
-        const run = rows.focused();
+        const run = known.get(rows.focused() ?? "");
         if (run) void cancelRun(app, run);
       },
       B: () => rows.items.length && void cancelRuns(app, filter()),
@@ -227,6 +244,11 @@ export function standing(run) {
   return run.interrupted && !isOver(run) ? "interrupted" : run.status;
 }
 
+/** @param {RunLine | undefined} run */
+function isActive(run) {
+  return run !== undefined && !isOver(run) && !run.interrupted;
+}
+
 /**
  * Whether a run is meant, as far as the page can tell.
  *
@@ -258,8 +280,9 @@ function row(app) {
   return {
     root,
     parts: {
-      /** @param {RunLine} each */
+      /** @param {RunLine | undefined} each */
       set(each) {
+        if (!each) return;
         run = each;
         const now = app.live.now();
         const over = isOver(each);
@@ -292,7 +315,7 @@ function row(app) {
  * @param {number} now
  */
 function activity(run, now) {
-  if (run.error) return [h("bdi", { class: "cut bad" }, oneLine(run.error))];
+  if (run.error) return [h("bdi", { class: `cut ${run.status === "cancelled" ? "dim" : "bad"}` }, oneLine(run.error))];
   if (run.current && !run.interrupted) {
     const { name, attempt, since_ms: since } = run.current;
     return [h("bdi", { class: "cut" }, oneLine(name, 120)), h("span", { class: "age" }, `${attempt > 1 ? `attempt ${attempt}, ` : ""}${span(Math.max(0, Math.round((now - since) / 100) * 100))}`)];
