@@ -18,8 +18,8 @@ import pytest
 from holdfast import cli
 from holdfast.cli.install import executable
 from holdfast.errors import ConfigError
-from holdfast.mcp.jsonc import parse, plain
-from holdfast.mcp.saving import load, save
+from holdfast.mcp.clients.jsonc import parse, plain
+from holdfast.mcp.clients.saving import load, save
 
 HOLDFAST = str(Path(sys.executable).with_name("holdfast"))
 CONFIG = """\

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from tests.jsonc_documents import Json, values, written
 
 from holdfast.errors import ConfigError
-from holdfast.mcp.client_files import CLIENTS, places
-from holdfast.mcp.configs import ServerEntry, servers, wrapping_of
-from holdfast.mcp.jsonc import parse, plain
-from holdfast.mcp.rewriting import UnknownServer, unwrap, wrap
+from holdfast.mcp.clients.configs import ServerEntry, servers, wrapping_of
+from holdfast.mcp.clients.jsonc import parse, plain
+from holdfast.mcp.clients.places import CLIENTS, places
+from holdfast.mcp.clients.rewriting import UnknownServer, unwrap, wrap
 
 HOLDFAST = ["/opt/holdfast/bin/holdfast"]
 MODULE = ["/usr/bin/python3", "-m", "holdfast"]

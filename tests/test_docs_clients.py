@@ -9,8 +9,8 @@ import pytest
 from tests.test_docs import places
 
 from holdfast import cli
-from holdfast.mcp.client_files import CLIENTS
-from holdfast.mcp.rewriting import unwrap, wrap
+from holdfast.mcp.clients.places import CLIENTS
+from holdfast.mcp.clients.rewriting import unwrap, wrap
 
 FOLDER = Path(__file__).parents[1] / "docs" / "mcp"
 PAGES = [*CLIENTS, "install"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.jsonc_documents import Json, values, written
 
 from holdfast.errors import ConfigError
-from holdfast.mcp.jsonc import DEEPEST, Array, Edit, Object, Value, apply, parse, plain, quoted, removal
+from holdfast.mcp.clients.jsonc import DEEPEST, Array, Edit, Object, Value, apply, parse, plain, quoted, removal
 
 randoms = st.randoms(use_true_random=False)
 

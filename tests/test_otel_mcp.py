@@ -17,10 +17,10 @@ from tests.traces import Traces, facts, is_child
 
 import holdfast
 from holdfast.mcp import frames
-from holdfast.mcp.child import Command
 from holdfast.mcp.proxy import wrap
 from holdfast.mcp.server import DEFAULTS
-from holdfast.mcp.supervising import ChildUpstream
+from holdfast.mcp.stdio.child import Command
+from holdfast.mcp.stdio.upstream import ChildUpstream
 
 traces = tracing.traces
 

@@ -64,8 +64,18 @@ def taken_up(board: Board, tool: str) -> bool:
     return found is not None and not any(each.pending for each in found.processes)
 
 
+OTHERS: set[threading.Thread] = set()  # threads of tests that came before
+
+
+@pytest.fixture(autouse=True)
+def others() -> None:
+    OTHERS.clear()
+    OTHERS.update(threading.enumerate())
+
+
 def publishers() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "holdfast-publisher"]
+    found = (thread for thread in threading.enumerate() if thread.name == "holdfast-publisher")
+    return [thread for thread in found if thread not in OTHERS]
 
 
 def idle() -> None:

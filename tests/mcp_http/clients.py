@@ -10,11 +10,11 @@ from typing import Any
 
 import holdfast
 from holdfast.app import Holdfast
-from holdfast.mcp.configs import ServerEntry
-from holdfast.mcp.endpoint import Endpoint
+from holdfast.mcp.clients.configs import ServerEntry
 from holdfast.mcp.frames import Id
-from holdfast.mcp.gateway import Address, serve
-from holdfast.mcp.http_upstream import HttpUpstream
+from holdfast.mcp.http.endpoint import Endpoint
+from holdfast.mcp.http.gateway import Address, serve
+from holdfast.mcp.http.upstream import HttpUpstream
 from holdfast.mcp.proxy import proxied
 from holdfast.mcp.session import Session
 from holdfast.mcp.wire import Event

@@ -21,11 +21,11 @@ from tests.mcp_http.servers import INITIALIZED, STDIO, Reply, plain, server
 
 import holdfast
 from holdfast.errors import ConfigError
-from holdfast.mcp.configs import ServerEntry
-from holdfast.mcp.conversation import IDLE
-from holdfast.mcp.gateway import Address
+from holdfast.mcp.clients.configs import ServerEntry
+from holdfast.mcp.http.conversation import IDLE
+from holdfast.mcp.http.gateway import Address
+from holdfast.mcp.http.sse import Parser
 from holdfast.mcp.session import Session
-from holdfast.mcp.sse import Parser
 from holdfast.mcp.wire import Event
 from holdfast.testing import ManualClock
 
@@ -390,7 +390,7 @@ async def test_a_cookie_of_one_client_is_not_sent_for_another() -> None:
 async def test_the_answer_to_a_request_that_its_client_cancels_ends(
     session: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.mcp.http_site.GRACE", 0.01)
+    monkeypatch.setattr("holdfast.mcp.http.http_site.GRACE", 0.01)
     started = asyncio.Event()
 
     async def call(reply: Reply) -> None:

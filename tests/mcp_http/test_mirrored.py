@@ -7,7 +7,7 @@ import json
 import pytest
 
 from holdfast.mcp import frames
-from holdfast.mcp.mirrored import ToolHeaders, decoded, encoded, mirrored, wanted_by
+from holdfast.mcp.http.mirrored import ToolHeaders, decoded, encoded, mirrored, wanted_by
 from holdfast.mcp.wire import Event
 
 

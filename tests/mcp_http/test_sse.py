@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.mcp.sse import Parser, TooLong, encode
+from holdfast.mcp.http.sse import Parser, TooLong, encode
 from holdfast.mcp.wire import Event
 
 

@@ -13,8 +13,8 @@ from tests.mcp_http.clients import text_of
 from tests.mcp_http.servers import Reply, plain, server
 
 from holdfast.errors import ConfigError
-from holdfast.mcp.endpoint import Endpoint
-from holdfast.mcp.gateway import Address, serve
+from holdfast.mcp.http.endpoint import Endpoint
+from holdfast.mcp.http.gateway import Address, serve
 
 WRAP = [str(Path(sys.executable).with_name("holdfast")), "wrap"]
 

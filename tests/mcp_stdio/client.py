@@ -14,12 +14,12 @@ from typing import Any
 
 import holdfast
 from holdfast.clock import Clock, SystemClock
-from holdfast.mcp.child import Command
 from holdfast.mcp.proxy import proxied
 from holdfast.mcp.refusals import META
 from holdfast.mcp.server import DEFAULTS, ProxiedServer
 from holdfast.mcp.session import Session
-from holdfast.mcp.supervising import ChildUpstream
+from holdfast.mcp.stdio.child import Command
+from holdfast.mcp.stdio.upstream import ChildUpstream
 from holdfast.mcp.wire import Event
 
 SERVER = Path(__file__).with_name("server.py")

@@ -11,7 +11,7 @@ from typing import IO
 import pytest
 from tests.mcp_stdio.client import until
 
-from holdfast.mcp.pipes import MOST_ECHOED, Echo, LineReader, Writer
+from holdfast.mcp.stdio.pipes import MOST_ECHOED, Echo, LineReader, Writer
 
 
 class Heard:

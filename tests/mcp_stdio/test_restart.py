@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.mcp_stdio.client import INITIALIZE, Stage, command, failure, settle, text, until, within
 
-from holdfast.mcp.supervising import MOST_QUEUED, REPLAY_PATIENCE
+from holdfast.mcp.stdio.upstream import MOST_QUEUED, REPLAY_PATIENCE
 from holdfast.testing import ManualClock
 
 # --- what a new server is told ---

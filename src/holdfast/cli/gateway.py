@@ -13,8 +13,8 @@ from holdfast.cli.options import store_option, text
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
-    from holdfast.mcp.configs import ServerEntry
-    from holdfast.mcp.gateway import Address
+    from holdfast.mcp.clients.configs import ServerEntry
+    from holdfast.mcp.http.gateway import Address
 
 
 @click.command()
@@ -50,7 +50,7 @@ def gateway(
     from holdfast.app import open
     from holdfast.cli.exporting import exporting
     from holdfast.errors import ConfigError
-    from holdfast.mcp.gateway import Address
+    from holdfast.mcp.http.gateway import Address
     from holdfast.mcp.server import DEFAULTS
 
     try:
@@ -66,7 +66,7 @@ def _serve(hf: Holdfast, entries: list[ServerEntry], address: Address, *, hides:
     import asyncio
 
     from holdfast.cli import DONE
-    from holdfast.mcp.gateway import gateway
+    from holdfast.mcp.http.gateway import gateway
 
     def tell(url: str) -> None:
         for entry in entries:
@@ -81,7 +81,7 @@ def _serve(hf: Holdfast, entries: list[ServerEntry], address: Address, *, hides:
 def _entries(path: str) -> list[ServerEntry]:
     """The servers of the file that are to be had, the later of two with one name."""
     from holdfast.errors import ConfigError
-    from holdfast.mcp.configs import servers
+    from holdfast.mcp.clients.configs import servers
 
     try:
         found = servers(Path(path).read_text(encoding="utf-8"), path)

@@ -17,8 +17,8 @@ from holdfast.cli.showing import console, put_json, say
 from holdfast.wording import in_full, one_line
 
 if TYPE_CHECKING:
-    from holdfast.mcp.rewriting import Outcome, Rewritten
-    from holdfast.mcp.saving import Loaded
+    from holdfast.mcp.clients.rewriting import Outcome, Rewritten
+    from holdfast.mcp.clients.saving import Loaded
 
 Rewrite = Callable[[str, str, Sequence[str]], "Rewritten"]
 
@@ -50,7 +50,7 @@ def install(target: str, only: tuple[str, ...], dry_run: bool, as_json: bool) ->
 
     Restart the client afterwards. `holdfast uninstall` is the way back.
     """
-    from holdfast.mcp.rewriting import wrap
+    from holdfast.mcp.clients.rewriting import wrap
 
     def rewrite(text: str, name: str, only: Sequence[str]) -> Rewritten:
         return wrap(text, name, executable(), only)
@@ -69,7 +69,7 @@ def uninstall(target: str, only: tuple[str, ...], dry_run: bool, as_json: bool) 
     FILE or CLIENT as for `holdfast install`. The entries are changed back where they stand: whatever else was edited in
     the meantime stays. The file as it was is kept beside it.
     """
-    from holdfast.mcp.rewriting import unwrap
+    from holdfast.mcp.clients.rewriting import unwrap
 
     _perform(target, unwrap, only, dry_run, as_json)
 
@@ -86,8 +86,8 @@ def executable() -> list[str]:
 
 
 def _perform(target: str, rewrite: Rewrite, only: Sequence[str], dry_run: bool, as_json: bool) -> None:
-    from holdfast.mcp.rewriting import UnknownServer
-    from holdfast.mcp.saving import load, save
+    from holdfast.mcp.clients.rewriting import UnknownServer
+    from holdfast.mcp.clients.saving import load, save
 
     path = _find(target)
     loaded = load(path)
@@ -110,7 +110,7 @@ def _perform(target: str, rewrite: Rewrite, only: Sequence[str], dry_run: bool, 
 
 
 def _find(target: str) -> str:
-    from holdfast.mcp.client_files import CLIENTS, client_file
+    from holdfast.mcp.clients.places import CLIENTS, client_file
 
     if target in CLIENTS:
         home = os.path.expanduser("~")

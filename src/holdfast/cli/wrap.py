@@ -89,16 +89,16 @@ def _serve(hf: Holdfast, name: str, upstream: Upstream, *, hides: bool) -> int:
 
 
 def _child(hf: Holdfast, command: tuple[str, ...]) -> Upstream:
-    from holdfast.mcp.child import Command
-    from holdfast.mcp.supervising import ChildUpstream
+    from holdfast.mcp.stdio.child import Command
+    from holdfast.mcp.stdio.upstream import ChildUpstream
 
     return ChildUpstream(Command(command, stderr=sys.stderr.buffer), hf.clock)
 
 
 def _http(hf: Holdfast, url: str, kind: str | None, headers: dict[str, str]) -> Upstream:
-    from holdfast.mcp.configs import HTTP, TRANSPORTS
-    from holdfast.mcp.endpoint import Endpoint
-    from holdfast.mcp.http_upstream import HttpUpstream
+    from holdfast.mcp.clients.configs import HTTP, TRANSPORTS
+    from holdfast.mcp.http.endpoint import Endpoint
+    from holdfast.mcp.http.upstream import HttpUpstream
 
     if kind is not None and TRANSPORTS.get(kind) != HTTP:
         raise click.UsageError(

@@ -12,7 +12,7 @@ from holdfast.bus import Bus
 from holdfast.events import Event as Told
 from holdfast.mcp.server import Guards, ProxiedServer
 from holdfast.mcp.session import Session
-from holdfast.mcp.stdio import StdioFront
+from holdfast.mcp.stdio.front import StdioFront
 from holdfast.mcp.wire import Upstream
 
 

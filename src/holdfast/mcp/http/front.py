@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from holdfast.mcp.endpoint import JSON
-from holdfast.mcp.exchange import Exchange, Message
-from holdfast.mcp.sites import Site
+from holdfast.mcp.http.endpoint import JSON
+from holdfast.mcp.http.exchange import Exchange, Message
+from holdfast.mcp.http.sites import Site
 
 LONGEST_BODY: Final = 64 * 2**20  # bytes
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})

@@ -8,8 +8,8 @@ from typing import IO, Any, Final
 
 from holdfast.mcp import frames
 from holdfast.mcp.frames import Id
-from holdfast.mcp.pipes import LONGEST_LINE, LineReader, Writer, same
 from holdfast.mcp.session import Session
+from holdfast.mcp.stdio.pipes import LONGEST_LINE, LineReader, Writer, same
 from holdfast.mcp.wire import Event
 
 LAST_ANSWERS: Final = 10.0  # seconds for what is under way when the client says no more

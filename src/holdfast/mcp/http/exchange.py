@@ -12,10 +12,10 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.mcp import frames
-from holdfast.mcp.endpoint import JSON
 from holdfast.mcp.frames import Id
-from holdfast.mcp.http_session import answered
-from holdfast.mcp.sse import MEDIA_TYPE, encode
+from holdfast.mcp.http.endpoint import JSON
+from holdfast.mcp.http.session import answered
+from holdfast.mcp.http.sse import MEDIA_TYPE, encode
 from holdfast.mcp.wire import Event, ServerLost
 
 MOST_QUEUED: Final = 2**20  # bytes for a client that reads slowly, before the server is asked to pause

@@ -15,10 +15,10 @@ import msgspec
 from holdfast.clock import Clock
 from holdfast.errors import printable
 from holdfast.mcp import frames
-from holdfast.mcp.child import GRACE, Child, Command, in_words
 from holdfast.mcp.frames import Head, Id
 from holdfast.mcp.handshake import OURS, Handshake, is_ours
 from holdfast.mcp.naming import shown
+from holdfast.mcp.stdio.child import GRACE, Child, Command, in_words
 from holdfast.mcp.wire import Channel, Event, Listener, ServerLost
 
 FIRST_PAUSE: Final = 0.1  # seconds before a server is started again; twice that for each time more

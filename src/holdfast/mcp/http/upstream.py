@@ -14,12 +14,12 @@ import msgspec
 
 from holdfast.clock import Clock
 from holdfast.mcp import frames
-from holdfast.mcp.endpoint import JSON, LAST_EVENT, SESSION, VERSION, Endpoint, media_type, rpc_error
 from holdfast.mcp.frames import Head, Id
 from holdfast.mcp.handshake import Handshake
-from holdfast.mcp.http_session import ACCEPT, HttpSession, answered, events, one_line, requests, says_lost
-from holdfast.mcp.mirrored import ToolHeaders, mirrored, name_in
-from holdfast.mcp.sse import MEDIA_TYPE
+from holdfast.mcp.http.endpoint import JSON, LAST_EVENT, SESSION, VERSION, Endpoint, media_type, rpc_error
+from holdfast.mcp.http.mirrored import ToolHeaders, mirrored, name_in
+from holdfast.mcp.http.session import ACCEPT, HttpSession, answered, events, one_line, requests, says_lost
+from holdfast.mcp.http.sse import MEDIA_TYPE
 from holdfast.mcp.wire import Answer, Channel, Event, Listener, ServerLost
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from holdfast.mcp import frames
-from holdfast.mcp.endpoint import JSON, SESSION, VERSION, Endpoint, media_type, rpc_error
 from holdfast.mcp.frames import Head
 from holdfast.mcp.handshake import Handshake
-from holdfast.mcp.sse import MEDIA_TYPE, Parser, TooLong
+from holdfast.mcp.http.endpoint import JSON, SESSION, VERSION, Endpoint, media_type, rpc_error
+from holdfast.mcp.http.sse import MEDIA_TYPE, Parser, TooLong
 from holdfast.mcp.wire import Answer, Event, ServerLost
 
 if TYPE_CHECKING:

@@ -15,17 +15,17 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.mcp import frames
-from holdfast.mcp.conversation import Conversation
-from holdfast.mcp.endpoint import SESSION, VERSION
-from holdfast.mcp.exchange import Exchange
 from holdfast.mcp.frames import AnyParams, Head, Id
-from holdfast.mcp.http_session import one_line, requests
-from holdfast.mcp.mirrored import METHOD, NAME, decoded, name_in
+from holdfast.mcp.http.conversation import Conversation
+from holdfast.mcp.http.endpoint import SESSION, VERSION
+from holdfast.mcp.http.exchange import Exchange
+from holdfast.mcp.http.mirrored import METHOD, NAME, decoded, name_in
+from holdfast.mcp.http.session import one_line, requests
+from holdfast.mcp.http.sites import client_key, is_modern
 from holdfast.mcp.proxy import Home, facts
 from holdfast.mcp.server import ProxiedServer
 from holdfast.mcp.session import Session
-from holdfast.mcp.sites import client_key, is_modern
-from holdfast.mcp.supervising import ChildUpstream
+from holdfast.mcp.stdio.upstream import ChildUpstream
 from holdfast.mcp.wire import Event
 
 VERSIONS: Final = frozenset({"2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"})

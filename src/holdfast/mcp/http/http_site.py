@@ -11,16 +11,16 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.mcp import frames
-from holdfast.mcp.conversation import Conversation
-from holdfast.mcp.endpoint import SESSION, Endpoint
-from holdfast.mcp.exchange import Exchange
 from holdfast.mcp.frames import Head, Id
 from holdfast.mcp.handshake import Handshake
-from holdfast.mcp.passing import Link, Passing
+from holdfast.mcp.http.conversation import Conversation
+from holdfast.mcp.http.endpoint import SESSION, Endpoint
+from holdfast.mcp.http.exchange import Exchange
+from holdfast.mcp.http.passing import Link, Passing
+from holdfast.mcp.http.sites import client_key, is_modern
 from holdfast.mcp.proxy import Home
 from holdfast.mcp.server import ProxiedServer
 from holdfast.mcp.session import Session
-from holdfast.mcp.sites import client_key, is_modern
 from holdfast.mcp.wire import Channel, Event, ServerLost
 
 GRACE: Final = 2.0  # seconds for a server to say how a cancelled request ended

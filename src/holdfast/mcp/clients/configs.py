@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import ConfigError, printable
-from holdfast.mcp.jsonc import Member, Object, Scalar, Value, parse, plain
+from holdfast.mcp.clients.jsonc import Member, Object, Scalar, Value, parse, plain
 
 STDIO: Final = "stdio"
 HTTP: Final = "http"

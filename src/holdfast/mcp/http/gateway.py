@@ -11,15 +11,15 @@ from ipaddress import ip_address
 from typing import IO, Any, Final
 
 from holdfast.errors import ConfigError, printable
-from holdfast.mcp.child import Command
-from holdfast.mcp.child_site import ChildSite
-from holdfast.mcp.configs import HTTP, STDIO, ServerEntry
-from holdfast.mcp.endpoint import Endpoint
-from holdfast.mcp.http_front import LOOPBACK, HttpFront
-from holdfast.mcp.http_site import HttpSite
+from holdfast.mcp.clients.configs import HTTP, STDIO, ServerEntry
+from holdfast.mcp.http.child_site import ChildSite
+from holdfast.mcp.http.endpoint import Endpoint
+from holdfast.mcp.http.front import LOOPBACK, HttpFront
+from holdfast.mcp.http.http_site import HttpSite
+from holdfast.mcp.http.sites import Site
 from holdfast.mcp.proxy import Home, proxied
-from holdfast.mcp.sites import Site
-from holdfast.mcp.supervising import ChildUpstream
+from holdfast.mcp.stdio.child import Command
+from holdfast.mcp.stdio.upstream import ChildUpstream
 
 LAST_ANSWERS: Final = 3  # seconds for what is being written when the gateway ends
 KEEP_ALIVE: Final = 75  # seconds an idle connection of a client is kept

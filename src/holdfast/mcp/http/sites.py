@@ -9,10 +9,10 @@ from typing import Any, Protocol
 import msgspec
 
 from holdfast.mcp import frames
-from holdfast.mcp.endpoint import VERSION
-from holdfast.mcp.exchange import Exchange
 from holdfast.mcp.frames import AnyParams, Head
 from holdfast.mcp.handshake import MODERN
+from holdfast.mcp.http.endpoint import VERSION
+from holdfast.mcp.http.exchange import Exchange
 
 
 class Site(Protocol):

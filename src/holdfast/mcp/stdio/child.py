@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import IO, Final
 
 from holdfast.errors import printable
-from holdfast.mcp.pipes import Echo, LineReader, Writer
+from holdfast.mcp.stdio.pipes import Echo, LineReader, Writer
 from holdfast.mcp.wire import ServerLost
 
 KEPT_LINES: Final = 200  # of what a server said on stderr

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from holdfast.mcp import frames
-from holdfast.mcp.endpoint import JSON, LAST_EVENT, SESSION, VERSION, Endpoint, media_type, passed, rpc_error
-from holdfast.mcp.exchange import Exchange, Pairs
 from holdfast.mcp.frames import Head
 from holdfast.mcp.handshake import Handshake
-from holdfast.mcp.http_session import HttpSession, answered, events, requests, says_lost
-from holdfast.mcp.mirrored import NAME, mirrored
+from holdfast.mcp.http.endpoint import JSON, LAST_EVENT, SESSION, VERSION, Endpoint, media_type, passed, rpc_error
+from holdfast.mcp.http.exchange import Exchange, Pairs
+from holdfast.mcp.http.mirrored import NAME, mirrored
+from holdfast.mcp.http.session import HttpSession, answered, events, requests, says_lost
+from holdfast.mcp.http.sse import MEDIA_TYPE
 from holdfast.mcp.session import Batch
-from holdfast.mcp.sse import MEDIA_TYPE
 from holdfast.mcp.wire import Answer, Channel, Event, Listener, ServerLost
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from holdfast.errors import ConfigError, printable
-from holdfast.mcp.configs import HTTP, SSE, STDIO, Listed, ServerEntry, Wrapping, entries, server, wrapping_of
-from holdfast.mcp.jsonc import Array, Edit, Member, Object, Scalar, apply, plain, quoted, removal
+from holdfast.mcp.clients.configs import HTTP, SSE, STDIO, Listed, ServerEntry, Wrapping, entries, server, wrapping_of
+from holdfast.mcp.clients.jsonc import Array, Edit, Member, Object, Scalar, apply, plain, quoted, removal
 
 WRAPPED: Final = "wrapped"
 UNWRAPPED: Final = "unwrapped"

@@ -1,0 +1,1 @@
+"""Servers and clients over streamable HTTP, and the gateway that serves several."""

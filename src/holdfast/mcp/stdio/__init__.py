@@ -1,0 +1,1 @@
+"""Servers that are child processes, and clients at the other end of standard input and output."""
