@@ -24,7 +24,7 @@ async def test_a_call_is_one_request_on_the_wire_over_one_connection() -> None:
             assert text_of(await client.call(id=id)) == "done"
 
         assert len(made.asked("tools/call")) == 5
-        assert [request.method for request in made.requests] == ["POST", "POST", "GET", *["POST"] * 5]
+        assert [request.method for request in made.requests] == ["POST", "GET", *["POST"] * 6]
         assert made.connections <= 2
 
 

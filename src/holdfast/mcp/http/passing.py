@@ -240,13 +240,14 @@ class Passing:
 
     async def _relay(self, response: httpx.Response, exchange: Exchange | None, waiting: set[Any]) -> None:
         resumable = False
+        task, link = asyncio.current_task(), self._link
+        if exchange is not None and link is not None:
 
-        def left() -> None:  # the client will come back for the rest
-            if resumable and task is not None:
-                task.cancel()
+            def left() -> None:  # the client will come back for the rest
+                if resumable and task is not None:
+                    link.broken.append(exchange)
+                    task.cancel()
 
-        task = asyncio.current_task()
-        if exchange is not None and self._link is not None:
             exchange.on_closed = left
         async for event in events(self._endpoint, response, exchange.drained if exchange is not None else None):
             resumable = resumable or event.id is not None

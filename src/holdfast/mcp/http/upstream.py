@@ -29,6 +29,7 @@ RETRY: Final = 1.0  # seconds before a stream is taken up again, where the serve
 LONGEST_RETRY: Final = 30.0
 MOST_RESUMES: Final = 5  # in a row that bring nothing
 GRACE: Final = 2.0  # seconds for a server to say how a cancelled request ended, or to take our farewell
+HEARING: Final = 1.0  # seconds for a server to open the stream of what belongs to no request
 IN_ORDER: Final = 5.0  # seconds that frames wait for a notification before them to be taken
 MOST_SENDS: Final = 2  # of a frame, if the server has forgotten the session
 MOST_POSTS: Final = 2000  # on their way before the client is asked to pause
@@ -159,6 +160,8 @@ class HttpUpstream:
             await asyncio.wait({before}, timeout=IN_ORDER)
         ids = list(post.waiting)
         try:
+            if post.method == "notifications/initialized" and self._listening is None:
+                await self._listen()  # before the server has anything to say there
             await self._deliver(post)
             if post.waiting:
                 raise ServerLost(f"{self._endpoint.target} did not answer the request")
@@ -169,8 +172,6 @@ class HttpUpstream:
                 self._listener.failed(id, error)
         else:
             self._turn("ready")
-            if post.method == "notifications/initialized" and self._listening is None:
-                self._listen()
         finally:
             for id in ids:
                 if self._posts.get(id) is post:
@@ -324,12 +325,17 @@ class HttpUpstream:
 
     # -- what belongs to no request ------------------------------------------------------------------------------------
 
-    def _listen(self) -> None:
+    async def _listen(self) -> None:
+        """Begin to listen; wait a moment until the server has said whether there is anything to be heard."""
         if self._listening is not None:
             self._listening.cancel()
-        self._listening = asyncio.ensure_future(self._keep_listening())
+        answered = asyncio.Event()
+        self._listening = asyncio.ensure_future(self._keep_listening(answered))
+        waiting = asyncio.ensure_future(answered.wait())
+        await asyncio.wait({waiting, self._listening}, timeout=HEARING, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
 
-    async def _keep_listening(self) -> None:
+    async def _keep_listening(self, answered: asyncio.Event) -> None:
         """Read the stream of what belongs to no request, and take it up again, as long as the server has one."""
         stream = Post(b"", None, lambda event: self._arrive(event, None))
         failures = 0
@@ -337,6 +343,7 @@ class HttpUpstream:
             id = self._session.id
             try:
                 response = await self._resume(stream.last_id)
+                answered.set()
                 try:
                     failures = 0
                     await self._read(stream, response)
@@ -355,7 +362,7 @@ class HttpUpstream:
 
     def _renewed(self) -> None:
         if self._listening is not None:
-            self._listen()
+            self._start(self._listen())
         if self._listener is not None:
             self._listener.changed()
 
