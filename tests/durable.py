@@ -64,6 +64,7 @@ class Place:
 
     def kill(self, hf: Holdfast) -> None:
         """What kill -9 leaves behind: the lock is gone, what was queued is lost, nobody tidies up."""
+        hf._publisher.close()  # a thread of a dead process waits for nothing
         keeper, store = hf._home.keeper, hf.runs
         mailbox = keeper._mailbox
         with store.writer.turn:

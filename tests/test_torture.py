@@ -136,7 +136,11 @@ owners.is_gone = lambda folder, owner: False
 """
 REPEATS_UNASKED = """
 from holdfast.runs import Run
-Run.repeats = True
+begin = Run.__init__
+def careless(run, home, plan):
+    begin(run, home, plan)
+    run.repeats = True
+Run.__init__ = careless
 """
 CALLS_BEFORE_IT_WRITES = """
 from holdfast.recording import Record
