@@ -37,6 +37,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
+EASY = 10  # ticks that the writes of a noted run wait for company: it is soon enough for who looks, and costs little
 _TRANSITIONS = {
     CircuitState.OPEN: events.CIRCUIT_OPENED,
     CircuitState.HALF_OPEN: events.CIRCUIT_HALF_OPENED,
@@ -195,6 +196,7 @@ class Holdfast:
         """A run that is written down without anybody waiting for the disk, and that cannot be resumed; for proxies."""
         if self._has_store:  # else it is noted in memory
             self._prepare()
+        self.runs.writer.ticks = EASY
         return Run(self._home, Plan(session, prompt, is_noted=True))
 
     def run(

@@ -39,7 +39,8 @@ class Call:
 
     __slots__ = (
         "arguments", "channel", "data", "frame", "id", "is_plain", "name", "on_wire", "progress", "result", "stopped",
-        "task", "token", "wire_id", "_attempts", "_execution", "_permit", "_session", "_timer",
+        "task", "token", "wire_id", "_attempts", "_execution", "_failure", "_is_answered", "_permit", "_session",
+        "_timer",
     )  # fmt: skip
 
     def __init__(self, session: Session, head: Head, params: CallParams, data: bytes, channel: Channel) -> None:
@@ -59,6 +60,8 @@ class Call:
         self.task: asyncio.Task[None] | None = None
         self._attempts = 0
         self._execution: Execution | None = None
+        self._failure: ToolFailed | None = None  # what the last answer said
+        self._is_answered = False
         self._permit: Permit | None = None
         self._session = session
         self._timer: Timer | None = None
@@ -101,12 +104,12 @@ class Call:
         try:
             if not session.upstream.is_ready:
                 await session.upstream.ready()
-            event, head = await self._send(name)
+            await self._send(name)
         except ServerLost as error:
             self._tell_circuit(error.blame)
             raise
         except asyncio.CancelledError:
-            if not self.stopped:
+            if not self.stopped and not self._is_answered:
                 self._tell_circuit(ErrorCategory.TIMEOUT)
                 if self.on_wire:
                     session.forsake(self.wire_id)
@@ -114,11 +117,22 @@ class Call:
         finally:
             self.on_wire = False
         self._tell_circuit(None)
-        self.frame = event
-        self.result = judge(head)
+        if self._failure is not None:
+            raise self._failure
+        assert self.result is not None
         return self.result
 
-    async def _send(self, name: str) -> tuple[Event, Head]:
+    def take(self, event: Event, head: Head) -> None:
+        """The server has answered; a success goes on at once, before anything that the server says after it."""
+        self.frame, self._failure = event, None
+        try:
+            self.result = judge(head)
+        except ToolFailed as failure:  # it may be tried again
+            self._failure = failure
+        else:
+            self._reply(self.result)
+
+    async def _send(self, name: str) -> None:
         session = self._session
         data = self.data if name == self.name else frames.with_params(self.data, name=name)
         if self._attempts > 1:
@@ -129,7 +143,7 @@ class Call:
         if self._execution is not None and self._execution.watched is not None:
             data = frames.with_meta(data, self._execution.watched.carried(str(self.wire_id)))
         self.on_wire = True
-        return await session.ask(self.wire_id, data, self)
+        await session.ask(self.wire_id, data, self)
 
     def stop(self) -> None:
         """The client no longer wants it."""
@@ -171,6 +185,9 @@ class Call:
             self._session.server.settle(category)
 
     def _reply(self, value: Any) -> None:
+        if self._is_answered:
+            return
+        self._is_answered = True
         frame = self.frame
         if frame is not None and (value is None or value is self.result):
             self.reply(frame)
@@ -178,6 +195,9 @@ class Call:
             self.channel.send(Event(frames.result(self.id, _as_result(value))))
 
     def _refuse(self, error: Exception, *, repeatable: bool) -> None:
+        if self._is_answered:  # it came at the last moment, and has gone to the client
+            return
+        self._is_answered = True
         modern = self._session.handshake.is_modern
         result = refusal(error, repeatable=repeatable, modern=modern)
         self.channel.refuse(self.id, frames.result(self.id, result), error)

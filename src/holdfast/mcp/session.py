@@ -47,7 +47,7 @@ class Pending:
         self.data = data
         self.channel = channel
         self.call = call
-        self.future: asyncio.Future[tuple[Event, Head]] | None = None
+        self.future: asyncio.Future[None] | None = None
         self.sends = 1
 
 
@@ -198,13 +198,13 @@ class Session:
 
     # -- for calls -----------------------------------------------------------------------------------------------------
 
-    async def ask(self, id: Id, data: bytes, call: Call) -> tuple[Event, Head]:
-        """Send a call to the server, and wait for its answer."""
+    async def ask(self, id: Id, data: bytes, call: Call) -> None:
+        """Send a call to the server, and wait until it has taken the answer."""
         pending = self._pending[id] = Pending(None, data, call.channel, call)
         pending.future = asyncio.get_running_loop().create_future()
         try:
             self.upstream.send(data, frames.head(data), call.channel)
-            return await pending.future
+            await pending.future
         finally:
             if self._pending.get(id) is pending:
                 del self._pending[id]
@@ -298,8 +298,9 @@ class Session:
         if pending is None:
             self._answer_late(head, event)
         elif pending.future is not None:
-            if not pending.future.done():
-                pending.future.set_result((event, head))
+            if not pending.future.done() and pending.call is not None:
+                pending.call.take(event, head)
+                pending.future.set_result(None)
         else:
             self._listens.pop(_id(head), None)
             if pending.id is not None and pending.id != head.id:

@@ -43,6 +43,7 @@ class Keeper:
 
     def add(self, run: Run) -> None:
         """Look after *run*, too."""
+        self._store.ownership.row()  # without an owner there is no mailbox
         with self._lock:
             if not run.is_open:
                 return

@@ -74,6 +74,7 @@ class Writer(Generic[Book]):
         self._transact = transact
         self._after = after
         self._quick = quick
+        self.ticks = 1  # that a queued write waits: more of them where nobody is in a hurry
         self.after_fork()
 
     def after_fork(self) -> None:
@@ -238,14 +239,14 @@ class Writer(Generic[Book]):
     def _serve(self) -> None:
         idle = 0
         while True:
-            self._bell.acquire(timeout=TICK)
+            self._bell.acquire(timeout=TICK * self.ticks)
             self._rung = False
             if self._queue:
                 idle = 0
                 self._try()
                 continue
             idle += 1
-            if idle > LINGER or self._closed:
+            if idle > LINGER / self.ticks or self._closed:
                 self._serving.release()
                 # Looked at after the mark is gone: who queues looks at the mark after that.
                 if not self._queue or not self._serving.acquire(blocking=False):
