@@ -325,7 +325,7 @@ async def test_nothing_is_kept_of_requests_without_a_session_that_the_server_kno
         await get(address)
         gc.collect()
 
-        assert [thing for thing in gc.get_objects() if isinstance(thing, Session)] == []
+        assert [thing for thing in gc.get_objects() if type(thing) is Session] == []
 
 
 async def test_without_sessions_a_client_that_leaves_cancels_its_request() -> None:
