@@ -39,9 +39,10 @@ _log = logging.getLogger("holdfast")
 
 
 class Everything(msgspec.Struct, kw_only=True):
-    """The event `hello`: what a page begins with."""
+    """The event `hello`: what a page begins with; *read_only* if nothing can be changed from it."""
 
     at_ms: int
+    read_only: bool
     tools: list[ToolLine]
     servers: list[ServerLine]
     runs: list[RunView]
@@ -72,8 +73,9 @@ class RunsChanged(msgspec.Struct, kw_only=True):
 class Feed:
     """The feed of *desk*'s store; does nothing while nobody listens."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Desk, *, read_only: bool = False) -> None:
         self._desk = desk
+        self._read_only = read_only
         self._start = secrets.token_hex(4)  # numbers of another start are not ours
         self._number = 0
         self._kept: deque[tuple[int, bytes]] = deque()
@@ -232,7 +234,10 @@ class Feed:
         tools = desk.tools()
         runs = [view(run) for run in desk.store.list_runs(limit=NEWEST)]
         self._seen.know(runs)
-        return encode(Everything(at_ms=desk.now_ms(), tools=tools, servers=desk.board.servers(), runs=runs))
+        servers = desk.board.servers()
+        return encode(
+            Everything(at_ms=desk.now_ms(), read_only=self._read_only, tools=tools, servers=servers, runs=runs)
+        )
 
 
 class _News(NamedTuple):

@@ -92,7 +92,10 @@ export class Live {
     this.latest.take(type, told);
     if (told.at_ms) this.received = performance.now();
     const { changes } = this;
-    if (type === "hello") changes.all = true;
+    if (type === "hello") {
+      changes.all = true;
+      document.documentElement.toggleAttribute("data-read-only", this.latest.readOnly);
+    }
     for (const line of told.tools ?? []) {
       changes.tools.add(line.name);
       this.heard.set(line.name, performance.now());

@@ -268,7 +268,7 @@ function row(app) {
   const link = h("a", { class: "to cut" });
   const [session, doing] = [h("bdi", { class: "cut" }), h("span", { class: "oneline" })];
   const [calls, fails, began, took] = [h("td"), h("td"), h("td"), h("td")];
-  const stop = button({ class: "small" }, () => run && void cancelRun(app, run), "Cancel");
+  const stop = button({ class: "small change" }, () => run && void cancelRun(app, run), "Cancel");
   const cells = [h("td", {}, state), h("th", { scope: "row" }, link), h("td", {}, session), h("td", {}, doing), calls, fails, began, took, h("td", {}, stop)];
   for (const [index, [kind = "", title = ""]] of COLUMNS.entries()) {
     attr(cells[index] ?? h("td"), "class", kind);
