@@ -23,6 +23,16 @@ settings.register_profile("ci", settings.get_profile("dev"), derandomize=True, p
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 
+# What starts processes, servers and browsers takes most of the time, and says little about the Python it runs on.
+LONG = ("tests/web/", "tests/mcp_http/", "tests/mcp_stdio/", "tests/test_top.py", "tests/test_demo_whole.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.startswith(LONG):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture
 def clock() -> ManualClock:
     from holdfast.testing import ManualClock  # not every test needs it
