@@ -33,7 +33,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "gateway": "Serve several MCP servers behind the guards over HTTP.",
     "install": "Send the MCP servers of a client through Holdfast.",
     "uninstall": "Let a client run its MCP servers itself again.",
-    "policy": "Check policy files.",
+    "policy": "Check policy files, suggest one, and play the calls on record against it.",
     "config": "Show which store and which policies apply here.",
     "completion": "Print what makes a shell complete commands and options.",
     "ui": "Show and steer tools and runs in a browser.",

@@ -1,18 +1,40 @@
-"""`holdfast policy`: look at a policy file before somebody relies on it."""
+"""`holdfast policy`: look at a policy file before somebody relies on it, and make one from what is on record."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from holdfast.cli import FAILED
-from holdfast.cli.options import json_option, text
-from holdfast.cli.showing import put_json, say
-from holdfast.wording import in_full
+from holdfast.cli.finding import opened
+from holdfast.cli.options import json_option, store_option, text
+from holdfast.cli.showing import Column, console, put_json, put_table, say
+from holdfast.errors import printable
+from holdfast.wording import in_full, moment, plural, span
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from holdfast.backtest import Line, Played, Recording
+    from holdfast.policy import PolicyBook
+
+LEAST_NEEDED: Final = ("unknown", "in failures", "timed out", "in line", "refused by")  # first to go without room
+
+_last_option: Final[Callable[[Callable[..., Any]], Callable[..., Any]]] = click.option(
+    "--last",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=1000,
+    show_default=True,
+    help="Look at the calls of so many of the newest runs.",
+)
 
 
 @click.group()
 def policy() -> None:
-    """Check policy files."""
+    """Check policy files, suggest one, and play the calls on record against it."""
 
 
 @policy.command()
@@ -44,3 +66,166 @@ def check(file: str | None, as_json: bool) -> int | None:
     else:
         say(f"{path} is good")
     return FAILED if problems else None
+
+
+@policy.command()
+@store_option
+@_last_option
+@json_option
+def suggest(store: str | None, last: int, as_json: bool) -> None:
+    """Print a policy file made from the calls on record, with a reason for each value.
+
+    Whether a call may be repeated is in no record: retry, read_only and idempotent are never suggested.
+    """
+    from holdfast.backtest import as_toml
+    from holdfast.backtest import suggest as suggested
+
+    recording = _recording(store, last)
+    found = suggested(recording.calls)
+    if as_json:
+        put_json({**_facts(recording), "tools": found})
+    elif found:
+        head = [
+            f"Made from {_extent(recording)}.",
+            "Read the reasons, then try it: holdfast policy backtest FILE",
+            "Whether a call may be repeated is in no record: say yourself what is read_only or idempotent.",
+        ]
+        click.echo(as_toml(found, head), nl=False)
+
+
+@policy.command()
+@click.argument("file", required=False, callback=text)
+@store_option
+@_last_option
+@json_option
+def backtest(file: str | None, store: str | None, last: int, as_json: bool) -> None:
+    """Play the calls on record against a policy file and against the defaults, the worst first.
+
+    FILE is the one that applies here if it is not given. The guards are the real ones, on a clock of their own; no tool
+    is called.
+    """
+    from holdfast.app import policy_file
+    from holdfast.backtest import ASSUMPTIONS, compare
+
+    path = file if file is not None else policy_file()[0]
+    book = _book(path)
+    recording = _recording(store, last)
+    lines = compare(recording.calls, book)
+    if as_json:
+        put_json({"file": path, **_facts(recording), "assumptions": ASSUMPTIONS, "tools": lines})
+    elif lines:
+        _put_lines(lines)
+        say(f"{_extent(recording)}, against {path or 'the defaults; there is no policy file here'}")
+        for assumption in ASSUMPTIONS:
+            say(f"assumed: {assumption}")
+
+
+def _book(path: str | None) -> PolicyBook | None:
+    from holdfast.errors import ConfigError
+    from holdfast.policy import PolicyBook
+
+    if path is None:
+        return None
+    try:
+        return PolicyBook.load(path)
+    except ConfigError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _recording(store: str | None, last: int) -> Recording:
+    from holdfast.backtest import read
+
+    with opened(store) as hf:
+        recording = read(hf.runs, last=last)
+        if not recording.calls:
+            say(f"no tool call is on record in {hf.runs.url}")
+    return recording
+
+
+def _facts(recording: Recording) -> dict[str, Any]:
+    calls = recording.calls
+    return {
+        "runs": recording.runs,
+        "calls": len(calls),
+        "whole": recording.whole,
+        "from_ms": round(calls[0].at * 1000) if calls else None,
+        "to_ms": round(calls[-1].at * 1000) if calls else None,
+    }
+
+
+def _extent(recording: Recording) -> str:
+    calls, newest = recording.calls, "" if recording.whole else "the newest "
+    since, to = (moment(round(call.at * 1000)) for call in (calls[0], calls[-1]))
+    return f"{newest}{plural(len(calls), 'call')} of {plural(recording.runs, 'run')}, {since} to {to}"
+
+
+# -- the table of a backtest -------------------------------------------------------------------------------------------
+
+
+def _put_lines(lines: list[Line]) -> None:
+    """Up to three rows a tool: what is on record, then each policy that was played. What none has gets no column."""
+    columns = (
+        Column("tool", most=40),
+        Column("under"),
+        Column("good", right=True),
+        Column("failed", right=True),
+        Column("refused", right=True),
+        Column("lost", right=True),
+        Column("spared", right=True),
+        Column("timed out", right=True),
+        Column("unknown", right=True),
+        Column("in failures", right=True),
+        Column("in line", right=True),
+        Column("refused by"),
+    )
+    out = console()
+    rows = [row for line in lines for row in _rows(line)]
+    kept = [at for at in range(len(columns)) if any(row[at].plain for row in rows)]
+    for title in LEAST_NEEDED if out.is_terminal else ():
+        if sum(2 + max(len(columns[at].title), *(row[at].cell_len for row in rows)) for at in kept) - 2 <= out.width:
+            break
+        kept = [at for at in kept if columns[at].title != title]
+    put_table(out, [columns[at] for at in kept], [[row[at] for at in kept] for row in rows])
+
+
+def _rows(line: Line) -> list[list[Text]]:
+    from rich.text import Text
+
+    was, name = line.recorded, Text(printable(line.tool, 200), style="bold")
+    counts = (was.succeeded, was.failed, was.refused, "", "", "", was.unknown)
+    recorded = [name, Text("record"), *(_number(count) for count in counts), Text(_time(was.failing)), Text(), Text()]
+    rows = [recorded]
+    if line.file is not None:
+        rows.append(_played("file", line.file))
+    rows.append(_played("defaults", line.defaults))
+    return rows
+
+
+def _played(name: str, played: Played) -> list[Text]:
+    from rich.text import Text
+
+    by = {who: getattr(played, who) for who in ("circuit", "rate", "concurrency", "loop")}
+    return [
+        Text(),
+        Text(name),
+        _number(played.succeeded),
+        _number(played.failed),
+        _number(played.refused),
+        _number(played.lost, style="red"),
+        _number(played.spared, style="green"),
+        _number(played.timed_out),
+        _number(played.unknown),
+        Text(_time(played.failing)),
+        Text(_time(played.waited)),
+        Text(", ".join(f"{who} {count}" for who, count in by.items() if count)),
+    ]
+
+
+def _number(count: int | str, *, style: str = "") -> Text:
+    from rich.text import Text
+
+    return Text(f"{count}" if count else "", style=style)
+
+
+def _time(seconds: float) -> str:
+    return span(seconds) if seconds else ""

@@ -1,0 +1,64 @@
+"""What is on record beside what a file's policies, and the defaults, would have made of it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.backtest.playing import Played, play
+from holdfast.backtest.reading import Call
+from holdfast.policy import PolicyBook
+
+
+class Recorded(msgspec.Struct):
+    """How the calls of a tool went; *failing* is the seconds spent in calls that failed."""
+
+    calls: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    refused: int = 0
+    unknown: int = 0
+    failing: float = 0.0
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One tool; *file* is None if no file was played."""
+
+    tool: str
+    recorded: Recorded
+    file: Played | None
+    defaults: Played
+
+    @property
+    def badness(self) -> tuple[int, int, int, str]:
+        """What to sort by: successes lost, then calls refused, then failures, under the file or else the defaults."""
+        played = self.file or self.defaults
+        return -played.lost, -played.refused, -self.recorded.failed, self.tool
+
+
+def compare(calls: Sequence[Call], book: PolicyBook | None) -> list[Line]:
+    """Each tool of *calls* under the policies of *book*, if there is one, and under the defaults; the worst first."""
+    recorded = _tally(calls)
+    file = play(calls, book.resolve) if book is not None else {}
+    defaults = play(calls, PolicyBook.load(None).resolve)
+    lines = [Line(tool, recorded[tool], file.get(tool), played) for tool, played in defaults.items()]
+    return sorted(lines, key=lambda line: line.badness)
+
+
+def _tally(calls: Sequence[Call]) -> dict[str, Recorded]:
+    tools: defaultdict[str, Recorded] = defaultdict(Recorded)
+    for call in calls:
+        tool = tools[call.tool]
+        tool.calls += 1
+        if call.failed:
+            tool.failed += 1
+            tool.failing += call.duration
+        elif call.known:
+            tool.succeeded += 1
+        elif call.refused:
+            tool.refused += 1
+        else:
+            tool.unknown += 1
+    return dict(tools)

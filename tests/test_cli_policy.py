@@ -1,0 +1,182 @@
+"""`holdfast policy suggest` and `backtest`: what they print of a store, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import cli
+from holdfast.policy import PolicyBook
+from holdfast.testing import ManualClock
+
+Policy = Callable[..., tuple[int, str, str]]
+SLOW = 4.0  # seconds
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return tmp_path / "runs.db"
+
+
+@pytest.fixture
+def policy(path: Path, capsys: pytest.CaptureFixture[str]) -> Policy:
+    def policy(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = cli.main(["policy", *arguments, "--store", str(path)])
+        return code, *capsys.readouterr()
+
+    return policy
+
+
+@pytest.fixture
+def record(path: Path) -> None:
+    """40 good calls of `slow`, 10 failures in a row of `broken`, 2 s apart; two good calls of `rare`."""
+    clock = ManualClock()
+    with holdfast.open(path, clock=clock, policies={"policy": {"breaker": False, "loop": False}}) as hf:
+
+        @hf.tool()
+        def slow() -> None:
+            clock.advance(SLOW)
+
+        @hf.tool()
+        def broken() -> None:
+            clock.advance(1.0)
+            raise ConnectionError("no")
+
+        @hf.tool("files.rare")
+        def rare() -> None:
+            clock.advance(0.1)
+
+        with hf.run("session", "prompt"):
+            for _ in range(40):
+                slow()
+        with hf.run("session", "prompt"):
+            for _ in range(10):
+                with suppress(ConnectionError):
+                    broken()
+                clock.advance(1.0)
+            rare()
+            rare()
+
+
+@pytest.mark.parametrize("command", ["suggest", "backtest"])
+def test_an_empty_store_is_said_to_be_empty_and_not_made(command: str, policy: Policy, path: Path) -> None:
+    code, out, err = policy(command)
+
+    assert (code, out) == (0, "")
+    assert err.startswith("holdfast: no tool call is on record in ")
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("command", ["suggest", "backtest"])
+def test_programs_get_json_of_an_empty_store(command: str, policy: Policy) -> None:
+    code, out, _ = policy(command, "--json")
+
+    found = json.loads(out)
+    assert (code, found["runs"], found["calls"], found["tools"]) == (0, 0, 0, [])
+
+
+# --- suggest ---
+
+
+@pytest.mark.usefixtures("record")
+def test_a_suggestion_is_a_good_policy_file_with_a_reason_for_each_value(policy: Policy, tmp_path: Path) -> None:
+    code, out, err = policy("suggest")
+
+    file = tmp_path / "suggested.toml"
+    file.write_text(out)
+    assert (code, err) == (0, "")
+    assert PolicyBook.load(file).resolve("slow").timeout == 2 * SLOW
+    assert policy_check(file) == 0
+    assert "# timeout: 99 of 100 of 40 successes took at most 4 s, the slowest 4 s; twice that, at least 1 s" in out
+    assert "#   broken: 10\n#   files.rare: 2\n" in out
+
+
+def policy_check(file: Path) -> int:
+    return cli.main(["policy", "check", str(file)])
+
+
+@pytest.mark.usefixtures("record")
+def test_programs_get_suggestions_with_their_reasons(policy: Policy) -> None:
+    _, out, _ = policy("suggest", "--json")
+
+    found = json.loads(out)
+    assert (found["runs"], found["calls"], found["whole"]) == (2, 52, True)
+    assert [(tool["tool"], tool["calls"]) for tool in found["tools"]] == [
+        ("slow", 40),
+        ("broken", 10),
+        ("files.rare", 2),
+    ]
+    assert found["tools"][0]["settings"][0]["value"] == 8.0
+
+
+@pytest.mark.usefixtures("record")
+def test_only_the_newest_runs_are_looked_at(policy: Policy) -> None:
+    _, out, _ = policy("suggest", "--json", "--last", "1")
+
+    assert [tool["tool"] for tool in json.loads(out)["tools"]] == ["broken", "files.rare"]
+
+
+# --- backtest ---
+
+
+@pytest.mark.usefixtures("record")
+def test_a_file_is_played_beside_the_defaults_the_worst_tool_first(policy: Policy, tmp_path: Path) -> None:
+    file = tmp_path / "strict.toml"
+    file.write_text('[tool.slow]\ntimeout = 1\nbreaker = false\nloop = false\n[tool."b*"]\nloop = false\n')
+
+    code, out, _ = policy("backtest", str(file), "--json")
+
+    found = json.loads(out)
+    slow, broken, rare = found["tools"]
+    assert (code, found["file"]) == (0, str(file))
+    assert [slow["tool"], broken["tool"], rare["tool"]] == ["slow", "broken", "files.rare"]
+    assert (slow["recorded"]["succeeded"], slow["file"]["timed_out"], slow["file"]["lost"]) == (40, 40, 40)
+    assert (slow["defaults"]["succeeded"], slow["defaults"]["lost"]) == (40, 0)
+    # Seven failures, asked for 2 s apart, open the circuit for at least 5 s at 13 s: at 14 s, 16 s it is open, at 18 s
+    # a probe fails. By default the same call is refused as a loop after three failures.
+    assert (broken["file"]["failed"], broken["file"]["circuit"], broken["file"]["spared"]) == (8, 2, 2)
+    assert (broken["defaults"]["failed"], broken["defaults"]["loop"]) == (3, 7)
+
+
+@pytest.mark.usefixtures("record")
+def test_the_table_has_the_record_and_both_policies_and_says_what_is_assumed(policy: Policy, tmp_path: Path) -> None:
+    (tmp_path / "holdfast.toml").write_text("[tool.slow]\ntimeout = 1\nbreaker = false\nloop = false\n")
+
+    code, out, err = policy("backtest")
+
+    rows = [line.split() for line in out.splitlines()]
+    assert code == 0
+    assert rows[0][:6] == ["tool", "under", "good", "failed", "refused", "lost"]
+    assert rows[1] == ["slow", "record", "40"]
+    assert rows[2] == ["file", "40", "40", "40", "40", "s"]  # failed, lost, timed out, time in failures
+    assert rows[3] == ["defaults", "40"]
+    assert "52 calls of 2 runs" in err
+    assert "against holdfast.toml" in err
+    assert "assumed: A recorded outcome stays what it was" in err
+
+
+@pytest.mark.usefixtures("record")
+def test_without_a_file_the_defaults_alone_are_played(policy: Policy) -> None:
+    code, out, err = policy("backtest")
+
+    assert code == 0
+    assert {line.split()[0] for line in out.splitlines()} == {"tool", "broken", "slow", "files.rare", "defaults"}
+    assert "there is no policy file here" in err
+
+
+def test_a_bad_file_is_named_with_its_mistake(policy: Policy, tmp_path: Path) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text("[policy]\ntimeout = -1\n")
+
+    code, out, err = policy("backtest", str(file))
+
+    assert (code, out) == (1, "")
+    assert "timeout = -1" in err
