@@ -8,7 +8,7 @@ import sys
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from types import MethodType, TracebackType
-from typing import Any, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 from holdfast import checks, events
 from holdfast.breaker import CircuitBreaker, CircuitDiagnostics
@@ -21,7 +21,6 @@ from holdfast.guards.circuit import CircuitState
 from holdfast.hooks import Hook
 from holdfast.kit import Kit
 from holdfast.policy import PolicyBook
-from holdfast.publishing import Publisher, Servers
 from holdfast.recovery import POLICIES, Recovered, recover
 from holdfast.redaction import Payloads, Redactor
 from holdfast.runs import Home, Keeper, Plan, Run, running
@@ -31,6 +30,9 @@ from holdfast.stores.entries import ToolEntry
 from holdfast.threads import Job
 from holdfast.toolbox import Toolbox
 from holdfast.tracker import ExecutionTracker
+
+if TYPE_CHECKING:
+    from holdfast.publishing import Servers
 
 _log = logging.getLogger("holdfast")
 P = ParamSpec("P")
@@ -96,6 +98,8 @@ class Holdfast:
         self._box = Toolbox(self._kit)
         keeper = Keeper(store, clock)
         self._home = Home(store, self.bus, clock, keeper, self._kit.hooks, self._kit.workers, goes_on)
+        from holdfast.publishing import Publisher  # not before there is something to publish
+
         self._publisher = Publisher(store, self._kit, self._box)
         _after_fork(self._box)
         _after_fork(store)
