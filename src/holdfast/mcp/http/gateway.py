@@ -91,6 +91,7 @@ async def serve(
         lifespan="off",
         access_log=False,
         log_config=None,
+        http="h11",  # with httptools, requests of Node on a connection that is kept fail
         ws="none",
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE,
