@@ -18,6 +18,7 @@ from tests.web.conftest import Ui, until
 
 import holdfast
 from holdfast.stores.ledger import Ledger
+from holdfast.stores.searching import MOST_LOOKED_AT
 
 HOSTILE = ["<img src=x onerror=alert(1)>", "a/b?c#d%2F", "..", "\u202egnp.exe", "naïve 🦀", "a&b=c;d", 'quote"\\']
 NAMES = [text for text in HOSTILE if text.isprintable() and text != ".."]  # a browser takes dots for a way up
@@ -236,22 +237,19 @@ def test_a_run_whose_process_died_is_found_as_interrupted(ui: Ui, waiting: Any) 
     assert ui.get("/api/runs/orphan")["run"]["interrupted"]
 
 
-def test_a_long_search_goes_on_where_it_stopped(ui: Ui, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.stores.searching.search.__kwdefaults__", {
-        "limit": 100, "before": None, "most_looked_at": 1000,
-    })  # fmt: skip
-    fill(ui, 2500)
+def test_a_long_search_goes_on_where_it_stopped(ui: Ui) -> None:
+    fill(ui, 2 * MOST_LOOKED_AT + 500)
 
     found, pages, before = [], 0, None
     while True:
-        page = ui.get("/api/runs", params={"text": "prompt 7", **({"before": before} if before else {})})
+        page = ui.get("/api/runs", params={"text": "prompt 77", **({"before": before} if before else {})})
         found += [run["id"] for run in page["runs"]]
         pages, before = pages + 1, page["next"]
         if before is None:
             break
 
     assert pages > 2
-    assert len(found) == len(set(found)) == 111  # 7, 70 to 79, 700 to 799
+    assert len(found) == len(set(found)) == 111  # 77, 770 to 779, 7700 to 7799
 
 
 def test_what_a_run_is_doing_is_told_with_its_attempt(ui: Ui) -> None:
