@@ -1,9 +1,19 @@
-// Sets the chosen theme before anything is painted. A plain script, since modules come too late for that.
+// Takes up the chosen theme before anything is painted, and follows it and the system after that. A plain script, since
+// modules come too late. `data-theme` is the choice (auto, light or dark), `data-dark` what it means now.
 (() => {
+  const root = document.documentElement;
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const apply = () => {
+    const { theme } = root.dataset;
+    root.toggleAttribute("data-dark", theme === "dark" || (theme === "auto" && system.matches));
+  };
   try {
     const chosen = localStorage.getItem("holdfast.theme");
-    if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
+    if (chosen === "light" || chosen === "dark") root.dataset.theme = chosen;
   } catch {
     // Storage that is switched off means that there is no choice to remember.
   }
+  apply();
+  system.addEventListener("change", apply);
+  new MutationObserver(apply).observe(root, { attributeFilter: ["data-theme"] });
 })();
