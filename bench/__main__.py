@@ -21,12 +21,14 @@ NAMES = (
     "imports",
     "adaptive",
     "durable",
+    "fleet",
+    "postgres",
     "store",
     "live",
     "page",
     "mcp",
 )
-BY_NAME = ("torture",)  # takes minutes and measures nothing: only when it is asked for
+BY_NAME = ("fleet_scale", "torture")  # beside no peer, and they take long: only when they are asked for
 
 
 def main() -> int:
@@ -55,7 +57,7 @@ def main() -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Holdfast beside its peers, in one run.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join((*NAMES, *BY_NAME)))
-    parser.add_argument("--quick", action="store_true", help="a minute and a half instead of nine; rougher")
+    parser.add_argument("--quick", action="store_true", help="two and a half minutes instead of thirteen; rougher")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the tables there too")
     parser.add_argument("--peers", action="store_true", help="leave Holdfast out")
     parser.add_argument("--gc", action="store_true", help="leave the garbage collector on while timing")

@@ -20,7 +20,7 @@ async def awork(value: int) -> dict[str, int]:
 
 
 @contextmanager
-def tools(path: Path) -> Iterator[One]:
+def tools(path: Path | str) -> Iterator[One]:
     """Calls of a tool."""
     with holdfast.open(path, policies={}) as hf:
         tool = hf.tool("work", idempotent=True)(work)
@@ -34,7 +34,7 @@ def tools(path: Path) -> Iterator[One]:
 
 
 @asynccontextmanager
-async def atools(path: Path) -> AsyncIterator[AOne]:
+async def atools(path: Path | str) -> AsyncIterator[AOne]:
     """The same as coroutines."""
     async with holdfast.open(path, policies={}) as hf:
         tool = hf.tool("work", idempotent=True)(awork)
@@ -48,7 +48,7 @@ async def atools(path: Path) -> AsyncIterator[AOne]:
 
 
 @contextmanager
-def steps(path: Path) -> Iterator[One]:
+def steps(path: Path | str) -> Iterator[One]:
     """Steps of a run, with no guard around them."""
     with holdfast.open(path, policies={}) as hf:
 
@@ -61,7 +61,7 @@ def steps(path: Path) -> Iterator[One]:
 
 
 @asynccontextmanager
-async def asteps(path: Path) -> AsyncIterator[AOne]:
+async def asteps(path: Path | str) -> AsyncIterator[AOne]:
     """The same as coroutines."""
     async with holdfast.open(path, policies={}) as hf:
 

@@ -50,8 +50,7 @@ def langgraph(path: Path) -> Iterator[One]:
     from langgraph.checkpoint.sqlite import SqliteSaver
 
     with SqliteSaver.from_conn_string(str(path)) as saver:
-        graph = _graph(saver)
-        yield lambda name, steps: graph.invoke(_start(steps), _config(name, steps), durability="sync")
+        yield langgraph_on(saver)
 
 
 @asynccontextmanager
@@ -60,8 +59,19 @@ async def alanggraph(path: Path) -> AsyncIterator[AOne]:
     from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
     async with AsyncSqliteSaver.from_conn_string(str(path)) as saver:
-        graph = _graph(saver, is_async=True)
-        yield lambda name, steps: graph.ainvoke(_start(steps), _config(name, steps), durability="sync")
+        yield alanggraph_on(saver)
+
+
+def langgraph_on(saver: Any) -> One:
+    """The graph with a saver of any kind."""
+    graph = _graph(saver)
+    return lambda name, steps: graph.invoke(_start(steps), _config(name, steps), durability="sync")
+
+
+def alanggraph_on(saver: Any) -> AOne:
+    """The same as coroutines."""
+    graph = _graph(saver, is_async=True)
+    return lambda name, steps: graph.ainvoke(_start(steps), _config(name, steps), durability="sync")
 
 
 def _graph(saver: Any, *, is_async: bool = False) -> Any:
@@ -96,9 +106,23 @@ def _config(name: str, steps: int) -> Any:
 @contextmanager
 def dbos(path: Path) -> Iterator[One]:
     """As it comes."""
+    with dbos_at(f"sqlite:///{path}") as one:
+        yield one
+
+
+@asynccontextmanager
+async def adbos(path: Path) -> AsyncIterator[AOne]:
+    """Its coroutines."""
+    async with adbos_at(f"sqlite:///{path}") as one:
+        yield one
+
+
+@contextmanager
+def dbos_at(url: str) -> Iterator[One]:
+    """With a database of any kind."""
     from dbos import DBOS
 
-    _configure(path)
+    _configure(url)
     step = DBOS.step()(work)
 
     @DBOS.workflow()
@@ -114,11 +138,11 @@ def dbos(path: Path) -> Iterator[One]:
 
 
 @asynccontextmanager
-async def adbos(path: Path) -> AsyncIterator[AOne]:
-    """Its coroutines."""
+async def adbos_at(url: str) -> AsyncIterator[AOne]:
+    """The same as coroutines."""
     from dbos import DBOS
 
-    _configure(path)
+    _configure(url)
 
     @DBOS.step()
     async def step(value: int) -> dict[str, int]:
@@ -152,10 +176,10 @@ async def adbos_wal(path: Path) -> AsyncIterator[AOne]:
         yield one
 
 
-def _configure(path: Path) -> None:
+def _configure(url: str) -> None:
     from dbos import DBOS
 
-    DBOS(config={"name": "bench", "system_database_url": f"sqlite:///{path}", "log_level": "ERROR"})
+    DBOS(config={"name": "bench", "system_database_url": url, "log_level": "ERROR"})
 
 
 def _wal(path: Path) -> None:

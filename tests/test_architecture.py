@@ -29,7 +29,18 @@ ROWS = {
     "doing": {"attempt", "calls", "execution", "resilience", "runs", "guarding", "backtest"}  # make things happen
     | {"protecting", "retrying"}  # … one thing alone
     | {"hooks", "making", "publishing", "recording", "recovery"}  # … and what goes with a call or a run
-    | {"kit", "toolbox", "tools", "deadlines", "threads", "waiting"},  # … and what a call stands on
+    | {"workers"}  # … and whole runs that were submitted
+    | {
+        "kit",
+        "toolbox",
+        "tools",
+        "limiting",
+        "sharing",
+        "verdicts",
+        "deadlines",
+        "threads",
+        "waiting",
+    },  # what it needs
     "knowing": {"policy", "bus", "stores", "fleet"},  # stores and fleet touch disk and network
     "deciding": {"guards", "retry", "tracker", "histogram", "breaker", "cache", "limiters", "permit"}  # pure
     | {"history", "memo", "redaction"},  # … and what runs are on paper

@@ -307,12 +307,17 @@ def test_an_order_pokes_the_processes_on_the_board(kind: str, tmp_path: Path) ->
     with opens() as store, opens() as other:
         row = other.ownership.row()
         shown(Board(other), process(row.id, host=row.host), ToolEntry(name="x"))
+        other.ownership.poked()  # who has just come may be told to look
         assert not other.ownership.poked()
+        mailbox = other.ownership.mailbox()
+        assert mailbox is not None
 
         Board(store).order("open", ["x"])
 
+        assert mailbox.wait(10)
         assert other.ownership.poked()
         assert not other.ownership.poked()
+        mailbox.close()
 
 
 # --- the file ---
@@ -338,7 +343,7 @@ def test_a_file_of_the_first_schema_gets_a_board_and_keeps_its_runs(
         assert states(Board(store)) == [("x", "open")]
         assert store.snapshot("r").prompt == "p"
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (schema.SCHEMA,)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,8 @@ from hypothesis.stateful import (
 from holdfast.breaker import BreakerMetrics, CircuitBreaker, CircuitDiagnostics
 from holdfast.category import ErrorCategory
 from holdfast.errors import CircuitOpen
-from holdfast.guards.circuit import BreakerConfig, CircuitState
+from holdfast.guards.breaking import BreakerConfig
+from holdfast.guards.circuit import CircuitState
 from holdfast.permit import Permit
 from holdfast.testing import ManualClock
 

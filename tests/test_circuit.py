@@ -16,7 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from holdfast.category import ErrorCategory
 from holdfast.errors import ConfigError
 from holdfast.guards import circuit as circuits
-from holdfast.guards.circuit import BreakerConfig, Circuit, CircuitState, Grant
+from holdfast.guards.breaking import BreakerConfig
+from holdfast.guards.circuit import Circuit, CircuitState, Grant
 from holdfast.guards.window import SLICES, Window
 
 FAILED = ErrorCategory.EXECUTION_ERROR

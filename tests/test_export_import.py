@@ -18,16 +18,17 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.store_kinds import EMBEDDED, postgres_url
 
 from holdfast.errors import ConfigError, RunNotFound, StoreError
 from holdfast.history import RunEventRecord, RunHeader, RunRecord, RunStatus, begin, fold
-from holdfast.stores import MemoryRunStore, RunStore, SqliteRunStore
+from holdfast.stores import MemoryRunStore, PostgresRunStore, RunStore, SqliteRunStore
 from holdfast.stores.ledger import Ledger
 from holdfast.stores.portable import LONGEST_LINE, ShortenedRecord
 from holdfast.stores.staging import Staging
 from holdfast.testing import ManualClock
 
-KINDS = ["memory", "sqlite"]
+KINDS = ["memory", "sqlite", "postgres"]
 Make = Callable[..., RunStore]
 
 
@@ -38,9 +39,12 @@ def make(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> 
 
     def new(kind: str = request.param, **more: Any) -> RunStore:
         path = tmp_path / f"{len(made)}.db"
-        made.append(
-            MemoryRunStore(clock=clock, **more) if kind == "memory" else SqliteRunStore(path, clock=clock, **more)
-        )
+        if kind == "memory":
+            made.append(MemoryRunStore(clock=clock, **more))
+        elif kind == "sqlite":
+            made.append(SqliteRunStore(path, clock=clock, **more))
+        else:
+            made.append(PostgresRunStore(postgres_url(path), clock=clock, **more))
         return made[-1]
 
     yield new
@@ -222,6 +226,7 @@ def test_exact_results_are_never_exported(store: RunStore) -> None:
     assert "exact" not in exported(store)
 
 
+@pytest.mark.parametrize("make", EMBEDDED, indirect=True)  # it looks into the tables
 def test_a_store_that_lost_events_is_not_exported(store: RunStore, clock: ManualClock) -> None:
     fill(store, clock)
     store.writer.commit(lambda ledger: store.file.writing().execute("DELETE FROM events WHERE sequence = 1"))
@@ -230,6 +235,7 @@ def test_a_store_that_lost_events_is_not_exported(store: RunStore, clock: Manual
         exported(store)
 
 
+@pytest.mark.parametrize("make", EMBEDDED, indirect=True)  # it looks into the tables
 def test_a_payload_that_is_no_json_is_not_exported(store: RunStore, clock: ManualClock) -> None:
     fill(store, clock)
     store.writer.commit(lambda ledger: store.file.writing().execute("UPDATE events SET payload = '{'"))

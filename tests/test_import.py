@@ -1,7 +1,11 @@
-"""`import holdfast` is cheap and leaves the process as it was. What it costs in milliseconds, the benchmarks print."""
+"""`import holdfast` loads nothing before it is asked for; all of it is cheap and leaves the process as it was.
+
+What it costs in milliseconds, the benchmarks print.
+"""
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -11,6 +15,9 @@ from typing import NamedTuple
 
 import pytest
 
+import holdfast
+
+EVERYTHING = "from holdfast import *"
 # What a program with an event loop and logging has loaded anyway.
 BASELINE = "import asyncio, contextvars, dataclasses, enum, inspect, logging, threading, typing"
 OPTIONAL = ("click", "httpx", "mcp", "opentelemetry", "psycopg", "redis", "rich", "starlette", "textual", "uvicorn")
@@ -50,30 +57,98 @@ def state():
     }}
 
 before, loaded = state(), set(sys.modules)
-import {module}
+{statement}
 print(json.dumps({{"before": before, "after": state(), "loaded": sorted(set(sys.modules) - loaded)}}))
 """
 
 
 @pytest.mark.parametrize("library", OPTIONAL)
 def test_an_optional_library_is_not_loaded(library: str) -> None:
-    assert library not in loaded_by("holdfast")
+    assert library not in loaded_by(EVERYTHING)
 
 
 def test_no_other_foreign_library_is_loaded() -> None:
-    foreign = loaded_by("holdfast") - sys.stdlib_module_names
+    foreign = loaded_by(EVERYTHING) - sys.stdlib_module_names
 
     assert foreign - FOREIGN == set(), "load it where it is used, inside the function"
 
 
 def test_no_costly_part_of_the_standard_library_is_loaded() -> None:
-    standard = {name for name in loaded_by("holdfast") & sys.stdlib_module_names if not name.startswith("_")}
+    standard = {name for name in loaded_by(EVERYTHING) & sys.stdlib_module_names if not name.startswith("_")}
 
     assert standard - STANDARD == set(), "load it where it is used, or allow it in STANDARD if it is cheap"
 
 
+def test_a_name_is_loaded_when_it_is_asked_for_and_not_before() -> None:
+    asked = probed("import holdfast; holdfast.Permit")
+
+    assert [name for name in probed("import holdfast").loaded if name != "__future__"] == ["holdfast"]
+    assert "holdfast.permit" in asked.loaded
+    assert "holdfast.app" not in asked.loaded
+
+
+@pytest.mark.parametrize("arguments", [["--help"], [], ["--version"]], ids=["help", "nothing", "version"])
+def test_the_command_line_says_what_it_can_do_without_loading_what_does_it(arguments: list[str]) -> None:
+    code = f"import sys; from holdfast.cli import main; main({arguments}); print('loaded', *sys.modules)"
+
+    loaded = printed(code).rpartition("loaded ")[2].split()
+
+    assert "holdfast.cli" in loaded
+    assert {"asyncio", "holdfast.errors", "msgspec", "rich"} & set(loaded) == set()
+
+
+@pytest.mark.parametrize("name", ["protecting", "retrying"])
+@pytest.mark.parametrize(
+    "order",
+    [
+        "import holdfast.{name}",
+        "import holdfast; holdfast.{name}; import holdfast.{name}",
+        "import holdfast; import holdfast.{name}; from holdfast import {name}",
+        "import sys, holdfast.{name}; del sys.modules['holdfast.{name}']; import holdfast.{name}",
+    ],
+    ids=["module only", "name first", "module first", "module twice"],
+)
+def test_a_function_is_not_hidden_by_the_module_of_its_name(name: str, order: str) -> None:
+    code = f"{order}; print(type(holdfast.{name}).__name__)".format(name=name)
+
+    assert printed(code) == "function\n"
+
+
+def test_a_name_that_is_asked_for_by_many_threads_at_once_is_the_same_for_all() -> None:
+    code = """
+import holdfast, threading
+found, together = [], threading.Barrier(8)
+def ask():
+    together.wait()
+    found.append(holdfast.Holdfast)
+threads = [threading.Thread(target=ask) for _ in range(8)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+print(len(found), len(set(found)))
+"""
+
+    assert printed(code) == "8 1\n"
+
+
+def test_what_is_loaded_later_is_what_type_checkers_see_and_all_names() -> None:
+    assert holdfast.__file__ is not None
+    seen = {
+        (statement.module, alias.name)
+        for block in ast.parse(Path(holdfast.__file__).read_text()).body
+        if isinstance(block, ast.If)
+        for statement in block.body
+        if isinstance(statement, ast.ImportFrom) and statement.module and statement.module.startswith("holdfast.")
+        for alias in statement.names
+    }
+
+    homes = {(f"holdfast.{home}", name) for home, names in holdfast._HOMES.items() for name in names}
+
+    assert homes == seen
+    assert sorted(name for _, name in homes) == list(holdfast.__all__)
+
+
 def test_the_process_is_left_as_it_was() -> None:
-    probe = probed("holdfast")
+    probe = probed(EVERYTHING)
 
     assert probe.after == probe.before
 
@@ -97,7 +172,7 @@ def test_the_process_is_left_as_it_was() -> None:
 def test_the_probe_sees_what_a_careless_module_changes(tmp_path: Path, line: str, changed: str) -> None:
     (tmp_path / "careless.py").write_text(line)
 
-    probe = probed("careless", folder=tmp_path)
+    probe = probed("import careless", folder=tmp_path)
 
     assert [key for key, value in probe.after.items() if value != probe.before[key]] == [changed]
 
@@ -105,7 +180,7 @@ def test_the_probe_sees_what_a_careless_module_changes(tmp_path: Path, line: str
 def test_the_probe_sees_what_a_careless_module_loads(tmp_path: Path) -> None:
     (tmp_path / "careless.py").write_text("def load():\n    import click\nload()")
 
-    probe = probed("careless", folder=tmp_path)
+    probe = probed("import careless", folder=tmp_path)
 
     assert {"careless", "click"} <= set(probe.loaded)
 
@@ -118,14 +193,18 @@ class Probe(NamedTuple):
     loaded: list[str]
 
 
-def loaded_by(module: str) -> set[str]:
-    """The top-level modules that *module* loads beyond the baseline."""
-    return {name.partition(".")[0] for name in probed(module).loaded}
+def loaded_by(statement: str) -> set[str]:
+    """The top-level modules that *statement* loads beyond the baseline."""
+    return {name.partition(".")[0] for name in probed(statement).loaded}
 
 
 @cache
-def probed(module: str, *, folder: Path | None = None) -> Probe:
-    code = PROBE.format(baseline=BASELINE, module=module)
+def probed(statement: str, *, folder: Path | None = None) -> Probe:
+    return Probe(**json.loads(printed(PROBE.format(baseline=BASELINE, statement=statement), folder=folder)))
+
+
+def printed(code: str, *, folder: Path | None = None) -> str:
+    """What *code* prints in an interpreter of its own."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=folder)
     assert done.returncode == 0, done.stderr
-    return Probe(**json.loads(done.stdout))
+    return done.stdout

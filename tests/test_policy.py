@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.category import ErrorCategory
 from holdfast.errors import ConfigError
-from holdfast.guards.circuit import BreakerConfig
+from holdfast.guards.breaking import BreakerConfig
 from holdfast.guards.concurrency import ConcurrencyConfig
 from holdfast.guards.loop import LoopConfig
 from holdfast.guards.rate import Priority, RateConfig

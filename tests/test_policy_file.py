@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from holdfast.errors import ConfigError
-from holdfast.guards.circuit import BreakerConfig
+from holdfast.guards.breaking import BreakerConfig
 from holdfast.guards.concurrency import ConcurrencyConfig
 from holdfast.guards.loop import LoopConfig
 from holdfast.guards.rate import RateConfig
@@ -215,7 +215,11 @@ def test_the_store_of_a_mapping_is_as_it_was_given() -> None:
         ("policy = 3", "holdfast.toml: policy = 3: must be a table"),
         ("[server.github]\ntool = 3", "holdfast.toml: server.github.tool = 3: must be a table"),
         ('[tool.""]\nmax_wait = 1', "holdfast.toml: tool.\"\" = {'max_wait': 1}: must have a name"),
-        ("[tools]", "holdfast.toml: tools = {}: unknown key, did you mean tool? allowed: policy, server, store, tool"),
+        (
+            "[tools]",
+            "holdfast.toml: tools = {}: unknown key, did you mean tool? "
+            "allowed: on_outage, policy, redis, server, store, tool",
+        ),
         ("timeout = 3", "holdfast.toml: timeout = 3: unknown key here; settings of every tool belong in [policy]"),
         ("store = 3", "holdfast.toml: store = 3: must be a path, or an address such as sqlite:///agent.db"),
         ("store = ''", 'holdfast.toml: store = "": must be a path'),

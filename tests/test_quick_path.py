@@ -19,7 +19,7 @@ from tests import shapes
 from tests.shapes import Call, Shape, Thread, settled
 
 import holdfast
-from holdfast import BudgetExceeded, CircuitState, ConcurrencyFull, ExecutionStats, Holdfast, tools
+from holdfast import BudgetExceeded, CircuitState, ConcurrencyFull, ExecutionStats, Holdfast, limiting
 from holdfast.breaker import CircuitDiagnostics
 from holdfast.testing import ManualClock, Recorder, Script, Step, fail, hang, ok, rate_limit, slow
 from holdfast.tracker import BATCH
@@ -200,7 +200,7 @@ def test_cleared_statistics_begin_anew(shape: Shape, hf: Holdfast) -> None:
 def test_many_threads_take_no_more_tokens_than_there_are(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch, undivided: bool
 ) -> None:
-    monkeypatch.setattr(tools, "UNDIVIDED", undivided)
+    monkeypatch.setattr(limiting, "UNDIVIDED", undivided)
     script = Script(ok())
     guarded = hf.tool(rate={"per_second": 1, "burst": 100}, max_wait=0)(script.function)
 
@@ -435,6 +435,6 @@ async def test_a_call_that_runs_while_its_tool_gets_other_slots_gives_its_own_ba
     assert await tool() == "second"
     await first
 
-    slots = hf._box.tool("script").slots
+    slots = hf._box.tool("script").limiting.slots
     assert slots is not None
     assert (slots.in_flight, slots.limit) == (0, 2)

@@ -11,10 +11,11 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.store_kinds import EMBEDDED, postgres_url
 
 from holdfast.errors import ConfigError, RunNotFound, StoreError
 from holdfast.history import RunHeader, RunSnapshot, RunStatus, begin, fold
-from holdfast.stores import MemoryRunStore, RunStore, SqliteRunStore
+from holdfast.stores import MemoryRunStore, PostgresRunStore, RunStore, SqliteRunStore
 from holdfast.stores.ledger import Ledger
 from holdfast.stores.portable import ShortenedRecord
 from holdfast.stores.retention import DAY, DEFAULT, ROWS, Limits, prune_if_due
@@ -23,15 +24,19 @@ from holdfast.testing import ManualClock
 Make = Callable[..., RunStore]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def make(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[Make]:
     """Makes a store."""
     made: list[RunStore] = []
 
     def new(**more: Any) -> RunStore:
-        memory = request.param == "memory"
         path = tmp_path / f"{len(made)}.db"
-        made.append(MemoryRunStore(clock=clock, **more) if memory else SqliteRunStore(path, clock=clock, **more))
+        if request.param == "memory":
+            made.append(MemoryRunStore(clock=clock, **more))
+        elif request.param == "sqlite":
+            made.append(SqliteRunStore(path, clock=clock, **more))
+        else:
+            made.append(PostgresRunStore(postgres_url(path), clock=clock, **more))
         return made[-1]
 
     yield new
@@ -201,6 +206,7 @@ def test_a_run_that_never_began_goes(store: RunStore, clock: ManualClock) -> Non
     assert store.create_run("s", "another", run_id="a").prompt == "another"
 
 
+@pytest.mark.parametrize("make", EMBEDDED, indirect=True)  # it looks into the tables
 def test_what_a_run_remembered_goes_with_it(store: RunStore, clock: ManualClock) -> None:
     for run_id in ("gone", "kept"):
         run(store, run_id, end="run_failed")

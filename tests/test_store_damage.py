@@ -192,7 +192,9 @@ def test_a_newer_schema_is_left_alone(path: Path, sound: bytes) -> None:
 
     with SqliteRunStore(path) as store:
         for use in (lambda: store.create_run("s", "p"), lambda: store.snapshot("r1"), store.list_runs):
-            with pytest.raises(StoreError, match=r"newer Holdfast \(schema 7; this one knows 2\).*upgrade"):
+            with pytest.raises(
+                StoreError, match=rf"newer Holdfast \(schema 7; this one knows {schema.SCHEMA}\).*upgrade"
+            ):
                 use()
 
     assert path.read_bytes() == before
@@ -304,8 +306,8 @@ def next_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "sql"
     shutil.copytree(Path(schema.__file__).with_name("sql"), folder)
     monkeypatch.setattr(schema, "_FOLDER", str(folder))
-    monkeypatch.setattr(schema, "SCHEMA", 3)
-    return folder / "003_more.sql"
+    monkeypatch.setattr(schema, "SCHEMA", schema.SCHEMA + 1)
+    return folder / f"{schema.SCHEMA:03}_more.sql"
 
 
 def test_an_older_schema_is_brought_up_to_date_and_keeps_its_runs(path: Path, sound: bytes, next_version: Path) -> None:
@@ -330,7 +332,7 @@ def test_a_migration_that_fails_changes_nothing(path: Path, sound: bytes, next_v
         store.list_runs()
 
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (schema.SCHEMA - 1,)
         assert "mood" not in [row[1] for row in connection.execute("PRAGMA table_info(runs)")]
 
 

@@ -132,7 +132,7 @@ Ledger.is_owned = lambda ledger, live: False
 """
 BELIEVES_ALL_ALIVE = """
 from holdfast.stores import owners
-owners.is_gone = lambda folder, owner: False
+owners.is_living = lambda folder, owner: None
 """
 REPEATS_UNASKED = """
 from holdfast.runs import Run

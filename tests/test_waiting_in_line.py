@@ -26,12 +26,12 @@ ONE_A_SECOND = {"per_second": 1, "burst": 1}
 
 def waiting(hf: Holdfast, tool: str) -> int:
     """How many stand in line before *tool*."""
-    return len(hf._box.tool(tool).line)
+    return len(hf._box.tool(tool).limiting.line)
 
 
 def taken(hf: Holdfast, tool: str) -> int:
     """How many slots of *tool* are taken."""
-    slots = hf._box.tool(tool).slots
+    slots = hf._box.tool(tool).limiting.slots
     assert slots is not None
     return slots.in_flight
 
@@ -230,10 +230,10 @@ def test_a_slot_that_comes_back_just_before_the_waiter_joins_the_line_is_not_mis
     """The quick path gives a slot back without a lock: between a waiter's failed try and its joining the line, say."""
     holder = hf.tool("tool", concurrency=1)(lambda: None)
     tool = hf._box.tool("tool")
-    slots = tool.slots
+    slots = tool.limiting.slots
     assert slots is not None
     slots.take()
-    join = tool.line.join
+    join = tool.limiting.line.join
 
     class Late:
         """A line before which, just as somebody joins it, the slot comes back and there is nobody to wake."""
@@ -246,11 +246,11 @@ def test_a_slot_that_comes_back_just_before_the_waiter_joins_the_line_is_not_mis
 
         def join(self, now: float, rank: int) -> Any:
             if slots.in_flight:
-                tool.leave(now, 0.0, slots)
+                tool.limiting.leave(now, 0.0, slots)
             return join(now, rank)
 
-    line = tool.line
-    tool.line = Late()  # type: ignore[assignment]
+    line = tool.limiting.line
+    tool.limiting.line = Late()  # type: ignore[assignment]
 
     assert Thread(holder).result() is None
     assert len(line) == 0
@@ -564,8 +564,8 @@ def test_whatever_happens_no_slot_and_no_place_is_lost(
     asyncio.run(main())
 
     guards = hf._box.tool("tool")
-    assert len(guards.line) == 0
-    assert guards.slots is None or guards.slots.in_flight == 0
+    assert len(guards.limiting.line) == 0
+    assert guards.limiting.slots is None or guards.limiting.slots.in_flight == 0
     assert hf.breaker.diagnostics("tool").probes_in_flight == 0
     stats = hf.tracker.stats("tool")
     assert stats.total + stats.denied == 30

@@ -6,62 +6,68 @@ hf = holdfast.open()
 
 @hf.tool(timeout=10, rate="5/s", read_only=True)
 def search(query: str) -> list[str]: ...
+
+A name is loaded when it is first asked for, so that `import holdfast` and `holdfast --help` cost next to nothing.
 """
 
 from __future__ import annotations
 
-from holdfast.app import Holdfast, open
-from holdfast.breaker import BreakerMetrics, BreakerSnapshot, CircuitBreaker, CircuitDiagnostics
-from holdfast.bus import Bus, LoggingSink
-from holdfast.category import ErrorCategory, classify, retry_after
-from holdfast.clock import Clock, SystemClock
-from holdfast.errors import (
-    BudgetExceeded,
-    CircuitOpen,
-    ConcurrencyFull,
-    ConfigError,
-    Denied,
-    HoldfastError,
-    InDoubt,
-    LeaseLost,
-    LoopDetected,
-    RateLimited,
-    RecordedError,
-    RunCancelled,
-    RunConflict,
-    RunDiverged,
-    RunError,
-    RunNotFound,
-    StoreError,
-    ToolTimeout,
-)
-from holdfast.events import Event
-from holdfast.guards.circuit import BreakerConfig, CircuitState
-from holdfast.guards.rate import Priority
-from holdfast.history import (
-    CancelResult,
-    Check,
-    CheckStatus,
-    EventPage,
-    Report,
-    RunEventRecord,
-    RunHeader,
-    RunRecord,
-    RunSnapshot,
-    RunStatus,
-    VerificationSummary,
-    fold,
-)
-from holdfast.hooks import Hook, HookContext, HookKind
-from holdfast.limiters import AdaptiveRateLimiter, RateLimiter
-from holdfast.permit import Permit
-from holdfast.protecting import protecting
-from holdfast.redaction import redact
-from holdfast.resilience import CallOutcome, ToolResilience, default_resilience
-from holdfast.retrying import retrying
-from holdfast.runs import Run
-from holdfast.stores import MemoryRunStore, RunHandle, RunStore, SqliteRunStore, open_store
-from holdfast.tracker import ExecutionRecord, ExecutionStats, ExecutionStatus, ExecutionTracker
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.app import Holdfast, open
+    from holdfast.breaker import BreakerMetrics, BreakerSnapshot, CircuitBreaker, CircuitDiagnostics
+    from holdfast.bus import Bus, LoggingSink
+    from holdfast.category import ErrorCategory, classify, retry_after
+    from holdfast.clock import Clock, SystemClock
+    from holdfast.errors import (
+        BudgetExceeded,
+        CircuitOpen,
+        ConcurrencyFull,
+        ConfigError,
+        Denied,
+        HoldfastError,
+        InDoubt,
+        LeaseLost,
+        LoopDetected,
+        RateLimited,
+        RecordedError,
+        RunCancelled,
+        RunConflict,
+        RunDiverged,
+        RunError,
+        RunNotFound,
+        StoreError,
+        ToolTimeout,
+    )
+    from holdfast.events import Event
+    from holdfast.guards.breaking import BreakerConfig
+    from holdfast.guards.circuit import CircuitState
+    from holdfast.guards.rate import Priority
+    from holdfast.history import (
+        CancelResult,
+        Check,
+        CheckStatus,
+        EventPage,
+        Report,
+        RunEventRecord,
+        RunHeader,
+        RunRecord,
+        RunSnapshot,
+        RunStatus,
+        VerificationSummary,
+    )
+    from holdfast.history.fold import fold
+    from holdfast.hooks import Hook, HookContext, HookKind
+    from holdfast.limiters import AdaptiveRateLimiter, RateLimiter
+    from holdfast.permit import Permit
+    from holdfast.protecting import protecting
+    from holdfast.redaction import redact
+    from holdfast.resilience import CallOutcome, ToolResilience, default_resilience
+    from holdfast.retrying import retrying
+    from holdfast.runs import Run
+    from holdfast.stores import MemoryRunStore, RunHandle, RunStore, SqliteRunStore, open_store
+    from holdfast.tracker import ExecutionRecord, ExecutionStats, ExecutionStatus, ExecutionTracker
 
 __all__ = [
     "AdaptiveRateLimiter",
@@ -134,3 +140,85 @@ __all__ = [
     "retry_after",
     "retrying",
 ]
+
+# The imports above as data. A new name is added there, here and to `__all__`; a test compares the three.
+_HOMES = {
+    "app": ("Holdfast", "open"),
+    "breaker": ("BreakerMetrics", "BreakerSnapshot", "CircuitBreaker", "CircuitDiagnostics"),
+    "bus": ("Bus", "LoggingSink"),
+    "category": ("ErrorCategory", "classify", "retry_after"),
+    "clock": ("Clock", "SystemClock"),
+    "errors": (
+        "BudgetExceeded",
+        "CircuitOpen",
+        "ConcurrencyFull",
+        "ConfigError",
+        "Denied",
+        "HoldfastError",
+        "InDoubt",
+        "LeaseLost",
+        "LoopDetected",
+        "RateLimited",
+        "RecordedError",
+        "RunCancelled",
+        "RunConflict",
+        "RunDiverged",
+        "RunError",
+        "RunNotFound",
+        "StoreError",
+        "ToolTimeout",
+    ),
+    "events": ("Event",),
+    "guards.breaking": ("BreakerConfig",),
+    "guards.circuit": ("CircuitState",),
+    "guards.rate": ("Priority",),
+    "history": (
+        "CancelResult",
+        "Check",
+        "CheckStatus",
+        "EventPage",
+        "Report",
+        "RunEventRecord",
+        "RunHeader",
+        "RunRecord",
+        "RunSnapshot",
+        "RunStatus",
+        "VerificationSummary",
+    ),
+    "history.fold": ("fold",),
+    "hooks": ("Hook", "HookContext", "HookKind"),
+    "limiters": ("AdaptiveRateLimiter", "RateLimiter"),
+    "permit": ("Permit",),
+    "protecting": ("protecting",),
+    "redaction": ("redact",),
+    "resilience": ("CallOutcome", "ToolResilience", "default_resilience"),
+    "retrying": ("retrying",),
+    "runs": ("Run",),
+    "stores": ("MemoryRunStore", "RunHandle", "RunStore", "SqliteRunStore", "open_store"),
+    "tracker": ("ExecutionRecord", "ExecutionStats", "ExecutionStatus", "ExecutionTracker"),
+}
+
+if not TYPE_CHECKING:  # a type checker would take `__getattr__` for a promise that every name exists
+    import sys as _sys
+    from importlib import import_module as _import_module
+    from types import ModuleType as _ModuleType
+
+    def __getattr__(name):
+        home = next((home for home, names in _HOMES.items() if name in names), None)
+        if home is None:
+            package = _sys.modules[__name__]
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=package)
+        value = globals()[name] = getattr(_import_module(f"{__name__}.{home}"), name)
+        return value
+
+    def __dir__():
+        return sorted({*globals(), *__all__})
+
+    class _Package(_ModuleType):
+        """Keeps `retrying` and `protecting` the functions: importing the modules of these names would replace them."""
+
+        def __setattr__(self, name, value):
+            is_shadow = isinstance(value, _ModuleType) and name in _HOMES.get(name, ())
+            super().__setattr__(name, getattr(value, name) if is_shadow else value)
+
+    _sys.modules[__name__].__class__ = _Package

@@ -20,7 +20,7 @@ from holdfast.guarding import Guard
 from holdfast.guards.circuit import CircuitState
 from holdfast.hooks import Hook
 from holdfast.kit import Kit
-from holdfast.policy import PolicyBook
+from holdfast.policy import OUTAGES, PolicyBook
 from holdfast.recovery import POLICIES, Recovered, recover
 from holdfast.redaction import Payloads, Redactor
 from holdfast.runs import Home, Keeper, Plan, Run, running
@@ -32,6 +32,7 @@ from holdfast.toolbox import Toolbox
 from holdfast.tracker import ExecutionTracker
 
 if TYPE_CHECKING:
+    from holdfast.fleet.fleet import Fleet
     from holdfast.publishing import Servers
 
 _log = logging.getLogger("holdfast")
@@ -52,7 +53,9 @@ def open(
     *,
     policies: str | os.PathLike[str] | Mapping[str, object] | None = None,
     clock: Clock | None = None,
+    redis: str | None = None,
     on_store_error: str = "stop",
+    on_outage: str | None = None,
     redactor: Redactor | None = None,
     hooks: Sequence[Hook] = (),
     defaults: Mapping[str, object] | None = None,
@@ -62,10 +65,14 @@ def open(
     Without them `$HOLDFAST_POLICY`, `./holdfast.toml` or one in the user's configuration folder is read, if any, and
     `$HOLDFAST_STORE`, the file's `store` or a file in the user's data folder is used. No disk is touched before a run,
     nor, in a store that was named, before a call: processes on a store show each other the state of their tools.
+    *redis* is the address of a Redis (else `$HOLDFAST_REDIS`, else the file's `redis`) on which all who name it share
+    their guards; while it is away local guards decide ("local"), or with *on_outage* "refuse" nothing is passed.
     *on_store_error* "continue" lets a run go on when its store fails; *redactor* masks what events hold of arguments
     and results; *hooks* are asked before calls and told after them; *defaults* are settings that lie below all others.
     """
     checks.choice("on_store_error", on_store_error, ("stop", "continue"))
+    if on_outage is not None:
+        checks.choice("on_outage", on_outage, OUTAGES)
     book = PolicyBook.load(policies if policies is not None else policy_file()[0], defaults=defaults)
     clock = clock or SystemClock()
     url = store if store is not None else store_url(book.store)
@@ -73,7 +80,9 @@ def open(
     runs = open_store(url if url is not None else ":memory:", clock=clock)
     if redactor is not None:
         runs.payloads = Payloads(redactor)
-    hf = Holdfast(book, clock, runs, goes_on=on_store_error == "continue", hooks=tuple(hooks))
+    shared = redis if redis is not None else os.environ.get("HOLDFAST_REDIS") or book.redis
+    fleet = _fleet(shared, on_outage or book.on_outage or "local") if shared is not None else None
+    hf = Holdfast(book, clock, runs, goes_on=on_store_error == "continue", hooks=tuple(hooks), fleet=fleet)
     hf._has_store = url is not None
     hf._prunes = url is not None and url == default_store()
     if is_named:
@@ -85,7 +94,14 @@ class Holdfast:
     """Guards for the tools of one process; a sync and an async context manager that closes it."""
 
     def __init__(
-        self, book: PolicyBook, clock: Clock, store: RunStore, *, goes_on: bool = False, hooks: Sequence[Hook] = ()
+        self,
+        book: PolicyBook,
+        clock: Clock,
+        store: RunStore,
+        *,
+        goes_on: bool = False,
+        hooks: Sequence[Hook] = (),
+        fleet: Fleet | None = None,
     ) -> None:
         self._clock = clock
         self._has_store = True
@@ -94,8 +110,12 @@ class Holdfast:
         self.bus = Bus(clock)
         self.breaker = CircuitBreaker(clock=clock, on_transition=self._on_transition)
         self.tracker = ExecutionTracker(clock=clock)
-        self._kit = Kit(book=book, clock=clock, bus=self.bus, breaker=self.breaker, tracker=self.tracker, hooks=hooks)
+        self._kit = Kit(
+            book=book, clock=clock, bus=self.bus, breaker=self.breaker, tracker=self.tracker, hooks=hooks, fleet=fleet
+        )
         self._box = Toolbox(self._kit)
+        if fleet is not None:
+            fleet.begin(self._tell, self._box.replan)
         keeper = Keeper(store, clock)
         self._home = Home(store, self.bus, clock, keeper, self._kit.hooks, self._kit.workers, goes_on)
         from holdfast.publishing import Publisher  # not before there is something to publish
@@ -250,6 +270,11 @@ class Holdfast:
         return self._clock
 
     @property
+    def fleet(self) -> Fleet | None:
+        """The fleet that it shares its guards with, if any."""
+        return self._kit.fleet
+
+    @property
     def current_run(self) -> Run | None:
         """The run that the caller is in."""
         return running()
@@ -278,6 +303,8 @@ class Holdfast:
         """Write what is queued and let idle threads end; guarded functions keep working."""
         self._kit.workers.close()
         self._publisher.close()
+        if self._kit.fleet is not None:
+            self._kit.fleet.close()
         self.runs.close()
 
     async def aclose(self) -> None:
@@ -365,6 +392,12 @@ class Holdfast:
             retention.prune_if_due(self.runs, retention.DEFAULT)
         except HoldfastError as error:
             _log.warning("old runs could not be pruned: %s", error)
+
+
+def _fleet(url: str, on_outage: str) -> Fleet:
+    from holdfast.fleet.fleet import Fleet  # most have none
+
+    return Fleet(url, on_outage=on_outage)
 
 
 def store_url(named: str | None) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,9 +22,10 @@ from holdfast.errors import (
     StoreError,
     in_words,
 )
+from holdfast.fleet.desk import Question
 from holdfast.guards.line import Ticket
 from holdfast.threads import may_hold_a_lock
-from holdfast.tools import Pass, Refusal
+from holdfast.verdicts import Pass, Refusal
 from holdfast.waiting import Wait
 
 if TYPE_CHECKING:
@@ -48,12 +49,14 @@ class Made(NamedTuple):
 class Attempt:
     """One try of a call."""
 
-    __slots__ = ("begun", "_execution", "_pass", "_pause", "_ticket", "_told")
+    __slots__ = ("begun", "_execution", "_pass", "_pause", "_question", "_reserved", "_ticket", "_told")
 
     def __init__(self, execution: Execution) -> None:
         self._execution = execution
         self._ticket: Ticket | None = None
         self._pass: Pass | None = None
+        self._question: Question | None = None  # to the fleet, on its way
+        self._reserved: Pass | None = None  # a yes whose token is not due yet
         self._told: ErrorCategory | None = None
         self._pause: float | None = None
         self.begun = 0.0
@@ -76,7 +79,7 @@ class Attempt:
 
     def _waits(self) -> Iterator[Wait]:
         execution = self._execution
-        clock, policy, tool = execution._kit.clock, execution.policy, execution.tool
+        clock, policy = execution._kit.clock, execution.policy
         asked = now = clock.monotonic()
         if execution._delay:
             yield from execution.patiently(Wait(now + execution._delay))
@@ -86,20 +89,17 @@ class Attempt:
             if now >= execution.deadline:
                 raise execution._error or execution._too_late()
             if execution.threaded and execution._kit.workers.full:
-                raise self._refuse(Refusal(ConcurrencyFull, math.inf), "too many timed-out calls still run in threads")
-            if self._ticket is not None:
-                self._ticket.signal.rearm()
-            answer = tool.admit(now, policy, self._ticket, until - now)
+                why = "too many timed-out calls still run in threads"
+                raise self._refuse(Refusal(ConcurrencyFull, math.inf, why=why))
+            answer = yield from self._turn(now, until)
             if isinstance(answer, Pass):
                 break
             if answer.ticket is None:
                 raise self._refuse(answer)
-            self._ticket = answer.ticket
-            if answer.wait == math.inf:
-                yield from execution.patiently(Wait(until, self._ticket.signal))
-            else:
-                yield from execution.patiently(Wait(now + answer.wait))
+            signal = answer.ticket.signal if answer.wait == math.inf or answer.wakes else None
+            yield from execution.patiently(Wait(min(until, now + answer.wait), signal))
             now = clock.monotonic()
+        now = clock.monotonic()
         self._begin(answer, now)
         execution.waited += now - asked
         if execution.watched is not None:
@@ -109,6 +109,29 @@ class Attempt:
             self.begun = clock.monotonic()  # the disk's time is not the tool's
         if execution.record is not None:
             execution.record.called = True
+
+    def _turn(self, now: float, until: float) -> Generator[Wait, None, Pass | Refusal]:
+        """Ask the guards once; in a fleet that takes a question, and perhaps a token that is due only later."""
+        execution = self._execution
+        clock, policy, tool = execution._kit.clock, execution.policy, execution.tool
+        if self._ticket is not None:
+            self._ticket.signal.rearm()
+        answer: Pass | Refusal | Question
+        asked, execution.asked = execution.asked, None
+        answer = asked or tool.admit(now, policy, self._ticket, until - now)
+        if isinstance(answer, Question):
+            if answer is not asked:
+                self._question = answer
+                yield Wait(write=answer)
+                self._question = None
+                now = clock.monotonic()
+            answer = tool.judge(now, policy, answer, self._ticket, until - now)
+        self._ticket = answer.ticket if isinstance(answer, Refusal) else None
+        if isinstance(answer, Pass) and answer.held is not None and answer.held.wait > 0:
+            self._reserved = answer
+            yield from execution.patiently(Wait(now + answer.held.wait))
+            self._reserved = None
+        return answer
 
     def rest(self, seconds: float) -> None:
         """The consumer of a stream took *seconds*: they are not the tool's."""
@@ -132,7 +155,11 @@ class Attempt:
         """Settle with the guards; true if the call is to be tried once more."""
         execution, passed = self._execution, self._pass
         if self._ticket is not None:
-            execution.tool.give_up(self._ticket)
+            execution.tool.limiting.leave_line(self._ticket)
+        if (question := self._question or execution.asked) is not None:
+            execution.tool.forsake(question, execution.policy)
+        if self._reserved is not None:
+            execution.tool.give_back(self._reserved)
         execution._over = True
         if passed is None:  # refused, or cancelled while it waited
             if error is not None and error is not execution._error and not isinstance(error, Denied):
@@ -178,9 +205,9 @@ class Attempt:
             return timeout
         return left if timeout is None else min(timeout, left)
 
-    def _refuse(self, refusal: Refusal, reason: str | None = None) -> BaseException:
+    def _refuse(self, refusal: Refusal) -> BaseException:
         """The refusal to raise; if the tool has failed before in this call, that failure instead."""
-        execution = self._execution
+        execution, reason = self._execution, refusal.why
         if execution._error is not None:
             execution._why = f"not repeated: {reason or refusal.kind.reason}"
             return execution._error

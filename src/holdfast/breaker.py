@@ -16,7 +16,8 @@ from holdfast import checks
 from holdfast.category import ErrorCategory
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import CircuitOpen, ConfigError, printable
-from holdfast.guards.circuit import BreakerConfig, Circuit, CircuitState, Grant
+from holdfast.guards.breaking import BreakerConfig
+from holdfast.guards.circuit import Circuit, CircuitState, Grant
 from holdfast.guards.names import short_key
 from holdfast.permit import Permit
 

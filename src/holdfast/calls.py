@@ -17,14 +17,15 @@ from holdfast import making
 from holdfast.attempt import Made
 from holdfast.errors import ConfigError
 from holdfast.execution import Execution
-from holdfast.guards.circuit import Grant
+from holdfast.fleet.desk import Question
 from holdfast.guards.concurrency import Slots
 from holdfast.kit import Kit
 from holdfast.memo import Memo
 from holdfast.recording import Record
 from holdfast.runs import Step, current_run, running
 from holdfast.shape import Shape, name_of, shape_of
-from holdfast.tools import Pass, Plan, Tool
+from holdfast.tools import Tool
+from holdfast.verdicts import Plan
 from holdfast.waiting import apause, pause
 
 
@@ -84,12 +85,17 @@ class Bound:
         error: BaseException,
         plan: Plan,
         begun: float,
-        slots: Slots | bool | None,
+        taken: Slots | Question | bool,
     ) -> Execution:
         """A call whose first attempt was made by the quick path, and failed."""
         execution = self.execution(args, kwargs)
-        taken = slots if isinstance(slots, Slots) else None
-        execution.made = Made(error, Pass(self.tool.circuit, Grant(plan[0]), taken), begun)
+        execution.made = Made(error, self.tool.passed(plan[0], taken), begun)
+        return execution
+
+    def asked(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], question: Question) -> Execution:
+        """A call whose first question to the fleet was asked by the quick path, and not answered by a plain yes."""
+        execution = self.execution(args, kwargs)
+        execution.asked = question
         return execution
 
     def guarded(self) -> Callable[..., Any]:
@@ -261,6 +267,54 @@ def _fallback_items(value: object) -> list[Any]:
 # -- what users call ---------------------------------------------------------------------------------------------------
 
 
+def _ask_first(bound: Bound, plan: Plan, question: Question, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """A call of the quick path that has to ask the fleet, and nobody else."""
+    kit, tool = bound.kit, bound.tool
+    try:
+        question.settle()
+    except BaseException:
+        tool.forsake(question, tool.policy)
+        raise
+    if not question.passes:
+        return drive(bound.asked(args, kwargs, question), bound, args, kwargs)
+    begun = kit.clock.monotonic()
+    try:
+        result = bound.fn(*args, **kwargs)
+    except BaseException as error:
+        execution = bound.failed(args, kwargs, error, plan, begun, question)
+    else:
+        tool.answered(kit.clock.monotonic(), begun, plan, question, is_plan=plan is tool.plan_untimed)
+        return result
+    return drive(execution, bound, args, kwargs)
+
+
+async def _aask_first(
+    bound: Bound, plan: Plan, question: Question, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """The same for a coroutine."""
+    kit, tool, limit = bound.kit, bound.tool, plan[2]
+    try:
+        await question.asettle()
+    except BaseException:
+        tool.forsake(question, tool.policy)
+        raise
+    if not question.passes:
+        return await adrive(bound.asked(args, kwargs, question), bound, args, kwargs)
+    begun = kit.clock.monotonic()
+    try:
+        if limit is None:
+            result = await bound.fn(*args, **kwargs)
+        else:
+            with tool.deadlines.within(limit, begun):
+                result = await bound.fn(*args, **kwargs)
+    except BaseException as error:
+        execution = bound.failed(args, kwargs, error, plan, begun, question)
+    else:
+        tool.answered(kit.clock.monotonic(), begun, plan, question, is_plan=plan is tool.plan)
+        return result
+    return await adrive(execution, bound, args, kwargs)
+
+
 def _guard_function(bound: Bound) -> Callable[..., Any]:
     kit, fn, tool = bound.kit, bound.fn, bound.tool
     name, monotonic, journal, runs = tool.name, kit.clock.monotonic, kit.tracker.journal, kit.runs
@@ -270,23 +324,26 @@ def _guard_function(bound: Bound) -> Callable[..., Any]:
         plan = tool.plan_untimed
         if plan is not None and (not runs or current_run.get() is None):
             generation, gate, _, slow, due = plan
+            taken: Any = True
             begun = monotonic()
-            if begun < due and (gate is None or (slots := gate(begun))):
+            if begun < due and (gate is None or (taken := gate(begun))):
+                if taken.__class__ is Question:
+                    return _ask_first(bound, plan, taken, args, kwargs)
                 try:
                     result = fn(*args, **kwargs) if kwargs else fn(*args)
                 except BaseException as error:
-                    execution = bound.failed(args, kwargs, error, plan, begun, None if gate is None else slots)
+                    execution = bound.failed(args, kwargs, error, plan, begun, taken)
                 else:
                     now = monotonic()
                     duration = now - begun
-                    if gate is not None:
-                        tool.leave(now, duration, slots)
                     if duration < slow and plan is tool.plan_untimed:
+                        if gate is not None:
+                            tool.limiting.leave(now, duration, taken)
                         journal.extend((name, now, duration))
                         if len(journal) >= full:
                             kit.tracker.file()
                     else:
-                        tool.succeeded(now, duration, generation)
+                        tool.succeeded(now, duration, generation, taken)
                     return result
                 return drive(execution, bound, args, kwargs)
         elif tool.brisk and tool.circuit.shut_until > (now := monotonic()) and not runs:
@@ -305,8 +362,11 @@ def _guard_coroutine(bound: Bound) -> Callable[..., Any]:
         plan = tool.plan
         if plan is not None and (not runs or current_run.get() is None):
             generation, gate, limit, slow, due = plan
+            taken: Any = True
             begun = monotonic()
-            if begun < due and (gate is None or (slots := gate(begun))):
+            if begun < due and (gate is None or (taken := gate(begun))):
+                if taken.__class__ is Question:
+                    return await _aask_first(bound, plan, taken, args, kwargs)
                 try:
                     if limit is None:
                         result = await (fn(*args, **kwargs) if kwargs else fn(*args))
@@ -314,18 +374,18 @@ def _guard_coroutine(bound: Bound) -> Callable[..., Any]:
                         with tool.deadlines.within(limit, begun):
                             result = await fn(*args, **kwargs)
                 except BaseException as error:
-                    execution = bound.failed(args, kwargs, error, plan, begun, None if gate is None else slots)
+                    execution = bound.failed(args, kwargs, error, plan, begun, taken)
                 else:
                     now = monotonic()
                     duration = now - begun
-                    if gate is not None:
-                        tool.leave(now, duration, slots)
                     if duration < slow and plan is tool.plan:
+                        if gate is not None:
+                            tool.limiting.leave(now, duration, taken)
                         journal.extend((name, now, duration))
                         if len(journal) >= full:
                             kit.tracker.file()
                     else:
-                        tool.succeeded(now, duration, generation)
+                        tool.succeeded(now, duration, generation, taken)
                     return result
                 return await adrive(execution, bound, args, kwargs)
         elif tool.brisk and tool.circuit.shut_until > (now := monotonic()) and not runs:

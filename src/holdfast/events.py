@@ -33,6 +33,8 @@ CIRCUIT_HALF_OPENED: Final = "circuit_half_opened"
 CIRCUIT_CLOSED: Final = "circuit_closed"
 LOOP_DETECTED: Final = "loop_detected"
 BUDGET_WARNING: Final = "budget_warning"
+FLEET_LOST: Final = "fleet_lost"
+FLEET_RETURNED: Final = "fleet_returned"
 POLICY_RELOADED: Final = "policy_reloaded"
 POLICY_REJECTED: Final = "policy_rejected"
 

@@ -26,6 +26,7 @@ from holdfast.cache import Flight, Hit
 from holdfast.canonical import bind, encode
 from holdfast.category import ErrorCategory, classify
 from holdfast.errors import Denied, ToolTimeout, in_words, printable
+from holdfast.fleet.desk import Question
 from holdfast.hooks import HookContext, HookKind
 from holdfast.kit import Kit
 from holdfast.policy import Policy
@@ -48,8 +49,8 @@ class Execution:
     """One call of a tool; *single* allows one attempt only, *threaded* says that attempts are made in a thread."""
 
     __slots__ = (
-        "as_task", "attempts", "call_id", "callee", "deadline", "driver", "fallback", "fell_back", "gate", "given",
-        "left", "made", "origin", "policy", "record", "run", "threaded", "tool", "value", "waited", "watched",
+        "as_task", "asked", "attempts", "call_id", "callee", "deadline", "driver", "fallback", "fell_back", "gate",
+        "given", "left", "made", "origin", "policy", "record", "run", "threaded", "tool", "value", "waited", "watched",
         "yielded", "_args", "_arguments", "_cached", "_call", "_category", "_counted", "_delay", "_denied", "_error",
         "_flight", "_fn", "_forsaken", "_kit", "_kwargs", "_over", "_silent", "_single", "_spent", "_to_tell",
         "_unsettled", "_why",
@@ -87,6 +88,7 @@ class Execution:
         self.left = False  # the consumer of a stream went away by itself
         self.made: Made | None = None
         self.gate: Callable[[], object] | None = None  # asked before the guards; may refuse
+        self.asked: Question | None = None  # a question to the fleet that was asked already
         self.origin: Origin | None = None  # where it comes from, if from another program
         self.watched: WatchedCall | None = None
         self._kit = kit
@@ -95,11 +97,9 @@ class Execution:
         self._kwargs = kwargs or {}
         self._single = single
         self._call: bytes | None = None
-        self.given = arguments  # by name, from who knows better than the function
-        self._arguments = arguments
+        self.given = self._arguments = arguments  # by name, from who knows better than the function
         self._flight: Flight | None = None
-        self._spent = 0.0  # seconds inside the tool
-        self._delay = 0.0
+        self._spent = self._delay = 0.0  # seconds inside the tool, and before it is tried again
         self._cached = self._counted = self._over = self._forsaken = False  # the last: nobody could wait for anything
         self._to_tell: HookContext | None = None
         self._silent = False  # there is nothing to report: it is answered from the log, or was never a call

@@ -6,18 +6,22 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from holdfast.breaker import CircuitBreaker
 from holdfast.bus import Bus
 from holdfast.clock import Clock
-from holdfast.guards.circuit import BreakerConfig, Circuit, CircuitState
+from holdfast.guards.breaking import BreakerConfig
+from holdfast.guards.circuit import Circuit, CircuitState
 from holdfast.hooks import Hook, Hooks
 from holdfast.policy import PolicyBook
 from holdfast.runs import open_runs
 from holdfast.shape import Shape
 from holdfast.threads import Workers
 from holdfast.tracker import ExecutionTracker
+
+if TYPE_CHECKING:
+    from holdfast.fleet.fleet import Fleet
 
 
 class HasShape(Protocol):
@@ -39,12 +43,14 @@ class Kit:
         breaker: CircuitBreaker,
         tracker: ExecutionTracker,
         hooks: Sequence[Hook] = (),
+        fleet: Fleet | None = None,
     ) -> None:
         self.book = book
         self.clock = clock
         self.bus = bus
         self.breaker = breaker
         self.tracker = tracker
+        self.fleet = fleet
         self.workers = Workers()
         self.hooks: Hooks | None = Hooks(hooks, self.workers, clock) if hooks else None
         self.runs: set[int] = open_runs  # while there are none, nobody needs to ask for the current one
@@ -66,3 +72,5 @@ class Kit:
         self.tracker.after_fork()
         self.workers.after_fork()
         self.no_circuit.after_fork()
+        if self.fleet is not None:
+            self.fleet.after_fork()

@@ -81,20 +81,23 @@ def call_inside(
             if not run.cancelled.is_set():
                 run.complete(as_text(value))
         return value
-
-    async def call() -> Any:
-        async with run:
-            begun()
-            value = await fn(*args)
-            if not run.cancelled.is_set():
-                await run.acomplete(as_text(value))
-        return value
-
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(call())
+        return asyncio.run(acall_inside(run, fn, args, begun=begun))
     raise ConfigError(f"{name_of(fn)!r} is a coroutine function: call it outside of an event loop")
+
+
+async def acall_inside(
+    run: Run, fn: Callable[..., Any], args: Sequence[Any], *, begun: Callable[[], object] = lambda: None
+) -> Any:
+    """The same for a coroutine function, in the event loop that runs."""
+    async with run:
+        begun()
+        value = await fn(*args)
+        if not run.cancelled.is_set():
+            await run.acomplete(as_text(value))
+    return value
 
 
 def load_target(target: object) -> Callable[..., Any]:

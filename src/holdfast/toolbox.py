@@ -22,7 +22,7 @@ class Toolbox:
         self._kept: dict[str, Tool] = {}
         self._passing: OrderedDict[str, Tool] = OrderedDict()
         kit.refresh = self.refresh
-        kit.bus.on_change = self._replan
+        kit.bus.on_change = self.replan
 
     def keep(self, name: str, given: Mapping[str, object]) -> Tool:
         """The tool of a decorator, with the settings *given* there; a later decorator of the same name wins."""
@@ -98,7 +98,8 @@ class Toolbox:
         with self._lock:
             return [*self._kept.values(), *self._passing.values()]
 
-    def _replan(self) -> None:
+    def replan(self) -> None:
+        """Have each tool work out anew how its quick path goes."""
         for tool in self._all():
             tool.replan()
 

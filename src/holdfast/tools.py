@@ -9,79 +9,46 @@ from __future__ import annotations
 import math
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping
 
 from holdfast.cache import Cache
 from holdfast.canonical import canonical
 from holdfast.category import ErrorCategory
 from holdfast.deadlines import Deadlines
-from holdfast.errors import CircuitOpen, ConcurrencyFull, Denied, RateLimited, in_words
-from holdfast.guards.circuit import Circuit, Grant
+from holdfast.errors import CircuitOpen, in_words
+from holdfast.fleet.desk import Held, Question
+from holdfast.guards.circuit import Circuit, Grant, Seen
 from holdfast.guards.concurrency import Slots
-from holdfast.guards.line import Line, Ticket
-from holdfast.guards.rate import UNDIVIDED, Bucket
+from holdfast.guards.line import Ticket
 from holdfast.kit import Kit
+from holdfast.limiting import Limiting
 from holdfast.policy import Policy
 from holdfast.retry import RetryBudget
+from holdfast.sharing import Share
 from holdfast.tracker import BATCH, ExecutionStatus
+from holdfast.verdicts import Gate, Limits, Pass, Plan, Refusal
 
-OVERLOADED = frozenset({ErrorCategory.TIMEOUT, ErrorCategory.RATE_LIMIT, ErrorCategory.SERVICE_UNAVAILABLE})
 MOST_OVERRIDES = 64  # policies of single calls that a tool remembers having merged
-
-
-class Pass(NamedTuple):
-    """A yes: what was reserved, and from whom; a reload may have put others in their place when it is settled."""
-
-    circuit: Circuit
-    grant: Grant
-    slots: Slots | None
-
-
-# How the quick path goes, valid as long as the tool has this very plan: the circuit's generation; the gate, None where
-# there is neither rate nor concurrency to ask; the time limit; the seconds from which a call is slow and the time at
-# which something is due, both of which make it tell more than its duration.
-# A bare tuple, because it is unpacked at each call.
-Plan = tuple[int, Callable[[float], Slots | bool] | None, float | None, float, float]
-
-
-class Refusal(NamedTuple):
-    """A no: whose, how long until it is worth asking again, and the place in line if the caller waits."""
-
-    kind: type[Denied]
-    wait: float
-    ticket: Ticket | None = None
-
-
-class Limits(NamedTuple):
-    """The limits of a tool at one instant; None where it has none."""
-
-    rate: float | None
-    full_rate: float | None
-    in_flight: int | None
-    limit: int | None
-    waiting: int
 
 
 class Tool:
     """The guards and the memory of one tool."""
 
     __slots__ = (
-        "brisk", "bucket", "cache", "circuit", "deadlines", "given", "last_error", "limit", "line", "name", "plan",
-        "plan_untimed", "policy", "retries", "slots", "_applied", "_due", "_kit", "_lock", "_noted", "_overrides",
+        "brisk", "cache", "circuit", "deadlines", "given", "last_error", "limit", "limiting", "name", "plan",
+        "plan_untimed", "policy", "retries", "share", "_applied", "_due", "_kit", "_lock", "_noted", "_overrides",
         "_planning", "_resting",
     )  # fmt: skip
 
     def __init__(self, kit: Kit, name: str, given: Mapping[str, object] | None) -> None:
         self.name = name
         self.given = given
-        self.line = Line()
+        self.limiting = Limiting()
         self.retries = RetryBudget()
-        self.bucket: Bucket | None = None
-        self.slots: Slots | None = None
         self.cache: Cache | None = None
         self.policy = kit.book.resolve(name, given)
         self.circuit = kit.no_circuit
+        self.share: Share | None = None  # in a fleet
         self.deadlines = Deadlines(kit.clock, name)
         self.plan: Plan | None = None
         self.plan_untimed: Plan | None = None  # the same, unless there is a time limit, which takes a thread
@@ -96,6 +63,8 @@ class Tool:
         self._overrides: dict[bytes, Policy] = {}
         self._planning = threading.Lock()
         self._resting = False  # nobody looks after it: the next call does, before anything is decided
+        if kit.fleet is not None:
+            self.share = Share(self, kit.fleet)
         self.use(self.policy)
 
     # -- asked and told ------------------------------------------------------------------------------------------------
@@ -110,40 +79,50 @@ class Tool:
             tracker.file()
         return CircuitOpen(self.name, None, self.circuit.turn_away(now))
 
-    def admit(self, now: float, policy: Policy, ticket: Ticket | None, patience: float) -> Pass | Refusal:
-        """Reserve an attempt with every guard, or with none.
+    def admit(self, now: float, policy: Policy, ticket: Ticket | None, patience: float) -> Pass | Refusal | Question:
+        """Reserve an attempt with every guard, or with none; in a fleet, perhaps after a question (see `judge`).
 
         A caller that can wait *patience* seconds gets a place in line, unless the wait is known to be longer.
         """
         circuit = self._circuit(policy)
         if circuit is not self.circuit:
             self._attach(circuit)
+        if self.share is not None:
+            answer = self.share.admit(now, policy, circuit, ticket, patience)
+            if answer is not None:
+                return answer
+        return self._admit_here(now, policy, circuit, ticket, patience)
+
+    def judge(
+        self, now: float, policy: Policy, question: Question, ticket: Ticket | None, patience: float
+    ) -> Pass | Refusal:
+        """The same, once *question* was asked."""
+        assert self.share is not None
+        answer = self.share.judge(now, policy, self.circuit, question, ticket, patience)
+        return answer if answer is not None else self._admit_here(now, policy, self.circuit, ticket, patience)
+
+    def _admit_here(
+        self, now: float, policy: Policy, circuit: Circuit, ticket: Ticket | None, patience: float
+    ) -> Pass | Refusal:
         grant: Grant | float = circuit.grant
         if not circuit.calm:
             grant = circuit.admit(now)
         self._kit.breaker.tell(self.name, circuit)
         if not isinstance(grant, Grant):
             return Refusal(CircuitOpen, grant)
-        with self._lock:
-            refusal = self._reserve(now, policy, ticket)
-            if refusal is not None and ticket is None and patience > 0:
-                ticket = self.line.join(now, policy.priority.rank)
-                # A slot may have come back while there was nobody to wake; from now on there is.
-                refusal = self._reserve(now, policy, ticket)
-            if refusal is not None and patience > 0 and (refusal.wait <= patience or refusal.wait == math.inf):
-                refusal = refusal._replace(ticket=ticket)
-            else:
-                if refusal is not None and refusal.wait == math.inf:
-                    refusal = refusal._replace(wait=self._wait_in_line(now, policy, ticket))
-                if ticket is not None:
-                    self.line.leave(ticket)
-            slots = self.slots if policy.concurrency is not None else None
-        if refusal is None or refusal.ticket is None:
-            self.wake()
+        refusal = self.limiting.line_up(now, policy, ticket, patience)
         if refusal is None:
-            return Pass(circuit, grant, slots)
+            return self.let_in(circuit, grant, ticket, policy)
         circuit.release(grant)
         return refusal
+
+    def let_in(
+        self, circuit: Circuit, grant: Grant, ticket: Ticket | None, policy: Policy, held: Held | None = None
+    ) -> Pass:
+        """All have said yes."""
+        if ticket is not None:
+            self.limiting.leave_line(ticket)
+        return Pass(circuit, grant, self.limiting.slots if policy.concurrency is not None else None, held)
 
     def settle(
         self,
@@ -160,65 +139,95 @@ class Tool:
         *pause* is how long the tool asked to be left alone, *sign* tells failures apart by their arguments.
         """
         neutral = category is ErrorCategory.CANCELLED
-        if neutral:
-            passed.circuit.release(passed.grant)
-        else:
-            if category is not None and passed.circuit.window is not None:
+        if category is not None and not neutral:
+            if passed.circuit.window is not None:
                 self.drain(now)  # a rate is judged by all calls, also those that were only noted
-            if category is not None:
-                # The attempt is being left by its error, unless it was only told that it failed.
-                error = sys.exception()
-                self.last_error = (self._kit.clock.time(), category.label if error is None else in_words(error))
-            passed.circuit.settle(passed.grant, now, category, duration=now - begun, sign=sign)
-            self._kit.breaker.tell(self.name, passed.circuit)
+            # The attempt is being left by its error, unless it was only told that it failed.
+            error = sys.exception()
+            self.last_error = (self._kit.clock.time(), category.label if error is None else in_words(error))
+        self._tell_circuit(now, passed, category, duration=now - begun, pause=pause, sign=sign)
         if now >= self._due:
             self._kit.ended(self.name)
-        if self.bucket is None and passed.slots is None:
-            return
-        with self._lock:
-            bucket = self.bucket
-            if bucket is not None and bucket.config.adaptive:
-                if category is None:
-                    bucket.succeeded(now)
-                elif category is ErrorCategory.RATE_LIMIT:
-                    bucket.limited(now, pause, begun)
-            if passed.slots is not None:
-                passed.slots.settle(None if neutral else now - begun, overloaded=category in OVERLOADED)
-        self.wake()
+        self.limiting.settle(now, passed.slots, begun, category, pause)
 
-    def succeeded(self, now: float, duration: float, generation: int) -> None:
+    def passed(self, generation: int, taken: Slots | Question | bool) -> Pass:
+        """What the quick path was given: by the circuit, and by the gate."""
+        held = taken.held if isinstance(taken, Question) else None
+        slots = self._slots_of(taken)
+        return Pass(self.circuit, Grant(generation), None if isinstance(slots, bool) else slots, held)
+
+    def _slots_of(self, taken: Slots | Question | bool) -> Slots | bool:
+        if isinstance(taken, Question):
+            return (taken.form.slots and self.limiting.slots) or True
+        return taken
+
+    def _tell_circuit(
+        self,
+        now: float,
+        passed: Pass,
+        category: ErrorCategory | None,
+        *,
+        duration: float,
+        pause: float | None = None,
+        sign: bytes | None = None,
+    ) -> None:
+        """Tell the circuit, the fleet's if there is one, how an attempt went."""
+        if self.share is not None and self.share.settle(
+            passed.grant, passed.held, category, duration=duration, pause=pause, sign=sign
+        ):
+            return
+        if category is ErrorCategory.CANCELLED:
+            passed.circuit.release(passed.grant)
+            return
+        passed.circuit.settle(passed.grant, now, category, duration=duration, sign=sign)
+        self._kit.breaker.tell(self.name, passed.circuit)
+
+    def succeeded(self, now: float, duration: float, generation: int, taken: Slots | Question | bool) -> None:
         """Settle a success of the quick path that is more than a duration: slow, or the circuit has changed."""
         self.drain(now)
-        self.circuit.settle(Grant(generation), now, None, duration=duration)
-        self._kit.breaker.tell(self.name, self.circuit)
+        self._tell_circuit(now, self.passed(generation, taken), None, duration=duration)
+        self.limiting.leave(now, duration, self._slots_of(taken))
         self._kit.tracker.record(self.name, ExecutionStatus.SUCCESS, duration)
         if now >= self._due:
             self._kit.ended(self.name)
 
-    def leave(self, now: float, duration: float, slots: Slots | bool) -> None:
-        """Give back after a success what the gate took; for the quick path."""
-        bucket = self.bucket
-        if bucket is not None and bucket.learnt is not None:
-            with self._lock:
-                bucket.succeeded(now)
-        if not isinstance(slots, bool):
-            self._give(slots, duration)
-        if self.line.heap:
-            self.wake()
+    def answered(self, now: float, begun: float, plan: Plan, question: Question, *, is_plan: bool) -> None:
+        """Settle a success of the quick path that asked the fleet; *is_plan* if the plan is still the same."""
+        duration, share = now - begun, self.share
+        if share is None or not is_plan or duration >= plan[3]:
+            self.succeeded(now, duration, plan[0], question)
+            return
+        share.leave(now, duration, question)
+        tracker = self._kit.tracker
+        tracker.journal.extend((self.name, now, duration))
+        if len(tracker.journal) >= tracker.journal_is_full:
+            tracker.file()
 
-    def give_up(self, ticket: Ticket) -> None:
-        """Leave the line without having been let in."""
-        with self._lock:
-            self.line.leave(ticket)
-        self.wake()
+    def give_slot(self, policy: Policy) -> None:
+        """Give a slot back that was taken for an attempt which the fleet refused."""
+        if policy.concurrency is not None and (slots := self.limiting.slots) is not None:
+            self.limiting.give(slots)
 
-    def wake(self) -> None:
-        """Let the head of the line ask again."""
-        if self.line.heap:
-            with self._lock:
-                head = self.line.head()
-            if head is not None:
-                head.signal.fire()
+    def forsake(self, question: Question, policy: Policy) -> None:
+        """Nobody waits for the answer to *question* any more."""
+        self.give_slot(policy)
+        question.abandon()
+
+    def give_back(self, passed: Pass) -> None:
+        """Give back what was reserved for an attempt that is not made."""
+        if passed.slots is not None:
+            self.limiting.give(passed.slots)
+        if self.share is not None and passed.held is not None:
+            self.share.desk.give_back(passed.held)
+        self.limiting.wake()
+
+    def follow(self, seen: Seen) -> None:
+        """The circuit of the fleet is as *seen*."""
+        if self.circuit is not self._kit.no_circuit:
+            self.circuit.follow(self._kit.clock.monotonic(), seen)
+            self._kit.breaker.tell(self.name, self.circuit)
+        else:
+            self.replan()
 
     def may_retry(self, share: float) -> bool:
         """Whether the tool as a whole can bear one more retry."""
@@ -251,19 +260,14 @@ class Tool:
             return
         now = self._kit.clock.monotonic()
         circuit = self._circuit(policy)
+        self.limiting.configure(policy, now)
         with self._lock:
-            if policy.rate is not None:
-                self.bucket = self.bucket or Bucket(policy.rate)
-                self.bucket.configure(policy.rate, now)
-            if policy.concurrency is not None:
-                self.slots = self.slots or Slots(policy.concurrency)
-                self.slots.configure(policy.concurrency)
             if policy.cache is not None:
                 self.cache = self.cache if self.cache is not None else Cache(policy.cache.max_entries)
                 self.cache.max_entries = policy.cache.max_entries
             self._applied = policy
         self._attach(circuit)
-        self.wake()
+        self.limiting.wake()
 
     def replan(self) -> None:
         """Work out anew how the quick path goes, if it is open; called whenever something it rests on has changed."""
@@ -273,14 +277,26 @@ class Tool:
             self.limit = _shorter(policy.timeout, policy.deadline)
             heard = self._kit.bus.sinks or self._kit.bus.watcher is not None or self._kit.hooks is not None
             plain = self._applied is policy and policy.cache is None and not heard
-            self.brisk = plain and policy.fallback is None and not self._resting
+            share = self.share
+            knows = share is None or share.knows
+            self.brisk = plain and knows and policy.fallback is None and not self._resting
             plan = None
-            if plain and circuit.calm:
-                gate = self._gate(policy) if policy.rate is not None or policy.concurrency is not None else None
+            if plain and circuit.calm and (share is None or share.is_quick):
+                gate = self._gate(policy)
                 slow = breaker.slow_call if breaker is not None and breaker.slow_call is not None else math.inf
                 plan = (generation, gate, self.limit, slow, self._due)
             self.plan = plan
             self.plan_untimed = plan if self.limit is None else None
+
+    def _gate(self, policy: Policy) -> Gate | None:
+        """Who is to be asked on the quick path."""
+        limiting, share = self.limiting, self.share
+        if share is not None and share.asks(policy):
+            return share.gate(policy)
+        if policy.rate is None and policy.concurrency is None:
+            return None
+        leases = share is not None and policy.rate is not None and share.leases_now(policy)
+        return limiting.gate(policy, share.desk.block.take if share is not None and leases else None)
 
     def take_up(self, given: Mapping[str, object]) -> None:
         """Be decorated anew, with other settings."""
@@ -305,7 +321,7 @@ class Tool:
             fresh, self._noted = noted - self._noted, noted
         if fresh < 0:  # the tracker was cleared, or had to forget the tool
             fresh = noted
-        if fresh:
+        if fresh and not (self.share is not None and self.share.succeeded(fresh)):
             self.circuit.succeeded_many(min(now, self._due) if self._due else now, fresh)
 
     def tidy(self, now: float) -> None:
@@ -330,25 +346,16 @@ class Tool:
 
     def limits(self, now: float) -> Limits:
         """The limits under the policy in force, and how far they are used."""
-        policy = self.policy
-        with self._lock:
-            bucket = self.bucket if policy.rate is not None else None
-            slots = self.slots if policy.concurrency is not None else None
-            return Limits(
-                rate=None if bucket is None else bucket.rate_at(now),
-                full_rate=None if bucket is None else bucket.config.per_second,
-                in_flight=None if slots is None else slots.in_flight,
-                limit=None if slots is None else slots.limit,
-                waiting=len(self.line),
-            )
+        limits = self.limiting.look(self.policy, now)
+        if self.share is not None and limits.rate is not None and self.share.desk.rate is not None:
+            return limits._replace(rate=self.share.desk.rate)
+        return limits
 
     def after_fork(self) -> None:
         """In a forked child: the calls of the parent's other threads are not here."""
         self._lock = threading.Lock()
         self._planning = threading.Lock()
-        self.line = Line()
-        if self.slots is not None:
-            self.slots = Slots(self.slots.config)
+        self.limiting.after_fork()
         if self.cache is not None:
             self.cache = Cache(self.cache.max_entries)
         self.replan()
@@ -360,45 +367,8 @@ class Tool:
         self.circuit = circuit
         if circuit is not self._kit.no_circuit:
             circuit.on_mark = self.replan
+            circuit.on_reset = self.share.reset if self.share is not None else None
         self.replan()
-
-    def _gate(self, policy: Policy) -> Callable[[float], Slots | bool]:
-        """Takes a slot and a token if both are there and nobody waits; answers with the slots it took of."""
-        heap, cost, lock = self.line.heap, policy.priority.cost, self._lock
-        bucket = self.bucket if policy.rate is not None else None
-        slots = self.slots if policy.concurrency is not None else None
-        pop = slots.free.pop if slots is not None else None
-        take = bucket.take if bucket is not None else None
-
-        def gate(now: float) -> Slots | bool:
-            if heap:
-                return False
-            if pop is not None:
-                try:
-                    pop()
-                except IndexError:
-                    return False
-            if take is not None:
-                if UNDIVIDED:
-                    taken = take(now, cost)
-                else:
-                    with lock:
-                        taken = take(now, cost)
-                if not taken:
-                    if slots is not None:
-                        self._give(slots)
-                        self.wake()
-                    return False
-            return slots if slots is not None else True
-
-        return gate
-
-    def _give(self, slots: Slots, duration: float | None = None) -> None:
-        if slots.plain:
-            slots.free.append(None)
-        else:
-            with self._lock:
-                slots.settle(duration)
 
     def _circuit(self, policy: Policy) -> Circuit:
         """The circuit under *policy*; another one if the breaker had to forget the one of before."""
@@ -408,31 +378,6 @@ class Tool:
         if circuit is self._kit.no_circuit or circuit.evicted or circuit.config is not policy.breaker:
             return self._kit.breaker.circuit(self.name, policy.breaker)
         return circuit
-
-    def _wait_in_line(self, now: float, policy: Policy, ticket: Ticket | None) -> float:
-        """About how long it takes until those ahead have their tokens, then this one; infinite if it is for slots."""
-        bucket = self.bucket if policy.rate is not None else None
-        if bucket is None or self.line.head() is ticket:
-            return math.inf
-        missing = self.line.ahead(ticket) + policy.priority.cost - bucket.tokens(now)
-        return max(bucket.pause(now), missing / bucket.rate_at(now))
-
-    def _reserve(self, now: float, policy: Policy, ticket: Ticket | None) -> Refusal | None:
-        """Ask rate, then concurrency; under the lock. Who is not at the head of the line waits for its turn."""
-        cost = policy.priority.cost
-        bucket = self.bucket if policy.rate is not None else None
-        slots = self.slots if policy.concurrency is not None else None
-        if bucket is None and slots is None:
-            return None
-        if self.line.heap and self.line.head() is not ticket:
-            return Refusal(ConcurrencyFull if bucket is None else RateLimited, math.inf)
-        if bucket is not None and (wait := bucket.admit(now, cost)):
-            return Refusal(RateLimited, wait)
-        if slots is not None and not slots.take():
-            if bucket is not None:
-                bucket.refund(cost, now)
-            return Refusal(ConcurrencyFull, math.inf)
-        return None
 
 
 def _shorter(timeout: float | None, deadline: float | None) -> float | None:

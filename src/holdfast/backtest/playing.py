@@ -22,7 +22,7 @@ from holdfast.guards.line import Line, Ticket
 from holdfast.guards.loop import LoopGuard, LoopVerdict
 from holdfast.guards.rate import Bucket
 from holdfast.policy import Policy
-from holdfast.tools import OVERLOADED
+from holdfast.limiting import OVERLOADED
 
 ASSUMPTIONS: Final = (
     "A recorded outcome stays what it was: it does not change because earlier calls were refused, waited or were cut.",

@@ -17,7 +17,7 @@ import msgspec
 from holdfast.backtest.playing import play
 from holdfast.backtest.reading import GRAIN, Attempt, Call
 from holdfast.category import ErrorCategory
-from holdfast.guards.circuit import TRIPS, BreakerConfig
+from holdfast.guards.breaking import TRIPS, BreakerConfig
 from holdfast.policy import PolicyBook
 
 ENOUGH: Final = 30  # calls whose outcome is known

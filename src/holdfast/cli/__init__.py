@@ -13,8 +13,6 @@ from typing import Final
 
 import click
 
-from holdfast.errors import HoldfastError, StoreError, printable
-
 DONE: Final = 0
 FAILED: Final = 1
 WRONG_USAGE: Final = 2
@@ -27,7 +25,8 @@ INTERRUPTED: Final = 130
 COMMANDS: Final[Mapping[str, str]] = {
     "demo": "Watch an agent cope with flaky tools, and survive kill -9.",
     "run": "Call a function inside a durable run that can be resumed.",
-    "runs": "List, follow, cancel, resume and move durable runs.",
+    "worker": "Take submitted runs from the queue, call them and see them through.",
+    "runs": "List, follow, submit, cancel, resume and move durable runs.",
     "tools": "List tools, and hold their circuits open or closed in all processes.",
     "wrap": "Run an MCP server behind the guards.",
     "gateway": "Serve several MCP servers behind the guards over HTTP.",
@@ -56,7 +55,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except HoldfastError as error:
+    except Exception as error:
+        from holdfast.errors import HoldfastError, StoreError, printable  # not above: help would be half as quick
+
+        if not isinstance(error, HoldfastError):
+            raise
         click.echo(f"holdfast: {'; '.join(printable(line, 2000) for line in str(error).splitlines())}", err=True)
         return NO_STORE if isinstance(error, StoreError) else FAILED
 

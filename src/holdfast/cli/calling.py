@@ -47,6 +47,13 @@ def load(target: str, args: Sequence[Any], *, store: str | None) -> Entry:
 
     *store* is the one that the user named: what is loaded opens the same.
     """
+    function = find(target, store=store)
+    _check(target, function, args)
+    return Entry(target, function, tuple(args))
+
+
+def find(target: str, *, store: str | None) -> Callable[..., Any]:
+    """The function that *target* names, if it can be called in a run."""
     module, _, path = target.partition(":")
     if not all(part.isidentifier() for part in (*module.split("."), *path.split("."))):
         raise click.UsageError(f"{printable(target)!r} must be MODULE:FUNCTION, such as agent:main")
@@ -60,8 +67,7 @@ def load(target: str, args: Sequence[Any], *, store: str | None) -> Entry:
         raise click.UsageError(f"{error}; MODULE is looked for in {folder}, then where Python looks") from error
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise click.UsageError(f"{target} is a generator function: wrap it in a function that uses it up")
-    _check(target, function, args)
-    return Entry(target, function, tuple(args))
+    return function
 
 
 def _check(target: str, function: Callable[..., Any], args: Sequence[Any]) -> None:

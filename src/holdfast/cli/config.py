@@ -74,12 +74,24 @@ def _facts(store: str | None, tools: tuple[str, ...]) -> Iterator[Fact]:
     )
     url, origin = next(((value, who) for value, who in named if value), (None, "there is no home folder"))
     yield Fact("", "store", url, origin)
+    yield from _fleet(book, file)
     yield Fact("", "policy file", file, file_origin)
     common = list(_policy(book, "every tool", "*"))
     yield from common
     said = {(fact.key, str(fact.value), fact.origin) for fact in common}
     for name in (*book.names, *tools):
         yield from (fact for fact in _policy(book, name, name) if (fact.key, str(fact.value), fact.origin) not in said)
+
+
+def _fleet(book: PolicyBook, file: str | None) -> Iterator[Fact]:
+    """The Redis on which guards are shared, if any; its password is not shown."""
+    named = ((os.environ.get("HOLDFAST_REDIS"), "$HOLDFAST_REDIS"), (book.redis, f"file {file}"))
+    url, origin = next(((value, who) for value, who in named if value), (None, ""))
+    if url is not None:
+        from holdfast.fleet.address import Address
+
+        yield Fact("", "redis", Address.parse(url).shown, origin)
+        yield Fact("", "on_outage", book.on_outage or "local", f"file {file}" if book.on_outage else "default")
 
 
 def _policy(book: PolicyBook, place: str, tool: str) -> Iterator[Fact]:

@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from holdfast.app import Holdfast
     from holdfast.stores import RunStore
 
 EXTRAS: Final = {
     "http": ("httpx", "starlette", "uvicorn"),
     "server": ("starlette", "uvicorn"),
     "tui": ("textual",),
-    "redis": ("redis",),
+    "redis": ("hiredis",),
     "postgres": ("psycopg",),
     "otel": ("opentelemetry",),
 }  # the first name of what each brings
@@ -133,6 +134,7 @@ def _examine(store: str | None) -> Iterator[Finding]:
         )
         return
     with hf:
+        yield from _fleet(hf)
         if hf.runs.file.path is None:
             yield Finding("store", PASS, "in memory: gone with the process that uses it")
         else:
@@ -177,6 +179,19 @@ def _extras() -> Finding:
     if not missing:
         return Finding("extras", PASS, found)
     return Finding("extras", PASS, f"{found}; for more: pip install 'holdfast[{','.join(missing)}]'")
+
+
+def _fleet(hf: Holdfast) -> Iterator[Finding]:
+    """The Redis on which guards are shared, if there is one."""
+    fleet = hf.fleet
+    if fleet is None:
+        return
+    where = fleet.address.shown
+    if fleet.there:
+        yield Finding("redis", PASS, f"{where} answers")
+        return
+    fix = "see that it runs and can be reached from here; until then each process guards by itself"
+    yield Finding("redis", FAIL, f"{where}: {one_line(fleet.trouble)}", fix)
 
 
 def _sqlite() -> Finding:

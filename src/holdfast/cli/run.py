@@ -40,14 +40,15 @@ def run(
     If the process dies, `holdfast runs resume ID` calls the function again. Tool calls that have finished are answered
     from the log, so it gets to where it was without repeating them.
     """
-    args = [_read(argument) for argument in arguments]
+    args = [read(argument) for argument in arguments]
     with opened(store) as hf:
         entry = load(target, args, store=store)
         begun = hf.run(session, prompt, run_id=run_id, entry=entry.record)
         return Calling(begun, entry, store=store, as_json=as_json).perform()
 
 
-def _read(argument: str) -> Any:
+def read(argument: str) -> Any:
+    """An argument of a function, which is JSON."""
     import msgspec
 
     try:

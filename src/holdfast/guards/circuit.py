@@ -11,22 +11,19 @@ import itertools
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from enum import StrEnum
 from typing import NamedTuple
 
 import msgspec
 
-from holdfast import checks
 from holdfast.category import ErrorCategory
 from holdfast.clock import until
-from holdfast.errors import ConfigError
+from holdfast.guards.breaking import BreakerConfig
 from holdfast.guards.window import Window
 
 MOST_NOTED = 512  # refusals that wait to be counted
 MOST_SIGNS = 10_000  # failures in a row that are remembered, whatever the threshold
-TRIPS = frozenset(category for category in ErrorCategory if category.trips_breaker)
-NOT_CANCELLED = frozenset(ErrorCategory) - {ErrorCategory.CANCELLED}  # a user's cancel says nothing about the tool
 
 
 class CircuitState(StrEnum):
@@ -37,76 +34,22 @@ class CircuitState(StrEnum):
     HALF_OPEN = "half_open"
 
 
-class BreakerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of a circuit. Failures in a row open it; rates over the window do too, where they are given."""
-
-    failure_threshold: int = 7
-    min_backoff: float = 5.0
-    max_backoff: float = 120.0
-    backoff_factor: float = 2.0
-    jitter: float = 0.1
-    half_open_probes: int = 1
-    probe_lease: float = 30.0
-    successes_to_close: int = 1
-    window: float = 300.0
-    window_calls: int | None = None
-    trips: frozenset[ErrorCategory] = TRIPS
-    failure_rate: float | None = None
-    slow_call: float | None = None
-    slow_call_rate: float | None = None
-    minimum_calls: int = 20
-    distinct_arguments: bool = False
-
-    def __post_init__(self) -> None:
-        checks.whole("failure_threshold", self.failure_threshold)
-        checks.number("min_backoff", self.min_backoff, above=0)
-        checks.number("max_backoff", self.max_backoff, least=self.min_backoff)
-        if self.backoff_factor != math.inf:
-            checks.number("backoff_factor", self.backoff_factor, least=1)
-        checks.number("jitter", self.jitter, least=0, most=1)
-        checks.whole("half_open_probes", self.half_open_probes)
-        checks.number("probe_lease", self.probe_lease, above=0)
-        checks.whole("successes_to_close", self.successes_to_close)
-        checks.number("window", self.window, above=0)
-        if self.window_calls is not None:
-            checks.whole("window_calls", self.window_calls)
-        for name in ("failure_rate", "slow_call_rate"):
-            if (rate := getattr(self, name)) is not None:
-                checks.number(name, rate, above=0, most=1)
-        if self.slow_call is not None:
-            checks.number("slow_call", self.slow_call, above=0)
-        elif self.slow_call_rate is not None:
-            raise ConfigError(
-                f"slow_call_rate = {self.slow_call_rate}: needs slow_call, the seconds that make a call slow"
-            )
-        checks.whole("minimum_calls", self.minimum_calls)
-        checks.flag("distinct_arguments", self.distinct_arguments)
-        trips: object = self.trips
-        if isinstance(trips, str) or not isinstance(trips, Collection):
-            raise ConfigError(f"trips = {checks.shown(trips)}: must be a set of error categories")
-        for category in trips:
-            checks.choice("trips", category, NOT_CANCELLED)
-        msgspec.structs.force_setattr(self, "trips", frozenset(map(ErrorCategory, self.trips)))
-
-    @property
-    def judged_from(self) -> int:
-        """How many calls a rate needs: `minimum_calls`, but no more than the window holds."""
-        return min(self.minimum_calls, self.window_calls or self.minimum_calls)
-
-    def backoff(self, rung: int) -> float:
-        """The nominal wait on *rung* of the ladder, the first being 0."""
-        try:
-            wait = self.min_backoff * self.backoff_factor**rung
-        except OverflowError:
-            return self.max_backoff
-        return min(wait, self.max_backoff)
-
-
 class Grant(NamedTuple):
     """A circuit's yes: the generation it was given in, and the probe's number if it is one."""
 
     generation: int
     probe: int | None = None
+
+
+class Seen(NamedTuple):
+    """The state of a circuit that is kept elsewhere: seconds until a probe may be sent, and the length of the wait."""
+
+    state: CircuitState = CircuitState.CLOSED
+    remaining: float = 0.0
+    failures: int = 0
+    backoff: float = 0.0
+    times_opened: int = 0
+    last_category: ErrorCategory | None = None
 
 
 class Circuit:
@@ -119,7 +62,7 @@ class Circuit:
 
     __slots__ = (
         "calm", "closed_at", "config", "evicted", "forced", "generation", "grant", "last_category", "last_used",
-        "moves", "on_mark", "opened_at", "shut_until", "state", "times_opened", "turned_away", "window", "_denied",
+        "moves", "on_mark", "on_reset", "opened_at", "shut_until", "state", "times_opened", "turned_away", "window", "_denied",
         "_generations", "_last_denied", "_lock", "_numbers", "_probe_successes", "_probes", "_random", "_rung",
         "_shown", "_signs", "_until",
     )  # fmt: skip
@@ -137,6 +80,7 @@ class Circuit:
         self._last_denied: float | None = None
         self.turned_away: list[float] = []  # when; appending needs no lock
         self.on_mark: Callable[[], object] | None = None  # called, under the lock, when *calm* may have changed
+        self.on_reset: Callable[[], object] | None = None  # called after a reset, outside the lock
         self.shut_until = -math.inf
         self.last_used = next(generations)  # a count of uses, not a time: it tells them apart when time stands still
         self.evicted = False
@@ -241,6 +185,24 @@ class Circuit:
         with self._lock:
             self._clear()
             self._renew()
+        if self.on_reset is not None:
+            self.on_reset()
+
+    def follow(self, now: float, seen: Seen) -> None:
+        """Be as a circuit that is kept elsewhere was *seen*; goes on by itself from there when nobody tells it more."""
+        with self._lock:
+            moved = seen.state is not self.state
+            self.state, self.times_opened, self.last_category = seen.state, seen.times_opened, seen.last_category
+            self._until = now + seen.remaining
+            self._signs = dict.fromkeys(range(-seen.failures, 0), now)  # no numbers that are given here
+            if moved:
+                self.opened_at = None if seen.state is CircuitState.CLOSED else now
+                self._rung = next((rung for rung in range(64) if self.config.backoff(rung) >= seen.backoff), 64)
+                self._probes.clear()
+                self._probe_successes = 0
+                self._renew()
+            else:
+                self._mark()
 
     def force(self, state: CircuitState | None) -> None:
         """Hold it open or closed whatever happens; None gives it back to the automatic state it was in."""

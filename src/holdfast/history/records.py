@@ -51,6 +51,7 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     entry: Mapping[str, Any] | None = None  # what to call to resume it: {"target": "module:function", "args": […]}
     budget: Mapping[str, int | float] | None = None  # a number of calls must come back whole
     noted: bool = False  # nobody waited for its writes, so it cannot be resumed
+    priority: int | None = None  # it was submitted: workers may take it, a higher one first
 
 
 class RunEventRecord(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ which tables of a document are about which tool, `file` reads the document, and 
 from __future__ import annotations
 
 from holdfast.policy.book import PolicyBook, Reload
+from holdfast.policy.rules import OUTAGES
 from holdfast.policy.settings import CacheConfig, Fallback, Policy
 
-__all__ = ["CacheConfig", "Fallback", "Policy", "PolicyBook", "Reload"]
+__all__ = ["OUTAGES", "CacheConfig", "Fallback", "Policy", "PolicyBook", "Reload"]

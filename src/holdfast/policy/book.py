@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast import checks
 from holdfast.errors import ConfigError
-from holdfast.guards.circuit import BreakerConfig
+from holdfast.guards.breaking import BreakerConfig
 from holdfast.policy.file import Signature, absolute_store, glance, read_file
 from holdfast.policy.layers import DEFAULT, Layer, build, origins
 from holdfast.policy.parsing import Place, broken, parse, shown
@@ -51,7 +51,10 @@ class PolicyBook:
 
     def __init__(self) -> None:
         self.path: str | None = None
-        self.store: str | None = None  # of the file first read: a process does not move to another store
+        # Of the file first read: a process does not move to another store, or to another fleet.
+        self.store: str | None = None
+        self.redis: str | None = None
+        self.on_outage: str | None = None
         self.next_check = math.inf
         self._name = ""
         self._defaults = Layer(DEFAULT, {})
@@ -83,6 +86,7 @@ class PolicyBook:
             book.next_check = -math.inf
         elif source is not None:
             raise broken([f"policies = {checks.shown(source)}: must be the path of a file, or a mapping"])
+        book.redis, book.on_outage = book._state.rules.redis, book._state.rules.on_outage
         return book
 
     @property

@@ -18,8 +18,8 @@ import msgspec
 from holdfast import checks
 from holdfast.category import ErrorCategory
 from holdfast.errors import ConfigError, printable
+from holdfast.guards.breaking import NOT_CANCELLED, BreakerConfig
 from holdfast.guards.budget import check_budget
-from holdfast.guards.circuit import NOT_CANCELLED, BreakerConfig
 from holdfast.guards.concurrency import ConcurrencyConfig
 from holdfast.guards.loop import MOST_WINDOW, LoopConfig
 from holdfast.guards.rate import Priority, RateConfig

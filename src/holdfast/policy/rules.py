@@ -14,7 +14,8 @@ from holdfast.policy.layers import Layer, build
 from holdfast.policy.parsing import KEYS, Place, parse, quoted
 
 HIDES: Final = "hide_open_tools"  # the one setting of a proxied server that is none of its tools
-_TOP: Final = ("policy", "server", "store", "tool")
+_TOP: Final = ("on_outage", "policy", "redis", "server", "store", "tool")
+OUTAGES: Final = ("local", "refuse")  # who decides while Redis is away
 _WILD: Final = re.compile(r"\[!?\]?[^\]]*\]|[*?]")
 
 
@@ -29,7 +30,7 @@ class Pattern(NamedTuple):
 class Rules:
     """What one document says; never changed once it is read."""
 
-    __slots__ = ("base", "hiding", "named", "patterns", "servers", "store")
+    __slots__ = ("base", "hiding", "named", "on_outage", "patterns", "redis", "servers", "store")
 
     def __init__(self) -> None:
         self.base = Layer("", {})
@@ -38,6 +39,8 @@ class Rules:
         self.patterns: list[Pattern] = []
         self.named: dict[str, list[Layer]] = {}
         self.store: str | None = None
+        self.redis: str | None = None
+        self.on_outage: str | None = None
 
     @classmethod
     def read(cls, document: Mapping[str, object], name: str, origin: str) -> Rules:
@@ -72,8 +75,10 @@ class _Reader:
 
     def document(self, document: Mapping[str, object]) -> None:
         for key, value in document.items():
-            if key == "store":
-                self._store(value)
+            if key in {"store", "redis"}:
+                self._address(key, value)
+            elif key == "on_outage":
+                self._on_outage(value)
             elif key == "policy":
                 if (table := self._table("policy", value)) is not None:
                     self.rules.base = self._layer("policy", table)
@@ -87,11 +92,19 @@ class _Reader:
             else:
                 self.top.unknown(key, value, _TOP)
 
-    def _store(self, value: object) -> None:
+    def _address(self, key: str, value: object) -> None:
         if isinstance(value, str) and value:
-            self.rules.store = value
+            setattr(self.rules, key, value)
+        elif key == "store":
+            self.top.refuse(key, value, "must be a path, or an address such as sqlite:///agent.db")
         else:
-            self.top.refuse("store", value, "must be a path, or an address such as sqlite:///agent.db")
+            self.top.refuse(key, value, "must be an address such as redis://host:6379")
+
+    def _on_outage(self, value: object) -> None:
+        if isinstance(value, str) and value in OUTAGES:
+            self.rules.on_outage = value
+        else:
+            self.top.refuse("on_outage", value, f"must be one of {', '.join(OUTAGES)}")
 
     def _server(self, server: str, table: Mapping[str, object]) -> None:
         path = f"server.{quoted(server)}"

@@ -9,8 +9,8 @@ import msgspec
 
 from holdfast import checks
 from holdfast.errors import ConfigError
+from holdfast.guards.breaking import BreakerConfig
 from holdfast.guards.budget import check_budget
-from holdfast.guards.circuit import BreakerConfig
 from holdfast.guards.concurrency import ConcurrencyConfig
 from holdfast.guards.loop import LoopConfig
 from holdfast.guards.rate import Priority, RateConfig

@@ -34,7 +34,7 @@ from holdfast.stores.entries import (
     pack,
     server,
 )
-from holdfast.stores.watch import Watch
+from holdfast.stores.neighbours import News
 from holdfast.toolbox import Toolbox
 
 PERIOD = 1.0  # seconds between two looks at the tools that are being called, and for which a call need not be told
@@ -125,7 +125,7 @@ class Publisher:
         self._serving = threading.Lock()  # held while there is a thread
         self._looking = threading.Lock()  # held while orders are taken up
         self._rings: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._mailbox: Watch | None = None
+        self._mailbox: News | None = None
         self._thread: threading.Thread | None = None
         self._looked = self._dozing = self._urgent = self._again = self._complained = False
         self._marked: dict[str, None] = {}  # tools of which there may be news; one operation marks one

@@ -36,6 +36,7 @@ class Start(NamedTuple):
 
     def write(self, ledger: Ledger) -> Begun:
         """Begin it."""
+        self.taken.clear()  # what was claimed in a transaction that failed was not
         header = self.header
         live = ledger.find(header.id)
         if live is not None:
@@ -68,10 +69,15 @@ class Resume(NamedTuple):
     run_id: str
     owner: OwnerRow
     taken: list[Claim]
+    claim: Claim | None = None  # the right to it, where that was taken before, by a worker
+    prompt: Mapping[str, Any] = {}  # as it may be shown, where that is known
 
     def write(self, ledger: Ledger) -> Begun:
         """Begin it."""
-        live = ledger.run(self.run_id)
+        self.taken.clear()
+        live = ledger.run(self.run_id) if self.claim is None else ledger.claimed(self.claim)
+        if self.claim is not None and live.snapshot.status.is_terminal:
+            raise RunConflict(f"run {self.run_id!r} has ended since it was taken")
         if live.header.noted:
             raise RunConflict(f"run {self.run_id!r} was only noted, as the sessions of proxies are: begin a new one")
         if live.origin is not None and live.first > 0:
@@ -89,11 +95,12 @@ class Resume(NamedTuple):
         return self._begin(ledger, live, None)
 
     def _begin(self, ledger: Ledger, live: Live, forked: Live | None) -> Begun:
-        claim = ledger.claim(live, self.owner)
+        claim = self.claim or ledger.claim(live, self.owner)
         self.taken[:] = [claim]
-        if forked is None:
-            type = events.RUN_RESUMED if live.snapshot.event_count else events.RUN_STARTED
-            ledger.say(live, type, host=self.owner.host, pid=self.owner.pid)
+        if forked is None and live.snapshot.event_count:
+            ledger.say(live, events.RUN_RESUMED, host=self.owner.host, pid=self.owner.pid)
+        elif forked is None:
+            ledger.say(live, events.RUN_STARTED, **self.prompt, host=self.owner.host, pid=self.owner.pid)
         else:
             ledger.say(live, events.RUN_STARTED, forked_from=forked.header.id)
             for unit, amount in forked.snapshot.spend.items():

@@ -10,6 +10,7 @@ from holdfast.clock import Clock
 from holdfast.hooks import Hooks
 from holdfast.runs.keeper import Keeper
 from holdfast.stores import RunStore
+from holdfast.stores.ledger import Claim
 from holdfast.threads import Workers
 
 
@@ -37,3 +38,10 @@ class Plan(NamedTuple):
     repeats: bool = False  # calls in doubt are made again
     is_noted: bool = False  # nobody waits for the disk, and it cannot be resumed
     diverges: bool = True  # finished calls that are not asked for are recorded, and no error
+    claim: Claim | None = None  # the right to the resumed run, where it was taken before
+    is_new: bool = False  # nobody has begun the resumed run before
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it was begun before."""
+        return self.resumed is not None and not self.is_new

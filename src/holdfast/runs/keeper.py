@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError
 from holdfast.stores import RunStore
-from holdfast.stores.watch import Watch
+from holdfast.stores.neighbours import News
 
 if TYPE_CHECKING:
     from holdfast.runs.run import Run
@@ -30,7 +30,7 @@ class Keeper:
         self._clock = clock
         self._lock = threading.Lock()
         self._runs: dict[str, Run] = {}
-        self._mailbox: Watch | None = None
+        self._mailbox: News | None = None
         store.ownership.on_wake = self.look
 
     def after_fork(self) -> None:
@@ -71,7 +71,7 @@ class Keeper:
             if run is not None:
                 run.stop(reason)
 
-    def _serve(self, mailbox: Watch) -> None:
+    def _serve(self, mailbox: News) -> None:
         pause = self._store.lease / SIGNS
         due = self._clock.monotonic() + pause
         try:

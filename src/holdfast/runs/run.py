@@ -274,9 +274,10 @@ class Run:
             raise RunConflict(f"run {self.id!r} was entered before: make a new one, or resume it")
         self._entered = True
         owner = self._home.store.ownership.row()
-        if self._plan.resumed is not None:
-            return Resume(self._plan.resumed, owner, [])
-        return Start(self._header, self.log.given(events.RUN_STARTED, {"prompt": self.prompt}), owner, [])
+        if self._plan.goes_on:
+            return Resume(self.id, owner, [], self._plan.claim)
+        prompt, claim = self.log.given(events.RUN_STARTED, {"prompt": self.prompt}), self._plan.claim
+        return Start(self._header, prompt, owner, []) if claim is None else Resume(self.id, owner, [], claim, prompt)
 
     def _note(self) -> Run:
         """Begin at once, and leave it to others to write that down."""
@@ -326,8 +327,8 @@ class Run:
         elif self.log.claim is not None:
             self._home.keeper.add(self)
         if (watcher := self._home.bus.watcher) is not None and not self.is_noted:
-            self._watched = watcher.run(self, resumed=self._plan.resumed is not None)
-        self._home.bus.emit(events.RUN_RESUMED if self._plan.resumed else events.RUN_STARTED, None, self.id)
+            self._watched = watcher.run(self, resumed=self._plan.goes_on)
+        self._home.bus.emit(events.RUN_RESUMED if self._plan.goes_on else events.RUN_STARTED, None, self.id)
 
     # -- leaving -------------------------------------------------------------------------------------------------------
 

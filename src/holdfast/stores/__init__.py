@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from holdfast.stores.handle import RunHandle
-from holdfast.stores.kinds import MemoryRunStore, SqliteRunStore
+from holdfast.stores.kinds import MemoryRunStore, PostgresRunStore, SqliteRunStore
 from holdfast.stores.opening import open_store
 from holdfast.stores.store import RunStore
 
-__all__ = ["MemoryRunStore", "RunHandle", "RunStore", "SqliteRunStore", "open_store"]
+__all__ = ["MemoryRunStore", "PostgresRunStore", "RunHandle", "RunStore", "SqliteRunStore", "open_store"]

@@ -11,13 +11,13 @@ import queue
 import threading
 from collections.abc import Callable
 
-from holdfast.stores.watch import Watch
+from holdfast.stores.neighbours import News
 
 
 class Bell:
     """What is rung after a commit; *watch* makes the watch over what others write, None if nobody else can."""
 
-    def __init__(self, watch: Callable[[], Watch] | None) -> None:
+    def __init__(self, watch: Callable[[], News] | None) -> None:
         self._make = watch
         self.closed = False
         self._reset()
@@ -63,10 +63,10 @@ class Bell:
     def _reset(self) -> None:
         self._lock = threading.Lock()
         self._listeners: set[Listener] = set()
-        self._watch: Watch | None = None
+        self._watch: News | None = None
         self._threads: list[threading.Thread] = []  # the one that watches, and any that is about to end
 
-    def _start(self, watch: Watch) -> None:
+    def _start(self, watch: News) -> None:
         thread = threading.Thread(target=self._serve, args=(watch,), name="holdfast-watcher", daemon=True)
         try:
             thread.start()
@@ -76,7 +76,7 @@ class Bell:
         self._watch = watch
         self._threads = [*filter(threading.Thread.is_alive, self._threads), thread]
 
-    def _serve(self, watch: Watch) -> None:
+    def _serve(self, watch: News) -> None:
         try:
             while self._needed():
                 if watch.wait(None):

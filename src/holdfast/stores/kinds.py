@@ -1,4 +1,4 @@
-"""The kinds of run stores: in a file, and in memory."""
+"""The kinds of run stores: in a file, in memory, and on a server."""
 
 from __future__ import annotations
 
@@ -36,3 +36,17 @@ class MemoryRunStore(RunStore):
 
     def __init__(self, *, clock: Clock | None = None, **more: Any) -> None:
         super().__init__(SqliteFile(None), clock=clock, **more)
+
+
+class PostgresRunStore(RunStore):
+    """Runs on the PostgreSQL server at *dsn*, which any number of processes on any hosts may use at once.
+
+    *dsn* is `postgresql://USER@HOST:PORT/DATABASE`, with libpq's parameters and three of ours: `schema` for the tables
+    (holdfast), `pool=transaction` behind a pool, `session` for a direct address beside one. Needs the extra `postgres`.
+    """
+
+    def __init__(self, dsn: str, *, clock: Clock | None = None, **more: Any) -> None:
+        from holdfast.stores.postgres.address import parse
+        from holdfast.stores.postgres.database import PostgresDatabase
+
+        super().__init__(PostgresDatabase(parse(dsn)), clock=clock, **more)

@@ -7,7 +7,7 @@ changes stands in memory until the group is written, and is forgotten if that fa
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -16,6 +16,7 @@ from holdfast import events
 from holdfast.errors import LeaseLost, RunConflict, RunNotFound
 from holdfast.history import CancelResult, RunHeader, RunSnapshot, RunStatus, apply, begin
 
+KEYS = 32  # for new runs, that are asked for at once
 MOST_CACHED = 2_000  # runs whose state is kept at hand
 MOST_TOOLS = 1_000  # of one run, by which it can be found
 
@@ -25,7 +26,7 @@ class Live:
 
     __slots__ = (
         "cancel", "fence", "first", "header", "is_new", "key", "new_tools", "origin", "owner", "snapshot", "tools",
-        "touched_at", "written",
+        "touched_at", "version", "written",
     )  # fmt: skip
 
     def __init__(self, key: int, header: RunHeader, snapshot: RunSnapshot, touched_at: int) -> None:
@@ -41,6 +42,7 @@ class Live:
         self.is_new = False
         self.tools: set[str] = set()  # that are known to be written down as used by this run
         self.new_tools: list[str] = []  # that are yet to be
+        self.version = 0  # who wrote it last, where several may at once
         self.written: tuple[object, ...] = ()  # status, owner, fence and cancel as they are on disk
 
     def standing(self) -> tuple[object, ...]:
@@ -57,12 +59,13 @@ class Claim(NamedTuple):
 
 
 class OwnerRow(NamedTuple):
-    """A process that has runs."""
+    """A process that has runs; *locked* if others can ask for its lock, where that is written down."""
 
     id: str
     host: str
     pid: int
     until: int
+    locked: bool = False
 
 
 class EventRow(NamedTuple):
@@ -88,8 +91,12 @@ class MemoRow(NamedTuple):
 class Tables(Protocol):
     """What the ledger needs of a database, inside a transaction."""
 
+    crowded: bool  # whether others may write between our transactions, and while they last
+
     def load(self, run_id: str) -> Live | None: ...
-    def next_key(self) -> int: ...
+    def new_keys(self, most: int) -> Iterator[int]: ...
+    def confirm(self, lives: Iterable[Live]) -> None: ...
+    def tell(self, owners: Iterable[str]) -> None: ...
     def write(self, lives: Iterable[Live], rows: list[EventRow], memos: list[MemoRow]) -> None: ...
     def change_header(self, run: int, header: RunHeader) -> None: ...
     def forget_memos(self, run: int) -> None: ...
@@ -98,6 +105,9 @@ class Tables(Protocol):
     def keep_owner(self, row: OwnerRow) -> None: ...
     def drop_owner(self, owner: str) -> None: ...
     def drop_old_owners(self, now: int) -> None: ...
+    def ask(self, name: str, *parameters: object) -> list[tuple[Any, ...]]: ...
+    def pick(self, name: str, *parameters: object) -> list[tuple[Any, ...]]: ...
+    def hold_queue(self) -> None: ...
 
 
 class Ledger:
@@ -111,7 +121,8 @@ class Ledger:
         self._dirty: dict[str, Live] = {}
         self._rows: list[EventRow] = []
         self._memos: list[MemoRow] = []
-        self._next_key: int | None = None
+        self._keys: Iterator[int] = iter(())
+        self._believed: dict[str, Live] = {}  # what was at hand, and may be outdated by others
         self._kept: OwnerRow | None = None  # who was last written down as alive
         self.changes = 0  # grows with each change: a write that fails must have made none
         self._to_wake: set[str] = set()
@@ -128,13 +139,17 @@ class Ledger:
         self._kept = None
         self._clear()
         self._lives.clear()
-        self._next_key = None
+        self._keys = iter(())
         self._to_wake.clear()
 
     def write(self) -> None:
         """Hand everything that has changed to the tables."""
+        if self._believed and (doubtful := [self._believed[id] for id in self._believed.keys() - self._dirty.keys()]):
+            self.tables.confirm(doubtful)
         if self._dirty or self._memos:
             self.tables.write(self._dirty.values(), self._rows, self._memos)
+        if self._to_wake:
+            self.tables.tell(self._to_wake)
 
     def written(self) -> None:
         """It is on disk."""
@@ -155,22 +170,26 @@ class Ledger:
         self.write()
         self._clear()
         self._lives.clear()
-        self._next_key = None
+        self._keys = iter(())
         self.changes += 1
 
     def _clear(self) -> None:
         self._dirty.clear()
         self._rows.clear()
         self._memos.clear()
+        self._believed.clear()
 
     # -- what writes are made of ---------------------------------------------------------------------------------------
 
     def find(self, run_id: str) -> Live | None:
         """The run of that id, if there is one."""
         live = self._lives.get(run_id)
-        if live is None and (live := self.tables.load(run_id)) is not None:
-            live.written = live.standing()
-            self._lives[run_id] = live
+        if live is None:
+            if (live := self.tables.load(run_id)) is not None:
+                live.written = live.standing()
+                self._lives[run_id] = live
+        elif self.tables.crowded:
+            self._believed[run_id] = live
         return live
 
     def run(self, run_id: str) -> Live:
@@ -183,7 +202,9 @@ class Ledger:
     def claimed(self, claim: Claim) -> Live:
         """The run that *claim* is for, if it still holds."""
         live = self.run(claim.run_id)
-        if live.fence != claim.fence:
+        # A claim whose commit failed may have the number of the next one, who got the run.
+        is_anothers = bool(claim.owner and live.owner) and live.owner != claim.owner
+        if live.fence != claim.fence or is_anothers:
             raise LeaseLost(claim.run_id)
         return live
 
@@ -219,8 +240,9 @@ class Ledger:
 
     def add(self, header: RunHeader) -> Live:
         """Make a run; its id must be new."""
-        key = self._next_key or self.tables.next_key()
-        self._next_key = key + 1
+        if (key := next(self._keys, None)) is None:
+            self._keys = self.tables.new_keys(KEYS)
+            key = next(self._keys)
         live = Live(key, header, begin(header), header.created_at_ms)
         live.is_new = True
         self._lives[header.id] = live

@@ -7,15 +7,15 @@ import os
 from holdfast.checks import shown
 from holdfast.clock import Clock
 from holdfast.errors import ConfigError
-from holdfast.stores.kinds import MemoryRunStore, SqliteRunStore
+from holdfast.stores.kinds import MemoryRunStore, PostgresRunStore, SqliteRunStore
 from holdfast.stores.store import RunStore
 
 LONGEST = 4096  # characters that a path may have
-ALLOWED = "must be a path, ':memory:' or sqlite:///PATH"
+ALLOWED = "must be a path, ':memory:', sqlite:///PATH or postgresql://USER@HOST:PORT/DATABASE"
 
 
 def open_store(url: str | os.PathLike[str], *, clock: Clock | None = None) -> RunStore:
-    """The store at *url*: a path, `:memory:` or `sqlite:///PATH`. Touches no disk before it is used."""
+    """The store at *url*: a path, `:memory:`, `sqlite:///PATH` or `postgresql://…`. Nothing is touched yet."""
     name = os.fspath(url) if isinstance(url, os.PathLike) else url
     if not isinstance(name, str) or not 1 <= len(name) <= LONGEST or "\0" in name:
         raise ConfigError(f"store = {shown(url)}: {ALLOWED}")
@@ -24,6 +24,8 @@ def open_store(url: str | os.PathLike[str], *, clock: Clock | None = None) -> Ru
     scheme, slashes, rest = name.partition("://")
     if not slashes or "/" in scheme:
         return SqliteRunStore(name, clock=clock)
+    if scheme in ("postgresql", "postgres"):
+        return PostgresRunStore(name, clock=clock)
     if scheme != "sqlite" or not rest.startswith("/") or rest == "/":
         raise ConfigError(f"store = {shown(url)}: {ALLOWED}")
     return MemoryRunStore(clock=clock) if rest == "/:memory:" else SqliteRunStore(rest[1:], clock=clock)

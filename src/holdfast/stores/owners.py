@@ -8,16 +8,49 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 from collections.abc import Iterator
 
 from holdfast.checks import shown
 from holdfast.errors import ConfigError, StoreError, printable
+from holdfast.stores.watch import Watch
+
+POLL = 0.25  # seconds between two looks at the mailbox where the system does not notify
 
 _OWNER, _NEW = ".owner", ".new"
 _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}  # what a file system without them says
 _TRIES = 100
+_log = logging.getLogger("holdfast")
 _UNLOCKED = b"no lock: the lease decides\n"  # after the first byte, which is for pokes
+
+
+class LockFiles:
+    """The files in *folder*, on this host: a lock of another host's process may not be seen here."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._host = os.uname().nodename
+
+    def take(self, owner: str) -> OwnerFile:
+        """Have it be known that *owner*, this process, lives; what dead ones have left is removed on the way."""
+        with contextlib.suppress(OSError):  # what is wrong with it, the file will say
+            os.makedirs(os.path.dirname(self._folder), 0o700, exist_ok=True)  # we may be the first here
+        file = OwnerFile(self._folder, owner)
+        try:
+            sweep(self._folder)
+        except StoreError as error:  # no reason not to work
+            _log.warning("files of dead owners could not be removed: %s", error)
+        return file
+
+    def is_living(self, owner: str, host: str, *, locked: bool | None) -> bool | None:
+        """Whether *owner* lives; None if that cannot be told."""
+        living = is_living(self._folder, owner)
+        return None if living is False and host != self._host else living
+
+    def poke(self, owner: str) -> None:
+        """Tell *owner* that there is something for it."""
+        poke(self._folder, owner)
 
 
 class OwnerFile:
@@ -56,6 +89,10 @@ class OwnerFile:
             return False
         os.pwrite(self._fd, b"\0", 0)  # before its reader looks for what is new: a poke from now on is another one
         return True
+
+    def mailbox(self) -> Watch:
+        """Wakes when another process has something for this one."""
+        return Watch(self.path, poll=POLL)
 
     def after_fork(self) -> None:
         """In a forked child: the lock is the parent's, and must not outlive it here."""

@@ -6,7 +6,6 @@ them and has their checksum. What comes in is staged and checked aside (`staging
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from typing import IO, TYPE_CHECKING, Any
@@ -16,19 +15,17 @@ import msgspec
 from holdfast.checks import shown
 from holdfast.errors import ConfigError, RunNotFound, StoreError, printable
 from holdfast.history import RunEventRecord, RunHeader, RunRecord, RunSnapshot
-from holdfast.stores.sqlite import SqliteFile, event, unpack
-from holdfast.stores.staging import Incoming, Staging
+from holdfast.stores.rows import event, unpack
+from holdfast.stores.staging import Incoming, Staging, events_of
 from holdfast.stores.trouble import errors_of, unreadable
 
 if TYPE_CHECKING:
-    import sqlite3
-
+    from holdfast.stores.database import Connection
     from holdfast.stores.ledger import Ledger
     from holdfast.stores.store import RunStore
 
 FORMAT = 1
 LONGEST_LINE = 2**26  # characters
-CHUNK = 500  # events that are turned into lines at once
 FLAWS = (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError)  # what bad data makes of a check
 
 
@@ -79,7 +76,7 @@ _VALID = msgspec.json.Decoder(msgspec.Raw)
 
 def records(store: RunStore) -> Iterator[RunRecord]:
     """Every run with its events, oldest first, as they are when the first is asked for."""
-    with _at_one_moment(store) as connection:
+    with store.file.at_one_moment() as connection:
         for key in _keys(store, connection, None):
             yield _record(store, connection, key)
 
@@ -94,7 +91,7 @@ def export(store: RunStore, fp: IO[str], run_ids: Sequence[str] | None = None) -
         checksum.update(lines)
         fp.write(lines.decode())
 
-    with _at_one_moment(store) as connection:
+    with store.file.at_one_moment() as connection:
         keys = _keys(store, connection, run_ids)
         write(_JSON.encode(_Title("runs", FORMAT)) + b"\n")
         for key in keys:
@@ -114,7 +111,7 @@ def import_(store: RunStore, fp: IO[str]) -> int:
     with Staging(store.file) as staging:
         _Reader(staging).read(fp)
         if store.file.path is not None:  # nobody need wait while what is there already is compared
-            with _at_one_moment(store) as connection, errors_of(store.file):
+            with store.file.at_one_moment() as connection, errors_of(store.file):
                 staging.leave_out_known(connection)
         return store.writer.commit(staging.add) if staging.left else 0
 
@@ -142,23 +139,7 @@ def replace_records(store: RunStore, records: Iterable[RunRecord]) -> None:
 # -- out ---------------------------------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def _at_one_moment(store: RunStore) -> Iterator[sqlite3.Connection]:
-    """A connection that sees the store as it is now, whatever is written meanwhile."""
-    file = store.file
-    connection = (file if file.path is not None and file.exists else SqliteFile(None)).another()
-    try:
-        with errors_of(file):
-            if file.path is None:
-                with file.reading:
-                    file.reader().backup(connection)
-            connection.execute("BEGIN")
-        yield connection
-    finally:
-        connection.close()
-
-
-def _keys(store: RunStore, connection: sqlite3.Connection, run_ids: Sequence[str] | None) -> list[int]:
+def _keys(store: RunStore, connection: Connection, run_ids: Sequence[str] | None) -> list[int]:
     """The keys of the runs, or of those named, oldest first."""
     sql = store.file.sql
     with errors_of(store.file):
@@ -176,15 +157,15 @@ def _keys(store: RunStore, connection: sqlite3.Connection, run_ids: Sequence[str
     return [key for _, _, key in sorted(places)]
 
 
-def _record(store: RunStore, connection: sqlite3.Connection, key: int) -> RunRecord:
+def _record(store: RunStore, connection: Connection, key: int) -> RunRecord:
     with errors_of(store.file):
         header, data, owner, fence, _, base, _ = connection.execute(store.file.sql("whole"), (key,)).fetchone()
         (snapshot,) = store.snapshots([(header, data, owner, fence)])
-        events = tuple(map(event, connection.execute(store.file.sql("page"), (key, -1, -1))))
+        events = tuple(event(row) for rows in events_of(connection, store.file.sql("page"), key) for row in rows)
         return RunRecord(snapshot, events) if base is None else ShortenedRecord(snapshot, events, unpack(base, header))
 
 
-def _lines(store: RunStore, connection: sqlite3.Connection, key: int) -> Iterator[tuple[bytes, int]]:
+def _lines(store: RunStore, connection: Connection, key: int) -> Iterator[tuple[bytes, int]]:
     """The lines of a run, some at a time, and how many of them are events."""
     sql = store.file.sql
     with errors_of(store.file):
@@ -195,8 +176,8 @@ def _lines(store: RunStore, connection: sqlite3.Connection, key: int) -> Iterato
         before = None if base is None else msgspec.structs.replace(unpack(base, text), prompt="")
         run = _Run(**msgspec.structs.asdict(header), store=origin, first=first, base=before)
         yield _JSON.encode(_Line(run=run)) + b"\n", 0
-        cursor, due = connection.execute(sql("page"), (key, -1, -1)), first
-        while rows := cursor.fetchmany(CHUNK):
+        due, rows = first, []
+        for rows in events_of(connection, sql("page"), key):
             events = []
             for row in rows:
                 if row[0] == due:
@@ -205,6 +186,8 @@ def _lines(store: RunStore, connection: sqlite3.Connection, key: int) -> Iterato
             if len(events) < len(rows):
                 break
             yield _JSON.encode_lines(events), len(events)
+        else:
+            rows = []
         if due != unpack(data, text).event_count or rows:
             raise StoreError(f"{store.file.name}: is damaged: events of run {header.id!r} are missing")
 

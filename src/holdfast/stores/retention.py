@@ -16,11 +16,10 @@ from holdfast import checks
 from holdfast.errors import ConfigError
 from holdfast.history import RunHeader, RunStatus, begin, fold
 from holdfast.stores.ledger import Ledger
-from holdfast.stores.sqlite import event, pack, unpack
+from holdfast.stores.rows import event, pack, unpack
 
 if TYPE_CHECKING:
-    import sqlite3
-
+    from holdfast.stores.database import Connection
     from holdfast.stores.store import RunStore
 
 ROWS = 1000  # events, at most, that go in one write
@@ -62,14 +61,14 @@ DEFAULT = Limits(max_age=30 * DAY, max_bytes=10**9)
 
 def prune_if_due(store: RunStore, limits: Limits) -> tuple[int, int]:
     """Prune, unless some process has done so within the last day; gives how many runs and events went."""
-    if not store.file.exists or not _is_due(store.file.fetch("meta", "pruned_at"), store.clock.time()):
+    if not store.file.exists or not _is_due(store.file.fetch("pruned_at"), store.clock.time()):
         return 0, 0
 
     def take(ledger: Ledger) -> bool:
         connection, sql, now = store.file.writing(), store.file.sql, store.clock.time()
-        due = _is_due(connection.execute(sql("meta"), ("pruned_at",)).fetchall(), now)
+        due = _is_due(connection.execute(sql("pruned_at")).fetchall(), now)
         if due:
-            connection.execute(sql("set_meta"), ("pruned_at", int(now * 1000)))
+            connection.execute(sql("set_pruned_at"), (int(now * 1000),))
         return due
 
     return prune(store, limits) if store.writer.commit(take) else (0, 0)
@@ -166,8 +165,8 @@ class _Pruning:
 
     def delete_until(self, most: int) -> None:
         """Delete the oldest finished runs until the database is no larger than *most* bytes."""
-        while self._size() > most and (found := self._store.file.fetch("finished", -MOST, 0, RUNS)):
-            self._do([_Task(run_id) for _, _, run_id in found], _is_terminal, most)
+        while found := self._store.file.fetch("beyond", most, RUNS):
+            self._do([_Task(run_id) for (run_id,) in found], _is_terminal, most)
 
     def shorten(self, which: str, most: int) -> None:
         """Keep the last events of finished runs, as the statement *which* says; the very last stays in any case."""
@@ -178,17 +177,8 @@ class _Pruning:
             self._do(tasks, _is_terminal)
 
     def give_back(self) -> None:
-        """Let the file shrink by what is no longer used."""
-
-        def vacuum(ledger: Ledger) -> int:
-            connection = self._store.file.writing()
-            (free,) = connection.execute("PRAGMA freelist_count").fetchone()
-            for _ in range(min(free, PAGES)):  # each time Python takes one step: one page
-                connection.execute("PRAGMA incremental_vacuum(1)")
-            (left,) = connection.execute("PRAGMA freelist_count").fetchone()
-            return int(left) if left < free else 0
-
-        while self._store.writer.commit(vacuum):
+        """Let the database shrink by what is no longer used."""
+        while self._store.writer.commit(lambda ledger: self._store.file.give_back(PAGES)):
             self._store.clock.sleep(PAUSE)
 
     # -- how it goes ---------------------------------------------------------------------------------------------------
@@ -232,30 +222,22 @@ class _Pruning:
             elif rows:
                 self._shorten(connection, row, stop)
             events += rows
-            if until is not None and self._size(connection) <= until:
+            if until is not None and connection.execute(self._sql("is_enough"), (until,)).fetchone()[0]:
                 break
         return _Done(runs, events, [])
 
-    def _delete(self, connection: sqlite3.Connection, row: _Row) -> None:
+    def _delete(self, connection: Connection, row: _Row) -> None:
         """Delete what is left of a run. All its memos go at once: half of them would be a wrong memory."""
         for name in ("drop_events", "forget_memos", "forget_tools", "drop_run"):
             connection.execute(self._sql(name), (row.key,))
 
-    def _shorten(self, connection: sqlite3.Connection, row: _Row, first: int) -> None:
+    def _shorten(self, connection: Connection, row: _Row, first: int) -> None:
         """Take the events before *first* into the base."""
         gone = connection.execute(self._sql("page"), (row.key, row.first - 1, first - row.first))
         start = begin(_HEADER.decode(row.header)) if row.base is None else unpack(row.base, row.header)
         base = fold(start, map(event, gone))
         connection.execute(self._sql("drop_first_events"), (row.key, first))
         connection.execute(self._sql("set_base"), (first, pack(base), row.key))
-
-    def _size(self, connection: sqlite3.Connection | None = None) -> int:
-        """The bytes of the database that are in use."""
-        if connection is None:
-            ((size,),) = self._store.file.fetch("size")
-        else:
-            (size,) = connection.execute(self._sql("size")).fetchone()
-        return int(size)
 
 
 def _is_terminal(ledger: Ledger, row: _Row) -> bool:

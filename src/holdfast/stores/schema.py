@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from holdfast.stores.sqlite import SqliteFile
 
-SCHEMA = 2  # the newest that this version knows; its file is sql/002_….sql
+SCHEMA = 3  # the newest that this version knows; its file is sql/003_….sql
 APPLICATION = 0x484F4C44  # "HOLD", by which a file is known to be ours
 _PAUSE = 0.01
 

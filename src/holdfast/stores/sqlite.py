@@ -11,31 +11,29 @@ import os
 import random
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from holdfast.clock import SystemClock
+from holdfast.clock import Clock, SystemClock
 from holdfast.errors import StoreError, printable
-from holdfast.history import RunEventRecord, RunHeader, RunSnapshot, RunStatus
+from holdfast.history import RunHeader
+from holdfast.stores import rows as columns
 from holdfast.stores.ledger import EventRow, Live, MemoRow, OwnerRow
+from holdfast.stores.owners import LockFiles
+from holdfast.stores.rows import pack, pack_header
 from holdfast.stores.schema import APPLICATION, SCHEMA, prepare, statements
-from holdfast.stores.trouble import PATIENCE, errors_of, unreachable, unreadable
+from holdfast.stores.trouble import PATIENCE, errors_of, explained, unreachable
+from holdfast.stores.watch import Watch
 
 if TYPE_CHECKING:
     import sqlite3
 
-__all__ = ["APPLICATION", "SCHEMA", "SqliteFile", "errors_of", "event", "pack", "standing", "unpack"]
+__all__ = ["APPLICATION", "SCHEMA", "SqliteFile"]
 
 PAUSE = 0.001  # seconds between two tries to begin, about
 MOST_LOG = 64 * 2**20  # bytes of its log that SQLite keeps for the next time
-
-_PACK = msgspec.msgpack.Encoder()
-_UNPACK = msgspec.msgpack.Decoder(RunSnapshot)
-_HEADER = msgspec.json.Decoder(RunHeader)
-_JSON = msgspec.json.Encoder()
-_PAYLOAD = msgspec.json.Decoder(dict[str, Any])
+SETTLE = 4.0  # seconds that SQLite may take from writing a commit to showing it
 
 
 class SqliteFile:
@@ -44,6 +42,8 @@ class SqliteFile:
     def __init__(self, path: str | None, *, synchronous: str = "FULL") -> None:
         self.path = path
         self.name = "the store in memory" if path is None else printable(path, 300)
+        self.url = ":memory:" if path is None else path
+        self.crowded = False  # while it writes, nobody else does; and it hears whether anybody has
         self._synchronous = synchronous
         self._sql = statements()
         self.reading = threading.RLock()
@@ -82,9 +82,53 @@ class SqliteFile:
             self._in_use.append(self._read)
         return self._read
 
-    def another(self) -> sqlite3.Connection:
-        """A connection for one long piece of work; the caller closes it."""
-        return self._open()
+    @contextlib.contextmanager
+    def at_one_moment(self) -> Iterator[sqlite3.Connection]:
+        """A connection that sees everything as it is now, whatever is written meanwhile."""
+        connection = (self if self.path is not None and self.exists else SqliteFile(None))._open()
+        try:
+            with errors_of(self):
+                if self.path is None:
+                    with self.reading:
+                        self.reader().backup(connection)
+                connection.execute("BEGIN")
+            yield connection
+        finally:
+            connection.close()
+
+    def explained(self, error: BaseException) -> StoreError | None:
+        """What an error of the database means, if it is one."""
+        return explained(self.name, error)
+
+    # -- others who use it ---------------------------------------------------------------------------------------------
+
+    def clock(self, given: Clock | None) -> Clock:
+        """The clock that everything goes by: all who use a file are on one host."""
+        return given or SystemClock()
+
+    def locks(self) -> LockFiles | None:
+        """The locks of all who use it; None if nobody else can."""
+        return None if self.path is None else LockFiles(f"{self.path}-owners")
+
+    def watch(self) -> Watch:
+        """Wakes when somebody has written."""
+        return Watch(f"{self.path}-wal", settle=SETTLE)
+
+    def tell(self, owners: Iterable[str]) -> None:
+        """Their files are poked after the commit."""
+
+    def confirm(self, lives: Iterable[Live]) -> None:
+        """Nobody else writes meanwhile."""
+
+    # -- ending --------------------------------------------------------------------------------------------------------
+
+    def hold(self, patience: float) -> bool:
+        """Let no other thread read; false if one did so for too long."""
+        return self.reading.acquire(timeout=patience)
+
+    def let_go(self) -> None:
+        """Let others read again."""
+        self.reading.release()
 
     def close(self) -> None:
         """Close both connections; a later use opens whatever is at the path by then."""
@@ -170,6 +214,10 @@ class SqliteFile:
 
     # -- a transaction -------------------------------------------------------------------------------------------------
 
+    def alone(self) -> contextlib.AbstractContextManager[object]:
+        """A store in memory has one connection for all, and nobody may see half of a group."""
+        return self.reading if self.path is None else contextlib.nullcontext()
+
     def begin(self) -> bool:
         """Begin to write; true if somebody else has written since our last transaction."""
         self.check_in_place()
@@ -202,10 +250,9 @@ class SqliteFile:
                 self._crowded = True
             SystemClock.sleep(max(2 * PAUSE - waited / 50, PAUSE / 5) * random.uniform(0.5, 1.5))
 
-    @property
-    def in_transaction(self) -> bool:
-        """Whether a transaction was begun and is not over."""
-        return self._write is not None and bool(self._write.in_transaction)
+    def is_committed(self) -> bool:
+        """Whether a commit that was cut short was made."""
+        return self._write is None or not self._write.in_transaction
 
     def commit(self) -> None:
         """On disk when it returns."""
@@ -215,13 +262,22 @@ class SqliteFile:
         """As if nothing had been written; *afresh* on new connections: one made in trouble may never get out of it."""
         if afresh and self.path is not None:
             self._drop()  # which takes back, too
-        elif self.in_transaction:
+        elif not self.is_committed():
             self.writing().execute("ROLLBACK")
 
-    def next_key(self) -> int:
-        """The key of the next new run."""
+    def give_back(self, most: int) -> int:
+        """Let the file shrink by at most so many pages that are no longer used; gives how many are left."""
+        connection = self.writing()
+        (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+        for _ in range(min(free, most)):  # each time Python takes one step: one page
+            connection.execute("PRAGMA incremental_vacuum(1)")
+        (left,) = connection.execute("PRAGMA freelist_count").fetchone()
+        return int(left) if left < free else 0
+
+    def new_keys(self, most: int) -> Iterator[int]:
+        """Keys for new runs, as many as are wanted while nobody else writes."""
         (key,) = self.writing().execute(self._sql["next_key"]).fetchone()
-        return int(key)
+        return count(int(key))
 
     def load(self, run_id: str) -> Live | None:
         """A run as it is on disk."""
@@ -229,16 +285,7 @@ class SqliteFile:
             row = self.writing().execute(self._sql["load"], (run_id,)).fetchone()
         except UnicodeEncodeError:  # nothing of that name can have been stored
             return None
-        if row is None:
-            return None
-        key, header, snapshot, touched_at, first, owner, fence, cancel, origin = row
-        try:
-            live = Live(int(key), _HEADER.decode(header), unpack(snapshot, header), int(touched_at))
-            live.first, live.fence = int(first), int(fence)
-        except (TypeError, ValueError) as error:
-            raise unreadable(error) from error
-        live.owner, live.cancel, live.origin = owner, cancel, origin
-        return live
+        return columns.live(row) if row is not None else None
 
     def write(self, lives: Iterable[Live], rows: list[EventRow], memos: list[MemoRow]) -> None:
         """Write what has changed of *lives*, and the new *rows* and *memos*."""
@@ -266,13 +313,14 @@ class SqliteFile:
     def _add(self, connection: sqlite3.Connection, live: Live) -> None:
         snapshot, header = live.snapshot, live.header
         row = (live.key, header.id, header.session_id, snapshot.status, header.created_at_ms, live.touched_at)
-        text = _JSON.encode(header).decode()
         standing = (live.owner, live.fence, live.cancel, live.origin)
-        connection.execute(self._sql["add_run"], (*row, text, pack(snapshot), *standing))
+        connection.execute(self._sql["add_run"], (*row, pack_header(header), pack(snapshot), *standing))
+        if header.priority is not None and header.entry is not None:
+            connection.execute(self._sql["queue_run"], (header.entry.get("target"), header.priority, live.key))
 
     def change_header(self, run: int, header: RunHeader) -> None:
         """Write the header of a run that is there anew."""
-        self.writing().execute(self._sql["change_header"], (_JSON.encode(header).decode(), run))
+        self.writing().execute(self._sql["change_header"], (pack_header(header), run))
 
     def forget_memos(self, run: int) -> None:
         """Delete the exact results of a run."""
@@ -289,7 +337,7 @@ class SqliteFile:
 
     def keep_owner(self, row: OwnerRow) -> None:
         """Write down that a process lives, and until when at least."""
-        self.writing().execute(self._sql["keep_owner"], row)
+        self.writing().execute(self._sql["keep_owner"], row[:4])
 
     def drop_owner(self, owner: str) -> None:
         """Forget a process, and what it shows of its tools."""
@@ -299,6 +347,17 @@ class SqliteFile:
     def drop_old_owners(self, now: int) -> None:
         """Forget the processes whose lease is over and that no run waits for."""
         self.writing().execute(self._sql["drop_old_owners"], (now,))
+
+    def ask(self, name: str, *parameters: object) -> list[tuple[Any, ...]]:
+        """All rows of the statement *name*, as this transaction sees them."""
+        return self.writing().execute(self._sql[name], parameters).fetchall()
+
+    def pick(self, name: str, *parameters: object) -> list[tuple[Any, ...]]:
+        """The same, of runs that no other transaction has picked: here there is no other."""
+        return self.ask(name, *parameters)
+
+    def hold_queue(self) -> None:
+        """Let nobody else take a run until this transaction is over: here nobody else can."""
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -327,51 +386,6 @@ class SqliteFile:
 def _close(connections: list[sqlite3.Connection]) -> None:
     for connection in connections:
         connection.close()
-
-
-def pack(snapshot: RunSnapshot) -> bytes:
-    """A snapshot as it is stored: without the prompt, which stands in the header and may be long."""
-    prompt, snapshot.prompt = snapshot.prompt, ""
-    try:
-        return _PACK.encode(snapshot)
-    finally:
-        snapshot.prompt = prompt
-
-
-def unpack(data: bytes, header: str) -> RunSnapshot:
-    """A snapshot as it was before it was stored."""
-    try:
-        snapshot = _UNPACK.decode(data)
-        snapshot.prompt = _PROMPT.decode(header).prompt
-    except (TypeError, ValueError) as error:
-        raise unreadable(error) from error
-    return snapshot
-
-
-def event(row: tuple[Any, ...]) -> RunEventRecord:
-    """An event from its row."""
-    sequence, at, type, late, payload = row
-    try:
-        return RunEventRecord(int(sequence), int(at), str(type), _PAYLOAD.decode(payload), bool(late))
-    except (TypeError, ValueError) as error:
-        raise unreadable(error) from error
-
-
-def standing(row: tuple[Any, ...]) -> tuple[int, bool]:
-    """The first event that is kept of a run, and whether it has ended; from a row that begins with both."""
-    try:
-        return int(row[0]), RunStatus(row[1]).is_terminal
-    except (TypeError, ValueError) as error:
-        raise unreadable(error) from error
-
-
-class _Prompt(msgspec.Struct):
-    """The one thing of a header that its snapshot needs."""
-
-    prompt: str
-
-
-_PROMPT = msgspec.json.Decoder(_Prompt)
 
 
 def _size(path: str) -> int:

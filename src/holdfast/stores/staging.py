@@ -7,8 +7,8 @@ the write that adds it can be made again if it fails.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import zip_longest
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,18 +19,26 @@ from holdfast.errors import StoreError
 from holdfast.history import RunHeader, RunSnapshot, apply, begin
 from holdfast.redaction import DEEPEST
 from holdfast.stores.ledger import Ledger, OwnerRow
-from holdfast.stores.sqlite import SqliteFile, event, pack, unpack
+from holdfast.stores.rows import event, pack, pack_header, unpack
+from holdfast.stores.schema import statements
 from holdfast.stores.trouble import errors_of
 
 if TYPE_CHECKING:
-    import sqlite3
+    from holdfast.stores.database import Connection, Database
 
+CHUNK = 500  # events that are read at once
 BATCH = 1000  # rows that are written to the temporary database at once
 MOST = 2**62  # of times and counts: all that is calculated from them fits into the tables
 
 _ENDS = frozenset({events.TOOL_ENDED, events.STEP_ENDED})
+_USES = frozenset({events.TOOL_STARTED, events.TOOL_DENIED})
+_COPIED = {  # the statement that puts something into the store, and the one that has it ready
+    "add_event": "staged_events",
+    "put_run": "staged_runs",
+    "add_memo": "staged_memos",
+    "add_tool_of_run": "staged_tools",
+}
 _COUNTS = ("event_count", "tool_calls", "tool_failures", "tool_denials", "cached_hits")
-_JSON = msgspec.json.Encoder()
 _HEADER = msgspec.json.Decoder(RunHeader)
 
 
@@ -49,7 +57,7 @@ class Incoming:
         self.origin = origin
         self.first = first
         self.base = None if base is None else pack(base)
-        self.snapshot = begin(header) if base is None else unpack(pack(base), _JSON.encode(header).decode())
+        self.snapshot = begin(header) if base is None else unpack(pack(base), pack_header(header))
         self.at = self.snapshot.updated_at_ms
         self.cancel: str | None = None
         self.number = self.start = 0
@@ -79,21 +87,23 @@ class Incoming:
         ended = snapshot.status.is_terminal
         fence = int(not ended and snapshot.event_count > 0)  # it has begun, and nobody runs it: it was interrupted
         head = (header.id, header.session_id, str(snapshot.status), header.created_at_ms, self.at)
-        state = (_JSON.encode(header).decode(), pack(snapshot), self.first, self.base)
+        state = (pack_header(header), pack(snapshot), self.first, self.base)
         return (*head, *state, fence, None if ended else self.cancel, self.origin)
 
 
 class Staging:
     """Runs that are to come into *file*. They *lack_headers* if only what a snapshot shows of these is known."""
 
-    def __init__(self, file: SqliteFile, *, lack_headers: bool = False) -> None:
+    def __init__(self, file: Database, *, lack_headers: bool = False) -> None:
         import sqlite3
 
         self.file = file
+        self._sql = statements()
         self.runs = self.events = 0
         self._lack_headers = lack_headers
         self._events: list[tuple[object, ...]] = []
         self._memos: list[tuple[object, ...]] = []
+        self._tools: list[tuple[int, str]] = []
         with errors_of(file):
             self._db = sqlite3.connect("", isolation_level=None, check_same_thread=False)  # a file that nobody can see
             for statement in ("PRAGMA journal_mode = OFF", "PRAGMA synchronous = OFF", *self._tables(), "BEGIN"):
@@ -125,6 +135,8 @@ class Staging:
         self._events.append((self.events, run.number, sequence, at, type, late, encoded))
         if ended is not None and (key := _from_hex(ended[0])):  # a guarded block has none, and is never asked for again
             self._memos.append((run.number, key, ended[1]))
+        if type in _USES and isinstance(tool := payload.get("tool"), str):
+            self._tools.append((run.number, tool))
         if len(self._events) >= BATCH:
             self._flush()
 
@@ -134,7 +146,7 @@ class Staging:
 
         self._flush()
         try:
-            self._db.execute(self.file.sql("stage_run"), (run.number, run.start, self.events, *run.row()))
+            self._db.execute(self._sql["stage_run"], (run.number, run.start, self.events, *run.row()))
         except sqlite3.IntegrityError:
             raise ValueError(f"run {run.header.id!r} is there a second time") from None
 
@@ -143,13 +155,13 @@ class Staging:
     @property
     def left(self) -> int:
         """How many runs are staged and not known."""
-        (count,) = self._db.execute(self.file.sql("staged_new")).fetchone()
+        (count,) = self._db.execute(self._sql["staged_new"]).fetchone()
         return int(count)
 
-    def leave_out_known(self, connection: sqlite3.Connection) -> None:
+    def leave_out_known(self, connection: Connection) -> None:
         """Forget what is in the store already; a run that is there and differs is an error."""
         self._find_known(connection)
-        self._db.execute(self.file.sql("leave_out_known"))
+        self._db.execute(self._sql["leave_out_known"])
 
     def add(self, ledger: Ledger) -> int:
         """Add what is staged, as a write; gives the number of new runs."""
@@ -163,12 +175,13 @@ class Staging:
         """Leave nothing in the store but what is staged, as a write."""
         ledger.step_aside()
         connection, sql = self.file.writing(), self.file.sql
+        connection.execute(sql("hold_still"))
         for row in map(OwnerRow._make, connection.execute(sql("owning")).fetchall()):
             if is_alive(row):
                 who = f"process {row.pid} on {row.host}"
                 raise StoreError(f"{self.file.name}: {who} has runs of it in hand; nothing was replaced")
         self._compare(connection)
-        kept = {key for (key,) in self._db.execute(sql("staged_known"))}
+        kept = {key for (key,) in self._db.execute(self._sql["staged_known"])}
         for (key,) in connection.execute(sql("oldest")).fetchall():
             if key not in kept:
                 for name in ("drop_events", "forget_memos", "forget_tools", "drop_run"):
@@ -178,48 +191,58 @@ class Staging:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _tables(self) -> list[str]:
-        return [self.file.sql(f"stage_{name}") for name in ("runs", "events", "memos")]
+        return [self._sql[f"stage_{name}"] for name in ("runs", "events", "memos", "tools")]
 
     def _flush(self) -> None:
-        self._db.executemany(self.file.sql("stage_event"), self._events)
-        self._db.executemany(self.file.sql("stage_memo"), self._memos)
-        self._events.clear()
-        self._memos.clear()
+        for name, rows in (("event", self._events), ("memo", self._memos), ("tool", self._tools)):
+            self._db.executemany(self._sql[f"stage_{name}"], rows)
+            rows.clear()
 
-    def _copy(self, connection: sqlite3.Connection) -> None:
+    def _copy(self, connection: Connection) -> None:
         """Copy what is not known into the store."""
-        sql, offset = self.file.sql, self.file.next_key() - 1
-        for put, staged in (("put_run", "staged_runs"), ("add_event", "staged_events"), ("add_memo", "staged_memos")):
-            connection.executemany(sql(put), self._db.execute(sql(staged), (offset,)))
-        connection.execute(sql("find_tools"), (offset,))
+        new = [number for (number,) in self._db.execute(self._sql["staged_numbers"])]
+        self._db.executemany(self._sql["stage_key"], zip(self.file.new_keys(len(new)), new, strict=False))
+        for put, staged in _COPIED.items():
+            connection.executemany(self.file.sql(put), self._db.execute(self._sql[staged]))
 
-    def _find_known(self, connection: sqlite3.Connection) -> None:
+    def _find_known(self, connection: Connection) -> None:
         if (run_id := self._compare(connection)) is not None:
             raise StoreError(f"run {run_id!r} is in the store already and differs from this one; nothing was imported")
 
-    def _compare(self, connection: sqlite3.Connection) -> str | None:
+    def _compare(self, connection: Connection) -> str | None:
         """Mark the runs that are in the store as they are here; gives one that is there and differs."""
         sql = self.file.sql
         known, differs = [], None
-        for number, start, stop, run_id, *mine in self._db.execute(sql("staged_heads")):
+        for number, start, stop, run_id, *mine in self._db.execute(self._sql["staged_heads"]).fetchall():
             row = connection.execute(sql("head"), (run_id,)).fetchone()
             if row is None:
                 continue
             key, *theirs = row
             if self._is_same_head(mine, theirs) and _are_same_events(
-                self._db.execute(sql("staged_page"), (start, stop)), connection.execute(sql("page"), (key, -1, -1))
+                self._db.execute(self._sql["staged_page"], (start, stop)),
+                chain.from_iterable(events_of(connection, sql("page"), key)),
             ):
                 known.append((key, number))
             else:
                 differs = run_id
-        self._db.execute(sql("stage_unknown"))  # this may not be the first attempt
-        self._db.executemany(sql("stage_known"), known)
+        self._db.execute(self._sql["stage_unknown"])  # this may not be the first attempt
+        self._db.executemany(self._sql["stage_known"], known)
         return differs
 
     def _is_same_head(self, mine: Sequence[Any], theirs: Sequence[Any]) -> bool:
         ours, others = _HEADER.decode(mine[0]), _HEADER.decode(theirs[0])
         same = begin(ours) == begin(others) if self._lack_headers else ours == others
         return same and _base(*mine) == _base(*theirs)
+
+
+def events_of(connection: Connection, sql: str, key: int) -> Iterator[list[tuple[Any, ...]]]:
+    """The rows of a run's events, some at a time; *sql* reads a page of them."""
+    after = -1
+    while rows := connection.execute(sql, (key, after, CHUNK)).fetchall():
+        yield rows
+        if len(rows) < CHUNK:
+            return
+        after = rows[-1][0]
 
 
 def _base(header: str, first: int, base: bytes | None) -> tuple[int, RunSnapshot | None]:

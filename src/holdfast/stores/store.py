@@ -14,7 +14,7 @@ from typing import IO, Any, NamedTuple
 import msgspec
 
 from holdfast import checks, events
-from holdfast.clock import Clock, SystemClock
+from holdfast.clock import Clock
 from holdfast.errors import ConfigError, RunConflict, RunNotFound, StoreError, in_words
 from holdfast.history import (
     CancelResult,
@@ -28,19 +28,19 @@ from holdfast.history import (
 from holdfast.redaction import Payloads
 from holdfast.stores import searching
 from holdfast.stores.bell import Bell, Listener
+from holdfast.stores.database import Database
 from holdfast.stores.forking import survive_forks
 from holdfast.stores.handle import RunHandle
 from holdfast.stores.ledger import Ledger, Live, OwnerRow
 from holdfast.stores.ownership import Ownership
+from holdfast.stores.rows import event, standing, unpack
 from holdfast.stores.searching import MOST_A_PAGE
-from holdfast.stores.sqlite import SqliteFile, errors_of, event, standing, unpack
 from holdfast.stores.transactions import Transactions
-from holdfast.stores.watch import Watch
+from holdfast.stores.trouble import errors_of
 from holdfast.stores.writer import Writer
 
 LEASE = 15.0  # seconds that an owner lives without a sign; it gives one three times as often
 PAGE = 256
-SETTLE = 4.0  # seconds that SQLite may take from writing a commit to showing it
 FORK_PATIENCE = 5.0  # seconds that a fork waits for a write to end
 
 _PAYLOAD = msgspec.json.Decoder(dict[str, Any])
@@ -62,7 +62,7 @@ class RunStore:
 
     def __init__(
         self,
-        file: SqliteFile,
+        file: Database,
         *,
         clock: Clock | None = None,
         lease: float = LEASE,
@@ -71,10 +71,10 @@ class RunStore:
     ) -> None:
         checks.number("lease", lease, above=0)
         self.file = file
-        self.clock: Clock = clock or SystemClock()
+        self.clock: Clock = file.clock(clock)
         self.lease = lease
         self.payloads = payloads or Payloads()
-        self.ownership = Ownership(None if file.path is None else f"{file.path}-owners", self.clock, lease)
+        self.ownership = Ownership(file.locks(), self.clock, lease)
         self._secret: bytes | None = None
         self._ledger = Ledger(file, self.clock.time, self.ownership.is_alive)
         self.writer: Writer[Ledger] = Writer(
@@ -86,7 +86,7 @@ class RunStore:
     @property
     def url(self) -> str:
         """What `open_store` takes to open it."""
-        return ":memory:" if self.file.path is None else self.file.path
+        return self.file.url
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
@@ -189,7 +189,7 @@ class RunStore:
     async def _afollow(self, run_id: str, after: int) -> AsyncIterator[RunEventRecord]:
         with self._bell.listen() as listener:
             while not listener.closed:
-                page, ended = self._page(run_id, after, PAGE)
+                page, ended = await self._apage(run_id, after, PAGE)
                 for each in page.events:
                     yield each
                 after = page.next_after
@@ -343,10 +343,10 @@ class RunStore:
     # -- forks ---------------------------------------------------------------------------------------------------------
 
     def hold(self) -> None:
-        """Let no other thread be inside SQLite while this one forks: its locks would be held for ever in the child."""
+        """Let no other thread be inside the database while this one forks: its locks would be held for ever."""
         self._held = (
             self.writer.turn.acquire(timeout=FORK_PATIENCE),
-            self.file.reading.acquire(timeout=FORK_PATIENCE),
+            self.file.hold(FORK_PATIENCE),
         )
 
     def let_go(self) -> None:
@@ -355,7 +355,7 @@ class RunStore:
         if turn:
             self.writer.turn.release()
         if reading:
-            self.file.reading.release()
+            self.file.let_go()
 
     def after_fork(self) -> None:
         """In a forked child: threads, locks and connections are the parent's."""
@@ -380,10 +380,7 @@ class RunStore:
         self._bell.ring()
 
     def _new_bell(self) -> Bell:
-        return Bell(self._watch if self.file.path is not None else None)
-
-    def _watch(self) -> Watch:
-        return Watch(f"{self.file.path}-wal", settle=SETTLE)
+        return Bell(self.file.watch if self.file.path is not None else None)
 
     def _picture(self, live: Live) -> RunSnapshot:
         """A copy of the state at hand."""
@@ -409,6 +406,12 @@ class RunStore:
                     known[owner] = OwnerRow(*of_owner[0]) if of_owner else None
                 found.append(self._overlay(unpack(data, header), known[owner], fence or 0))
         return found
+
+    async def _apage(self, run_id: str, after: int, limit: int) -> tuple[EventPage, bool]:
+        """The same as a task; a server may take its time."""
+        if self.file.crowded:
+            return await asyncio.to_thread(self._page, run_id, after, limit)
+        return self._page(run_id, after, limit)
 
     def _page(self, run_id: str, after: int, limit: int) -> tuple[EventPage, bool]:
         """A page, and whether the run had ended when it was read."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.errors import HoldfastError, StoreError
+from holdfast.stores.database import Again, Database, Lost
 from holdfast.stores.ledger import Ledger
-from holdfast.stores.sqlite import SqliteFile, errors_of
+from holdfast.stores.trouble import errors_of
 from holdfast.stores.writer import Pending
 
+MOST_TRIES = 10  # of a group that others were quicker than
+
 Group = Sequence[Pending[Ledger, Any]]
+Outcomes = list[tuple[Any, BaseException | None]]
 
 
 class Transactions:
@@ -20,7 +23,7 @@ class Transactions:
     *crash* is called at each point of the protocol: tests kill the process there.
     """
 
-    def __init__(self, file: SqliteFile, ledger: Ledger, crash: Callable[[str], object] | None) -> None:
+    def __init__(self, file: Database, ledger: Ledger, crash: Callable[[str], object] | None) -> None:
         self._file = file
         self._ledger = ledger
         self._crash = crash or (lambda point: None)
@@ -31,14 +34,48 @@ class Transactions:
 
         An error that is none (an interrupt) is passed on: then the group is on disk, or is as if it had never been.
         """
-        # A store in memory has one connection for all, and nobody may see half of a group.
-        with self._file.reading if self._file.path is None else contextlib.nullcontext():
+        with self._file.alone():
             self._make(group)
 
     def _make(self, group: Group) -> None:
+        """Make it, again and again while others are quicker."""
+        lost: list[tuple[Lost, Outcomes]] = []
+        for _ in range(MOST_TRIES):
+            try:
+                self._try(group)
+                if lost:
+                    _doubt(group)
+                return
+            except Again as again:
+                outcomes = [(pending.value, pending.error) for pending in group]
+                self._undo(again)
+                if isinstance(again, Lost):
+                    lost.append((again, outcomes))
+                if self._was_made(group, lost):
+                    return
+                trouble = again
+        _fail(group, StoreError(f"{self._file.name}: others were quicker {MOST_TRIES} times: {trouble}; try again"))
+
+    def _was_made(self, group: Group, lost: list[tuple[Lost, Outcomes]]) -> bool:
+        """Whether the group is done with: one of the times whose answer was *lost* did it, or nobody can tell."""
+        try:
+            for each, outcomes in lost:
+                if each.was_committed():
+                    for pending, (value, error) in zip(group, outcomes, strict=True):
+                        pending.value, pending.error = value, error
+                    self._settle(group)
+                    return True
+        except StoreError as error:
+            _fail(group, unknown(error))
+            return True
+        return False
+
+    def _try(self, group: Group) -> None:
         self._committing = False
         try:
             self._begin()
+        except Again:
+            raise
         except Exception as error:  # nobody can write now: no use in asking for each
             self._undo(error)
             _fail(group, error)
@@ -48,6 +85,8 @@ class Transactions:
             raise
         try:
             self._write(group)
+        except Again:
+            raise
         except Exception as error:
             self._undo(error)
             if len(group) == 1:
@@ -57,13 +96,23 @@ class Transactions:
             self._make(group[:half])
             self._make(group[half:])
         except BaseException as error:
-            if self._committing and not self._file.in_transaction:
-                self._settle(group)
-            else:
-                self._undo(error)
+            self._interrupted(group, error)
             raise
         else:
             self._crash("committed")
+
+    def _interrupted(self, group: Group, error: BaseException) -> None:
+        """It came from outside, in the middle of anything."""
+        try:
+            made = self._committing and self._file.is_committed()
+        except StoreError as trouble:
+            self._undo(error)
+            _fail(group, unknown(trouble))
+            return
+        if made:
+            self._settle(group)
+        else:
+            self._undo(error)
 
     def _begin(self) -> None:
         self._crash("begin")
@@ -109,7 +158,22 @@ class Transactions:
     def _undo(self, error: BaseException) -> None:
         """Be as before."""
         self._ledger.forget()
-        self._file.rollback(afresh=not isinstance(error, HoldfastError) or isinstance(error, StoreError))
+        ours = isinstance(error, HoldfastError | Again) and not isinstance(error, StoreError)
+        self._file.rollback(afresh=not ours)
+
+
+def unknown(error: StoreError) -> StoreError:
+    """Nobody can tell whether it was written."""
+    told = StoreError(f"{error}; the answer to a commit was lost, so it may have been written or not: look first")
+    told.__cause__ = error.__cause__
+    return told
+
+
+def _doubt(group: Group) -> None:
+    """What failed at last may have been written before."""
+    for pending in group:
+        if isinstance(pending.error, StoreError):
+            pending.error = unknown(pending.error)
 
 
 def _fail(group: Group, error: Exception) -> None:

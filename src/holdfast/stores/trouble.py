@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -29,26 +29,37 @@ _MEANINGS = {
 _NO_ROOM = {"SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE", "SQLITE_IOERR_TRUNCATE"}
 
 
+class Explains(Protocol):
+    """What knows the meaning of its errors."""
+
+    def explained(self, error: BaseException) -> Exception | None: ...
+
+
 class errors_of:  # noqa: N801 - read as a word: with errors_of(file); a generator would cost twice as much a commit
-    """Say what is wrong with the file in words of ours."""
+    """Say what is wrong with the database in words of ours."""
 
     __slots__ = ("_file",)
 
-    def __init__(self, file: SqliteFile) -> None:
+    def __init__(self, file: Explains) -> None:
         self._file = file
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if error is None:
-            return
-        import sqlite3
+        if error is not None and (told := self._file.explained(error)) is not None:
+            raise told from error
 
-        if isinstance(error, sqlite3.Error):
-            raise _explained(self._file, error) from error
-        if isinstance(error, msgspec.DecodeError | UnicodeDecodeError):  # SQLite may quote what nobody can read
-            raise StoreError(f"{self._file.name}: {_MEANINGS['SQLITE_CORRUPT']} ({_words(error)})") from error
+
+def explained(name: str, error: BaseException) -> StoreError | None:
+    """What an error means for the file *name*; None if it is not one of SQLite."""
+    import sqlite3
+
+    if isinstance(error, sqlite3.Error):
+        return _explained(name, error)
+    if isinstance(error, msgspec.DecodeError | UnicodeDecodeError):  # SQLite may quote what nobody can read
+        return StoreError(f"{name}: {_MEANINGS['SQLITE_CORRUPT']} ({_words(error)})")
+    return None
 
 
 def unreachable(file: SqliteFile, error: OSError) -> StoreError:
@@ -66,14 +77,14 @@ def unreadable(error: Exception) -> msgspec.DecodeError:
     return msgspec.DecodeError(f"a row cannot be read: {error}")
 
 
-def _explained(file: SqliteFile, error: Exception) -> StoreError:
+def _explained(name: str, error: Exception) -> StoreError:
     # Python has no code for a text that is none, which no sound file has.
-    name = getattr(error, "sqlite_errorname", None) or ("SQLITE_CORRUPT" if "UTF-8" in str(error) else "")
-    name = "SQLITE_FULL" if name in _NO_ROOM else name
-    meaning = next((text for kind, text in _MEANINGS.items() if name.startswith(kind)), None)
+    kind = getattr(error, "sqlite_errorname", None) or ("SQLITE_CORRUPT" if "UTF-8" in str(error) else "")
+    kind = "SQLITE_FULL" if kind in _NO_ROOM else kind
+    meaning = next((text for code, text in _MEANINGS.items() if kind.startswith(code)), None)
     said = _words(error)
-    return StoreError(f"{file.name}: {said}" if meaning is None else f"{file.name}: {meaning} ({said})")
+    return StoreError(f"{name}: {said}" if meaning is None else f"{name}: {meaning} ({said})")
 
 
-def _words(error: Exception) -> str:
+def _words(error: BaseException) -> str:
     return printable(str(error), 300)  # it may quote the file, which may hold anything

@@ -25,11 +25,21 @@ Labels = tuple[tuple[str, str], ...]
 Numbers = dict[tuple[str, Labels], float]  # by name and labels
 
 
+class Shared(Protocol):
+    """What is needed of a fleet."""
+
+    there: bool
+    outages: int
+    fallbacks: int
+
+
 class Showing(Protocol):
     """What is needed of a Holdfast."""
 
     @property
     def clock(self) -> Clock: ...
+    @property
+    def fleet(self) -> Shared | None: ...
 
     def entries(self) -> list[ToolEntry]: ...
 
@@ -40,7 +50,12 @@ def metrics(hf: Showing) -> str:
     counts: Numbers = {}
     for entry in entries:
         _add(counts, _counted(entry, ("", entry.name)))
-    return _text(counts, _gauges([(("", entry.name), entry) for entry in entries], hf.clock.time() * 1000))
+    gauges = _gauges([(("", entry.name), entry) for entry in entries], hf.clock.time() * 1000)
+    if (fleet := hf.fleet) is not None:
+        counts[_key("holdfast_fleet_outages_total")] = fleet.outages
+        counts[_key("holdfast_fleet_fallbacks_total")] = fleet.fallbacks
+        gauges[_key("holdfast_fleet_up")] = float(fleet.there)
+    return _text(counts, gauges)
 
 
 class StoreMetrics:
@@ -203,6 +218,9 @@ FAMILIES: Final[Mapping[str, tuple[str, str]]] = {
     "holdfast_circuit_state": ("gauge", "1 for the state the circuit is in: open, half_open or closed; else 0."),
     "holdfast_circuit_wait_seconds": ("gauge", "Seconds until an open circuit lets a probe through."),
     "holdfast_circuit_opened_total": ("counter", "Times that the circuit has opened."),
+    "holdfast_fleet_up": ("gauge", "1 while guards are shared with the fleet, 0 while Redis is away."),
+    "holdfast_fleet_outages_total": ("counter", "Times that Redis was lost."),
+    "holdfast_fleet_fallbacks_total": ("counter", "Attempts that were decided without the fleet."),
     "holdfast_servers": ("gauge", "MCP servers behind proxies, by state."),
     "holdfast_server_restarts_total": ("counter", "Times that a server was started again."),
     "holdfast_processes": ("gauge", "Living processes that show their tools, by kind."),
@@ -216,7 +234,7 @@ def _text(counts: Numbers, gauges: Numbers) -> str:
     for (name, labels), number in itertools.chain(counts.items(), gauges.items()):
         family = next((name.removesuffix(part) for part in _PARTS if name.endswith(part)), name)
         shown = ",".join(f'{key}="{_escaped(value)}"' for key, value in labels)
-        samples[family].append(f"{name}{{{shown}}} {_number(number)}\n")
+        samples[family].append(f"{name}{{{shown}}} {_number(number)}\n" if shown else f"{name} {_number(number)}\n")
     return "".join(_written(samples))
 
 

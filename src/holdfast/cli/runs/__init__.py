@@ -8,15 +8,16 @@ from holdfast.cli.runs.following import tail
 from holdfast.cli.runs.listing import ls, show
 from holdfast.cli.runs.moving import export, import_, prune
 from holdfast.cli.runs.steering import cancel, resume
+from holdfast.cli.runs.submitting import submit
 
 
 @click.group()
 def runs() -> None:
-    """List, follow, cancel, resume and move durable runs.
+    """List, follow, submit, cancel, resume and move durable runs.
 
     Wherever the ID of a run is asked for, its first letters will do if no other run begins so.
     """
 
 
-for _command in (ls, show, tail, cancel, resume, export, import_, prune):
+for _command in (ls, show, tail, submit, cancel, resume, export, import_, prune):
     runs.add_command(_command)

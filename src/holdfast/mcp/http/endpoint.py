@@ -31,6 +31,12 @@ JSON: Final = "application/json"
 SESSION: Final = "mcp-session-id"
 VERSION: Final = "mcp-protocol-version"
 LAST_EVENT: Final = "last-event-id"
+# What is said between two neighbours: each of our two connections has its own.
+HOP: Final = frozenset({
+    "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
+    "transfer-encoding", "upgrade", "content-length",
+})  # fmt: skip
+NOT_TO_CLIENT: Final = frozenset({*HOP, "content-encoding", "date", "server", SESSION})
 
 Headers = Mapping[str, str] | list[tuple[str, str]]
 
@@ -138,7 +144,7 @@ class Endpoint:
         return ServerLost(
             f"{self.target} answered with HTTP status {status} {response.reason_phrase}{place}"
             f"{': ' if said else ''}{said}",
-            answer=Answer(status, headers, body),
+            answer=Answer(status, dict(passed(headers.items(), NOT_TO_CLIENT)), body),
             retry_after=retry_after(headers),
         )
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Final
 
 import msgspec
@@ -219,8 +219,3 @@ def _answers(data: bytes) -> int:
         return len(answered(data)) if data else 0
     except msgspec.DecodeError:
         return 0
-
-
-def as_pairs(headers: Mapping[str, str]) -> Pairs:
-    """Headers as they are sent."""
-    return list(headers.items())

@@ -91,7 +91,7 @@ async def serve(
         lifespan="off",
         access_log=False,
         log_config=None,
-        http="h11",  # with httptools, requests of Node on a connection that is kept fail
+        http="h11",  # httptools loses the body of who offers h2c, as Java does, and keeps a head of any length
         ws="none",
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE,

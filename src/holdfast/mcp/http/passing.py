@@ -14,7 +14,18 @@ import msgspec
 from holdfast.mcp import frames
 from holdfast.mcp.frames import Head
 from holdfast.mcp.handshake import Handshake
-from holdfast.mcp.http.endpoint import JSON, LAST_EVENT, SESSION, VERSION, Endpoint, media_type, passed, rpc_error
+from holdfast.mcp.http.endpoint import (
+    HOP,
+    JSON,
+    LAST_EVENT,
+    NOT_TO_CLIENT,
+    SESSION,
+    VERSION,
+    Endpoint,
+    media_type,
+    passed,
+    rpc_error,
+)
 from holdfast.mcp.http.exchange import Exchange, Pairs
 from holdfast.mcp.http.mirrored import NAME, mirrored
 from holdfast.mcp.http.session import HttpSession, answered, events, requests, says_lost
@@ -29,16 +40,11 @@ MOST_SENDS: Final = 2  # of a frame, if the server has forgotten the session
 MOST_BROKEN: Final = 100  # answers that a client may want to take up again
 GRACE: Final = 2.0  # seconds for a server to say how a cancelled request ended
 
-_HOP: Final = {
-    "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
-    "transfer-encoding", "upgrade", "content-length",
-}  # fmt: skip
 # Origin and its kind say where a web page lives, and were checked here.
 NOT_TO_SERVER: Final = frozenset(
-    {*_HOP, "host", "accept-encoding", "expect", "origin", "referer", "x-holdfast-token", SESSION}
+    {*HOP, "host", "accept-encoding", "expect", "origin", "referer", "x-holdfast-token", SESSION}
     | {"sec-fetch-dest", "sec-fetch-mode", "sec-fetch-site", "forwarded", "x-forwarded-for", "x-forwarded-host"}
 )
-NOT_TO_CLIENT: Final = frozenset({*_HOP, "content-encoding", "date", "server", SESSION})
 
 
 class Link:
@@ -305,8 +311,9 @@ class Passing:
                 link.id = link.http.id = id
             if link.id is not None:
                 link.on_named()
-                id = link.id if id is not None else None
-        return headers if id is None else [*headers, (SESSION, id)]
+        if id is None:
+            return headers
+        return [*headers, (SESSION, link.id if link is not None and link.id is not None else id)]
 
 
 def _pass_refusal(exchange: Exchange, error: ServerLost) -> None:
@@ -315,4 +322,4 @@ def _pass_refusal(exchange: Exchange, error: ServerLost) -> None:
     if answer is None:
         exchange.fail(502, str(error), code=frames.LOST)
     else:
-        exchange.answer(answer.status, passed(answer.headers.items(), NOT_TO_CLIENT), answer.body)
+        exchange.answer(answer.status, list(answer.headers.items()), answer.body)

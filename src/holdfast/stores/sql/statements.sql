@@ -108,12 +108,6 @@ WHERE t.tool = ? AND (t.created_at, t.run) < (?, ?) ORDER BY t.created_at DESC, 
 -- name: add_tool_of_run
 INSERT OR IGNORE INTO tools_of_runs (tool, created_at, run) VALUES (?, ?, ?)
 
--- name: find_tools
--- Of runs that came in with their events, above a key.
-INSERT OR IGNORE INTO tools_of_runs (tool, created_at, run)
-SELECT json_extract(e.payload, '$.tool'), r.created_at, r.key FROM runs r JOIN events e ON e.run = r.key
-WHERE r.key > ? AND e.type IN ('tool_started', 'tool_denied') AND json_type(e.payload, '$.tool') = 'text'
-
 -- name: forget_tools
 DELETE FROM tools_of_runs WHERE run = ?
 
@@ -148,7 +142,11 @@ SELECT header, snapshot, owner, fence, first, base, origin FROM runs WHERE key =
 SELECT key, header, first, base FROM runs WHERE id = ?
 
 -- name: owning
-SELECT id, host, pid, until FROM owners WHERE id IN (SELECT owner FROM runs WHERE owner IS NOT NULL)
+SELECT id, host, pid, until, 0 FROM owners WHERE id IN (SELECT owner FROM runs WHERE owner IS NOT NULL)
+
+-- name: hold_still
+-- Nobody else can write while this transaction lasts.
+SELECT 1
 
 -- name: drop_run
 DELETE FROM runs WHERE key = ?
@@ -162,7 +160,7 @@ DELETE FROM events WHERE run = ?
 -- name: stage_runs
 CREATE TABLE staged_runs (
     number INTEGER PRIMARY KEY, start, stop, id TEXT UNIQUE, session, status, created_at, touched_at, header, snapshot,
-    first, base, fence, cancel, origin, known
+    first, base, fence, cancel, origin, known, key
 )
 
 -- name: stage_events
@@ -171,14 +169,23 @@ CREATE TABLE staged_events (id INTEGER PRIMARY KEY, run, sequence, at, type, lat
 -- name: stage_memos
 CREATE TABLE staged_memos (id INTEGER PRIMARY KEY, run, key, name)
 
+-- name: stage_tools
+CREATE TABLE staged_tools (run, tool, UNIQUE (run, tool))
+
 -- name: stage_run
-INSERT INTO staged_runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)
+INSERT INTO staged_runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL)
 
 -- name: stage_event
 INSERT INTO staged_events VALUES (?, ?, ?, ?, ?, ?, ?)
 
 -- name: stage_memo
 INSERT INTO staged_memos (run, key, name) VALUES (?, ?, ?)
+
+-- name: stage_tool
+INSERT OR IGNORE INTO staged_tools VALUES (?, ?)
+
+-- name: stage_key
+UPDATE staged_runs SET key = ? WHERE number = ?
 
 -- name: stage_known
 UPDATE staged_runs SET known = ? WHERE number = ?
@@ -195,6 +202,9 @@ SELECT count(*) FROM staged_runs WHERE known IS NULL
 -- name: staged_known
 SELECT known FROM staged_runs WHERE known IS NOT NULL
 
+-- name: staged_numbers
+SELECT number FROM staged_runs WHERE known IS NULL ORDER BY number
+
 -- name: staged_heads
 SELECT number, start, stop, id, header, first, base FROM staged_runs ORDER BY number
 
@@ -202,17 +212,20 @@ SELECT number, start, stop, id, header, first, base FROM staged_runs ORDER BY nu
 SELECT sequence, at, type, late, payload FROM staged_events WHERE id > ? AND id <= ? ORDER BY id
 
 -- name: staged_runs
-SELECT ? + number, id, session, status, created_at, touched_at, header, snapshot, first, base, fence, cancel, origin
+SELECT key, id, session, status, created_at, touched_at, header, snapshot, first, base, fence, cancel, origin
 FROM staged_runs WHERE known IS NULL ORDER BY number
 
 -- name: staged_events
-SELECT ? + run, sequence, at, type, late, payload FROM staged_events
-WHERE run IN (SELECT number FROM staged_runs WHERE known IS NULL) ORDER BY id
+SELECT r.key, e.sequence, e.at, e.type, e.late, e.payload
+FROM staged_events e JOIN staged_runs r ON r.number = e.run WHERE r.known IS NULL ORDER BY e.id
 
 -- name: staged_memos
 -- No outcome: the call counts as in doubt. A completed run needs none.
-SELECT ? + run, key, name, x'' FROM staged_memos
-WHERE run IN (SELECT number FROM staged_runs WHERE known IS NULL AND status <> 'completed') ORDER BY id
+SELECT r.key, m.key, m.name, x'' FROM staged_memos m JOIN staged_runs r ON r.number = m.run
+WHERE r.known IS NULL AND r.status <> 'completed' ORDER BY m.id
+
+-- name: staged_tools
+SELECT t.tool, r.created_at, r.key FROM staged_tools t JOIN staged_runs r ON r.number = t.run WHERE r.known IS NULL
 
 -- name: put_run
 INSERT INTO runs (
@@ -263,9 +276,27 @@ DELETE FROM events WHERE run = ? AND sequence < ?
 -- name: set_base
 UPDATE runs SET first = ?, base = ? WHERE key = ?
 
+-- name: beyond
+-- The oldest, while the database has more bytes in use than so many; how many of them must go is seen as they go.
+SELECT id FROM runs
+WHERE status IN ('completed', 'failed', 'cancelled') AND (
+    SELECT (p.page_count - f.freelist_count) * s.page_size
+    FROM pragma_page_count AS p, pragma_freelist_count AS f, pragma_page_size AS s
+) > ? ORDER BY created_at, key LIMIT ?
+
 -- name: size
 SELECT (p.page_count - f.freelist_count) * s.page_size
 FROM pragma_page_count AS p, pragma_freelist_count AS f, pragma_page_size AS s
+
+-- name: is_enough
+SELECT (p.page_count - f.freelist_count) * s.page_size <= ?
+FROM pragma_page_count AS p, pragma_freelist_count AS f, pragma_page_size AS s
+
+-- name: pruned_at
+SELECT value FROM meta WHERE name = 'pruned_at'
+
+-- name: set_pruned_at
+INSERT INTO meta (name, value) VALUES ('pruned_at', ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value
 
 -- What processes show of their tools, see board.py. The tables are described in 002_board.sql.
 
@@ -329,3 +360,43 @@ ON CONFLICT (tool) DO UPDATE SET
 -- name: drop_old_orders
 -- The last one stays, so that no number is given twice.
 DELETE FROM orders WHERE state IS NULL AND at < ? AND number < (SELECT max(number) FROM orders)
+
+-- The queue, see queue.py. Its columns are described in 003_queue.sql. Lists are given as JSON.
+
+-- name: queue_run
+UPDATE runs SET target = ?, priority = ? WHERE key = ?
+
+-- name: next_queued
+SELECT id, priority, created_at, key FROM runs
+WHERE target = ? AND status = 'created' AND fence = 0 AND session NOT IN (SELECT value FROM json_each(?))
+ORDER BY priority DESC, created_at, key LIMIT 1
+
+-- name: next_released
+-- Begun, and given back by whoever had it; the oftener it has changed hands, the longer it rests.
+SELECT id FROM runs
+WHERE target = ? AND fence > 0 AND status IN ('created', 'planning', 'executing', 'verifying') AND owner IS NULL
+    AND touched_at + CASE WHEN fence < 4 THEN 0 WHEN fence > 12 THEN 300000 ELSE 1000 << (fence - 4) END <= ?
+    AND session NOT IN (SELECT value FROM json_each(?))
+ORDER BY key LIMIT 1
+
+-- name: next_abandoned
+-- Begun by somebody who is not among the living.
+SELECT id FROM runs
+WHERE target = ? AND fence > 0 AND status IN ('created', 'planning', 'executing', 'verifying') AND owner IS NOT NULL
+    AND touched_at + CASE WHEN fence < 4 THEN 0 WHEN fence > 12 THEN 300000 ELSE 1000 << (fence - 4) END <= ?
+    AND session NOT IN (SELECT value FROM json_each(?)) AND owner NOT IN (SELECT value FROM json_each(?))
+ORDER BY key LIMIT 1
+
+-- name: any_begun
+-- Whether a run was begun and has nobody among the living, rested or not.
+SELECT 1 FROM runs
+WHERE target = ? AND fence > 0 AND status IN ('created', 'planning', 'executing', 'verifying')
+    AND (owner IS NULL OR owner NOT IN (SELECT value FROM json_each(?)))
+LIMIT 1
+
+-- name: sessions_at_work
+SELECT session, owner, count(*) FROM runs WHERE owner IS NOT NULL AND target IS NOT NULL GROUP BY session, owner
+
+-- name: count_queued
+SELECT target, count(*) FROM runs
+WHERE target IS NOT NULL AND status = 'created' AND fence = 0 GROUP BY target ORDER BY target

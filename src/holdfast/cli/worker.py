@@ -1,0 +1,169 @@
+"""`holdfast worker`: takes runs from the queue. The main thread waits for signals, another one works."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli import DONE, INTERRUPTED
+from holdfast.cli.calling import find
+from holdfast.cli.finding import opened
+from holdfast.cli.options import duration, json_option, store_option, text
+from holdfast.cli.showing import put_json, say
+from holdfast.clock import SystemClock
+from holdfast.errors import ConfigError, printable
+from holdfast.wording import one_line
+
+if TYPE_CHECKING:
+    from holdfast.workers import Ended, Worker
+
+STOPS = (signal.SIGTERM, signal.SIGINT)
+LAST = 2.0  # seconds that a process which was told to stop has when its work is over
+
+
+@click.command()
+@click.argument("targets", metavar="MODULE:FUNCTION...", nargs=-1, required=True, callback=text)
+@click.option("--concurrency", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Runs at once.")
+@click.option(
+    "--per-session", type=click.IntRange(1, 10_000), metavar="N", help="At most N runs of one session, in all workers."
+)
+@click.option("--drain", is_flag=True, help="End when nothing is left to do.")
+@click.option(
+    "--grace",
+    metavar="TIME",
+    default="30s",
+    show_default=True,
+    callback=duration,
+    help="How long running ones have to end when the worker is told to.",
+)
+@click.option(
+    "--in-doubt",
+    type=click.Choice(["raise", "repeat"]),
+    default="raise",
+    show_default=True,
+    help="A call that may or may not have been made before: fail the run, or make it again.",
+)
+@click.option(
+    "--attempts",
+    type=click.IntRange(1),
+    default=20,
+    show_default=True,
+    help="Fail a run that has changed hands so often and has not ended.",
+)
+@click.option(
+    "--policy", metavar="FILE", callback=text, help="The policy file; else $HOLDFAST_POLICY or holdfast.toml."
+)
+@click.option("--redis", metavar="URL", callback=text, help="Where the fleet shares its guards; else $HOLDFAST_REDIS.")
+@store_option
+@json_option
+def worker(
+    targets: tuple[str, ...],
+    concurrency: int,
+    per_session: int | None,
+    drain: bool,
+    grace: float,
+    in_doubt: str,
+    attempts: int,
+    policy: str | None,
+    redis: str | None,
+    store: str | None,
+    as_json: bool,
+) -> int:
+    """Take submitted runs from the queue, call them and see them through.
+
+    Runs of these functions that `holdfast runs submit` or hf.submit left in the store are called in this process, the
+    highest priority first, then the oldest; so are those whose worker has died. As many workers as you like, on any
+    machine that reaches the store, take no run twice.
+
+    SIGTERM or Ctrl-C ends it: it takes nothing new, and what has not ended after the grace is left to other workers.
+    The same again does not wait.
+    """
+    from holdfast.workers import Worker, WorkerConfig
+
+    for name, value in (("HOLDFAST_POLICY", policy), ("HOLDFAST_REDIS", redis)):
+        if value is not None:
+            os.environ[name] = value  # what is loaded opens the same
+    with opened(store) as hf:
+        for target in targets:
+            find(target, store=store)
+        try:
+            config = WorkerConfig(
+                targets=targets,
+                concurrency=concurrency,
+                per_session=per_session,
+                in_doubt=in_doubt,
+                grace=grace,
+                drain=drain,
+                attempts=attempts,
+            )
+        except ConfigError as error:
+            raise click.UsageError(str(error)) from error
+        working = Worker(hf._home, config, on_end=_put if as_json else _tell)
+        code = _serve(working, targets)
+    if working.is_stopping:
+        _leave(code)
+    return code
+
+
+def _serve(worker: Worker, targets: tuple[str, ...]) -> int:
+    inbox: queue.SimpleQueue[int | BaseException | None] = queue.SimpleQueue()  # may be put into by a signal's handler
+
+    def work() -> None:
+        try:
+            worker.run()
+            inbox.put(None)
+        except BaseException as error:
+            inbox.put(error)
+
+    thread = threading.Thread(target=work, name="holdfast-decider", daemon=True)
+    code = DONE
+    with _heard(inbox):
+        thread.start()
+        say(f"waiting for runs of {', '.join(map(printable, targets))}; Ctrl-C ends it")
+        while isinstance(heard := inbox.get(), int):
+            again = worker.is_stopping
+            code = INTERRUPTED if heard == signal.SIGINT else code
+            worker.stop(0.0 if again else None)
+            say("stopping; what runs is left to others" if again else "stopping: nothing new is taken")
+        thread.join()
+    if heard is not None:
+        raise heard
+    return code
+
+
+def _leave(code: int) -> None:
+    """End the process soon, though Python waits for threads: what a function has left running must not keep it."""
+
+    def end() -> None:
+        SystemClock.sleep(LAST)
+        os._exit(code)
+
+    threading.Thread(target=end, name="holdfast-end", daemon=True).start()
+
+
+@contextmanager
+def _heard(inbox: queue.SimpleQueue[int | BaseException | None]) -> Iterator[None]:
+    """What would end the process is put into *inbox* instead."""
+    before = {number: signal.signal(number, lambda number, _: inbox.put(number)) for number in STOPS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _tell(ended: Ended) -> None:
+    why = f": {one_line(ended.error)}" if ended.error else ""
+    say(f"run {printable(ended.run_id, 200)} {ended.status}{why}")
+
+
+def _put(ended: Ended) -> None:
+    facts = ended._asdict()
+    put_json({"id": facts.pop("run_id"), **facts})

@@ -1,0 +1,303 @@
+"""The desk of one tool: where its calls ask the fleet, and where what became of them is gathered to be told.
+
+What is to be told goes along with the next question; if none comes, the service tells it a moment later.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from holdfast.fleet.link import Away
+from holdfast.fleet.script import ADMITTED, MICRO, NO_PROBE, Answer, Asked, Form, Outcome, answer
+from holdfast.guards.breaking import BreakerConfig
+from holdfast.guards.circuit import CircuitState, Seen
+from holdfast.guards.rate import RateConfig
+
+if TYPE_CHECKING:
+    from holdfast.fleet.fleet import Fleet
+
+HORIZON = 0.25  # seconds ahead for which a token is reserved
+BLOCK = 0.1  # seconds' worth of tokens that are leased at once …
+MOST_LEASED = 1000  # … and how many at most
+KEPT = 1.0  # seconds for which leased tokens may be used
+MOST_TOLD = 10_000  # outcomes that wait to be told
+MOST_FORMS = 64
+PRISTINE = Seen()
+
+
+class Shared(NamedTuple):
+    """The guards that a question is about, None for those that are not shared."""
+
+    breaker: BreakerConfig | None
+    rate: RateConfig | None
+    limit: int | None
+
+
+class Held(NamedTuple):
+    """What the fleet gave for an attempt, and will get back; *wait* is how long until its token is due."""
+
+    holder: str
+    generation: int
+    probe: int
+    slots: int
+    cost: float
+    admitted_at_us: int
+    calm: bool  # a success says nothing new
+    wait: float
+
+
+class Block:
+    """Tokens that were taken ahead of time; used up one by one without asking."""
+
+    __slots__ = ("tokens", "until")
+
+    def __init__(self) -> None:
+        self.tokens = 0.0
+        self.until = 0.0
+
+    def take(self, now: float, cost: float = 1.0) -> bool:
+        """Use *cost* of them. Undivided, like a bucket's (see `guards.rate`)."""
+        left = self.tokens - cost
+        if left < 0.0 or now >= self.until:
+            return False
+        self.tokens = left
+        return True
+
+    def put(self, now: float, tokens: float) -> None:
+        """Have *tokens* for a while; what was left of the last ones goes."""
+        self.tokens = tokens
+        self.until = now + KEPT
+
+
+class Desk:
+    """One tool's; *follow* is told of the fleet's circuit, with the time that has passed since then."""
+
+    def __init__(self, fleet: Fleet, key: bytes, follow: Callable[[Seen], object]) -> None:
+        self.fleet = fleet
+        self.key = key
+        self.fresh = False  # the fleet's circuit was seen since the connection stands
+        self.generation = -1  # of the fleet's circuit, when it was last seen
+        self.rate: float | None = None  # while it is lower than it may be
+        self.block = Block()
+        self.shared = Shared(None, None, None)  # what it was last asked about
+        self._follow = follow
+        self._lock = threading.Lock()
+        self._seen: tuple[object, ...] = ()
+        self._pristine = False  # when last seen, it was as new
+        self._seen_at = 0
+        self._told: list[Outcome] = []
+        self._returned: dict[str, int] = {}
+        self._slots: dict[str, int] = {}
+        self._forms: dict[tuple[int, str], tuple[Shared, Form]] = {}
+
+    # -- asking --------------------------------------------------------------------------------------------------------
+
+    def form(self, shared: Shared) -> Form:
+        """How to ask about *shared*, under the name that the process has now."""
+        self.shared = shared
+        return self.form_of(shared, self.fleet.holder)
+
+    def form_of(self, shared: Shared, holder: str) -> Form:
+        """How to ask about *shared* as *holder*."""
+        known = self._forms.get((id(shared), holder))  # by identity: to hash all settings takes longer than the rest
+        if known is not None:
+            return known[1]
+        fleet = self.fleet
+        form = Form(fleet.script, self.key, fleet.channel, holder, fleet.lease, *shared)
+        if len(self._forms) >= MOST_FORMS:
+            self._forms.clear()
+        self._forms[id(shared), holder] = (shared, form)
+        return form
+
+    def words(self, form: Form, asked: Asked) -> bytes:
+        """The question *asked*, with everything that is to be told."""
+        if self._told:
+            return form.telling(self.pending(), asked)
+        returned = self._returned
+        if not returned:
+            return form.question(asked, 0)
+        with self._lock:
+            slots = returned.pop(form.holder, 0)
+        return form.question(asked, slots)  # what others than *holder* return, the service tells
+
+    def pending(self) -> list[Outcome]:
+        """What is to be told; who takes it tells it."""
+        with self._lock:
+            told, self._told = self._told, []
+            returned = dict(self._returned)
+            self._returned.clear()
+        return told + [Outcome(holder, slots) for holder, slots in returned.items()]
+
+    def answered(self, reply: list[Any], form: Form, cost: float) -> Held | None:
+        """Take note of an answer; gives what was given."""
+        verdict, wait, generation, probe, _, now_us, rate, circuit = reply
+        if circuit is None and rate is None and generation == self.generation and self._pristine:
+            calm = True  # as it was, which is the usual case
+        else:
+            seen = self.see(answer(reply))
+            calm = rate is None and probe == NO_PROBE and is_calm(seen)
+        if verdict != ADMITTED:
+            return None
+        slots = form.slots
+        if slots:
+            holder = form.holder
+            with self._lock:
+                self._slots[holder] = self._slots.get(holder, 0) + 1
+        return Held(form.holder, generation, probe, slots, cost if form.paid else 0.0, now_us, calm, wait / MICRO)
+
+    def see(self, reply: Answer) -> Seen:
+        """Follow the circuit as an answer shows it; an older answer than the last says nothing."""
+        seen = reply.seen or PRISTINE
+        if reply.now_us >= self._seen_at:
+            self._seen_at = reply.now_us
+            self.rate = reply.rate
+            self.turn(reply.generation, seen)
+        return seen
+
+    def turn(self, generation: int, seen: Seen) -> None:
+        """The circuit of the fleet is as *seen*."""
+        if generation < self.generation:
+            return
+        facts = (generation, seen.state, seen.failures, seen.times_opened)
+        if facts == self._seen and self.fresh:
+            return
+        self.generation, self._seen = generation, facts
+        self._pristine = seen == PRISTINE and self.rate is None
+        self.fresh = True
+        self._follow(seen)
+
+    def forget(self) -> None:
+        """The connection is lost: what was seen may no longer be so, and nobody is told what was to be told."""
+        with self._lock:
+            self.fresh = self._pristine = False
+            self.generation, self._seen, self._seen_at = -1, (), 0
+            self.rate = None
+            self.block.tokens = 0.0
+            self._told = []
+            self._returned.clear()
+
+    # -- telling -------------------------------------------------------------------------------------------------------
+
+    def tell(self, outcome: Outcome) -> None:
+        """Have the fleet told, off the caller's path. Never blocks for long: the garbage collector may end a call."""
+        with self._lock:
+            if outcome.slots:
+                self._let_go(outcome.holder, outcome.slots)
+            if not self.fleet.there:
+                return
+            if outcome.says or outcome.refund or outcome.probe != NO_PROBE:
+                if len(self._told) < MOST_TOLD:
+                    self._told.append(outcome)
+            elif outcome.slots:
+                self._returned[outcome.holder] = self._returned.get(outcome.holder, 0) + outcome.slots
+        self.fleet.dirty(self)
+
+    def return_slot(self, holder: str) -> None:
+        """Give a slot back after an attempt that says nothing else."""
+        with self._lock:
+            self._let_go(holder, 1)
+            if not self.fleet.there:
+                return
+            self._returned[holder] = self._returned.get(holder, 0) + 1
+        self.fleet.dirty(self)
+
+    def _let_go(self, holder: str, slots: int) -> None:
+        left = self._slots.get(holder, 0) - slots
+        if left > 0:
+            self._slots[holder] = left
+        else:
+            self._slots.pop(holder, None)
+
+    def give_back(self, held: Held) -> None:
+        """Give back what was not used: probe, token and slot."""
+        self.tell(Outcome(held.holder, held.slots, held.cost, "", 1, held.generation, held.probe))
+
+    def after_fork(self) -> None:
+        """In a forked child: what is held is the parent's."""
+        self._lock = threading.Lock()
+        self._slots, self._forms = {}, {}
+        self.forget()
+
+    def holding(self) -> dict[str, int]:
+        """The slots that this process has, by the name it took them under."""
+        with self._lock:
+            return dict(self._slots)
+
+
+class Question:
+    """One question to the fleet, and its answer: None if there was none in time."""
+
+    __slots__ = ("asked", "desk", "form", "held", "reply", "_gone")
+
+    def __init__(self, desk: Desk, form: Form, asked: Asked) -> None:
+        self.desk = desk
+        self.form = form
+        self.asked = asked
+        self.reply: list[Any] | None = None
+        self.held: Held | None = None
+        self._gone = False
+
+    def settle(self) -> None:
+        """Ask as a thread."""
+        fleet = self.desk.fleet
+        try:
+            self._took(fleet.ask(self.form, self.desk.words(self.form, self.asked)))
+        except Away as error:
+            fleet.lose(error)
+
+    async def asettle(self) -> None:
+        """Ask as a task."""
+        fleet, form = self.desk.fleet, self.form
+        try:
+            link = fleet.linked(form.key) or await fleet.connected(form.key)
+            if link is None:
+                return
+            words = self.desk.words(form, self.asked)
+            reply = await link.ask(words, self)
+            if type(reply) is not list:
+                reply = await fleet.aask(form, words, reply, self)
+            self._took(reply)
+        except Away as error:
+            fleet.lose(error)
+
+    @property
+    def passes(self) -> bool:
+        """Whether it was answered with a plain yes."""
+        return self.held is not None and not self.held.wait
+
+    def abandon(self) -> None:
+        """Nobody wants the answer any more."""
+        self._gone = True
+        if self.held is not None:
+            held, self.held = self.held, None
+            self.desk.give_back(held)
+
+    def forsaken(self, reply: Any) -> None:
+        """Take the answer to a task that was cancelled."""
+        self._gone = True
+        try:
+            self._took(reply)
+        except Away as error:
+            self.desk.fleet.lose(error)
+
+    def _took(self, reply: Any) -> None:
+        if reply is None:  # no connection was free in time
+            return
+        if type(reply) is not list:
+            raise Away(f"Redis: {reply}")
+        self.reply = reply
+        self.held = self.desk.answered(reply, self.form, self.asked[0])
+        if self._gone:
+            self.abandon()
+
+
+def block_of(rate: RateConfig, cost: float) -> int:
+    """How many calls' tokens are leased at once."""
+    return max(1, min(int(rate.per_second * BLOCK / cost), int(rate.capacity / cost), MOST_LEASED))
+
+
+def is_calm(seen: Seen) -> bool:
+    """Whether a success has nothing to tell a circuit."""
+    return seen.state is CircuitState.CLOSED and not seen.failures

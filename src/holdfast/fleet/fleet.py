@@ -1,0 +1,331 @@
+"""The fleet: all processes that share their guards on one Redis, as one of them sees it.
+
+A question is asked in one round trip, within a bound. When Redis is away the fleet is not *there*: nobody asks, local
+guards decide, and the service looks for it until it is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import uuid
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from holdfast import checks, events
+from holdfast.fleet.address import Address
+from holdfast.fleet.desk import Desk, Question
+from holdfast.fleet.link import Away, Link
+from holdfast.fleet.multiplexed import Multiplexed
+from holdfast.fleet.places import Node, Places
+from holdfast.fleet.pool import Pool
+from holdfast.fleet.script import Form, Script, is_unknown
+from holdfast.fleet.service import Service
+from holdfast.guards.circuit import Seen
+from holdfast.policy import OUTAGES
+
+LEASE = 10.0
+MOST_HOPS = 3  # of a question, in a cluster that moves its keys
+
+Emit = Callable[..., object]
+Loops = dict[asyncio.AbstractEventLoop, dict[Node | None, Multiplexed]]
+
+
+class Fleet:
+    """The guards at *url*, shared by all who name it.
+
+    With *on_outage* "refuse" nothing is passed while Redis is away; *lease* is how long slots outlive their holder.
+    """
+
+    there: bool
+    holder: str  # the name under which slots are held
+    places: Places
+    pools: dict[Node, Pool]
+    service: Service
+    _lock: threading.Lock
+    unplaced: bool  # somebody asks for a key of which it is not known who has it
+    _id: str
+    _epoch: int
+    _loops: Loops
+    _latest: tuple[asyncio.AbstractEventLoop | None, dict[Node | None, Multiplexed]]
+
+    def __init__(self, url: str, *, on_outage: str = "local", lease: float = LEASE) -> None:
+        checks.choice("on_outage", on_outage, OUTAGES)
+        checks.number("lease", lease, above=0)
+        self.address = Address.parse(url)
+        self.script = Script()
+        self.lease = lease
+        self.refuses = on_outage == "refuse"
+        self.channel = f"{self.address.prefix}:changes"
+        self._on_change: Callable[[], object] = lambda: None
+        self.outages = 0
+        self.trouble = "not connected yet"  # why it is away, when it last was
+        self.fallbacks = 0  # attempts that local guards decided for want of shared ones
+        self._emit: Emit = lambda *_, **__: None
+        self._reset()
+
+    # -- desks ---------------------------------------------------------------------------------------------------------
+
+    def desk(self, tool: str, follow: Callable[[Seen], object]) -> Desk:
+        """The desk of *tool*; it is forgotten with the tool."""
+        name = tool.replace("%", "%25").replace("{", "%7B").replace("}", "%7D")  # braces say where a key belongs
+        desk = Desk(self, f"{self.address.prefix}:{{{name}}}".encode("utf-8", "backslashreplace"), follow)
+        with self._lock:
+            self._desks[desk.key] = desk
+        return desk
+
+    def desks(self) -> list[Desk]:
+        """All of them."""
+        with self._lock:
+            return list(self._desks.values())
+
+    def find(self, key: bytes) -> Desk | None:
+        """The desk of a key."""
+        return self._desks.get(key)
+
+    def dirty(self, desk: Desk) -> None:
+        """*desk* has something to tell."""
+        self._marked[desk.key] = None
+        self.service.ring()
+
+    def marked(self) -> list[Desk]:
+        """The desks that have something to tell, if nobody has told it meanwhile."""
+        found = []
+        while self._marked:
+            key, _ = self._marked.popitem()
+            if (desk := self._desks.get(key)) is not None:
+                found.append(desk)
+        return found
+
+    # -- asking --------------------------------------------------------------------------------------------------------
+
+    def ask(self, form: Form, words: bytes) -> Any:
+        """The answer to a question, as a thread; None if no connection is free in time."""
+        for _ in range(MOST_HOPS):
+            node = self.places.peek(form.key)
+            pool = None if node is None else self.pool(node)
+            link = None if pool is None else pool.take() or pool.wait(self.address.wait)
+            if pool is None or link is None:
+                self._place(node)
+                return None
+            reply = self._ask_on(pool, link, form, words)
+            if type(reply) is list or not self._moved(reply):
+                return reply
+        raise Away("Redis: keys are moved about")
+
+    def _ask_on(self, pool: Pool, link: Link, form: Form, words: bytes) -> Any:
+        whole = False
+        try:
+            reply = link.ask(words)
+            if is_unknown(reply):
+                reply = link.ask(form.in_full(words))
+            whole = True
+        finally:
+            if whole:
+                pool.give(link)
+            else:
+                pool.drop(link)
+        return reply
+
+    def linked(self, key: bytes) -> Multiplexed | None:
+        """The connection of the running event loop to who has *key*, if there is one."""
+        node = self.places.peek(key)
+        running = asyncio.get_running_loop()
+        loop, links = self._latest
+        if loop is not running:
+            links = self._loops.get(running, {})
+            self._latest = (running, links)
+        link = links.get(node)
+        return link if link is not None and link.broken is None else None
+
+    async def connected(self, key: bytes) -> Multiplexed | None:
+        """The same, made of the next connection that is free; None if there is none in time."""
+        node = self.places.peek(key)
+        if node is None:
+            self._place(node)
+            return None
+        loop = asyncio.get_running_loop()
+        pool = self.pool(node)
+        free = pool.take() or await self._wait_for(pool, loop)
+        if free is None:
+            return None
+        with self._lock:
+            self._forget_closed_loops()
+            links = self._loops.setdefault(loop, {})
+            known = links.get(node)
+            if known is None or known.broken is not None:
+                pool.drop()  # it is the loop's from now on
+                links[node] = Multiplexed(loop, free, self.address.wait)
+                self._latest = (loop, links)
+                return links[node]
+        pool.give(free)  # another task was quicker
+        return known
+
+    async def aask(self, form: Form, words: bytes, reply: Any, asker: Question) -> Any:
+        """The answer to a question of a task whose first *reply* was an error."""
+        for _ in range(MOST_HOPS):
+            moved = self._moved(reply)
+            if not moved and not is_unknown(reply):
+                return reply
+            link = self.linked(form.key) or await self.connected(form.key)
+            if link is None:
+                return None
+            reply = await link.ask(words if moved else form.in_full(words), asker)
+        raise Away("Redis: keys are moved about")
+
+    def _place(self, node: Node | None) -> None:
+        """Have the service find out who has a key, where nobody knows."""
+        if node is None:
+            self.unplaced = True
+            self.service.ring()
+
+    def _forget_closed_loops(self) -> None:
+        for loop in [loop for loop in self._loops if loop.is_closed()]:
+            for link in self._loops.pop(loop).values():
+                link.close()
+
+    async def _wait_for(self, pool: Pool, loop: asyncio.AbstractEventLoop) -> Link | None:
+        arrived: asyncio.Future[Link] = loop.create_future()
+
+        def arrive(link: Link) -> None:
+            if arrived.done():
+                pool.give(link)
+            else:
+                arrived.set_result(link)
+
+        def give(link: Link) -> None:
+            try:
+                loop.call_soon_threadsafe(arrive, link)
+            except RuntimeError:  # the loop is closed, and the waiter gone with it
+                pool.give(link)
+
+        waiter = pool.queue(give)
+        timer = loop.call_later(self.address.wait, arrived.cancel)
+        try:
+            return await arrived
+        except asyncio.CancelledError:
+            pool.leave(waiter)
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return None
+        finally:
+            timer.cancel()
+
+    def _moved(self, reply: Any) -> bool:
+        """Whether a cluster says that the key is elsewhere."""
+        match str(reply).split(" ") if isinstance(reply, Exception) else []:
+            case ["MOVED", slot, place] if slot.isdigit() and place.rpartition(":")[2].isdigit():
+                host, _, port = place.rpartition(":")
+                self.places.moved(int(slot), host, int(port))
+                return True
+        return False
+
+    def pool(self, node: Node) -> Pool:
+        """The connections to *node*."""
+        pool = self.pools.get(node)
+        if pool is None:
+            with self._lock:
+                pool = self.pools.setdefault(node, Pool(node, self.service.ring))
+            self.service.ring()
+        return pool
+
+    # -- there and away ------------------------------------------------------------------------------------------------
+
+    def lose(self, error: Away) -> None:
+        """Redis is away, until the service finds it again."""
+        with self._lock:
+            if not self.there:
+                return
+            self.there = False
+            self.outages += 1
+            self.trouble = str(error)
+            self._epoch += 1
+            self.holder = f"{self._id}.{self._epoch}"  # what is still held under the old name ends with its lease
+        self._give_up()
+        self.places.forget()
+        for desk in self.desks():
+            desk.forget()
+        self._emit(events.FLEET_LOST, None, redis=self.address.shown, error=str(error), outages=self.outages)
+        self._on_change()
+        self.service.ring()
+
+    def found(self) -> None:
+        """Redis is back."""
+        with self._lock:
+            if self.there:
+                return
+            self.there = True
+        self._emit(events.FLEET_RETURNED, None, redis=self.address.shown, fallbacks=self.fallbacks)
+        self._on_change()
+
+    # -- beginning and ending ------------------------------------------------------------------------------------------
+
+    def begin(self, emit: Emit, on_change: Callable[[], object], patience: float = 1.0) -> None:
+        """Connect; at most for *patience* seconds, after which it is away until it is found.
+
+        *emit* is told of outages, *on_change* that one began or ended.
+        """
+        self._emit, self._on_change = emit, on_change
+        self.service.ring()
+        self.service.settled.wait(patience)
+
+    def close(self) -> None:
+        """Tell what is to be told and give up all connections; the next question begins anew."""
+        self.service.close()
+        self._give_up()
+
+    def _give_up(self) -> None:
+        """Close all connections of callers."""
+        with self._lock:
+            pools, self.pools = self.pools, {}
+            loops = list(self._loops.items())
+            self._loops.clear()
+            self._latest = (None, {})
+        for pool in pools.values():
+            pool.close()
+        for loop, links in loops:
+            for link in links.values():
+                _close_in(loop, link)
+
+    def after_fork(self) -> None:
+        """In a forked child: connections, locks, the service and what is held are the parent's."""
+        self._reset()
+        for desk in self.desks():
+            desk.after_fork()
+
+    def _reset(self) -> None:
+        desks = getattr(self, "_desks", {})
+        self.there = True
+        self._lock = threading.Lock()
+        self._id = f"{os.uname().nodename}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
+        self._epoch = 0
+        self.holder = f"{self._id}.0"
+        self.places = Places(self.address, self._ask_node)
+        self.pools = {}
+        self._desks: weakref.WeakValueDictionary[bytes, Desk] = weakref.WeakValueDictionary(desks)
+        self._marked: dict[bytes, None] = {}
+        self._loops = {}
+        self._latest = (None, {})
+        self.unplaced = False
+        self.service = Service(self)
+
+    def open_link(self, node: Node, *, bound: float) -> Link:
+        """A new connection to *node*."""
+        return Link(node, self.address, bound=bound)
+
+    def _ask_node(self, node: Node, command: bytes) -> Any:
+        link = Link(node, self.address, bound=1.0)
+        try:
+            return link.ask(command)
+        finally:
+            link.close()
+
+
+def _close_in(loop: asyncio.AbstractEventLoop, link: Multiplexed) -> None:
+    try:
+        loop.call_soon_threadsafe(link.close)
+    except RuntimeError:  # closed, and nothing runs in it any more
+        link.close()

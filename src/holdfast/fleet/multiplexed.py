@@ -1,0 +1,152 @@
+"""One connection for all tasks of an event loop. What they ask in one turn of the loop is sent together.
+
+Answers come in the order of the questions. If the oldest is not answered in time, the connection is given up, and with
+it everybody who waits: one that is late would make all after it late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import weakref
+from collections import deque
+from typing import Any, Protocol
+
+from holdfast.fleet.link import RECEIVE, Away, Link, parser
+
+_NOT_NOW = (BlockingIOError, InterruptedError)
+
+
+class Asker(Protocol):
+    """Who asked, and may be gone when the answer comes."""
+
+    def forsaken(self, reply: Any) -> None:
+        """Take an answer that nobody waits for any more."""
+
+
+class Multiplexed:
+    """The link of one event loop; used in its thread only."""
+
+    __slots__ = ("broken", "_bound", "_link", "_loop", "_out", "_reader", "_rest", "_timer", "_waiting", "__weakref__")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, link: Link, bound: float) -> None:
+        self.broken: Away | None = None
+        self._loop = loop
+        self._link = link
+        self._bound = bound  # seconds that anybody waits
+        self._reader = parser().Reader()
+        self._out: list[bytes] = []
+        self._rest = b""  # what the system would not take yet
+        self._waiting: deque[tuple[asyncio.Future[Any], float, Asker]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        link.socket.setblocking(False)
+        me = weakref.ref(self)  # a loop that was closed must not keep it, nor the connection open
+        loop.add_reader(link.socket, _on_readable, me)
+        weakref.finalize(self, link.close)
+
+    def ask(self, command: bytes, asker: Asker) -> asyncio.Future[Any]:
+        """Send *command*; the answer comes with the future, or to the *asker* if that was cancelled."""
+        if self.broken is not None:
+            raise self.broken
+        loop = self._loop
+        if not self._out and not self._rest:
+            loop.call_soon(self._send)
+        self._out.append(command)
+        future: asyncio.Future[Any] = loop.create_future()
+        self._waiting.append((future, loop.time() + self._bound, asker))
+        if self._timer is None:
+            self._timer = loop.call_later(self._bound, self._look_at_clock)
+        return future
+
+    def close(self, reason: str = "the connection was closed") -> None:
+        """Give the connection up; who waits is told."""
+        self._give_up(Away(reason))
+
+    # -- the loop's callbacks ------------------------------------------------------------------------------------------
+
+    def _send(self) -> None:
+        if self.broken is not None:
+            return
+        data = self._rest + b"".join(self._out)
+        self._out.clear()
+        try:
+            sent = self._link.socket.send(data)
+        except _NOT_NOW:
+            sent = 0
+        except OSError as error:
+            sent = 0 if _wants_more(error) else -1
+            if sent < 0:
+                self._give_up(Away(f"{self._link.node.shown}: {error.strerror or error}"))
+                return
+        had_rest, self._rest = bool(self._rest), data[sent:]
+        if self._rest and not had_rest:
+            self._loop.add_writer(self._link.socket, self._send)
+        elif had_rest and not self._rest:
+            self._loop.remove_writer(self._link.socket)
+
+    def _receive(self) -> None:
+        try:
+            data = self._link.socket.recv(RECEIVE)
+        except _NOT_NOW:
+            return
+        except OSError as error:
+            if not _wants_more(error):
+                self._give_up(Away(f"{self._link.node.shown}: {error.strerror or error}"))
+            return
+        if not data:
+            self._give_up(Away(f"{self._link.node.shown}: closed the connection"))
+            return
+        reader, waiting = self._reader, self._waiting
+        reader.feed(data)
+        while (reply := reader.gets()) is not False:
+            future, _, asker = waiting.popleft()
+            if future.done():
+                asker.forsaken(reply)
+            else:
+                future.set_result(reply)
+        if _has_more(self._link.socket):
+            self._loop.call_soon(self._receive)
+
+    def _look_at_clock(self) -> None:
+        self._timer = None
+        if not self._waiting:
+            return
+        late_at = self._waiting[0][1]
+        if late_at <= self._loop.time():
+            self._give_up(Away(f"{self._link.node.shown}: did not answer in time"))
+        else:
+            self._timer = self._loop.call_at(late_at, self._look_at_clock)
+
+    def _give_up(self, reason: Away) -> None:
+        if self.broken is not None:
+            return
+        self.broken = reason
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._loop.is_closed():
+            self._loop.remove_reader(self._link.socket)
+            self._loop.remove_writer(self._link.socket)
+        self._link.close()
+        while self._waiting:
+            future, _, _ = self._waiting.popleft()
+            if not future.done():
+                future.set_exception(Away(str(reason)))
+
+
+def _on_readable(me: weakref.ref[Multiplexed]) -> None:
+    if (link := me()) is not None:
+        link._receive()
+
+
+def _has_more(connection: socket.socket) -> bool:
+    """Whether TLS has read more than it gave, of which no event loop knows."""
+    pending = getattr(connection, "pending", None)
+    return pending is not None and pending() > 0
+
+
+def _wants_more(error: OSError) -> bool:
+    """Whether TLS has to read before it can write, or the other way round."""
+    import ssl
+
+    return isinstance(error, ssl.SSLWantReadError | ssl.SSLWantWriteError)

@@ -1,0 +1,123 @@
+"""Connections that are ready to be used: a few a node, opened ahead of time by the service, never by a caller.
+
+Taking one and giving it back are single operations on a deque while there is one to take; only who finds none waits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from holdfast.fleet.link import Link
+from holdfast.fleet.places import Node
+
+MOST = 8  # connections a node that plain callers share
+SPARE = 2  # that lie ready
+
+
+class Waiter(NamedTuple):
+    """Somebody who waits for a connection; *give* is called with it, once, in any thread."""
+
+    give: Callable[[Link], object]
+
+
+class Pool:
+    """The connections of one process to *node*; *wanted* is called when another one would be of use."""
+
+    def __init__(self, node: Node, wanted: Callable[[], object]) -> None:
+        self.node = node
+        self._wanted = wanted
+        self._free: deque[Link] = deque()
+        self._waiters: deque[Waiter] = deque()
+        self._lock = threading.Lock()
+        self._open = 0  # that are free or lent
+        self.closed = False
+
+    def take(self) -> Link | None:
+        """A connection, if one is free."""
+        try:
+            link = self._free.pop()
+        except IndexError:
+            return None
+        if not self._free:
+            self._wanted()
+        return link
+
+    def wait(self, seconds: float) -> Link | None:
+        """A connection, as soon as one is free."""
+        arrived = threading.Lock()
+        arrived.acquire()
+        box: list[Link] = []
+
+        def give(link: Link) -> None:
+            box.append(link)
+            arrived.release()
+
+        waiter = self.queue(give)
+        if not arrived.acquire(timeout=seconds) and not self.leave(waiter):
+            arrived.acquire()  # it is on its way
+        return box[0] if box else None
+
+    def queue(self, give: Callable[[Link], object]) -> Waiter:
+        """Have *give* called with the next connection that is free."""
+        waiter = Waiter(give)
+        self._waiters.append(waiter)
+        self._wanted()
+        if (link := self.take()) is not None:
+            self.give(link)
+        return waiter
+
+    def leave(self, waiter: Waiter) -> bool:
+        """Wait no more; false if a connection is on its way all the same."""
+        try:
+            self._waiters.remove(waiter)
+        except ValueError:
+            return False
+        return True
+
+    def give(self, link: Link) -> None:
+        """Put a connection back."""
+        self._free.append(link)
+        while self._waiters or self.closed:  # looked at when it lies there: who comes to wait looks there after that
+            try:
+                link = self._free.pop()
+            except IndexError:
+                return
+            try:
+                waiter = self._waiters.popleft()
+            except IndexError:
+                if self.closed:
+                    link.close()
+                else:
+                    self._free.append(link)
+                continue
+            waiter.give(link)
+
+    def add(self, link: Link) -> None:
+        """Put a new connection in."""
+        with self._lock:
+            self._open += 1
+        self.give(link)
+
+    def drop(self, link: Link | None = None) -> None:
+        """One that was taken does not come back: it is of no use any more, or another's now."""
+        with self._lock:
+            self._open -= 1
+        if link is not None:
+            link.close()
+
+    @property
+    def lacks(self) -> int:
+        """How many connections should be opened now."""
+        return max(0, min(SPARE + len(self._waiters) - len(self._free), MOST - self._open))
+
+    def close(self) -> None:
+        """Close what is free, and what is given back later."""
+        self.closed = True
+        while self._free:
+            try:
+                self._free.pop().close()
+            except IndexError:
+                return

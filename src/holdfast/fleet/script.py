@@ -1,0 +1,179 @@
+"""How the script is asked, and what it answers. The script itself is `decide.lua`, with all its keys and arguments.
+
+What is the same for all calls under one policy is written once; a call adds what it has to tell and how long it waits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from holdfast.category import ErrorCategory
+from holdfast.fleet.link import Away, bulk, packed
+from holdfast.guards.breaking import BreakerConfig
+from holdfast.guards.circuit import CircuitState, Seen
+from holdfast.guards.rate import RateConfig
+
+ADMITTED, CIRCUIT, RATE, CONCURRENCY, NOTHING = range(5)
+NO_PROBE = -1
+MICRO = 1_000_000
+KEYS = ("", ":failures", ":window", ":holders", ":leases")
+MOST_KNOWN = 256  # questions whose words are kept
+
+_STATES = (CircuitState.CLOSED, CircuitState.OPEN, CircuitState.HALF_OPEN)
+_CATEGORIES = {str(category): category for category in ErrorCategory}
+_PACK = msgspec.msgpack.Encoder()
+_UNPACK = msgspec.msgpack.Decoder()
+
+
+class Outcome(NamedTuple):
+    """What became of an attempt, or of what was taken for it."""
+
+    holder: str
+    slots: int = 0  # to give back
+    refund: float = 0.0  # tokens that were not used after all
+    says: str = ""  # ok, a category, reset; nothing if it says nothing about the tool
+    calls: int = 1
+    generation: int = -1
+    probe: int = NO_PROBE
+    duration_us: int = 0
+    sign: str = ""  # never bytes: the msgpack of a Redis knows no such kind
+    pause_us: int = -1
+    admitted_at_us: int = -1
+
+
+class Answer(NamedTuple):
+    """What the script says; *seen* is None while the circuit is as new."""
+
+    verdict: int
+    wait: float
+    generation: int
+    probe: int
+    taken: int
+    now_us: int
+    rate: float | None
+    seen: Seen | None
+
+
+class Script:
+    """The script, as text and by its digest."""
+
+    def __init__(self) -> None:
+        with open(os.path.join(os.path.dirname(__file__), "decide.lua"), "rb") as file:
+            self.text = file.read()
+        self.digest = hashlib.sha1(self.text, usedforsecurity=False).hexdigest()
+
+
+Asked = tuple[float, int, int]  # tokens a call costs, for how many calls at most, how many microseconds ahead
+
+
+class Form:
+    """The part of a question that is the same for all calls of one tool under one policy, by one holder."""
+
+    __slots__ = ("holder", "key", "paid", "slots", "_channel", "_head", "_known", "_text")
+
+    def __init__(
+        self,
+        script: Script,
+        key: bytes,
+        channel: str,
+        holder: str,
+        lease: float,
+        breaker: BreakerConfig | None,
+        rate: RateConfig | None,
+        limit: int | None,
+    ) -> None:
+        self.key = key
+        self.holder = holder
+        self.slots = int(limit is not None)  # that a call takes
+        self.paid = rate is not None  # a call costs tokens
+        keys = [key + suffix.encode() for suffix in KEYS]
+        facts = [bulk(part) for part in ("", holder, int(lease * MICRO), *_guards(breaker, rate, limit))]
+        count = 3 + len(keys) + 15
+        body = b"".join([bulk(len(keys)), *map(bulk, keys), *facts])
+        self._head = b"*%d\r\n" % count + bulk("EVALSHA") + bulk(script.digest) + body
+        self._text = b"*%d\r\n" % count + bulk("EVAL") + bulk(script.text) + body
+        self._channel = bulk(channel)
+        self._known: dict[tuple[Asked, int], bytes] = {}
+
+    def question(self, asked: Asked, returned: int) -> bytes:
+        """Ask, having given back so many slots; the usual case, whose words are kept."""
+        words = self._known.get((asked, returned))
+        if words is None:
+            told = [Outcome(self.holder, returned)] if returned else []
+            words = self._head + self._tail(told, asked, "", 0.0)
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            self._known[asked, returned] = words
+        return words
+
+    def telling(self, outcomes: Sequence[Outcome], asked: Asked | None = None, *, renew: str = "") -> bytes:
+        """Tell *outcomes*, then ask, if anything is *asked*; *renew* the lease on so many slots."""
+        return self._head + self._tail(outcomes, asked, renew, random.random())
+
+    def in_full(self, words: bytes) -> bytes:
+        """The same with all of the script: Redis has forgotten it."""
+        return self._text + words[len(self._head) :]
+
+    def _tail(self, told: Sequence[Outcome], asked: Asked | None, renew: str, chance: float) -> bytes:
+        outcomes = bulk(_PACK.encode(told) if told else b"")
+        cost, take, horizon = asked if asked is not None else ("", 1, 0)
+        asks = bulk(f"{cost:g}" if cost else "") + bulk(take) + bulk(horizon)
+        return outcomes + asks + self._channel + bulk(renew) + bulk(f"{chance:.6f}")
+
+
+def answer(reply: Any) -> Answer:
+    """What a reply says."""
+    if not isinstance(reply, list):
+        raise Away(f"Redis: {reply}")
+    verdict, wait, generation, probe, taken, now, rate, circuit = reply
+    seen = None if circuit is None else _seen(circuit)
+    return Answer(verdict, wait / MICRO, generation, probe, taken, now, None if rate is None else rate / 1000, seen)
+
+
+def change(message: bytes) -> tuple[bytes, int, Seen]:
+    """What was published: the key of the tool, the generation and the circuit."""
+    key, generation, circuit = _UNPACK.decode(message)
+    return key.encode() if isinstance(key, str) else key, int(generation), _seen(circuit)
+
+
+def is_unknown(reply: Any) -> bool:
+    """Whether Redis has forgotten the script."""
+    return isinstance(reply, Exception) and str(reply).startswith("NOSCRIPT")
+
+
+def load(script: Script) -> bytes:
+    """The command that has Redis remember the script."""
+    return packed(("SCRIPT", "LOAD", script.text))
+
+
+def _seen(circuit: Sequence[Any]) -> Seen:
+    state, remaining, failures, backoff, times_opened, _, category, _ = circuit
+    text = category.decode() if isinstance(category, bytes) else str(category)
+    return Seen(
+        _STATES[state], max(0, remaining) / MICRO, failures, backoff / MICRO, times_opened, _CATEGORIES.get(text)
+    )
+
+
+def _guards(breaker: BreakerConfig | None, rate: RateConfig | None, limit: int | None) -> list[bytes | str | int]:
+    """Breaker, rate and limit as the script takes them; empty where there is none."""
+    packed_breaker = b"" if breaker is None else _PACK.encode(_breaker(breaker))
+    rates = ["", "", ""]
+    if rate is not None:
+        rates = [repr(float(rate.per_second)), repr(float(rate.capacity)), repr(rate.floor) if rate.adaptive else ""]
+    return [packed_breaker, *rates, "" if limit is None else limit]
+
+
+def _breaker(config: BreakerConfig) -> list[Any]:
+    factor = min(config.backoff_factor, 1e300)
+    return [
+        config.failure_threshold, config.min_backoff, config.max_backoff, factor, config.jitter,
+        config.half_open_probes, config.probe_lease, config.successes_to_close, config.window, config.window_calls,
+        sorted(map(str, config.trips)), config.failure_rate, config.slow_call, config.slow_call_rate,
+        config.judged_from, config.distinct_arguments,
+    ]  # fmt: skip

@@ -1,0 +1,201 @@
+"""The thread that keeps a process in touch with its fleet: hears of changes, tells outcomes, keeps leases alive, opens
+connections ahead of time, and looks for a Redis that is away.
+
+Nothing that it does is waited for by a call.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import socket
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+from holdfast.clock import SystemClock
+from holdfast.errors import in_words
+from holdfast.fleet.link import Away, Link, packed
+from holdfast.fleet.script import Outcome, answer, change, load
+
+if TYPE_CHECKING:
+    from holdfast.fleet.desk import Desk
+    from holdfast.fleet.fleet import Fleet
+
+GATHER = 0.002  # seconds in which outcomes come together before they are told
+PERIOD = 1.0  # seconds between two signs of life of the connection that hears
+PATIENCE = 1.0  # seconds that a connection may take to be made
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0  # seconds between two looks for a Redis that is away
+
+_PING = packed(("PING",))
+_log = logging.getLogger("holdfast")
+
+
+class Service:
+    """The thread of one fleet; started when first needed, ended by `close`."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self.settled = threading.Event()  # the first try to connect is over
+        self._serving = threading.Lock()  # held while there is a thread
+        self._closing = False
+        self._rung = False
+        self._thread: threading.Thread | None = None
+        self._renewed = 0.0
+        self._woken, self._waker = os.pipe()  # as long as this lives: who rings may be late
+        os.set_blocking(self._woken, False)
+        os.set_blocking(self._waker, False)
+        weakref.finalize(self, _close, self._woken, self._waker).atexit = False
+
+    def start(self) -> None:
+        """Start the thread unless there is one. Nothing here blocks."""
+        if not self._serving.acquire(blocking=False):
+            return
+        self._closing = False
+        self._thread = threading.Thread(target=self._serve, name="holdfast-fleet", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # no more threads, or the interpreter ends
+            self._serving.release()
+            self._fleet.lose(Away(in_words(error)))
+
+    def ring(self) -> None:
+        """There is something to do."""
+        if self._rung:
+            return
+        self._rung = True
+        if not self._serving.locked():
+            self.start()
+        try:
+            os.write(self._waker, b"\0")
+        except BlockingIOError:  # full of rings that nobody has heard yet
+            return
+
+    def close(self) -> None:
+        """Tell what is to be told, and end."""
+        thread = self._thread
+        if thread is None or not self._serving.locked():
+            return
+        self._closing = True
+        self._rung = False
+        self.ring()
+        if thread is not threading.current_thread():
+            thread.join(PATIENCE)
+
+    # -- the thread ----------------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        pause = FIRST_PAUSE
+        try:
+            while not self._closing:
+                try:
+                    self._attend()
+                    pause = FIRST_PAUSE
+                except Away as error:
+                    pause = FIRST_PAUSE if self._fleet.there else min(pause * 2, LONGEST_PAUSE)
+                    self._fleet.lose(error)
+                except Exception as error:
+                    _log.exception("the shared guards cannot be kept in touch with")
+                    self._fleet.lose(Away(in_words(error)))
+                self.settled.set()
+                self._wait((), 0.0 if self._closing else pause)
+        finally:
+            self._rung = False
+            self._serving.release()
+
+    def _attend(self) -> None:
+        """Be connected until the connection is lost."""
+        fleet = self._fleet
+        node = fleet.places.any()
+        ear = fleet.open_link(node, bound=PATIENCE)
+        try:
+            ear.ask(load(fleet.script))
+            ear.ask(packed(("SUBSCRIBE", fleet.channel)))
+            fleet.pool(node)
+            self._stock()
+            fleet.found()
+            self.settled.set()
+            self._listen(ear)
+        finally:
+            ear.close()
+
+    def _listen(self, ear: Link) -> None:
+        fleet, clock = self._fleet, SystemClock
+        heard = asked = clock.monotonic()
+        while not self._closing and fleet.there:
+            if self._wait((ear.socket,), PERIOD):
+                self._hear(ear)
+                heard = clock.monotonic()
+            now = clock.monotonic()
+            if now - asked >= PERIOD:
+                if heard < asked:
+                    raise Away(f"{ear.node.shown}: did not answer in time")
+                asked = now
+                ear.send(_PING)
+            self._stock()
+            self._tell()
+            if now - self._renewed >= fleet.lease / 3:
+                self._renewed = now
+                self._renew()
+        if self._closing:
+            self._tell()
+
+    def _wait(self, sockets: tuple[socket.socket, ...], seconds: float) -> bool:
+        """Wait for a ring or for one of *sockets*; true if there is something to read."""
+        watched: list[int | socket.socket] = [self._woken, *sockets]
+        ready, _, _ = select.select(watched, [], [], seconds)
+        if self._woken in ready:
+            os.read(self._woken, 4096)
+            if not self._closing and sockets:
+                SystemClock.sleep(GATHER)
+            self._rung = False
+        return len(ready) > (self._woken in ready)
+
+    def _hear(self, ear: Link) -> None:
+        """Take what was published; the first read does not wait, as there is something."""
+        for message in ear.ready():
+            if isinstance(message, list) and message[0] == b"message":
+                key, generation, seen = change(message[2])
+                if (desk := self._fleet.find(key)) is not None:
+                    desk.turn(generation, seen)
+
+    def _stock(self) -> None:
+        """Open connections that are of use."""
+        if self._fleet.unplaced:
+            self._fleet.unplaced = False
+            self._fleet.places.node(b"")
+        for node, pool in list(self._fleet.pools.items()):
+            for _ in range(pool.lacks):
+                link = self._fleet.open_link(node, bound=PATIENCE)
+                link.wait_at_most(self._fleet.address.wait)
+                pool.add(link)
+
+    # -- telling -------------------------------------------------------------------------------------------------------
+
+    def _tell(self) -> None:
+        """Tell what desks have gathered and no question has taken along."""
+        for desk in self._fleet.marked():
+            if outcomes := desk.pending():
+                self._say(desk, outcomes, None)
+
+    def _renew(self) -> None:
+        """Give a sign of life for the slots that are held."""
+        for desk in self._fleet.desks():
+            for holder, slots in desk.holding().items():
+                self._say(desk, [], (holder, slots))
+
+    def _say(self, desk: Desk, outcomes: list[Outcome], held: tuple[str, int] | None) -> None:
+        fleet = self._fleet
+        holder, slots = held if held is not None else (fleet.holder, None)
+        form = desk.form_of(desk.shared, holder)
+        # Under a name from before an outage nobody asks for more, so what was given without our knowing ends here.
+        renew = "" if slots is None else str(slots) if holder == fleet.holder else f"={slots}"
+        reply = fleet.ask(form, form.telling(outcomes, renew=renew))
+        if reply is not None:
+            desk.see(answer(reply))
+
+
+def _close(*fds: int) -> None:
+    for fd in fds:
+        os.close(fd)

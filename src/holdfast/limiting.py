@@ -1,0 +1,218 @@
+"""The limits of one tool: bucket, slots, and the line of those who wait for them, under one lock.
+
+Only the head of the line may ask. A call whose guards have nothing to say passes through `gate` without the lock.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+
+from holdfast.category import ErrorCategory
+from holdfast.errors import ConcurrencyFull, RateLimited
+from holdfast.guards.concurrency import Slots
+from holdfast.guards.line import Line, Ticket
+from holdfast.guards.rate import UNDIVIDED, Bucket
+from holdfast.policy import Policy
+from holdfast.verdicts import Limits, Refusal
+
+OVERLOADED = frozenset({ErrorCategory.TIMEOUT, ErrorCategory.RATE_LIMIT, ErrorCategory.SERVICE_UNAVAILABLE})
+
+Take = Callable[[float, float], bool]
+
+
+class Limiting:
+    """Rate and concurrency of one tool; they keep their state, also while a policy has no use for them."""
+
+    __slots__ = ("bucket", "line", "slots", "_lock")
+
+    def __init__(self) -> None:
+        self.bucket: Bucket | None = None
+        self.slots: Slots | None = None
+        self.line = Line()
+        self._lock = threading.Lock()
+
+    def configure(self, policy: Policy, now: float) -> None:
+        """Go on under *policy*."""
+        with self._lock:
+            if policy.rate is not None:
+                self.bucket = self.bucket or Bucket(policy.rate)
+                self.bucket.configure(policy.rate, now)
+            if policy.concurrency is not None:
+                self.slots = self.slots or Slots(policy.concurrency)
+                self.slots.configure(policy.concurrency)
+
+    # -- asked ---------------------------------------------------------------------------------------------------------
+
+    def line_up(
+        self, now: float, policy: Policy, ticket: Ticket | None, patience: float, *, shared: bool = False
+    ) -> Refusal | None:
+        """Reserve, with both or with none; who can wait *patience* seconds gets a place in line if that is not enough.
+
+        With *shared* the rate is another's to ask, and the place in line is kept until that has answered.
+        """
+        mine = ticket
+        with self._lock:
+            refusal = self._reserve(now, policy, ticket, shared=shared)
+            if refusal is not None and ticket is None and patience > 0:
+                ticket = self.line.join(now, policy.priority.rank)
+                # A slot may have come back while there was nobody to wake; from now on there is.
+                refusal = self._reserve(now, policy, ticket, shared=shared)
+            if refusal is not None and patience > 0 and (refusal.wait <= patience or refusal.wait == math.inf):
+                return refusal._replace(ticket=ticket)
+            if refusal is not None and refusal.wait == math.inf:
+                refusal = refusal._replace(wait=self._wait_in_line(now, policy, ticket))
+            if ticket is not None and not (shared and refusal is None and ticket is mine):
+                self.line.leave(ticket)
+        self.wake()
+        return refusal
+
+    def stay_in_line(
+        self, now: float, policy: Policy, ticket: Ticket | None, patience: float, refusal: Refusal, wait: float
+    ) -> Refusal:
+        """A *refusal* from elsewhere, with a place in line and a *wait* for callers whose *patience* is enough."""
+        with self._lock:
+            if patience > 0 and (refusal.wait <= patience or refusal.wait == math.inf):
+                place = ticket if ticket is not None else self.line.join(now, policy.priority.rank)
+                return refusal._replace(wait=wait, ticket=place)
+            if ticket is not None:
+                self.line.leave(ticket)
+        self.wake()
+        return refusal
+
+    def leave_line(self, ticket: Ticket) -> None:
+        """Give up a place, let in or not."""
+        with self._lock:
+            self.line.leave(ticket)
+        self.wake()
+
+    def wake(self) -> None:
+        """Let the head of the line ask again."""
+        if self.line.heap:
+            with self._lock:
+                head = self.line.head()
+            if head is not None:
+                head.signal.fire()
+
+    def gate(self, policy: Policy, leased: Take | None) -> Callable[[float], Slots | bool]:
+        """Takes a slot and a token, one that was *leased* if any are, if both are there and nobody waits.
+
+        It answers with the slots that it took of.
+        """
+        heap, cost, lock = self.line.heap, policy.priority.cost, self._lock
+        bucket = self.bucket if policy.rate is not None else None
+        slots = self.slots if policy.concurrency is not None else None
+        pop = slots.free.pop if slots is not None else None
+        take: Take | None = leased if leased is not None or bucket is None else bucket.take
+
+        def gate(now: float) -> Slots | bool:
+            if heap:
+                return False
+            if pop is not None:
+                try:
+                    pop()
+                except IndexError:
+                    return False
+            if take is not None:
+                if UNDIVIDED:
+                    taken = take(now, cost)
+                else:
+                    with lock:
+                        taken = take(now, cost)
+                if not taken:
+                    if slots is not None:
+                        self.give(slots)
+                        self.wake()
+                    return False
+            return slots if slots is not None else True
+
+        return gate
+
+    # -- told ----------------------------------------------------------------------------------------------------------
+
+    def settle(
+        self, now: float, slots: Slots | None, begun: float, category: ErrorCategory | None, pause: float | None
+    ) -> None:
+        """Learn from an attempt, and take its slot back; *category* None is a success."""
+        bucket = self.bucket
+        if bucket is None and slots is None:
+            return
+        with self._lock:
+            if bucket is not None and bucket.config.adaptive:
+                if category is None:
+                    bucket.succeeded(now)
+                elif category is ErrorCategory.RATE_LIMIT:
+                    bucket.limited(now, pause, begun)
+            if slots is not None:
+                neutral = category is ErrorCategory.CANCELLED
+                slots.settle(None if neutral else now - begun, overloaded=category in OVERLOADED)
+        self.wake()
+
+    def leave(self, now: float, duration: float, slots: Slots | bool) -> None:
+        """Give back after a success what the gate took; for the quick path."""
+        bucket = self.bucket
+        if bucket is not None and bucket.learnt is not None:
+            with self._lock:
+                bucket.succeeded(now)
+        if not isinstance(slots, bool):
+            self.give(slots, duration)
+        if self.line.heap:
+            self.wake()
+
+    def give(self, slots: Slots, duration: float | None = None) -> None:
+        """Give a slot back."""
+        if slots.plain:
+            slots.free.append(None)
+        else:
+            with self._lock:
+                slots.settle(duration)
+
+    # -- looked at -----------------------------------------------------------------------------------------------------
+
+    def look(self, policy: Policy, now: float) -> Limits:
+        """The limits under *policy*, and how far they are used."""
+        with self._lock:
+            bucket = self.bucket if policy.rate is not None else None
+            slots = self.slots if policy.concurrency is not None else None
+            return Limits(
+                rate=None if bucket is None else bucket.rate_at(now),
+                full_rate=None if bucket is None else bucket.config.per_second,
+                in_flight=None if slots is None else slots.in_flight,
+                limit=None if slots is None else slots.limit,
+                waiting=len(self.line),
+            )
+
+    def after_fork(self) -> None:
+        """In a forked child: the calls of the parent's other threads are not here."""
+        self._lock = threading.Lock()
+        self.line = Line()
+        if self.slots is not None:
+            self.slots = Slots(self.slots.config)
+
+    # -- inside the lock -----------------------------------------------------------------------------------------------
+
+    def _wait_in_line(self, now: float, policy: Policy, ticket: Ticket | None) -> float:
+        """About how long it takes until those ahead have their tokens, then this one; infinite if it is for slots."""
+        bucket = self.bucket if policy.rate is not None else None
+        if bucket is None or self.line.head() is ticket:
+            return math.inf
+        missing = self.line.ahead(ticket) + policy.priority.cost - bucket.tokens(now)
+        return max(bucket.pause(now), missing / bucket.rate_at(now))
+
+    def _reserve(self, now: float, policy: Policy, ticket: Ticket | None, *, shared: bool) -> Refusal | None:
+        """Ask rate, unless that is *shared*, then concurrency."""
+        cost = policy.priority.cost
+        if policy.rate is None and policy.concurrency is None:
+            return None
+        if self.line.heap and self.line.head() is not ticket:
+            return Refusal(ConcurrencyFull if policy.rate is None else RateLimited, math.inf)
+        bucket = self.bucket if policy.rate is not None and not shared else None
+        slots = self.slots if policy.concurrency is not None else None
+        if bucket is not None and (wait := bucket.admit(now, cost)):
+            return Refusal(RateLimited, wait)
+        if slots is not None and not slots.take():
+            if bucket is not None:
+                bucket.refund(cost, now)
+            return Refusal(ConcurrencyFull, math.inf)
+        return None

@@ -1,0 +1,416 @@
+"""One connection to PostgreSQL. Statements are sent ahead and answered in order, so a whole transaction is one trip.
+
+One thread at a time uses it. Nothing waits without a bound; what broke, or was cut short, is closed and made anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import struct
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from holdfast.clock import SystemClock
+from holdfast.errors import ConfigError
+from holdfast.stores.trouble import PATIENCE
+
+if TYPE_CHECKING:
+    from psycopg.pq.abc import PGconn, PGresult
+
+CONNECTING = 10.0  # seconds that a connection may take
+AHEAD = 200  # statements that are sent before answers are taken in
+EXTRA = "a store on PostgreSQL needs psycopg: pip install 'holdfast[postgres]'"
+# The system's own way to notice that the other side is gone; it also keeps what lies between from forgetting us.
+_ALIVE = {"keepalives_idle": "10", "keepalives_interval": "3", "keepalives_count": "3", "tcp_user_timeout": "30000"}
+
+_HEAD, _LENGTH, _WHOLE, _FLOAT = struct.Struct(">5i"), struct.Struct(">i"), struct.Struct(">iq"), struct.Struct(">d")
+_BYTEA, _BIGINT, _TEXT = 17, 20, 25  # of pg_type
+_DONE, _ROWS, _SYNC, _SKIPPED = 1, 2, 10, 11  # what a result may be, from libpq-fe.h
+_NULL = b"\xff\xff\xff\xff"
+
+
+class ServerError(Exception):
+    """What the server said; *code* is its SQLSTATE, *link* where it was heard."""
+
+    def __init__(self, code: str, message: str, link: Link) -> None:
+        super().__init__(message)
+        self.code = code
+        self.link = link
+
+
+class Broken(Exception):
+    """The connection could not be made, or, if it is a *link*, is gone."""
+
+    def __init__(self, message: str, link: Link | None = None) -> None:
+        super().__init__(message)
+        self.link = link
+
+
+class Answer:
+    """The rows of one statement; asking for them waits until they are there."""
+
+    __slots__ = ("_at", "_link", "is_there", "prepares", "rows")
+
+    def __init__(self, link: Link, prepares: str | None = None) -> None:
+        self._link = link
+        self._at = 0
+        self.prepares = prepares  # the statement that it makes ready; it gives no rows
+        self.is_there = False
+        self.rows: list[tuple[Any, ...]] = []
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        """The next row."""
+        self._link.wait_for(self)
+        if self._at >= len(self.rows):
+            return None
+        self._at += 1
+        return self.rows[self._at - 1]
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        """The rest of the rows."""
+        self._link.wait_for(self)
+        at, self._at = self._at, len(self.rows)
+        return self.rows[at:]
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return iter(self.fetchall())
+
+
+class Link:
+    """A connection to *dsn*; *pooled* says that the server's end of it may change with each transaction."""
+
+    def __init__(self, dsn: str, *, pooled: bool = False) -> None:
+        self._pgconn = _connected(dsn)
+        self._names: dict[str, bytes] | None = None if pooled else {}  # of statements that the server has ready
+        self._numbers = 0
+        self._due: deque[Answer | None] = deque()  # what is to be answered; None for the end of a batch
+        self._pending = 0  # batches whose end was not answered
+        self._trouble: ServerError | None = None  # the first of a batch: all that follows in it is skipped
+        self._rows: list[tuple[Any, ...]] | None = None
+        self.is_broken = False
+        pgconn = self._pgconn
+        pgconn.nonblocking = 1
+        pgconn.enter_pipeline_mode()
+        self._ready = select.poll()
+        self._ready.register(pgconn.socket, select.POLLIN)
+        names, self._names = self._names, None  # nothing is left there until it is known who it is
+        if self.ask("SELECT pg_backend_pid()") == [(pgconn.backend_pid,)]:  # a pool has numbers of its own making
+            self._names = names
+
+    @property
+    def pooled(self) -> bool:
+        """Whether nothing may be left with the server from one transaction to the next."""
+        return self._names is None
+
+    @property
+    def encoding(self) -> str:
+        """Of the texts in the database."""
+        return (self._pgconn.parameter_status(b"server_encoding") or b"").decode()
+
+    @property
+    def server_version(self) -> int:
+        """The server's version: 150004 is 15.4."""
+        return self._pgconn.server_version
+
+    # -- asking --------------------------------------------------------------------------------------------------------
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> Answer:
+        """Send a statement with the placeholders $1, $2 …; its answer can be asked for."""
+        values, formats = _encoded(parameters)
+        answer = Answer(self)
+        try:
+            if self._names is None:
+                self._pgconn.send_query_params(sql.encode(), values, None, formats, 1)
+            else:
+                name = self._names.get(sql) or self._prepare(sql, self._names)
+                self._pgconn.send_query_prepared(name, values, formats, 1)
+        except Exception as error:  # libpq raises nothing else than that it cannot send
+            self._break(error)
+        self._due.append(answer)
+        if len(self._due) >= AHEAD:
+            self._pgconn.send_flush_request()
+            self._pump(lambda: len(self._due) < AHEAD // 2)
+        return answer
+
+    def executemany(self, sql: str, parameters: Iterable[Sequence[Any]]) -> None:
+        """Send a statement once for each of *parameters*."""
+        for each in parameters:
+            self.execute(sql, each)
+
+    def ask(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        """All rows of one statement, in a transaction of its own."""
+        answer = self.execute(sql, parameters)
+        self.sync()
+        return answer.fetchall()
+
+    def wait_for(self, answer: Answer) -> None:
+        """Until *answer* is there, or cannot be any more."""
+        if not answer.is_there:
+            if not self._pending:
+                self._pgconn.send_flush_request()
+            self._pump(lambda: answer.is_there)
+        if self._trouble is not None:
+            raise self._trouble
+
+    def end_batch(self) -> None:
+        """What was sent is to be answered, and nothing that follows has to do with it."""
+        try:
+            self._pgconn.pipeline_sync()
+        except Exception as error:
+            self._break(error)
+        self._due.append(None)
+        self._pending += 1
+
+    def sync(self) -> None:
+        """Wait until everything that was sent is done; the first error is raised."""
+        self.end_batch()
+        self.finish()
+
+    def finish(self, left: int = 0) -> None:
+        """Wait for the end of the batches that were sent, but for the *left* last ones."""
+        self._pump(lambda: self._pending <= left)
+        if self._trouble is not None:
+            trouble, self._trouble = self._trouble, None
+            raise trouble
+
+    def offset(self) -> float:
+        """How far the server's clock is from our monotonic one, now."""
+        before = SystemClock.monotonic()
+        ((now,),) = self.ask("SELECT extract(epoch FROM clock_timestamp())::float8")
+        return float(now) - (before + SystemClock.monotonic()) / 2
+
+    def check(self) -> None:
+        """That the server has not hung up while nobody looked."""
+        if self._due:
+            self.finish()
+        elif self._ready.poll(0):
+            try:
+                self._pgconn.consume_input()
+            except Exception as error:
+                self._break(error)
+
+    def clear(self) -> None:
+        """Take in what is owed, whatever it says; what was sent last need not be the end of a batch."""
+        self.end_batch()
+        self._pump(lambda: not self._pending)
+        self._trouble = None
+
+    # -- ending --------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End; harmless when it has ended."""
+        self.is_broken = True
+        self._pgconn.finish()
+
+    def abandon(self) -> None:
+        """In a forked child: let go of it without a word to the server, to whom it is the parent's."""
+        self.is_broken = True
+        with contextlib.suppress(Exception):  # broken: then there is nothing to let go of
+            os.close(self._pgconn.socket)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _prepare(self, sql: str, names: dict[str, bytes]) -> bytes:
+        self._numbers += 1
+        name = b"h%d" % self._numbers
+        self._pgconn.send_prepare(name, sql.encode())
+        self._due.append(Answer(self, sql))
+        names[sql] = name
+        return name
+
+    def _pump(self, done: Callable[[], bool]) -> None:
+        """Send and take in until it is *done*."""
+        pgconn, end = self._pgconn, SystemClock.monotonic() + PATIENCE
+        try:
+            while not done():
+                is_full = pgconn.flush()
+                if self._take():
+                    continue
+                if is_full:
+                    self._ready.modify(pgconn.socket, select.POLLIN | select.POLLOUT)
+                if not self._ready.poll(1000 * max(0.0, end - SystemClock.monotonic())):
+                    raise Broken(f"no answer from the server for {PATIENCE:g} s")
+                if is_full:
+                    self._ready.modify(pgconn.socket, select.POLLIN)
+                pgconn.consume_input()
+        except Broken as error:
+            self._break(error)
+        except (OSError, _psycopg_error()) as error:
+            self._break(error)
+
+    def _take(self) -> bool:
+        """Take in what has come, as far as it can be had without waiting; false if there was nothing."""
+        pgconn, found = self._pgconn, False
+        while not pgconn.is_busy():
+            result = pgconn.get_result()
+            if result is None:
+                if self._rows is None:
+                    return found
+                self._answered(self._rows)
+                self._rows = None
+            else:
+                self._taken(result)
+            found = True
+        return found
+
+    def _taken(self, result: PGresult) -> None:
+        status = result.status
+        if status == _ROWS:
+            self._rows = _decoded(result)
+        elif status == _DONE:
+            self._rows = []
+        elif status == _SYNC:
+            self._due.popleft()
+            self._pending -= 1
+        else:
+            if status != _SKIPPED and self._trouble is None:
+                self._trouble = _trouble(result, self)
+            self._rows = []
+            first = self._due[0]
+            if first is not None and first.prepares is not None and self._names is not None:
+                self._names.pop(first.prepares, None)
+
+    def _answered(self, rows: list[tuple[Any, ...]]) -> None:
+        answer = self._due.popleft()
+        if answer is not None:
+            answer.rows = rows
+            answer.is_there = True
+
+    def _break(self, error: BaseException) -> NoReturn:
+        said = self._trouble
+        self.close()
+        if said is not None:  # the server said why before it left
+            raise said from error
+        raise Broken(" ".join(str(error).split()), self) from error
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+
+def whole(values: Sequence[int]) -> bytes:
+    """A list of numbers, as the server takes it in one piece."""
+    return _HEAD.pack(1, 0, _BIGINT, len(values), 1) + b"".join([_WHOLE.pack(8, value) for value in values])
+
+
+def texts(values: Sequence[str | None]) -> bytes:
+    """A list of texts."""
+    return _array(_TEXT, [None if value is None else text(value) for value in values])
+
+
+def encoded(values: Sequence[bytes]) -> bytes:
+    """A list of texts that are UTF-8 already, and have no null."""
+    return _array(_TEXT, values)
+
+
+def blobs(values: Sequence[bytes]) -> bytes:
+    """A list of bytes."""
+    return _array(_BYTEA, values)
+
+
+def text(value: str) -> bytes:
+    """A text; the null, which PostgreSQL cannot keep, is replaced."""
+    return (value if "\0" not in value else value.replace("\0", "\x01")).encode()
+
+
+def _array(kind: int, values: Sequence[bytes | None]) -> bytes:
+    parts = [_NULL if value is None else _LENGTH.pack(len(value)) + value for value in values]
+    return _HEAD.pack(1, 1, kind, len(values), 1) + b"".join(parts)
+
+
+def _encoded(parameters: Sequence[Any]) -> tuple[list[bytes | None], list[int]]:
+    values: list[bytes | None] = []
+    formats = []
+    for value in parameters:
+        is_bytes = isinstance(value, bytes)
+        formats.append(int(is_bytes))
+        if is_bytes or value is None:
+            values.append(value)
+        elif isinstance(value, str):
+            values.append(text(value))
+        else:
+            values.append(b"%d" % value)
+    return values, formats
+
+
+def _decoded(result: PGresult) -> list[tuple[Any, ...]]:
+    decoders = [_DECODERS.get(result.ftype(column), bytes.decode) for column in range(result.nfields)]
+    rows = []
+    for row in range(result.ntuples):
+        values = (result.get_value(row, column) for column in range(len(decoders)))
+        rows.append(tuple(None if v is None else decode(v) for v, decode in zip(values, decoders, strict=True)))
+    return rows
+
+
+def _number(value: bytes) -> int:
+    return int.from_bytes(value, "big", signed=True)
+
+
+_DECODERS: dict[int, Callable[[bytes], Any]] = {
+    16: lambda value: value != b"\0",
+    _BYTEA: bytes,
+    _BIGINT: _number,
+    21: _number,
+    23: _number,
+    701: lambda value: _FLOAT.unpack(value)[0],
+}
+
+
+def _trouble(result: PGresult, link: Link) -> ServerError:
+    from psycopg.pq import DiagnosticField
+
+    code = (result.error_field(DiagnosticField.SQLSTATE) or b"").decode()
+    said = result.error_field(DiagnosticField.MESSAGE_PRIMARY) or result.error_message
+    return ServerError(code, said.decode(errors="replace"), link)
+
+
+# -- connecting --------------------------------------------------------------------------------------------------------
+
+
+def _psycopg_error() -> type[Exception]:
+    import psycopg
+
+    return psycopg.Error
+
+
+def _connected(dsn: str) -> PGconn:
+    try:
+        import psycopg
+        from psycopg import pq
+    except ImportError as error:
+        raise ConfigError(EXTRA) from error
+    parameters, seconds = _parameters(dsn)
+    pgconn = pq.PGconn.connect_start(parameters)
+    end = SystemClock.monotonic() + seconds
+    try:
+        while (status := pgconn.connect_poll()) != pq.PollingStatus.OK:
+            if status == pq.PollingStatus.FAILED:
+                raise Broken(" ".join(pgconn.error_message.decode(errors="replace").split()))
+            waiting = select.poll()
+            reading = status == pq.PollingStatus.READING
+            waiting.register(pgconn.socket, select.POLLIN if reading else select.POLLOUT)
+            if not waiting.poll(1000 * max(0.0, end - SystemClock.monotonic())):
+                raise Broken(f"no answer from the server for {seconds:g} s")
+    except psycopg.Error as error:
+        pgconn.finish()
+        raise Broken(" ".join(str(error).split())) from error
+    except BaseException:
+        pgconn.finish()
+        raise
+    return pgconn
+
+
+def _parameters(dsn: str) -> tuple[bytes, float]:
+    """What to connect with, and how long that may take."""
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+    try:
+        given = {name: str(value) for name, value in conninfo_to_dict(dsn).items() if value is not None}
+        seconds = float(given.get("connect_timeout", 0))
+    except (psycopg.Error, ValueError) as error:
+        raise ConfigError(f"dsn: {' '.join(str(error).split())}") from error
+    named = {"fallback_application_name": "holdfast", **_ALIVE, **given, "client_encoding": "UTF8"}
+    return make_conninfo("", **named).encode(), seconds if seconds > 0 else CONNECTING

@@ -1,0 +1,95 @@
+"""The schema of a store on PostgreSQL: made by who writes first, brought up to date by who comes with a newer version.
+
+One numbered migration a file; all that are missing are applied, with their numbers, in one transaction under a lock.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+
+from holdfast.errors import StoreError
+from holdfast.stores.postgres.link import Link
+
+SCHEMA = 1  # the newest that this version knows; its file is sql/001_….sql
+OLDEST_SERVER = 130000
+_FOLDER = os.path.join(os.path.dirname(__file__), "sql")
+_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('holdfast migrations ' || $1, 0))"
+_FOUND = """
+SELECT (SELECT count(*) FROM pg_namespace WHERE nspname = $1),
+    (SELECT count(*) FROM pg_tables WHERE schemaname = $1 AND tablename = 'migrations'),
+    (SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1)
+"""
+
+
+def statements(schema: str) -> dict[str, str]:
+    """The statements of `sql/statements.sql`, by name, for tables in *schema*."""
+    parts = _text("statements.sql", schema).split("-- name: ")[1:]
+    return {name.strip(): body.strip() for name, _, body in (part.partition("\n") for part in parts)}
+
+
+def prepare(link: Link, schema: str, name: str, *, create: bool) -> bool:
+    """Have *link* see the schema of this version, or say why it cannot; false if there is none and *create* is not."""
+    if link.server_version < OLDEST_SERVER:
+        raise StoreError(f"{name}: PostgreSQL {link.server_version // 10000} is too old; use 13 or newer")
+    if link.encoding != "UTF8":
+        raise StoreError(f"{name}: the database's encoding is {link.encoding}; use one with UTF8")
+    version = _version(link, schema, name)
+    link.sync()
+    if version == SCHEMA:
+        return True
+    if version == 0 and not create:
+        return False
+    _migrate(link, schema, name)
+    return True
+
+
+def _version(link: Link, schema: str, name: str) -> int:
+    """The number of the schema that is there, 0 if there is none."""
+    ((_, is_ours, things),) = link.execute(_FOUND, (schema,)).fetchall()
+    if not is_ours:
+        if things:
+            raise StoreError(
+                f"{name}: the schema {schema!r} is of something else; nothing was changed: name another with ?schema="
+            )
+        return 0
+    ((version,),) = link.execute(f"SELECT coalesce(max(number), 0) FROM {schema}.migrations").fetchall()
+    if version > SCHEMA:
+        raise StoreError(
+            f"{name}: was written by a newer Holdfast (schema {version}; this one knows {SCHEMA}); nothing was "
+            "changed: upgrade Holdfast, or use another schema"
+        )
+    return int(version)
+
+
+def _migrate(link: Link, schema: str, name: str) -> None:
+    link.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+    link.execute(_LOCK, (schema,)).fetchall()  # others may be at it
+    version = _version(link, schema, name)
+    if version == 0:
+        ((there, _, _),) = link.execute(_FOUND, (schema,)).fetchall()
+        if not there:
+            link.execute(f"CREATE SCHEMA {schema}")
+        link.execute(f"CREATE TABLE {schema}.migrations (number BIGINT PRIMARY KEY, at TIMESTAMPTZ DEFAULT now())")
+    for number in range(version + 1, SCHEMA + 1):
+        for statement in _migration(number, schema):
+            link.execute(statement)
+        link.execute(f"INSERT INTO {schema}.migrations (number) VALUES ($1)", (number,))
+    if version == 0:
+        put = f"INSERT INTO {schema}.meta (name, value) VALUES ($1, $2)"
+        link.executemany(put, [("store", uuid.uuid4().hex), ("secret", os.urandom(32).hex())])
+    link.execute("COMMIT")
+    link.sync()
+
+
+def _migration(number: int, schema: str) -> list[str]:
+    """The statements that lead from one schema to the next; a function stands at the end of its file."""
+    (name,) = [name for name in os.listdir(_FOLDER) if name.startswith(f"{number:03}_")]
+    lines = [line for line in _text(name, schema).splitlines() if not line.startswith("--")]
+    tables, create, function = "\n".join(lines).partition("CREATE FUNCTION")
+    return [*(each for each in tables.split(";") if each.strip()), *([create + function] if create else [])]
+
+
+def _text(name: str, schema: str) -> str:
+    with open(os.path.join(_FOLDER, name), encoding="utf-8") as file:
+        return file.read().replace("holdfast.", f"{schema}.")

@@ -1,0 +1,80 @@
+"""What an error of PostgreSQL, or of the way to it, means for whoever runs the agent: what happened and what to do."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.errors import StoreError, printable
+from holdfast.stores.postgres.link import Broken, ServerError
+from holdfast.stores.trouble import explained as of_sqlite
+
+STALE = "HF001"  # our own: others have written
+_AGAIN = {STALE, "23505", "40001", "40P01"}  # a number taken twice, transactions that cross, a circle of waiting
+_GONE = {"57P01", "57P02", "57P03", "57P05", "25P03", "26000", "0A000", "08P01"}  # of the connection, or with it
+
+_MEANINGS = {  # by the beginning of the code
+    "28": "this user may not connect; look at user, password and pg_hba.conf",
+    "3D": "there is no such database; create it first",
+    "42501": "this user may not do that; grant it what it needs, or have its owner make the schema first",
+    "25006": "is read-only: a standby, or set so; use the address of the primary",
+    "53100": "the server's disk is full; make room there and go on",
+    "53200": "the server is out of memory; see what else runs there",
+    "53300": "the server has no connection left; raise max_connections, or put a pool before it",
+    "53": "the server is out of something that it needs; look at its log",
+    "57014": "the server cancelled the statement; a statement_timeout may be too short",
+    "57": "the server is shutting down or restarting; try again when it is back",
+    "08": "the connection is gone",
+    "55": "somebody else holds what is needed; see who (pg_stat_activity), and wait or stop it",
+    "42P01": "does not have the tables that it should have; if nobody dropped them, restore a backup",
+    "42": "does not have the tables that it should have; if nobody changed them, report this",
+    "XX": "is damaged, or has a fault of its own; look at the server's log",
+    "58": "the server failed to read or write its disk; look at its log",
+}
+_SIGNS = (  # in what libpq says where there is no code
+    ("authentication failed", "28"),
+    ("no password supplied", "28"),
+    ("no pg_hba.conf entry", "28"),
+    ("does not exist", "3D"),
+    ("too many clients", "53300"),
+    ("too many connections", "53300"),
+    ("remaining connection slots", "53300"),
+    ("starting up", "57"),
+    ("shutting down", "57"),
+    ("recovery mode", "57"),
+)
+_AWAY = "cannot be reached; see that the server runs and that host and port are right"
+
+
+def is_again(error: BaseException) -> bool:
+    """Whether a transaction failed because of others, and may be made again."""
+    return isinstance(error, ServerError) and error.code in _AGAIN
+
+
+def is_gone(error: BaseException) -> bool:
+    """Whether it was the connection that failed, so that another one may do."""
+    return isinstance(error, Broken) or (
+        isinstance(error, ServerError) and (error.code in _GONE or error.code.startswith("08"))
+    )
+
+
+def explained(name: str, error: BaseException) -> StoreError | None:
+    """What an error means for the store *name*; None if it is none of the database."""
+    if isinstance(error, ServerError):
+        meaning = _meaning(error.code)
+        said = _words(error)
+        return StoreError(f"{name}: {said}" if meaning is None else f"{name}: {meaning} ({said})")
+    if isinstance(error, Broken):
+        said = _words(error)
+        code = next((code for sign, code in _SIGNS if sign in said), None)
+        return StoreError(f"{name}: {_AWAY if code is None else _meaning(code)} ({said})")
+    if isinstance(error, msgspec.DecodeError | UnicodeDecodeError):
+        return StoreError(f"{name}: holds what nobody can read; restore a backup or an export ({_words(error)})")
+    return of_sqlite(name, error)  # of the temporary file for what comes in
+
+
+def _meaning(code: str) -> str | None:
+    return next((text for length in (5, 2) if (text := _MEANINGS.get(code[:length])) is not None), None)
+
+
+def _words(error: BaseException) -> str:
+    return printable(str(error), 300)

@@ -1,0 +1,169 @@
+"""One group of writes on PostgreSQL: a transaction that is sent ahead as a whole, however much is in it.
+
+It makes up a number and leaves it on everything that it writes: so it can tell afterwards whether it was committed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from holdfast.errors import StoreError
+from holdfast.stores.ledger import EventRow, Live, MemoRow
+from holdfast.stores.postgres.link import Answer, Link, blobs, encoded, texts, whole
+from holdfast.stores.rows import pack, pack_header
+
+BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
+OVERHEAD = 64  # bytes of an event beside its payload, about
+
+
+class _Written(NamedTuple):
+    """A run that was written: what its version was *before*, if it was there, and its first new event, if any."""
+
+    key: int
+    before: int | None
+    sequence: int | None
+
+
+class Group:
+    """A transaction on *link*, begun with its first statement."""
+
+    def __init__(self, link: Link, sql: Mapping[str, str]) -> None:
+        self.link = link
+        self._sql = sql
+        self._token = int.from_bytes(os.urandom(8), "big", signed=True)
+        self._written: dict[int, _Written] = {}
+        self.has_begun = self._hurries = False
+        self.is_news = False  # whether anybody would want to look
+        self.to_wake: set[str] = set()
+
+    @property
+    def keys(self) -> list[int]:
+        """The runs that were written."""
+        return sorted(self._written)
+
+    def ask(self, name: str, *parameters: object) -> Answer:
+        """Make the statement *name*."""
+        if not self.has_begun:
+            self.has_begun = True
+            self.link.execute(BEGIN)
+        return self.link.execute(self._sql[name], parameters)
+
+    def speak(self) -> Link:
+        """What to write with."""
+        if not self.has_begun:
+            self.has_begun = True
+            self.link.execute(BEGIN)
+        self.is_news = True
+        return self.link
+
+    def hurry(self) -> None:
+        """Others may come to wait for it: it ends by itself if nothing is heard of us for a while."""
+        if not self._hurries:
+            self._hurries = True
+            self.ask("hurry")
+
+    def lock(self, keys: Sequence[int]) -> None:
+        """Let nobody else write to the runs with these *keys* until it is over."""
+        self.hurry()
+        self.ask("lock_runs", whole(keys))
+
+    def confirm(self, lives: Iterable[Live]) -> None:
+        """Have it fail if somebody else has written to *lives*."""
+        found = list(lives)
+        self.ask("confirm", whole([live.key for live in found]), whole([live.version for live in found]))
+
+    def write(self, lives: Iterable[Live], rows: list[EventRow], memos: list[MemoRow]) -> None:
+        """Write what has changed of *lives*, and the new *rows* and *memos*; a statement for all of a kind."""
+        link = self.speak()
+        payloads = [row.payload.encode() for row in rows]
+        first: dict[int, int] = {}
+        weights: dict[int, int] = {}
+        for row, payload in zip(rows, payloads, strict=True):
+            first.setdefault(row.run, row.sequence)
+            weights[row.run] = weights.get(row.run, 0) + len(payload) + OVERHEAD
+        new: list[Live] = []
+        changed: list[Live] = []
+        for live in lives:
+            (new if live.is_new else changed).append(live)
+            before = None if live.is_new else live.version
+            self._written.setdefault(live.key, _Written(live.key, before, first.get(live.key)))
+        if changed:
+            self._change(changed, weights)
+        if new:
+            self._add(sorted(new, key=lambda live: live.header.id), weights)
+        if rows:
+            self._add_events(rows, payloads)
+        if memos:
+            self._add_memos(memos)
+        for live in (*changed, *new):
+            live.version = self._token
+            used = [(tool, live.header.created_at_ms, live.key) for tool in live.new_tools]
+            link.executemany(self._sql["add_tool_of_run"], used)
+
+    def is_written(self, link: Link) -> bool:
+        """Whether it was committed, as far as it matters: one that has written to no run can be made again."""
+        written = sorted(self._written.values(), key=lambda each: each.sequence is None)
+        if not written:
+            return False
+        key, before, sequence = written[0]
+        versions = [version for (version,) in link.ask(self._sql["version_of"], key)]
+        if sequence is not None:
+            return link.ask(self._sql["writer_of"], key, sequence) == [(self._token,)]
+        if versions in ([], [before]):
+            return False
+        if versions != [self._token]:
+            raise StoreError("somebody else has written to the same run since")
+        return True
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _change(self, lives: list[Live], weights: Mapping[int, int]) -> None:
+        self.ask(
+            "change_runs",
+            whole([live.key for live in lives]),
+            whole([live.version for live in lives]),
+            whole([live.touched_at for live in lives]),
+            blobs([pack(live.snapshot) for live in lives]),
+            texts([live.snapshot.status for live in lives]),
+            texts([live.owner for live in lives]),
+            whole([live.fence for live in lives]),
+            texts([live.cancel for live in lives]),
+            whole([weights.get(live.key, 0) for live in lives]),
+            self._token,
+        )
+
+    def _add(self, lives: list[Live], weights: Mapping[int, int]) -> None:
+        headers = [live.header for live in lives]
+        queued = [each if each.priority is not None and each.entry is not None else None for each in headers]
+        self.ask(
+            "add_runs",
+            whole([live.key for live in lives]),
+            texts([header.id for header in headers]),
+            texts([header.session_id for header in headers]),
+            texts([live.snapshot.status for live in lives]),
+            whole([header.created_at_ms for header in headers]),
+            whole([live.touched_at for live in lives]),
+            texts([pack_header(header) for header in headers]),
+            blobs([pack(live.snapshot) for live in lives]),
+            texts([live.owner for live in lives]),
+            whole([live.fence for live in lives]),
+            texts([live.cancel for live in lives]),
+            texts([live.origin for live in lives]),
+            texts([None if each is None or each.entry is None else each.entry.get("target") for each in queued]),
+            whole([0 if each is None else each.priority or 0 for each in queued]),
+            whole([weights.get(live.key, 0) for live in lives]),
+            self._token,
+        )
+
+    def _add_events(self, rows: list[EventRow], payloads: list[bytes]) -> None:
+        runs, sequences, times, types, lates, _ = zip(*rows, strict=True)
+        late = whole([int(each) for each in lates])
+        numbers = (whole(runs), whole(sequences), whole(times))
+        self.ask("add_events", *numbers, texts(types), late, encoded(payloads), self._token)
+
+    def _add_memos(self, memos: list[MemoRow]) -> None:
+        last = {(memo.run, memo.key): memo for memo in memos}  # of two for one call the later counts
+        runs, keys, names, outcomes = zip(*last.values(), strict=True)
+        self.ask("add_memos", whole(runs), blobs(keys), texts(names), blobs(outcomes))

@@ -1,0 +1,82 @@
+"""What stands in the columns of a store's tables, whatever database has them: snapshots, headers and events.
+
+A row may hold anything once a database is damaged: what cannot be read is a `DecodeError`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from holdfast.history import RunEventRecord, RunHeader, RunSnapshot, RunStatus
+from holdfast.stores.ledger import Live
+from holdfast.stores.trouble import unreadable
+
+_PACK = msgspec.msgpack.Encoder()
+_UNPACK = msgspec.msgpack.Decoder(RunSnapshot)
+_HEADER = msgspec.json.Decoder(RunHeader)
+_JSON = msgspec.json.Encoder()
+_PAYLOAD = msgspec.json.Decoder(dict[str, Any])
+
+
+class _Prompt(msgspec.Struct):
+    """The one thing of a header that its snapshot needs."""
+
+    prompt: str
+
+
+_PROMPT = msgspec.json.Decoder(_Prompt)
+
+
+def pack(snapshot: RunSnapshot) -> bytes:
+    """A snapshot as it is stored: without the prompt, which stands in the header and may be long."""
+    prompt, snapshot.prompt = snapshot.prompt, ""
+    try:
+        return _PACK.encode(snapshot)
+    finally:
+        snapshot.prompt = prompt
+
+
+def unpack(data: bytes, header: str) -> RunSnapshot:
+    """A snapshot as it was before it was stored."""
+    try:
+        snapshot = _UNPACK.decode(data)
+        snapshot.prompt = _PROMPT.decode(header).prompt
+    except (TypeError, ValueError) as error:
+        raise unreadable(error) from error
+    return snapshot
+
+
+def pack_header(header: RunHeader) -> str:
+    """A header as it is stored."""
+    return _JSON.encode(header).decode()
+
+
+def live(row: tuple[Any, ...]) -> Live:
+    """A run from its row in the statement `load`."""
+    key, header, snapshot, touched_at, first, owner, fence, cancel, origin = row
+    try:
+        found = Live(int(key), _HEADER.decode(header), unpack(snapshot, header), int(touched_at))
+        found.first, found.fence = int(first), int(fence)
+    except (TypeError, ValueError) as error:
+        raise unreadable(error) from error
+    found.owner, found.cancel, found.origin = owner, cancel, origin
+    return found
+
+
+def event(row: tuple[Any, ...]) -> RunEventRecord:
+    """An event from its row."""
+    sequence, at, type, late, payload = row
+    try:
+        return RunEventRecord(int(sequence), int(at), str(type), _PAYLOAD.decode(payload), bool(late))
+    except (TypeError, ValueError) as error:
+        raise unreadable(error) from error
+
+
+def standing(row: tuple[Any, ...]) -> tuple[int, bool]:
+    """The first event that is kept of a run, and whether it has ended; from a row that begins with both."""
+    try:
+        return int(row[0]), RunStatus(row[1]).is_terminal
+    except (TypeError, ValueError) as error:
+        raise unreadable(error) from error

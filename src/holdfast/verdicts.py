@@ -1,0 +1,52 @@
+"""What the guards of a tool answer: yes with what was reserved, no with how long, or the plan of the quick path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from holdfast.errors import Denied
+from holdfast.fleet.desk import Held, Question
+from holdfast.guards.circuit import Circuit, Grant
+from holdfast.guards.concurrency import Slots
+from holdfast.guards.line import Ticket
+
+
+class Pass(NamedTuple):
+    """A yes: what was reserved, and from whom; a reload may have put others in their place when it is settled."""
+
+    circuit: Circuit
+    grant: Grant
+    slots: Slots | None
+    held: Held | None = None  # what the fleet gave
+
+
+# How the quick path goes, valid as long as the tool has this very plan: the circuit's generation; the gate, None where
+# there is nobody to ask; the time limit; the seconds from which a call is slow and the time at which something is due,
+# both of which make it tell more than its duration.
+# A bare tuple, because it is unpacked at each call.
+Gate = Callable[[float], Slots | Question | bool]
+Plan = tuple[int, Gate | None, float | None, float, float]
+
+
+class Refusal(NamedTuple):
+    """A no: whose, how long until it is worth asking again, and the place in line if the caller waits.
+
+    *wakes* says that it may be sooner: the ticket's signal tells.
+    """
+
+    kind: type[Denied]
+    wait: float
+    ticket: Ticket | None = None
+    wakes: bool = False
+    why: str | None = None
+
+
+class Limits(NamedTuple):
+    """The limits of a tool at one instant; None where it has none."""
+
+    rate: float | None
+    full_rate: float | None
+    in_flight: int | None
+    limit: int | None
+    waiting: int

@@ -1,0 +1,8 @@
+"""Workers: runs that somebody submits, and processes that take them from the queue, call them and see them through."""
+
+from __future__ import annotations
+
+from holdfast.workers.submitting import submit
+from holdfast.workers.worker import Ended, Worker, WorkerConfig
+
+__all__ = ["Ended", "Worker", "WorkerConfig", "submit"]

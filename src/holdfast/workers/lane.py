@@ -1,0 +1,84 @@
+"""The lane: one event loop in a thread of its own, for all coroutine functions that a worker calls.
+
+One for all, so that what a module opens once, the connections of a client say, serves all its runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+_log = logging.getLogger("holdfast")
+
+LAST = 1.0  # seconds that tasks have to end when the lane is closed
+GONE = 5.0  # seconds after which a loop that is blocked is left behind
+
+
+class Lane:
+    """An event loop that is started with the first coroutine, and ends when it is closed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def begin(self, make: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], object]:
+        """Run the coroutine that *make* makes, which must raise nothing; gives what cancels it."""
+        loop = self._started()
+        tasks: list[asyncio.Task[None]] = []
+        loop.call_soon_threadsafe(lambda: tasks.append(loop.create_task(make())))
+
+        def cancel_task() -> None:
+            tasks[0].cancel()
+
+        def cancel() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and the task gone with it
+                loop.call_soon_threadsafe(cancel_task)  # after the task was made
+
+        return cancel
+
+    def close(self) -> None:
+        """Cancel what is left, and end; a task that will not go is left behind."""
+        with self._lock:
+            loop, self._loop = self._loop, None
+            thread, self._thread = self._thread, None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(GONE)
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=self._serve, args=(self._loop,), name="holdfast-lane", daemon=True
+                )
+                self._thread.start()
+            return self._loop
+
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        try:
+            while self._loop is loop:
+                try:
+                    loop.run_forever()
+                except (KeyboardInterrupt, SystemExit) as error:  # a task of the user's wanted to end the process
+                    _log.warning("a task that a run left behind raised %r; the worker goes on", error)
+            loop.run_until_complete(_leave())
+        finally:
+            asyncio.set_event_loop(None)
+            loop.close()
+
+
+async def _leave() -> None:
+    """End what is left in the loop, as far as it will."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    if left:
+        await asyncio.wait(left, timeout=LAST)
+    await asyncio.get_running_loop().shutdown_asyncgens()

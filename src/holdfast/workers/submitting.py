@@ -1,0 +1,90 @@
+"""Submitting: a run is written down with what is to be called, and left to whichever worker takes it.
+
+The function is not imported here: who submits need not have its code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from holdfast import checks
+from holdfast.errors import ConfigError
+from holdfast.history import RunSnapshot
+from holdfast.stores import RunStore, queue
+
+DEEPEST = 100  # levels of lists and objects in an argument
+
+
+def submit(
+    store: RunStore,
+    target: str | Callable[..., object],
+    args: Sequence[object] = (),
+    *,
+    session: str = "default",
+    prompt: str = "",
+    priority: int = 0,
+    run_id: str | None = None,
+) -> RunSnapshot:
+    """Put a run of *target*, `module:function` or a function that can be imported, into the queue.
+
+    *args* must be what JSON can hold. Asked again with the same *run_id* and all else, gives the run that is there.
+    """
+    name = target_of(target)
+    checks.whole("priority", priority, least=queue.LEAST_PRIORITY, most=queue.MOST_PRIORITY)
+    if isinstance(session, str) and "\0" in session:
+        raise ConfigError(f"session = {checks.shown(session)}: must not contain a NUL")
+    entry = {"target": name, "args": [_plain(value, f"argument {at}", 0) for at, value in enumerate(args, 1)]}
+    return queue.submit(store, store.header(session, prompt, run_id, entry=entry, priority=priority))
+
+
+def target_of(target: object) -> str:
+    """The name under which a worker finds *target*, or why it could not."""
+    name = target if isinstance(target, str) else _name(target)
+    module, _, path = name.partition(":")
+    if len(name) > 500 or not all(part.isidentifier() for part in (*module.split("."), *path.split("."))):
+        raise ConfigError(f"target = {checks.shown(target)}: must be MODULE:FUNCTION, such as 'agent:main'")
+    return name
+
+
+def _name(function: object) -> str:
+    module, path = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if not callable(function) or not isinstance(module, str) or not isinstance(path, str) or "<" in path:
+        raise ConfigError(
+            f"target = {checks.shown(function)}: must be MODULE:FUNCTION, or a function that a module has by name"
+        )
+    if module == "__main__":
+        raise ConfigError(
+            f"target = {checks.shown(function)}: is in the script that was started, where no worker finds it; move it "
+            "to a module, or name it as MODULE:FUNCTION"
+        )
+    return f"{module}:{path}"
+
+
+def _plain(value: object, where: str, depth: int) -> Any:
+    """*value* as JSON would give it back; what JSON cannot hold, or would give back as something else, is wrong."""
+    if depth > DEEPEST:
+        raise ConfigError(f"{where}: is nested deeper than {DEEPEST} levels")
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, str) and _is_text(value):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(each, f"{where}[{at}]", depth + 1) for at, each in enumerate(value)]
+    if isinstance(value, Mapping) and all(isinstance(key, str) and _is_text(key) for key in value):
+        return {key: _plain(each, f"{where}[{checks.shown(key)}]", depth + 1) for key, each in value.items()}
+    raise ConfigError(
+        f"{where} = {checks.shown(value)}: must be what JSON can hold: a text, a number, true, false, null, or a list "
+        "or object of these"
+    )
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

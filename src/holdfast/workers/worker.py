@@ -1,0 +1,254 @@
+"""The worker: takes runs from the queue as long as it has room, and sees each through to its end.
+
+One thread decides, and is woken by commits, by runs that end and by time. Nothing is held in memory that is not in the
+store: a worker that dies loses nothing but the lease of what it had in hand.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from holdfast import checks
+from holdfast.errors import ConfigError, HoldfastError, RunNotFound, StoreError, in_words
+from holdfast.guards.line import Signal
+from holdfast.runs import Home
+from holdfast.stores import queue
+from holdfast.stores.ledger import Claim
+from holdfast.waiting import Wait, pause
+from holdfast.workers.calling import Slot, begin
+from holdfast.workers.ear import SHARE, Ear
+from holdfast.workers.lane import Lane
+from holdfast.workers.submitting import target_of
+
+LOOKS = 3  # for what dead workers left, in the time of one lease
+LONGEST = 5.0  # seconds between two looks at the queue
+LAST = 2.0  # seconds that tasks have to end when they are interrupted
+MOST_AT_ONCE = 10_000
+
+_log = logging.getLogger("holdfast")
+
+
+class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker does: runs of these *targets*, *concurrency* at once, at most *per_session* of a session in the
+    whole fleet.
+
+    *in_doubt* is as for `resume`. *grace* is how long running ones have when it stops; *drain* ends it when the queue
+    is empty. A run that had *attempts* owners and has not ended is failed.
+    """
+
+    targets: tuple[str, ...]
+    concurrency: int = 1
+    per_session: int | None = None
+    in_doubt: str = "raise"
+    grace: float = 30.0
+    drain: bool = False
+    attempts: int = queue.ATTEMPTS
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.targets, tuple) or not self.targets:
+            raise ConfigError(f"targets = {checks.shown(self.targets)}: must be functions, such as ('agent:main',)")
+        for target in self.targets:
+            target_of(target)
+        checks.whole("concurrency", self.concurrency, most=MOST_AT_ONCE)
+        if self.per_session is not None:
+            checks.whole("per_session", self.per_session, most=MOST_AT_ONCE)
+        checks.choice("in_doubt", self.in_doubt, ("raise", "repeat"))
+        checks.number("grace", self.grace, least=0, most=86_400)
+        checks.flag("drain", self.drain)
+        checks.whole("attempts", self.attempts)
+
+
+class Ended(NamedTuple):
+    """A run that left the hands of a worker; *status* is interrupted if it is for others to go on with."""
+
+    run_id: str
+    target: str
+    session: str
+    status: str
+    error: str | None
+
+
+class Worker:
+    """Takes runs from the queue of a store and calls their functions, until it is stopped.
+
+    *on_end* is told of each run that has left its hands, in a thread.
+    """
+
+    def __init__(self, home: Home, config: WorkerConfig, *, on_end: Callable[[Ended], object] | None = None) -> None:
+        self._home = home
+        self._store = home.store
+        self._clock = home.clock
+        self._config = config
+        self._on_end = on_end
+        self._search = queue.Search(tuple(dict.fromkeys(config.targets)), config.per_session, config.attempts)
+        self._signal = Signal()
+        self._lane = Lane()
+        self._lock = threading.Lock()
+        self._slots: dict[str, Slot] = {}
+        self._unsure: list[Claim] = []  # what may be ours, after the store failed
+        self._stopping = False
+        self._until: float | None = None  # when those that run are left, if it was stopped
+        self._pause = min(LONGEST, home.store.lease / LOOKS)
+        self._thorough_at = self._clock.monotonic()
+
+    @property
+    def running(self) -> list[str]:
+        """The ids of the runs in hand."""
+        with self._lock:
+            return list(self._slots)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it was told to stop."""
+        return self._stopping
+
+    def run(self) -> None:
+        """Work until it is stopped or, if it drains, until nothing is left; a store that cannot be used at first is an
+        error, one that fails later is waited for.
+        """
+        self._store.writer.flush()
+        with Ear(self._store, self._signal.fire) as ear:
+            try:
+                self._work(ear)
+            finally:
+                self._wind_up()
+
+    def stop(self, grace: float | None = None) -> None:
+        """Take nothing new, and leave those that run after *grace*, else the configured one.
+
+        From any thread, but not from the handler of a signal: that would hang if it came at the wrong moment.
+        """
+        until = self._clock.monotonic() + (self._config.grace if grace is None else grace)
+        with self._lock:
+            self._until = until if self._until is None else min(until, self._until)
+            self._stopping = True
+        self._signal.fire()
+
+    # -- working -------------------------------------------------------------------------------------------------------
+
+    def _work(self, ear: Ear) -> None:
+        troubled = False
+        while not self._stopping:
+            self._signal.rearm()
+            begun = self._clock.monotonic()
+            try:
+                self._look()
+                if self._config.drain and self._is_done():
+                    return
+                troubled = False
+            except HoldfastError as error:
+                if not troubled:
+                    _log.warning("the worker cannot use the store, and tries again: %s", error)
+                troubled = True
+            ear.cost = min(self._clock.monotonic() - begun, LONGEST / SHARE)
+            if not self._stopping:
+                pause(self._clock, Wait(self._clock.monotonic() + self._pause, self._signal))
+
+    def _is_done(self) -> bool:
+        return not self._slots and not self._unsure and queue.is_empty(self._store, self._search.targets)
+
+    def _look(self) -> None:
+        """Take what there is and there is room for."""
+        if unsure := tuple(self._unsure):
+            queue.give_back(self._store, unsure, "its worker lost sight of it")
+            del self._unsure[: len(unsure)]  # not those that came meanwhile
+        thorough = self._config.drain or self._clock.monotonic() >= self._thorough_at
+        while not self._stopping and len(self._slots) < self._config.concurrency:
+            taken = queue.take(self._store, self._search, thorough=thorough, unsure=self._unsure)
+            if taken is None:
+                if thorough:
+                    self._thorough_at = self._clock.monotonic() + self._pause
+                return
+            if not self._begin(taken):
+                return
+
+    def _begin(self, taken: queue.Taken) -> bool:
+        try:
+            slot = Slot(self._home, taken, repeats=self._config.in_doubt == "repeat")
+            with self._lock:
+                self._slots[taken.claim.run_id] = slot
+            begin(self._home, self._lane, slot, self._done)
+        except Exception as error:  # no thread is to be had, say
+            _log.error("run %r could not be begun: %s", taken.claim.run_id, in_words(error))
+            with self._lock:
+                self._slots.pop(taken.claim.run_id, None)
+                self._unsure.append(taken.claim)
+            return False
+        return True
+
+    # -- when a run has ended ------------------------------------------------------------------------------------------
+
+    def _done(self, slot: Slot, error: BaseException | None) -> None:
+        """The function has returned, or raised *error*; in the thread that called it."""
+        if slot.is_left:
+            return
+        try:
+            if error is not None:  # what was not even begun, or whose end was not written, is for others
+                queue.give_back(self._store, [slot.taken.claim], in_words(error))
+        except HoldfastError:
+            with self._lock:
+                self._unsure.append(slot.taken.claim)
+        finally:
+            self._tell(slot, error)
+            self._free(slot.taken.claim)
+
+    def _free(self, claim: Claim) -> None:
+        with self._lock:
+            self._slots.pop(claim.run_id, None)
+        self._signal.fire()
+
+    def _tell(self, slot: Slot, error: BaseException | None) -> None:
+        if self._on_end is None:
+            return
+        run_id, status, why = slot.taken.claim.run_id, "interrupted", None if error is None else in_words(error)
+        try:
+            run = self._store.snapshot(run_id)
+            if run.status.is_terminal:
+                status, why = str(run.status), run.error
+        except (StoreError, RunNotFound) as trouble:
+            why = why or in_words(trouble)
+        try:
+            self._on_end(Ended(run_id, slot.target, slot.taken.header.session_id, status, why))
+        except Exception:
+            _log.exception("on_end failed for run %r", run_id)
+
+    # -- stopping ------------------------------------------------------------------------------------------------------
+
+    def _wind_up(self) -> None:
+        """Let those that run end, as long as there is time; then leave them to others."""
+        while (until := self._until) is not None and self._wait_for_all(until):
+            if self._until == until:
+                break
+        for slot in self._left():
+            if slot.cancel is not None:
+                slot.cancel()
+        self._wait_for_all(self._clock.monotonic() + LAST, only_tasks=True)
+        left = self._left()
+        for slot in left:
+            slot.leave()
+        if claims := [*(slot.taken.claim for slot in left), *self._unsure]:
+            try:
+                queue.give_back(self._store, claims, "its worker was stopped")
+            except StoreError as error:
+                _log.warning("%d runs are for others when the lease of this process ends: %s", len(claims), error)
+        for slot in left:
+            self._tell(slot, None)
+        self._lane.close()
+
+    def _wait_for_all(self, until: float, *, only_tasks: bool = False) -> bool:
+        """Wait for what runs; true if some is left when the time is over, or when there is less of it."""
+        while True:
+            self._signal.rearm()
+            left = [slot for slot in self._left() if slot.cancel is not None or not only_tasks]
+            if not left or self._clock.monotonic() >= until or (not only_tasks and self._until != until):
+                return bool(left)
+            pause(self._clock, Wait(until, self._signal))
+
+    def _left(self) -> list[Slot]:
+        with self._lock:
+            return list(self._slots.values())

@@ -1,0 +1,81 @@
+"""Other processes of tests: how they are started and ended, and how both sides talk, in lines.
+
+A file of commands says `children = processes("tests.its_name")` for the tests and ends in `main(…)` for the process.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+ROOT = Path(__file__).parents[1]
+
+Child = subprocess.Popen[str]
+
+
+class Start(Protocol):
+    """Starts a child that does *command*."""
+
+    def __call__(self, command: str, *args: object) -> Child: ...
+
+
+def processes(module: str) -> Callable[[], AbstractContextManager[Start]]:
+    """What gives a starter of children that do the commands of *module*, and sees to it that none is left."""
+
+    @contextmanager
+    def children() -> Iterator[Start]:
+        started: list[Child] = []
+        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+
+        def start(command: str, *args: object) -> Child:
+            words = [sys.executable, "-m", module, command, *map(str, args)]
+            child = subprocess.Popen(
+                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}
+            )
+            started.append(child)
+            return child
+
+        try:
+            yield start
+        finally:
+            for child in started:
+                child.kill()
+            for child in started:
+                child.communicate()
+
+    return children
+
+
+def main(*commands: Callable[..., Any]) -> None:
+    """Do what the command line says, in a child."""
+    {each.__name__: each for each in commands}[sys.argv[1]](*sys.argv[2:])
+
+
+def said(child: Child) -> str:
+    """The next line of a child."""
+    assert child.stdout is not None
+    return child.stdout.readline().rstrip("\n")
+
+
+def tell(child: Child, line: str = "go") -> None:
+    """Let a child go on."""
+    assert child.stdin is not None
+    child.stdin.write(f"{line}\n")
+    child.stdin.flush()
+
+
+def ask(child: Child, line: str) -> str:
+    """Have a child do something; what it answers."""
+    tell(child, line)
+    return said(child)
+
+
+def say(*words: object) -> None:
+    """One line to whoever started this child."""
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+    sys.stdout.flush()

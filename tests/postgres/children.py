@@ -1,0 +1,238 @@
+"""What the tests of PostgreSQL have other processes do: `python children.py COMMAND URL …`.
+
+Each line on stdout says that something was done, and thereby that it must be in the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import psycopg
+
+from holdfast import Holdfast
+from holdfast.clock import SystemClock
+from holdfast.errors import HoldfastError, RunCancelled, StoreError
+from holdfast.policy import PolicyBook
+from holdfast.stores import PostgresRunStore, RunStore
+from holdfast.stores.postgres.ears import Ears
+
+PAUSE = 0.02  # seconds between two looks at something that must come
+
+
+@contextmanager
+def children() -> Iterator[Any]:
+    """Starts children, and sees to it that none is left."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(command: str, *args: object) -> subprocess.Popen[str]:
+        words = [sys.executable, __file__, command, *map(str, args)]
+        child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        started.append(child)
+        return child
+
+    try:
+        yield start
+    finally:
+        for child in started:
+            child.kill()
+            child.communicate()
+
+
+def said(child: subprocess.Popen[str]) -> str:
+    """The next line of a child."""
+    assert child.stdout is not None
+    return child.stdout.readline().rstrip("\n")
+
+
+def tell(child: subprocess.Popen[str], line: str = "go") -> None:
+    """Let a child go on."""
+    assert child.stdin is not None
+    child.stdin.write(f"{line}\n")
+    child.stdin.flush()
+
+
+def say(*words: object) -> None:
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+    sys.stdout.flush()
+
+
+def hold(url: str, owner: str) -> None:
+    """Hold the lock of an owner until told to end."""
+    ears = Ears(url)
+    say(ears.hold(owner))
+    sys.stdin.readline()
+    ears.close()
+
+
+def fork(url: str, owner: str) -> None:
+    """Hold the lock of an owner, and have a forked child that lives on; says its number, and what it can do itself."""
+    ears = Ears(url)
+    say(ears.hold(owner))
+    pid = os.fork()
+    if pid == 0:
+        ears.after_fork()
+        say(os.getpid(), ears.holds(owner), ears.hold(f"{owner}-child"))
+    sys.stdin.readline()
+    if pid == 0:
+        ears.close()
+        os._exit(0)
+
+
+def append(url: str, acknowledged: str, number: str, threads: str, *runs: str) -> None:
+    """Append to runs, in several threads, until told to end; what was written for sure stands in a file."""
+    store, stop = PostgresRunStore(url), threading.Event()
+    troubles: list[StoreError] = []
+    file = os.open(acknowledged, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def work(by: str) -> None:
+        for at, run in enumerate(itertools.cycle(runs)):
+            if stop.is_set():
+                return
+            try:
+                store.record_event(run, "note", {"by": by, "at": at})
+                os.write(file, f"{run} {by} {at}\n".encode())
+            except StoreError as error:
+                troubles.append(error)
+                SystemClock.sleep(PAUSE)
+
+    workers = [threading.Thread(target=work, args=(f"{number}.{each}",)) for each in range(int(threads))]
+    for worker in workers:
+        worker.start()
+    say("ready")
+    sys.stdin.readline()
+    stop.set()
+    for worker in workers:
+        worker.join()
+    store.close()
+    say("done", len(troubles), troubles[-1] if troubles else "")
+
+
+def finish(url: str, count: str) -> None:
+    """Make runs and end them, one after the other."""
+    with PostgresRunStore(url) as store:
+        for _ in range(int(count)):
+            run = store.create_run("s", "p").id
+            for at in range(3):
+                store.record_event(run, "note", {"at": at})
+            store.record_event(run, "run_completed", {"text": "done"})
+    say("done")
+
+
+def own(url: str, run: str, lease: str, off: str = "0") -> None:
+    """Own a run and write to it whenever told to; says how that went. This host's clock is *off* by some seconds."""
+    true = SystemClock.time
+    SystemClock.time = staticmethod(lambda: true() + float(off))  # type: ignore[assignment]
+    store = PostgresRunStore(url, lease=float(lease))
+    owner = store.ownership.row()
+    try:
+        claim = store.writer.commit(lambda ledger: ledger.claim(ledger.run(run), owner))
+    except HoldfastError as error:
+        say(type(error).__name__)
+        return
+    say("ready")
+    for line in sys.stdin:
+        try:
+            if line.strip() == "renew":
+                store.renew()
+            else:
+                store.writer.commit(lambda ledger: ledger.say(ledger.claimed(claim), "note"))
+            say("ok")
+        except HoldfastError as error:
+            say(type(error).__name__)
+
+
+def wait(url: str, run: str, lease: str = "15") -> None:
+    """Run a coroutine that does nothing until the run is cancelled."""
+
+    async def body(hf: Holdfast) -> None:
+        async with hf.run("s", "p", run_id=run):
+            say("ready")
+            await asyncio.Event().wait()
+
+    store = PostgresRunStore(url, lease=float(lease))
+    with Holdfast(PolicyBook.load({}), SystemClock(), store) as hf:
+        try:
+            asyncio.run(body(hf))
+        except RunCancelled as error:
+            say("cancelled", error.reason)
+
+
+def follow(url: str, run: str) -> None:
+    """Say each event of a run as it comes."""
+    with PostgresRunStore(url) as store:
+        for event in store.follow(run):
+            say(event.sequence, event.type)
+    say("end")
+
+
+# -- torture -----------------------------------------------------------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """Where tortured runs are kept: see `holdfast.torture.places`."""
+
+    kind: str
+    url: str
+    lease: float = 15.0
+
+    def open(self, crash: Callable[[str], object] | None = None) -> RunStore:
+        if crash is None:
+            self._await_the_server()
+        url = f"{self.url}?application_name=life-{os.getpid()}"
+        return PostgresRunStore(url, lease=self.lease, crash=crash)
+
+    def damage(self) -> str | None:
+        return None
+
+    def _await_the_server(self) -> None:
+        """It has noticed who is dead, which takes it a moment: then the dead are so at once."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            while not all(map(_lives, _sessions(connection))):
+                SystemClock.sleep(PAUSE / 10)
+
+
+def _sessions(connection: psycopg.Connection[Any]) -> list[int]:
+    """The processes that have a session."""
+    rows = connection.execute("SELECT application_name FROM pg_stat_activity WHERE application_name LIKE 'life-%'")
+    return [int(name.removeprefix("life-")) for (name,) in rows]
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def torture(url: str, folder: str, seed: str, lives: str) -> None:
+    """Everything bad that can happen to a process that has a run; says what promises were not kept."""
+    from holdfast.stores.postgres import ears, line
+    from holdfast.torture import driver
+
+    line._PATIENCE = 60.0  # what a busy machine takes for late would be found in order: the lease decides then
+    with psycopg.connect(url, autocommit=True) as connection:
+        while float(connection.execute(ears._LOCKS.encode()).fetchall()[0][0]) < line.GRACE:  # it has just begun
+            SystemClock.sleep(PAUSE)
+    driver.MOST_LIVES = int(lives)  # type: ignore[misc]
+    driver.SCENES = (driver.killed, driver.frozen, driver.raced, driver.cancelled, driver.forked)
+    place: Any = Place("postgres", url)
+    verdict = driver.drive(place, folder, seed=int(seed), seconds=0.0, clock=SystemClock())
+    for kept in verdict.promises:
+        for breach in kept.breaches:
+            say("breach", kept.promise, breach)
+    say("done", verdict.progress.kills, verdict.progress.zombies)
+
+
+COMMANDS = (hold, fork, append, finish, own, wait, follow, torture)
+
+if __name__ == "__main__":
+    {each.__name__: each for each in COMMANDS}[sys.argv[1]](*sys.argv[2:])

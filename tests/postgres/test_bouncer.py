@@ -1,0 +1,152 @@
+"""Behind PgBouncer with transaction pooling there is no session, and everything works: by polling and by leases."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from tests.postgres.children import children, said, tell
+from tests.servers import PgBouncer
+
+from holdfast.clock import SystemClock
+from holdfast.errors import RunConflict
+from holdfast.history import CancelResult, RunStatus
+from holdfast.stores import PostgresRunStore, RunStore
+from holdfast.stores.ledger import Claim
+
+PATIENCE = 30.0
+
+
+@pytest.fixture
+def pooled(database: str, pgbouncer: PgBouncer) -> str:
+    """The database through the pool, which lends five connections to all."""
+    return pgbouncer.through(database)
+
+
+@pytest.fixture
+def store(pooled: str) -> Iterator[RunStore]:
+    with PostgresRunStore(pooled) as store:
+        store.create_run("s", "p", run_id="r")
+        yield store
+
+
+@pytest.fixture
+def child() -> Iterator[Any]:
+    with children() as start:
+        yield start
+
+
+def eventually(is_so: Callable[[], bool]) -> bool:
+    end = SystemClock.monotonic() + PATIENCE
+    while not (so := is_so()) and SystemClock.monotonic() < end:
+        SystemClock.sleep(0.02)
+    return so
+
+
+def claim(store: RunStore, run: str = "r") -> Claim:
+    owner = store.ownership.row()
+    return store.writer.commit(lambda ledger: ledger.claim(ledger.run(run), owner))
+
+
+def test_runs_are_written_read_listed_and_pruned_through_a_pool(store: RunStore, pooled: str) -> None:
+    for at in range(20):  # often enough for statements to be prepared, were they
+        store.record_event("r", "note", {"at": at})
+    store.record_event("r", "run_completed", {"text": "done"})
+
+    with PostgresRunStore(pooled) as other:
+        assert [event.payload.get("at") for event in other.events("r")] == [*range(20), None]
+        assert other.list_runs()[0].status is RunStatus.COMPLETED
+        assert other.prune(max_runs=0) == (1, 21)
+
+
+def test_several_processes_share_few_connections_of_a_pool(
+    store: RunStore, pooled: str, tmp_path: Any, child: Any
+) -> None:
+    files = [tmp_path / str(number) for number in range(3)]
+    writers = [child("append", pooled, file, number, 4, "r") for number, file in enumerate(files)]
+    assert [said(writer) for writer in writers] == ["ready"] * 3
+
+    assert eventually(lambda: all(file.exists() and len(file.read_text().splitlines()) > 50 for file in files))
+    for writer in writers:
+        tell(writer)
+
+    assert [said(writer).strip() for writer in writers] == ["done 0"] * 3
+    acknowledged = sum(len(file.read_text().splitlines()) for file in files)
+    assert [event.sequence for event in store.events("r")] == [*range(acknowledged)]
+
+
+def test_a_run_is_followed_through_a_pool(store: RunStore, pooled: str, child: Any) -> None:
+    store.record_event("r", "run_started")
+    other = child("follow", pooled, "r")
+    assert said(other) == "0 run_started"
+
+    store.record_event("r", "note")
+    assert said(other) == "1 note"
+    store.record_event("r", "run_completed", {"text": "done"})
+
+    assert [said(other), said(other)] == ["2 run_completed", "end"]
+
+
+def test_a_cancel_reaches_a_coroutine_through_a_pool(store: RunStore, pooled: str, child: Any) -> None:
+    other = child("wait", pooled, "far", 60)
+    assert said(other) == "ready"
+
+    result = store.cancel("far", "enough")
+
+    assert result is CancelResult.REQUESTED
+    assert said(other) == "cancelled enough"
+
+
+def test_an_owner_behind_a_pool_has_its_run_while_it_gives_signs_of_life(
+    store: RunStore, pooled: str, child: Any
+) -> None:
+    other = child("own", pooled, "r", 2)
+    assert said(other) == "ready"
+    with pytest.raises(RunConflict):
+        claim(store)
+    assert eventually(lambda: store.snapshot("r").interrupted)
+
+    tell(other, "renew")
+    assert said(other) == "ok"
+
+    assert not store.snapshot("r").interrupted
+
+
+def test_an_owner_behind_a_pool_that_is_killed_is_noticed_by_its_lease_and_fenced(
+    store: RunStore, pooled: str, child: Any
+) -> None:
+    other = child("own", pooled, "r", 1)
+    assert said(other) == "ready"
+    other.send_signal(signal.SIGSTOP)
+    assert eventually(lambda: store.snapshot("r").interrupted)
+
+    claim(store)
+    other.send_signal(signal.SIGCONT)
+    tell(other)
+
+    assert said(other) == "LeaseLost"
+
+
+def test_one_with_a_session_does_not_take_one_behind_a_pool_for_dead(
+    database: str, store: RunStore, pooled: str, child: Any
+) -> None:
+    other = child("own", pooled, "r", 3600)
+    assert said(other) == "ready"
+
+    with PostgresRunStore(database) as direct:
+        assert not direct.snapshot("r").interrupted
+        with pytest.raises(RunConflict):
+            claim(direct)
+
+
+def test_nothing_is_left_in_the_sessions_of_the_pool(store: RunStore, database: str) -> None:
+    claim(store)
+    store.record_event("r", "note")
+
+    with psycopg.connect(database) as connection:
+        held = connection.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'").fetchone()
+
+    assert held == (0,)

@@ -1,0 +1,110 @@
+"""The tables of a store on PostgreSQL: made once, left alone where they are not ours, in a schema of their own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast.errors import RunNotFound, StoreError
+from holdfast.stores import PostgresRunStore, schema
+from holdfast.stores.postgres.schema import SCHEMA, statements
+
+
+@pytest.fixture
+def server(database: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(database, autocommit=True) as connection:
+        yield connection
+
+
+def schemas(server: psycopg.Connection[Any]) -> list[str]:
+    rows = server.execute("SELECT nspname FROM pg_namespace WHERE nspname !~ '^pg_' ORDER BY 1")
+    return [name for (name,) in rows if name not in {"information_schema", "public"}]
+
+
+def test_looking_makes_no_tables(database: str, server: psycopg.Connection[Any]) -> None:
+    with PostgresRunStore(database) as store:
+        assert store.list_runs() == []
+        with pytest.raises(RunNotFound):
+            store.snapshot("r")
+
+    assert schemas(server) == []
+
+
+def test_all_tables_are_in_a_schema_of_their_own(database: str, server: psycopg.Connection[Any]) -> None:
+    server.execute("CREATE TABLE public.runs (mine text)")
+    server.execute("CREATE SCHEMA mine")
+
+    for url in (database, f"{database}?schema=mine"):
+        with PostgresRunStore(url) as store:
+            store.create_run("s", "p", run_id=url[-4:])
+            assert len(store.list_runs()) == 1
+
+    assert schemas(server) == ["holdfast", "mine"]
+    rows = server.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
+    assert rows == [("runs",)]
+
+
+def test_of_many_who_come_at_once_one_makes_the_tables(database: str, server: psycopg.Connection[Any]) -> None:
+    stores = [PostgresRunStore(database) for _ in range(6)]
+    threads = [threading.Thread(target=store.create_run, args=("s", "p")) for store in stores]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    secrets = {store.secret() for store in stores}
+    runs = stores[0].list_runs()
+    for store in stores:
+        store.close()
+    assert (len(runs), len(secrets)) == (6, 1)
+    assert server.execute("SELECT number FROM holdfast.migrations").fetchall() == [(n + 1,) for n in range(SCHEMA)]
+
+
+def test_a_newer_schema_is_left_alone(database: str, server: psycopg.Connection[Any]) -> None:
+    with PostgresRunStore(database) as store:
+        store.create_run("s", "p")
+    server.execute("INSERT INTO holdfast.migrations (number) VALUES (99)")
+
+    with PostgresRunStore(database) as store:
+        for use in (store.list_runs, lambda: store.create_run("s", "p")):
+            with pytest.raises(StoreError, match=r"newer Holdfast \(schema 99; this one knows \d+\).*upgrade"):
+                use()
+
+
+def test_a_schema_of_something_else_is_left_alone(database: str, server: psycopg.Connection[Any]) -> None:
+    server.execute("CREATE SCHEMA holdfast")
+    server.execute("CREATE TABLE holdfast.wheels (size int)")
+
+    with PostgresRunStore(database) as store, pytest.raises(StoreError, match="is of something else"):
+        store.create_run("s", "p")
+
+    assert server.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'holdfast'").fetchone() == (1,)
+
+
+def test_a_schema_that_somebody_made_for_us_is_used(database: str, server: psycopg.Connection[Any]) -> None:
+    server.execute("CREATE SCHEMA holdfast")
+
+    with PostgresRunStore(database) as store:
+        assert store.create_run("s", "p").event_count == 0
+
+
+def test_a_database_that_cannot_hold_every_text_is_refused(postgres: Any) -> None:
+    with psycopg.connect(postgres.url, autocommit=True) as server:
+        server.execute("CREATE DATABASE plain ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0")
+        try:
+            url = postgres.url.replace("/postgres", "/plain")
+            with PostgresRunStore(url) as store, pytest.raises(StoreError, match="encoding is SQL_ASCII; use one with"):
+                store.create_run("s", "p")
+        finally:
+            server.execute("DROP DATABASE plain WITH (FORCE)")
+
+
+def test_every_statement_of_an_embedded_store_is_there_under_its_name() -> None:
+    ours = {name for name in schema.statements() if not name.startswith(("stage", "leave_out"))}
+    written_in_groups = {"next_key", "add_run", "change_run", "change_standing", "queue_run"}
+
+    assert ours - written_in_groups - set(statements("holdfast")) == set()

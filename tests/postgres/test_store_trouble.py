@@ -1,0 +1,321 @@
+"""What becomes of a write when the server or the network fails, and what is said about it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+from tests.servers import PostgresServer, Toxic
+from tests.store_kinds import postgres_url
+
+from holdfast.clock import SystemClock
+from holdfast.errors import ConfigError, StoreError
+from holdfast.stores import PostgresRunStore, RunStore, open_store
+from holdfast.stores.postgres.address import parse
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return postgres_url(tmp_path)
+
+
+@pytest.fixture
+def schema(url: str) -> str:
+    return parse(url).schema
+
+
+@pytest.fixture
+def server(url: str) -> Iterator[psycopg.Connection[Any]]:
+    """A look at the server itself."""
+    with psycopg.connect(url.partition("?")[0], autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def network(url: str) -> Iterator[Toxic]:
+    port = urlsplit(url).port
+    assert port is not None
+    with Toxic(port) as network:
+        yield network
+
+
+@pytest.fixture
+def store(url: str, network: Toxic) -> Iterator[RunStore]:
+    """A store behind a network that can fail."""
+    parts = urlsplit(url)
+    there = f"{parts.username}@127.0.0.1:{network.port}"
+    with PostgresRunStore(parts._replace(netloc=there).geturl() + "&connect_timeout=5") as store:
+        store.create_run("s", "p", run_id="r")
+        yield store
+
+
+def until(found: Callable[[], bool]) -> None:
+    for _ in range(2000):
+        if found():
+            return
+        SystemClock.sleep(0.01)
+    raise AssertionError("it never came")
+
+
+def waiting(server: psycopg.Connection[Any], schema: str) -> list[int]:
+    """The connections that wait for a lock."""
+    server.execute("SELECT pg_stat_clear_snapshot()")
+    rows = server.execute(
+        "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s", [f"%{schema}.%"]
+    )
+    return [pid for (pid,) in rows]
+
+
+def events(store: RunStore) -> list[int]:
+    return [event.sequence for event in store.events("r")]
+
+
+class Writing(threading.Thread):
+    """Records an event while somebody else holds the run, so that it hangs in the middle of its commit."""
+
+    def __init__(self, store: RunStore, server: psycopg.Connection[Any], schema: str) -> None:
+        super().__init__()
+        self.error: Exception | None = None
+        self._store, self._server, self._schema = store, server, schema
+
+    def run(self) -> None:
+        try:
+            self._store.record_event("r", "note")
+        except Exception as error:
+            self.error = error
+
+    def __enter__(self) -> Writing:
+        self._server.execute("BEGIN")
+        self._server.execute(f"SELECT FROM {self._schema}.runs FOR UPDATE".encode())
+        self.start()
+        until(lambda: len(waiting(self._server, self._schema)) == 1)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.execute("COMMIT")
+        self.join()
+
+
+# --- commits whose answer is lost ---
+
+
+def test_a_commit_whose_answer_was_lost_is_found_and_not_made_twice(
+    store: RunStore, network: Toxic, server: psycopg.Connection[Any], schema: str
+) -> None:
+    with Writing(store, server, schema) as writing:
+        network.cut()
+        until(lambda: len(waiting(server, schema)) == 2)  # the old one is still at it, the new one asks for it
+
+    assert writing.error is None
+    assert events(store) == [0]
+
+
+def test_a_commit_that_was_not_made_is_made_again(
+    store: RunStore, network: Toxic, server: psycopg.Connection[Any], schema: str
+) -> None:
+    with Writing(store, server, schema) as writing:
+        (old,) = waiting(server, schema)
+        network.cut()
+        server.execute("SELECT pg_terminate_backend(%s)", [old])
+
+    assert writing.error is None
+    assert events(store) == [0]
+
+
+def test_a_commit_of_which_nobody_can_tell_is_no_success(
+    store: RunStore, network: Toxic, server: psycopg.Connection[Any], schema: str
+) -> None:
+    with Writing(store, server, schema) as writing:
+        network.refuse()
+        writing.join()
+
+    assert isinstance(writing.error, StoreError)
+    assert "may have been written or not" in str(writing.error)
+    network.heal()
+    assert events(store) == [0]
+    assert store.record_event("r", "note").event_count == 2
+
+
+# --- connections that break ---
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_a_connection_that_broke_while_nobody_used_it_is_made_anew(
+    store: RunStore, network: Toxic, rounds: int
+) -> None:
+    for number in range(rounds):
+        network.cut()
+
+        assert store.snapshot("r").event_count == number
+        network.cut()
+        assert store.record_event("r", "note").event_count == number + 1
+
+
+def test_a_server_that_is_away_is_named_and_come_back_to(store: RunStore, network: Toxic) -> None:
+    network.refuse()
+
+    for use in (lambda: store.record_event("r", "note"), lambda: store.snapshot("r")):
+        with pytest.raises(StoreError, match=r"cannot be reached; see that the server runs.*refused"):
+            use()
+
+    network.heal()
+    assert store.record_event("r", "note").event_count == 1
+
+
+def test_what_was_queued_while_the_server_was_away_fails_and_what_comes_later_does_not(
+    store: RunStore, network: Toxic
+) -> None:
+    network.refuse()
+    pending = [store.writer.submit(lambda ledger: ledger.say(ledger.run("r"), "note")) for _ in range(3)]
+    for each in pending:
+        store.writer.settle(each)
+
+    network.heal()
+
+    assert [isinstance(each.error, StoreError) for each in pending] == [True] * 3
+    assert store.record_event("r", "note").event_count == 1
+
+
+# --- what is said ---
+
+
+def test_a_password_is_never_shown(network: Toxic) -> None:
+    network.refuse()
+    with (
+        PostgresRunStore(f"postgresql://me:hunter2@127.0.0.1:{network.port}/db?connect_timeout=5") as store,
+        pytest.raises(StoreError) as caught,
+    ):
+        store.list_runs()
+
+    assert "hunter2" not in str(caught.value)
+    assert f"postgresql://me@127.0.0.1:{network.port}/db" in str(caught.value)
+
+
+def test_a_database_that_is_not_there_is_named(url: str) -> None:
+    elsewhere = urlsplit(url)._replace(path="/nowhere").geturl()
+
+    with PostgresRunStore(elsewhere) as store, pytest.raises(StoreError, match="no such database; create it first"):
+        store.create_run("s", "p")
+
+
+def test_a_user_that_may_not_connect_is_told_so(url: str) -> None:
+    parts = urlsplit(url)
+    there = parts._replace(netloc=f"stranger@{parts.hostname}:{parts.port}").geturl()
+
+    with PostgresRunStore(there) as store, pytest.raises(StoreError, match=r"may not connect|no such database"):
+        store.create_run("s", "p")
+
+
+def test_a_server_that_is_read_only_is_named(url: str, server: psycopg.Connection[Any]) -> None:
+    with PostgresRunStore(url) as store:
+        store.create_run("s", "p", run_id="r")
+    server.execute("CREATE ROLE reader LOGIN SUPERUSER")
+    server.execute("ALTER ROLE reader SET default_transaction_read_only = on")
+    parts = urlsplit(url)
+    there = parts._replace(netloc=f"reader@{parts.hostname}:{parts.port}").geturl()
+
+    try:
+        with PostgresRunStore(there) as store:
+            assert store.snapshot("r").event_count == 0
+            with pytest.raises(StoreError, match="is read-only: a standby, or set so"):
+                store.record_event("r", "note")
+    finally:
+        server.execute("DROP ROLE reader")
+
+
+def test_a_text_that_no_text_can_hold_is_found_again(url: str) -> None:
+    with PostgresRunStore(url) as store:
+        store.create_run("a\0b", "p", run_id="null")
+        store.create_run("a\x01b", "p", run_id="one")
+        store.cancel("null", "because\0")
+
+        assert [run.id for run in store.list_runs(session_id="a\0b")] == ["null"]
+        assert store.events("null")[0].payload == {"reason": "because\0"}
+
+
+def test_a_tool_and_a_session_may_have_names_of_any_length(url: str) -> None:
+    from holdfast.stores.searching import Wanted, search
+
+    long = "".join(map(chr, range(0x4E00, 0x4E00 + 5000)))
+    with PostgresRunStore(url) as store:
+        store.create_run(long, "p", run_id="r")
+        store.record_event("r", "tool_started", {"call_id": "c", "tool": long})
+
+        assert [run.id for run in store.list_runs(session_id=long)] == ["r"]
+        assert [run.id for run in search(store, Wanted(tool=long)).runs] == ["r"]
+
+
+# --- addresses ---
+
+
+@pytest.mark.parametrize(
+    ("url", "complaint"),
+    [
+        ("mysql://x", "must be postgresql://"),
+        ("postgresql://h/db?schema=A-b", "schema = "),
+        ("postgresql://h/db?schema=pg_x", "schema = "),
+        ("postgresql://h/db?pool=some", "pool = "),
+        ("postgresql://h/db?session=nonsense", "must be postgresql://"),
+        ("postgresql://u:secret\0@h/db", "must be postgresql://"),
+    ],
+)
+def test_an_address_that_is_none_is_a_config_error(url: str, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint) as caught:
+        PostgresRunStore(url)
+
+    assert "secret" not in str(caught.value)
+
+
+def test_a_parameter_that_nobody_knows_is_a_config_error() -> None:
+    with (
+        PostgresRunStore("postgresql://127.0.0.1:1/db?colour=red") as store,
+        pytest.raises(ConfigError, match="colour"),
+    ):
+        store.list_runs()
+
+
+def test_our_settings_are_not_passed_on() -> None:
+    found = parse(
+        "postgresql://u:p@h1:1,h2:2/db?sslmode=require&schema=x&pool=transaction&session=postgres%3A%2F%2Fd%2Fdb"
+    )
+
+    assert found.dsn == "postgresql://u:p@h1:1,h2:2/db?sslmode=require"
+    assert (found.schema, found.pooled, found.session) == ("x", True, "postgres://d/db")
+    assert found.name == "postgresql://u@h1:1,h2:2/db?schema=x"
+
+
+def test_a_url_is_opened_without_a_word_to_the_server() -> None:
+    store = open_store("postgres://127.0.0.1:1/db")
+
+    assert isinstance(store, PostgresRunStore)
+    store.close()
+
+
+# --- servers that go away ---
+
+
+def test_writers_go_on_when_a_server_was_killed_and_came_back(own_postgres: PostgresServer) -> None:
+    with PostgresRunStore(own_postgres.url) as store:
+        store.create_run("s", "p", run_id="r")
+        store.record_event("r", "note")
+
+        own_postgres.kill()
+        with pytest.raises(StoreError):
+            store.record_event("r", "note")
+        own_postgres.start_again()
+        until(lambda: _works(store))
+
+        assert events(store) == list(range(store.snapshot("r").event_count))
+
+
+def _works(store: RunStore) -> bool:
+    try:
+        store.record_event("r", "note")
+    except StoreError:
+        return False
+    return True
