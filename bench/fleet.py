@@ -105,8 +105,17 @@ def _tables(server: RedisServer, settings: Settings, *, with_ours: bool) -> Iter
     together = asyncio.run(_race(server, awaited, _together, settings))
     yield _at_once(together, _most(server, with_ours), server)
     if with_ours:
-        sync = asyncio.run(_race(server, ours.ahead(awaited=False), _bulk, settings))
-        yield _ahead(sync, asyncio.run(_race(server, ours.ahead(awaited=True), _abulk, settings)))
+        kinds: dict[str, tuple[bool, Batch]] = {
+            "function": (False, _bulk),
+            "coroutine": (True, _abulk),
+            f"{TOGETHER} coroutines": (True, _bulk_together),
+        }
+        yield _ahead(
+            {
+                kind: asyncio.run(_race(server, ours.ahead(awaited=awaits), batch, settings))
+                for kind, (awaits, batch) in kinds.items()
+            }
+        )
 
 
 # -- racing ------------------------------------------------------------------------------------------------------------
@@ -203,6 +212,18 @@ async def _abulk(made: Made, n: int, took: list[int]) -> None:
         await decide()
 
 
+async def _bulk_together(made: Made, n: int, took: list[int]) -> None:
+    """With a turn of the loop between any two calls, or they would be made one after the other."""
+
+    async def some() -> None:
+        decide = made.decide
+        for _ in repeat(None, n // TOGETHER):
+            await decide()
+            await asyncio.sleep(0)
+
+    await asyncio.gather(*(some() for _ in range(TOGETHER)))
+
+
 async def _done(pending: Any) -> None:
     if inspect.isawaitable(pending):
         await pending
@@ -277,14 +298,15 @@ def _at_once(racers: Sequence[Racer], most: dict[str, float], server: RedisServe
     return table
 
 
-def _ahead(sync: Sequence[Racer], awaited: Sequence[Racer]) -> Table:
+def _ahead(races: dict[str, list[Racer]]) -> Table:
     table = Table("a call without a round trip", ("ns", "CPU ns", "round trips"))
-    for kind, racers in (("function", sync), ("coroutine", awaited)):
+    for kind, racers in races.items():
         for racer in racers:
             table.rows.append((f"{racer.name}, {kind}", racer.mean, 1000 * racer.busy, racer.trips))
-            if racer.name == ours.LEASED:
+            if racer.name == ours.LEASED and kind in ("function", "coroutine"):
                 table.verdicts.append(at_most(f"{racer.name}, {kind}", racer.mean, LEASED_NS, " ns"))
     table.notes.append("by the wall clock, with the round trips that lease the next tokens")
+    table.notes.append(f"with {TOGETHER} coroutines a turn of the event loop is in each call")
     return table
 
 

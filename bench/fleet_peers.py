@@ -22,12 +22,17 @@ LIMITERS = (
     "limits fixed window, coredis",
     "limits fixed window, redis-py",
     "throttled-py gcra",
-    "throttled-py token bucket",
+    "throttled-py fixed window",
     "pyrate-limiter gcra",
     "nopanic-redis rate limit",
 )
 CLIENTS = {"redis": "redis", "coredis": "coredis", "hiredis": "hiredis", "nopanic-redis": "nopanic_redis"}
-NO_SCRIPTS = ("limits fixed window, coredis", "pybreaker", "purgatory")  # those that send plain commands
+NO_SCRIPTS = (  # those that send plain commands
+    "limits fixed window, coredis",
+    "throttled-py fixed window",
+    "pybreaker",
+    "purgatory",
+)
 
 
 class Made(NamedTuple):
@@ -47,7 +52,7 @@ def plain() -> dict[str, Make]:
         "limits fixed window": partial(_limits, "FixedWindowRateLimiter"),
         "limits sliding window counter": partial(_limits, "SlidingWindowCounterRateLimiter"),
         "throttled-py gcra": partial(_throttled, "gcra"),
-        "throttled-py token bucket": partial(_throttled, "token_bucket"),
+        "throttled-py fixed window": partial(_throttled, "fixed_window"),
         "pyrate-limiter gcra": partial(_pyrate, "GCRA"),
         "nopanic-redis rate limit": _nopanic_limit,
         "nopanic-redis breaker": _nopanic_breaker,
@@ -62,7 +67,7 @@ def awaited() -> dict[str, Make]:
         "limits fixed window, coredis": partial(_alimits, "FixedWindowRateLimiter", "coredis"),
         "limits fixed window, redis-py": partial(_alimits, "FixedWindowRateLimiter", "redispy"),
         "throttled-py gcra": partial(_athrottled, "gcra"),
-        "throttled-py token bucket": partial(_athrottled, "token_bucket"),
+        "throttled-py fixed window": partial(_athrottled, "fixed_window"),
         "pyrate-limiter gcra": partial(_apyrate, "GCRA"),
         "nopanic-redis rate limit": _anopanic_limit,
         "nopanic-redis breaker": _anopanic_breaker,

@@ -25,8 +25,8 @@ BARE = "bare group commit"
 PEERS = {"langgraph": "langgraph", "dbos": "dbos"}
 AIMS = {1: 5, 64: 20}  # times DBOS
 
-SIZES = (Size(1, 200, 5), Size(16, 25, 3), Size(64, 10, 3))
-QUICK = (Size(1, 50, 3), Size(64, 5, 1))
+SIZES = (Size(1, 200, 5), Size(16, 25, 3), Size(64, 20, 3))
+QUICK = (Size(1, 50, 3), Size(64, 10, 1))
 
 
 def run(settings: Settings) -> Iterator[Table]:
@@ -53,7 +53,7 @@ def _tables(kind: str, prefix: str, server: PostgresServer, folder: Path, settin
         for size in sizes:
             table = _compare(kind, size, racers, server)
             if size is sizes[-1]:
-                table.notes += [versions(), f"{_version(server)}, fsync on, {described(folder)}"]
+                table.notes += [versions(), f"{_about(server)}; {described(folder)}"]
             yield table
 
 
@@ -104,8 +104,12 @@ def _compare(kind: str, size: Size, racers: Sequence[Racer], server: PostgresSer
     return table
 
 
-def _version(server: PostgresServer) -> str:
+def _about(server: PostgresServer) -> str:
+    """Its version, and what it does at a commit."""
     import psycopg
 
     with psycopg.connect(server.url) as connection:
-        return f"PostgreSQL {connection.info.server_version // 10_000}"
+        names = ("fsync", "synchronous_commit")
+        shown = [connection.execute(f"SHOW {name}".encode()).fetchone() for name in names]
+        settings = [f"{name} {row[0] if row else '?'}" for name, row in zip(names, shown, strict=True)]
+        return ", ".join([f"PostgreSQL {connection.info.server_version // 10_000}", *settings])

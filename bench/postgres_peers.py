@@ -16,7 +16,7 @@ from typing import Any
 from bench.durable_peers import AOne, One, adbos_at, alanggraph_on, dbos_at, langgraph_on
 
 PEERS = ("langgraph", "langgraph-checkpoint-postgres", "dbos", "psycopg")
-CONNECTIONS = 20  # of LangGraph's pool: with one connection, which it has by default, many runs at once are slower
+CONNECTIONS = 20  # of LangGraph's pool: with one connection its runs would wait for each other's commits
 
 
 def versions() -> str:

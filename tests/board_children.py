@@ -1,55 +1,17 @@
-"""What the tests of the board have other processes do: `python board_children.py COMMAND PATH …`.
+"""What the tests of the board have other processes do: `python -m tests.board_children COMMAND PATH …`.
 
 Each line on stdout says that something was done; each line on stdin is one more thing to do.
 """
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+
+from tests.children import main, processes, say
 
 import holdfast
 
-
-@contextmanager
-def children() -> Iterator[Any]:
-    """Starts children, and sees to it that none is left."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(command: str, *args: object) -> subprocess.Popen[str]:
-        words = [sys.executable, __file__, command, *map(str, args)]
-        child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        started.append(child)
-        return child
-
-    try:
-        yield start
-    finally:
-        for child in started:
-            child.kill()
-            child.communicate()
-
-
-def ask(child: subprocess.Popen[str], line: str) -> str:
-    """Have a child do something; what it answers."""
-    assert child.stdin is not None
-    child.stdin.write(f"{line}\n")
-    child.stdin.flush()
-    return said(child)
-
-
-def said(child: subprocess.Popen[str]) -> str:
-    """The next line of a child."""
-    assert child.stdout is not None
-    return child.stdout.readline().rstrip("\n")
-
-
-def say(*words: object) -> None:
-    sys.stdout.write(" ".join(map(str, words)) + "\n")
-    sys.stdout.flush()
+children = processes("tests.board_children")
 
 
 def agent(path: str, *tools: str) -> None:
@@ -102,4 +64,4 @@ def _work(fails: bool) -> str:
 
 
 if __name__ == "__main__":
-    {each.__name__: each for each in (agent, proxy)}[sys.argv[1]](*sys.argv[2:])
+    main(agent, proxy)

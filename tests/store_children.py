@@ -1,4 +1,4 @@
-"""What the tests of stores have other processes do: `python store_children.py COMMAND PATH …`.
+"""What the tests of stores have other processes do: `python -m tests.store_children COMMAND PATH …`.
 
 Each line on stdout says that something was done, and thereby that it must be in the store.
 """
@@ -9,56 +9,19 @@ import json
 import os
 import resource
 import signal
-import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+
+from tests.children import main, processes, say
 
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.stores import MemoryRunStore, RunStore, SqliteRunStore
 from holdfast.stores.ledger import Ledger
 
+children = processes("tests.store_children")
+
 NOBODY = 65534
-
-
-@contextmanager
-def children() -> Iterator[Any]:
-    """Starts children, and sees to it that none is left."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(command: str, *args: object) -> subprocess.Popen[str]:
-        words = [sys.executable, __file__, command, *map(str, args)]
-        child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        started.append(child)
-        return child
-
-    try:
-        yield start
-    finally:
-        for child in started:
-            child.kill()
-            child.communicate()
-
-
-def said(child: subprocess.Popen[str]) -> str:
-    """The next line of a child."""
-    assert child.stdout is not None
-    return child.stdout.readline().rstrip("\n")
-
-
-def tell(child: subprocess.Popen[str], line: str = "go") -> None:
-    """Let a child go on."""
-    assert child.stdin is not None
-    child.stdin.write(f"{line}\n")
-    child.stdin.flush()
-
-
-def say(*words: object) -> None:
-    sys.stdout.write(" ".join(map(str, words)) + "\n")
-    sys.stdout.flush()
 
 
 def append(path: str, number: str, count: str, *runs: str) -> None:
@@ -302,7 +265,5 @@ def powerless(path: str) -> None:
             say("StoreError", error)
 
 
-COMMANDS = (append, die, hammer, make, own, interrupt, fork, fork_memory, full, powerless)
-
 if __name__ == "__main__":
-    {each.__name__: each for each in COMMANDS}[sys.argv[1]](*sys.argv[2:])
+    main(append, die, hammer, make, own, interrupt, fork, fork_memory, full, powerless)

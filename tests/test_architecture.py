@@ -22,6 +22,7 @@ ROWS = {
         "__main__",
         "app",
         "cli",
+        "defaults",
         "demo",
         "torture",
     },  # puts it together; "holdfast" is the package's own __init__
@@ -47,7 +48,7 @@ ROWS = {
     "ground": {"errors", "category", "clock", "events", "checks", "canonical", "shape"},  # standard library, msgspec
 }
 PLAIN_ROWS = {"deciding", "ground"}  # import nothing foreign but msgspec
-ASKS_ENVIRONMENT = {"app", "cli"}  # the only rooms that read environment variables
+ASKS_ENVIRONMENT = {"cli", "defaults"}  # the only rooms that read environment variables
 MOST_LINES = 450
 
 ROW = {room: row for row, rooms in ROWS.items() for room in rooms}

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from tests.board_children import ask, children, said
+from tests.board_children import children
+from tests.children import ask, said
 
 from holdfast import cli
 from holdfast.cli import tools as page

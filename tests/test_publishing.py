@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.board_children import ask, children, said
+from tests.board_children import children
+from tests.children import ask, said
 
 import holdfast
 from holdfast import publishing

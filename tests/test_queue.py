@@ -30,6 +30,9 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+on_shared = pytest.mark.parametrize("kind", sorted(SHARED))  # where there can be another process
+
+
 @pytest.fixture
 def open_one(kind: str, tmp_path: Path) -> Open:
     return opener(kind, tmp_path)
@@ -42,10 +45,8 @@ def store(open_one: Open, clock: ManualClock) -> Iterator[RunStore]:
 
 
 @pytest.fixture
-def other(kind: str, open_one: Open, clock: ManualClock) -> Iterator[RunStore]:
+def other(open_one: Open, clock: ManualClock) -> Iterator[RunStore]:
     """The same store, as another process has it."""
-    if kind not in SHARED:
-        pytest.skip("nobody else can open it")
     with open_one(clock=clock) as store:
         yield store
 
@@ -245,6 +246,7 @@ def test_nothing_is_written_where_there_is_nothing_to_take(store: RunStore) -> N
 # --- whose it is ---
 
 
+@on_shared
 def test_what_is_taken_has_an_owner_and_is_taken_once(store: RunStore, other: RunStore) -> None:
     put(store, "r")
 
@@ -266,6 +268,7 @@ def test_two_that_take_in_one_transaction_take_two_runs(store: RunStore) -> None
     assert [pending.value.claim.run_id for pending in takings] == ["1", "2"]
 
 
+@on_shared
 def test_many_who_take_at_once_never_take_the_same(
     open_one: Open, store: RunStore, other: RunStore, clock: ManualClock
 ) -> None:
@@ -370,6 +373,7 @@ def test_a_run_that_has_changed_hands_too_often_is_failed(store: RunStore) -> No
 # --- sessions ---
 
 
+@on_shared
 def test_at_most_so_many_of_a_session_are_at_work_in_all_processes(store: RunStore, other: RunStore) -> None:
     for number in range(3):
         put(store, f"a{number}", session="a", priority=1)

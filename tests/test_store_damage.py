@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.store_children import NOBODY, children, said, tell
+from tests.children import said, tell
+from tests.store_children import NOBODY, children
 from tests.store_events import EVENTS
 
 from holdfast.errors import RunNotFound, StoreError

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.store_children import children, said, tell
+from tests.children import said, tell
+from tests.store_children import children
 from tests.store_kinds import KINDS, claim, opener
 
 from holdfast.errors import LeaseLost, RunConflict

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.store_children import children, said, tell
+from tests.children import said, tell
+from tests.store_children import children
 from tests.store_kinds import EMBEDDED, KINDS, opener
 
 from holdfast.errors import RunNotFound, StoreError

@@ -24,7 +24,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 from rich.text import Text
-from tests.board_children import ask, children, said, say
+from tests.board_children import children
+from tests.children import ask, said, say
 
 import holdfast
 from holdfast import cli

@@ -36,6 +36,7 @@ class Stage:
         self.called: list[Any] = []
         self.loops: set[int] = set()
         self.go = threading.Event()
+        self.over = threading.Event()
         self.entered = threading.Semaphore(0)
         self.raised: list[BaseException] = []
         self.at_once = threading.Barrier(3)
@@ -131,6 +132,7 @@ def waits_then_calls() -> None:
         run.step("late", lambda: stage.called.append("late"))
     except BaseException as error:
         stage.raised.append(error)
+        stage.over.set()
         raise
 
 
@@ -157,6 +159,9 @@ async def alistens() -> None:
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+on_shared = pytest.mark.parametrize("kind", sorted(SHARED))  # where there can be another process
 
 
 @pytest.fixture
@@ -374,9 +379,8 @@ def test_no_more_run_at_once_than_may(hf: Holdfast, store: RunStore) -> None:
         assert thread.is_alive()
 
 
-def test_the_runs_of_one_session_take_turns_in_all_workers(kind: str, opens: Opens) -> None:
-    if kind not in SHARED:
-        pytest.skip("nobody else can open it")
+@on_shared
+def test_the_runs_of_one_session_take_turns_in_all_workers(opens: Opens) -> None:
     one, two = opens(), opens()
     for _ in range(4):
         put(one.runs, two_steps, session="s")
@@ -408,9 +412,8 @@ def test_a_worker_that_drains_waits_for_sessions_that_are_full(hf: Holdfast, sto
 # --- waking ---
 
 
-def test_an_idle_worker_wakes_when_a_run_is_submitted_elsewhere(kind: str, opens: Opens) -> None:
-    if kind not in SHARED:
-        pytest.skip("nobody else can open it")
+@on_shared
+def test_an_idle_worker_wakes_when_a_run_is_submitted_elsewhere(opens: Opens) -> None:
     here, there = opens(), opens()
 
     with at_work(worker(here, plain)):
@@ -564,8 +567,7 @@ def test_a_function_that_outlives_its_worker_can_do_nothing_more_in_its_run(hf: 
 
         stage.go.set()
     hf._kit.workers.close()
-    while not stage.raised:
-        thread.join(0.001)
+    assert stage.over.wait(PATIENCE)
 
     assert isinstance(stage.raised[0], LeaseLost)
     assert stage.called == []

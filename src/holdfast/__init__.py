@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from holdfast.resilience import CallOutcome, ToolResilience, default_resilience
     from holdfast.retrying import retrying
     from holdfast.runs import Run
-    from holdfast.stores import MemoryRunStore, RunHandle, RunStore, SqliteRunStore, open_store
+    from holdfast.stores import MemoryRunStore, PostgresRunStore, RunHandle, RunStore, SqliteRunStore, open_store
     from holdfast.tracker import ExecutionRecord, ExecutionStats, ExecutionStatus, ExecutionTracker
 
 __all__ = [
@@ -106,6 +106,7 @@ __all__ = [
     "LoopDetected",
     "MemoryRunStore",
     "Permit",
+    "PostgresRunStore",
     "Priority",
     "RateLimited",
     "RateLimiter",
@@ -194,7 +195,7 @@ _HOMES = {
     "resilience": ("CallOutcome", "ToolResilience", "default_resilience"),
     "retrying": ("retrying",),
     "runs": ("Run",),
-    "stores": ("MemoryRunStore", "RunHandle", "RunStore", "SqliteRunStore", "open_store"),
+    "stores": ("MemoryRunStore", "PostgresRunStore", "RunHandle", "RunStore", "SqliteRunStore", "open_store"),
     "tracker": ("ExecutionRecord", "ExecutionStats", "ExecutionStatus", "ExecutionTracker"),
 }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from types import MethodType, TracebackType
@@ -15,6 +14,7 @@ from holdfast.breaker import CircuitBreaker, CircuitDiagnostics
 from holdfast.bus import Bus
 from holdfast.calls import Bound, adrive, adrive_stream, drive, drive_stream
 from holdfast.clock import Clock, SystemClock
+from holdfast.defaults import default_store, is_store_named, policy_file, redis_url, store_url
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.guarding import Guard
 from holdfast.guards.circuit import CircuitState
@@ -33,7 +33,9 @@ from holdfast.tracker import ExecutionTracker
 
 if TYPE_CHECKING:
     from holdfast.fleet.fleet import Fleet
+    from holdfast.history import RunSnapshot
     from holdfast.publishing import Servers
+    from holdfast.workers import Ended, Worker
 
 _log = logging.getLogger("holdfast")
 P = ParamSpec("P")
@@ -76,11 +78,11 @@ def open(
     book = PolicyBook.load(policies if policies is not None else policy_file()[0], defaults=defaults)
     clock = clock or SystemClock()
     url = store if store is not None else store_url(book.store)
-    is_named = store is not None or bool(os.environ.get("HOLDFAST_STORE") or book.store)
+    is_named = store is not None or is_store_named(book.store)
     runs = open_store(url if url is not None else ":memory:", clock=clock)
     if redactor is not None:
         runs.payloads = Payloads(redactor)
-    shared = redis if redis is not None else os.environ.get("HOLDFAST_REDIS") or book.redis
+    shared = redis if redis is not None else redis_url(book.redis)
     fleet = _fleet(shared, on_outage or book.on_outage or "local") if shared is not None else None
     hf = Holdfast(book, clock, runs, goes_on=on_store_error == "continue", hooks=tuple(hooks), fleet=fleet)
     hf._has_store = url is not None
@@ -251,6 +253,29 @@ class Holdfast:
         self._prepare()
         return Run(self._home, Plan(resumed=run_id, repeats=in_doubt == "repeat", diverges=diverged == "record"))
 
+    def submit(
+        self,
+        target: str | Callable[..., Any],
+        *args: object,
+        session: str = "default",
+        prompt: str = "",
+        priority: int = 0,
+        run_id: str | None = None,
+    ) -> RunSnapshot:
+        """Put a run of *target*, a function or `module:function`, into the queue, from which a worker takes it."""
+        from holdfast.workers.submitting import submit
+
+        self._prepare()
+        return submit(self.runs, target, args, session=session, prompt=prompt, priority=priority, run_id=run_id)
+
+    def worker(self, *targets: str, on_end: Callable[[Ended], object] | None = None, **settings: Any) -> Worker:
+        """A worker that takes runs of *targets* from the queue; *settings* are those of `WorkerConfig`."""
+        from holdfast.workers import Worker, WorkerConfig
+
+        config = WorkerConfig(targets=targets, **settings)
+        self._prepare()
+        return Worker(self._home, config, on_end=on_end)
+
     def recover(self, policy: str = "fail") -> Recovered:
         """Look after the runs whose process has died: those with an entry point are called again.
 
@@ -398,33 +423,6 @@ def _fleet(url: str, on_outage: str) -> Fleet:
     from holdfast.fleet.fleet import Fleet  # most have none
 
     return Fleet(url, on_outage=on_outage)
-
-
-def store_url(named: str | None) -> str | None:
-    """The store to use when the caller names none: the environment's, the policy file's, else the user's own."""
-    return os.environ.get("HOLDFAST_STORE") or named or default_store()
-
-
-def default_store() -> str | None:
-    """A file in the user's data folder; None where there is no home, as in many containers."""
-    folder = os.path.expanduser(os.environ.get("XDG_DATA_HOME") or os.path.join("~", *_DATA))
-    return os.path.join(folder, "holdfast", "runs.db") if os.path.isabs(folder) else None
-
-
-_DATA = ("Library", "Application Support") if sys.platform == "darwin" else (".local", "share")
-
-
-def policy_file() -> tuple[str | None, str]:
-    """The policy file to read when the caller names none, and who names it."""
-    if named := os.environ.get("HOLDFAST_POLICY"):
-        return named, "$HOLDFAST_POLICY"
-    config = os.environ.get("XDG_CONFIG_HOME") or os.path.join("~", ".config")
-    # Not `Path.expanduser`, which fails where a user has no home, as in many containers.
-    user = os.path.join(os.path.expanduser(config), "holdfast", "holdfast.toml")
-    for path, origin in (("holdfast.toml", "working directory"), (user, "user's configuration")):
-        if os.path.isfile(path):
-            return path, origin
-    return None, "there is none"
 
 
 class _Forked(Protocol):

@@ -127,7 +127,8 @@ class Share:
         terms = self._of(policy)
         form = self.desk.form(terms.whole if circuit.forced is None else terms.forced)
         horizon = HORIZON_US if patience >= HORIZON else max(0, int(patience * MICRO))
-        return Question(self.desk, form, (policy.priority.cost, terms.take, horizon))
+        take = terms.take if terms.take == 1 or self.desk.block.ask(now) else 1
+        return Question(self.desk, form, (policy.priority.cost, take, horizon))
 
     def judge(
         self, now: float, policy: Policy, circuit: Circuit, question: Question, ticket: Ticket | None, patience: float
@@ -138,6 +139,8 @@ class Share:
         if reply is None or held is None:
             if not is_view:
                 tool.give_slot(policy)
+            if question.asked[1] > 1:
+                self.desk.block.asked_until = 0.0
             if reply is None:
                 return self._alone()
             return self._refused(now, policy, reply[0], reply[1] / MICRO, ticket, patience)
@@ -145,7 +148,7 @@ class Share:
         if is_view and (refusal := tool.limiting.line_up(now, policy, ticket, patience)) is not None:
             self.desk.give_back(held)
             return refusal
-        if reply[4] > 1:
+        if question.asked[1] > 1:
             self.desk.block.put(now, (reply[4] - 1) * question.asked[0])
         return tool.let_in(circuit, circuit.grant, ticket, policy, held)
 

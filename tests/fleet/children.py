@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import threading
 from collections import Counter
@@ -16,7 +17,6 @@ from typing import Any
 from tests.children import Child, main, processes, said, say, tell
 from tests.fleet.upstream import PATIENCE, reach
 
-import holdfast
 from holdfast import Denied
 from holdfast.app import Holdfast
 from holdfast.clock import SystemClock
@@ -170,5 +170,39 @@ def worker(url: str, policies: str, lease: str = str(LEASE), off: str = "0") -> 
             say(json.dumps(getattr(one, facts.pop("what"))(**facts)))
 
 
+def fork(url: str, policies: str) -> None:
+    """Be one of a fleet with a busy thread and a call under way, and fork; both sides say what came of their calls."""
+    with Holdfast(PolicyBook.load(json.loads(policies)), SystemClock(), MemoryRunStore(), fleet=Fleet(url)) as hf:
+        one = Worker(hf)
+        one.storm("busy", 0, threads=2)
+        first = one.call("three", 0)
+        with hf.guard("slot"):
+            pid = os.fork()
+            if pid == 0:
+                _forked(one)
+            os.waitpid(pid, 0)
+            mine = [*first, *one.call("three", 0, 2)]
+            one.stop()
+        say(json.dumps({"calls": mine, "fallbacks": _fleet(hf).fallbacks, "holder": _fleet(hf).holder}))
+        sys.stdin.readline()
+
+
+def _forked(one: Worker) -> None:
+    """Use the fleet in a forked child, and leave."""
+    signal.alarm(20)  # a child that waits for a lock of its parent's ends like this
+    try:
+        calls = [*one.call("three", 0), *one.call("slot", 0)]
+        fleet = _fleet(one.hf)
+        say(json.dumps({"calls": calls, "fallbacks": fleet.fallbacks, "holder": fleet.holder}))
+        one.hf.close()
+    finally:
+        os._exit(0)
+
+
+def _fleet(hf: Holdfast) -> Fleet:
+    assert hf._kit.fleet is not None
+    return hf._kit.fleet
+
+
 if __name__ == "__main__":
-    main(worker)
+    main(worker, fork)

@@ -40,6 +40,7 @@ class Ask(NamedTuple):
     """An attempt that somebody wants to make."""
 
     cost: float = 1.0
+    take: int = 1
     horizon_us: int = 0
 
 
@@ -48,6 +49,7 @@ class Expected(NamedTuple):
 
     verdict: int
     wait: float | None
+    taken: int
     grant: Grant | None
     rate: float | None
     look: Look | None
@@ -76,15 +78,15 @@ class Model:
         for one in told:
             self._settle(now, one)
         mine = self._give(told, holder, together=ask is not None and self.slots is not None)
-        verdict, wait, grant = NOT_ASKED, 0.0, None
+        verdict, wait, taken, grant = NOT_ASKED, 0.0, 0, None
         if ask is not None:
-            verdict, wait, grant = self._admit(now, holder, ask)
+            verdict, wait, taken, grant = self._admit(now, holder, ask)
         if verdict == ADMITTED and self.slots is not None:
             self._take(now, holder, mine)
         bucket = self.bucket
         rate = bucket.rate_at(now) if bucket is not None and bucket.learnt is not None else None
         look = self.circuit.look(now) if self.breaker is not None else None
-        return Expected(verdict, wait, grant, rate, look)
+        return Expected(verdict, wait, taken, grant, rate, look)
 
     def use(self, now_us: int, rate: RateConfig) -> None:
         """Go on under another rate; the same one changes nothing."""
@@ -119,29 +121,40 @@ class Model:
             if self.bucket.limited(now, pause, admitted_at):  # what was reserved stays owed
                 self.bucket.full_at = max(self.bucket.full_at, now + owed * self.bucket.interval)
 
-    def _admit(self, now: float, holder: str, ask: Ask) -> tuple[int, float | None, Grant | None]:
+    def _admit(self, now: float, holder: str, ask: Ask) -> tuple[int, float | None, int, Grant | None]:
         if self.breaker is not None and (wait := self.circuit.look(now).wait):
-            return BY_CIRCUIT, wait, None
+            return BY_CIRCUIT, wait, 0, None
         before, wait = self._kept_bucket(), 0.0
+        taken = 1 if self.breaker is not None and self.circuit.state is not CircuitState.CLOSED else ask.take
         if self.bucket is not None:
             wait = self.bucket.admit(now, ask.cost)
             if wait and micros(wait) > ask.horizon_us:
-                return BY_RATE, wait, None
+                return BY_RATE, wait, 0, None
             if wait:
                 self._reserve(self.bucket, now, ask.cost)
+            taken = 1 if wait else self._take_block(self.bucket, now, ask.cost, taken)
         if self.slots is not None and not self.slots.free:
             self._purge(now, holder)
         if self.slots is not None and not self.slots.take():
             self.bucket = before
-            return BY_CONCURRENCY, None, None
-        grant = self.circuit.grant
-        if self.breaker is not None:
-            answer = self.circuit.admit(now)
-            assert isinstance(answer, Grant)
-            grant = answer
-            if grant.probe is not None:
-                self.circuit._probes[grant.probe] += wait  # it begins after the wait
-        return ADMITTED, wait, grant
+            return BY_CONCURRENCY, None, 0, None
+        return ADMITTED, wait, taken, self._grant(now, wait)
+
+    def _grant(self, now: float, wait: float) -> Grant:
+        if self.breaker is None:
+            return self.circuit.grant
+        grant = self.circuit.admit(now)
+        assert isinstance(grant, Grant)
+        if grant.probe is not None:
+            self.circuit._probes[grant.probe] += wait  # it begins after the wait
+        return grant
+
+    def _take_block(self, bucket: Bucket, now: float, cost: float, most: int) -> int:
+        """The first was admitted; as many more as there are tokens for."""
+        taken = 1
+        while taken < most and not bucket.admit(now, cost):
+            taken += 1
+        return taken
 
     def _reserve(self, bucket: Bucket, now: float, cost: float) -> None:
         bucket.full_at = max(bucket.full_at, now) + cost * bucket.interval

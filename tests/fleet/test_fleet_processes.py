@@ -1,15 +1,17 @@
-"""Eight processes on one Redis act as one: one circuit, one probe, one limit. What reaches the tool is counted there."""
+"""Eight processes on one Redis act as one: one circuit, one probe, one limit. What reaches a tool is counted there."""
 
 from __future__ import annotations
 
 import json
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 from tests.children import Child, Start
-from tests.fleet.children import PATIENCE, answer, begin, children, order
+from tests.fleet.children import answer, begin, children, order
+from tests.fleet.members import questions, wait_until
 from tests.fleet.upstream import Upstream, upstream
 from tests.servers.redis import GivenRedis, RedisServer
 
@@ -215,9 +217,7 @@ def test_no_more_calls_than_the_limit_are_made_at_once(
     assert [each["ok"] for each in done] == [THREADS * 10] * 4
 
 
-def test_the_slots_of_a_killed_process_return_with_its_lease(
-    start: Callable[..., list[Child]], tool: Upstream
-) -> None:
+def test_the_slots_of_a_killed_process_return_with_its_lease(start: Callable[..., list[Child]], tool: Upstream) -> None:
     victim, heir = start(2, lease=1.0)
     tool.turn("hold")
     storm([victim], "inherited", tool, threads=2)
@@ -290,26 +290,16 @@ def wait_for_refusals(crew: list[Child], number: int = 40) -> None:
     """Until the storm of each was refused that often once more."""
     before = [order(worker, "count").get("CircuitOpen", 0) for worker in crew]
     for worker, count in zip(crew, before, strict=True):
-        wait_until(lambda: order(worker, "count").get("CircuitOpen", 0) >= count + number)
+        wait_until(partial(_refused, worker, count + number))
+
+
+def _refused(worker: Child, number: int) -> bool:
+    return order(worker, "count").get("CircuitOpen", 0) >= number
 
 
 def states(crew: list[Child], name: str) -> set[str]:
     """As what they see the circuit."""
     return {order(worker, "look", tool=name)["state"] for worker in crew}
-
-
-def wait_until(done: Callable[[], bool]) -> None:
-    last = SystemClock.monotonic() + PATIENCE
-    while not done():
-        assert SystemClock.monotonic() < last, "waited in vain"
-        SystemClock.sleep(0.01)
-
-
-def questions(redis: RedisServer | GivenRedis) -> int:
-    """How often the guards were asked, as far as the server can tell."""
-    stats = redis.command("INFO", "commandstats")
-    assert isinstance(stats, bytes)
-    return int(stats.partition(b"cmdstat_evalsha:calls=")[2].partition(b",")[0] or 0)
 
 
 def leases(redis: RedisServer | GivenRedis, name: str) -> list[float]:

@@ -21,20 +21,12 @@ from holdfast.guards.circuit import Grant, Look
 from holdfast.guards.rate import RateConfig
 
 STARTS = (EPOCH_US + 27_000_000_123_457, EPOCH_US - 3_000_000, EPOCH_US + 1)  # the script knows no special time
-GAPS = (0, 1, 999, 15_625, 100_000, 333_333, 1_000_000, 2_000_000, 5_000_000, 12_345_678, 31_000_000, 301_000_000)
-SAYS = (
-    "ok",
-    "ok",
-    "ok",
-    "timeout",
-    "timeout",
-    "network",
-    "rate_limit",
-    "rate_limit",
-    "invalid_parameters",
-    "",
-    "reset",
-)
+WAITED, ALMOST_WAITED = -1, -2  # gaps: as long as was told last, or a microsecond less
+GAPS = (
+    *[WAITED] * 6, ALMOST_WAITED, 0, 1, 999, 15_625, 100_000, 333_333, 1_000_000, 2_000_000, 5_000_000, 12_345_678,
+    31_000_000, 301_000_000,
+)  # fmt: skip
+SAYS = (*["ok"] * 3, *["timeout"] * 2, "network", *["rate_limit"] * 2, "invalid_parameters", "", "reset")  # fmt: skip
 TRIPS = frozenset({ErrorCategory.TIMEOUT, ErrorCategory.NETWORK})
 
 breakers = st.builds(
@@ -101,11 +93,14 @@ tellings = st.builds(
     granted=st.sampled_from([True, True, True, True, False]),
 )
 asks = st.builds(
-    Ask, cost=st.sampled_from([1.0, 1.0, 2.0, 0.5, 0.1]), horizon_us=st.sampled_from([0, 0, 250_000, 5_000_000])
+    Ask,
+    cost=st.sampled_from([1.0, 1.0, 2.0, 0.5, 0.1]),
+    take=st.sampled_from([1, 1, 1, 3]),
+    horizon_us=st.sampled_from([0, 0, 250_000, 5_000_000]),
 )
 steps = st.builds(
     Step,
-    gap_us=st.sampled_from(GAPS) | st.integers(0, 3_000_000),
+    gap_us=st.sampled_from(GAPS) | st.sampled_from(GAPS) | st.integers(0, 3_000_000),
     holder=st.sampled_from(["a", "a", "b"]),
     telling=st.lists(tellings, max_size=3),
     ask=st.none() | asks | asks,
@@ -137,10 +132,12 @@ class Pair:
         self.other = other
         self.granted: list[Held] = []
         self.generations: dict[int, int] = {}
+        self.told_wait = 0
 
-    def step(self, step: Step) -> None:
+    def step(self, step: Step) -> Reply:
         model = self.model
-        self.now_us += step.gap_us
+        gap = step.gap_us if step.gap_us >= 0 else self.told_wait - (step.gap_us == ALMOST_WAITED)
+        self.now_us += max(0, gap)
         if step.other_rate and model.rate is not None and self.other is not None:
             before = model.rate
             model.use(self.now_us, self.other)
@@ -150,18 +147,20 @@ class Pair:
         reply = self.client.ask(self._question(step, outcomes))
         expected = model.decide(self.now_us, step.holder, told, step.ask)
         self._agree(reply, expected)
+        self.told_wait = max(reply.wait_us, reply.circuit.remaining_us if reply.circuit is not None else 0)
         if reply.verdict == ADMITTED and step.ask is not None:
             slots = 1 if model.limit is not None else 0
             held = Held(step.holder, slots, step.ask.cost, self.now_us, reply.generation, reply.probe, expected.grant)
             self.granted.insert(0, held)
+        return reply
 
     def _question(self, step: Step, outcomes: list[Outcome]) -> Question:
-        ask, model = step.ask, self.model
-        return Question(
+        model = self.model
+        question = Question(
             now_us=self.now_us, holder=step.holder, lease_us=model.lease_us, breaker=model.breaker, rate=model.rate,
-            limit=model.limit, outcomes=tuple(outcomes), cost=None if ask is None else ask.cost,
-            horizon_us=0 if ask is None else ask.horizon_us, random=step.chance,
+            limit=model.limit, outcomes=tuple(outcomes), random=step.chance,
         )  # fmt: skip
+        return question if step.ask is None else question._replace(**step.ask._asdict())
 
     def _told(self, step: Step) -> tuple[list[Told], list[Outcome]]:
         told, outcomes = [], []
@@ -185,7 +184,7 @@ class Pair:
 
     def _agree(self, reply: Reply, expected: Expected) -> None:
         assert reply.now_us == self.now_us
-        assert reply.verdict == expected.verdict
+        assert (reply.verdict, reply.taken) == (expected.verdict, expected.taken)
         if expected.wait is None:
             assert reply.verdict == BY_CONCURRENCY
             assert reply.wait_us == -1
@@ -230,7 +229,7 @@ def client(redis: RedisServer | GivenRedis) -> Iterator[Client]:
         yield client
 
 
-many = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+many = settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 
 
 def compare(client: Client, model: Model, start: int, other: RateConfig | None, steps: list[Step]) -> Pair:
@@ -284,3 +283,22 @@ def test_all_together_are_ours(
         who: count for who, count in pair.model.held.items() if count
     }
     assert int(client.command("HGET", "hf:{tool}", "used") or 0) == sum(held.values())
+
+
+@pytest.mark.parametrize("bears", [3, 7, 40])
+@pytest.mark.parametrize("step_us", [50_000, 211_111])
+def test_the_rate_learns_as_ours_does_from_a_server_that_bears_so_many_a_second(
+    client: Client, bears: int, step_us: int
+) -> None:
+    rate = RateConfig(per_second=20.0, burst=5.0, adaptive=True)
+    client.command("FLUSHDB")
+    pair, taken, telling = Pair(client, Model(None, rate, None), STARTS[0], None), [], []
+
+    for _ in range(400):
+        reply = pair.step(Step(step_us, "a", telling, Ask(), 0.5, other_rate=False))
+        telling = []
+        if reply.verdict == ADMITTED:
+            recent = [at for at in taken if at > reply.now_us - 1_000_000]
+            says = "rate_limit" if len(recent) >= bears else "ok"
+            taken = [*recent, reply.now_us] if says == "ok" else recent
+            telling = [Telling(0, says, 1, 1000, "", -1, refunds=False, granted=True)]

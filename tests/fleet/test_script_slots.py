@@ -88,6 +88,14 @@ def test_the_slots_of_a_dead_holder_come_back_with_its_lease(client: Client) -> 
     assert held(client) == {"b": 2}
 
 
+def test_many_dead_holders_go_at_once(client: Client) -> None:
+    for number in range(250):
+        ask(client, f"dead {number}", limit=250)
+
+    assert ask(client, "b", LEASE, limit=250).verdict == ADMITTED
+    assert held(client) == {"b": 1}
+
+
 def test_a_new_holder_lets_the_dead_ones_go_although_there_is_room(client: Client) -> None:
     ask(client, "dead", limit=9)
 

@@ -115,6 +115,29 @@ def append(url: str, acknowledged: str, number: str, threads: str, *runs: str) -
     say("done", len(troubles), troubles[-1] if troubles else "")
 
 
+def fork_store(url: str) -> None:
+    """Use a store, fork, and use it in both; says how many events each sees at last."""
+    store = PostgresRunStore(url)
+    owner = store.ownership.row()
+    store.writer.commit(lambda ledger: ledger.claim(ledger.run("parent"), owner))
+    store.record_event("parent", "note")
+    store.snapshot("parent")
+    pid = os.fork()
+    name = "child" if pid == 0 else "parent"
+    for _ in range(10):
+        store.record_event(name, "note")
+        store.snapshot("parent")
+    mine = store.ownership.row()
+    if pid == 0:
+        store.writer.commit(lambda ledger: ledger.claim(ledger.run("child"), mine))
+        say(name, store.snapshot("child").event_count, mine.id != owner.id)
+        store.close()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    say(name, store.snapshot("parent").event_count, store.ownership.is_alive(mine))
+    store.close()
+
+
 def finish(url: str, count: str) -> None:
     """Make runs and end them, one after the other."""
     with PostgresRunStore(url) as store:
@@ -218,7 +241,8 @@ def torture(url: str, folder: str, seed: str, lives: str) -> None:
     from holdfast.stores.postgres import ears, line
     from holdfast.torture import driver
 
-    line._PATIENCE = 60.0  # what a busy machine takes for late would be found in order: the lease decides then
+    line._PATIENCE = 60.0  # on a busy machine the lease would decide, which is in order, but not at once
+    ears._BLINK = 0.02  # here nobody's connection breaks but with its process
     with psycopg.connect(url, autocommit=True) as connection:
         while float(connection.execute(ears._LOCKS.encode()).fetchall()[0][0]) < line.GRACE:  # it has just begun
             SystemClock.sleep(PAUSE)
@@ -232,7 +256,7 @@ def torture(url: str, folder: str, seed: str, lives: str) -> None:
     say("done", verdict.progress.kills, verdict.progress.zombies)
 
 
-COMMANDS = (hold, fork, append, finish, own, wait, follow, torture)
+COMMANDS = (hold, fork, append, fork_store, finish, own, wait, follow, torture)
 
 if __name__ == "__main__":
     {each.__name__: each for each in COMMANDS}[sys.argv[1]](*sys.argv[2:])

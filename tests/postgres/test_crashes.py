@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from tests.postgres.children import children, said, tell
-from tests.servers import PostgresServer
+from tests.servers import PostgresServer, Toxic
 
 from holdfast import Holdfast
 from holdfast.clock import SystemClock
@@ -82,6 +83,41 @@ def test_nothing_acknowledged_is_lost_when_the_server_is_killed_under_load_and_w
             check(store, run, acknowledged)
 
 
+@pytest.mark.timeout(180)
+def test_nothing_is_lost_and_nothing_is_written_twice_when_connections_are_cut_under_load(
+    database: str, tmp_path: Path, child: Any
+) -> None:
+    file, parts = tmp_path / "acknowledged", urlsplit(database)
+    with Toxic(parts.port or 5432) as network, PostgresRunStore(database) as store:
+        cut_off = parts._replace(netloc=f"{parts.username}@127.0.0.1:{network.port}").geturl()
+        for run in ("one", "two"):
+            store.create_run("s", "p", run_id=run)
+        writer = child("append", cut_off, file, 0, 8, "one", "two")
+        assert said(writer) == "ready"
+
+        for _ in range(15):
+            await_more([file], 20)
+            network.cut()
+        tell(writer)
+
+        assert said(writer).startswith("done")
+        for run in ("one", "two"):
+            check(store, run, lines(file))
+
+
+def test_a_store_that_is_forked_is_used_by_both(database: str, child: Any) -> None:
+    with PostgresRunStore(database) as store:
+        for run in ("parent", "child"):
+            store.create_run("s", "p", run_id=run)
+
+        forking = child("fork_store", database)
+
+        assert said(forking) == "child 10 True"
+        assert said(forking) == "parent 11 True"
+        for run in ("parent", "child"):
+            assert [event.sequence for event in store.events(run)] == [*range(store.snapshot(run).event_count)]
+
+
 def test_a_run_that_its_server_was_killed_under_is_resumed_and_makes_no_finished_call_again(
     own_postgres: PostgresServer,
 ) -> None:
@@ -101,6 +137,21 @@ def test_a_run_that_its_server_was_killed_under_is_resumed_and_makes_no_finished
 
         assert called == ["before", "after"]
         assert store.snapshot("r").status is RunStatus.COMPLETED
+
+
+def test_a_run_that_ended_while_its_server_was_away_is_given_back_when_that_is_there_again(
+    own_postgres: PostgresServer,
+) -> None:
+    url = own_postgres.database()
+    hf = Holdfast(PolicyBook.load({}), SystemClock(), PostgresRunStore(url, lease=3600))
+    with hf, PostgresRunStore(url) as other, hf.run("s", "p", run_id="open"):
+        with pytest.raises(StoreError), hf.run("s", "p", run_id="ended") as run:  # noqa: PT012
+            own_postgres.kill()
+            run.commit("note")
+        own_postgres.start_again()
+
+        assert eventually(lambda: other.snapshot("ended").interrupted)
+        assert not other.snapshot("open").interrupted
 
 
 def test_several_processes_write_to_one_run_and_to_many_without_a_gap_a_repeat_or_an_error(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -11,7 +12,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
-from tests.postgres.children import children, said, tell
+from tests.postgres.children import children, said
 from tests.servers import PgBouncer, PostgresServer, Toxic
 from tests.servers.postgres import fresh_database
 
@@ -203,9 +204,24 @@ def test_closing_the_ears_lets_all_who_wait_go_and_leaves_no_thread(make: Make) 
 
     thread.join(5)
     assert not thread.is_alive()
-    assert watch.closed
-    assert not watch.wait(None)
     assert "holdfast-ears" not in {each.name for each in threading.enumerate()}
+
+
+def test_who_waits_on_after_the_ears_were_closed_hears_from_the_next_session(database: str, make: Make) -> None:
+    here, there = make(), make()
+    watch = here.watch()
+    watch.wait(PATIENCE)
+    here.close()
+    watch.wait(0)
+    answers: list[bool] = []
+    thread = threading.Thread(target=lambda: answers.append(watch.wait(None)))
+    thread.start()
+
+    here.hold("a")
+    ring(database, there.calls())
+
+    thread.join(PATIENCE)
+    assert answers == [True]
 
 
 def test_ears_that_were_closed_begin_again(database: str, make: Make) -> None:
@@ -290,17 +306,6 @@ def test_an_owner_that_is_frozen_still_lives_by_its_lock(database: str, make: Ma
 
 
 @pytest.mark.usefixtures("grace")
-def test_another_connection_can_be_asked_who_lives(database: str, make: Make) -> None:
-    here, there = make(), make()
-    here.hold("a")
-    assert eventually(lambda: there.is_living("nobody") is False)
-
-    with psycopg.connect(database) as connection:
-        assert there.is_living("a", lambda sql: connection.execute(sql.encode()).fetchall()) is True
-        assert there.is_living("nobody", lambda sql: connection.execute(sql.encode()).fetchall()) is False
-
-
-@pytest.mark.usefixtures("grace")
 def test_a_forked_child_neither_keeps_the_parents_lock_nor_loses_it_for_it(
     database: str, make: Make, child: Any
 ) -> None:
@@ -363,28 +368,20 @@ def test_while_all_may_be_coming_back_a_lock_that_is_not_held_says_nothing(
 
 
 def test_a_server_that_recovered_from_a_crash_of_a_part_is_young_again(own_postgres: PostgresServer) -> None:
+    begun = SystemClock.monotonic()
     with psycopg.connect(own_postgres.url) as connection:
-        killed = connection.info.backend_pid
-        begun = SystemClock.monotonic()
+        os.kill(connection.info.backend_pid, signal.SIGKILL)  # has PostgreSQL end all sessions and start over
 
-        os.kill(killed, signal.SIGKILL)  # has PostgreSQL end all sessions and start over
-
-        assert eventually(lambda: _answers(own_postgres.url))
-        assert _age(own_postgres.url) <= SystemClock.monotonic() - begun
+    assert eventually(lambda: _age(own_postgres.url) <= SystemClock.monotonic() - begun)
 
 
 def _age(url: str) -> float:
-    with psycopg.connect(url) as connection:
-        row = connection.execute(ears._LOCKS.encode()).fetchone()
-    return float(row[0]) if row is not None else -1.0
-
-
-def _answers(url: str) -> bool:
+    """The seconds that the server has been up; endless if it is not."""
     try:
-        psycopg.connect(url, connect_timeout=5).close()
+        with psycopg.connect(url, connect_timeout=5) as connection:
+            return float(connection.execute(ears._LOCKS.encode()).fetchall()[0][0])
     except psycopg.OperationalError:
-        return False
-    return True
+        return math.inf
 
 
 @pytest.mark.usefixtures("hurried")
@@ -425,19 +422,3 @@ def test_behind_a_pool_there_is_no_session_and_watches_poll(database: str, make:
     assert watch.wait(5)
     assert not watch.notified
     assert eventually(lambda: locks(database) == 0)  # it would be the pool's, and outlive us
-
-
-def test_behind_a_pool_it_can_be_told_who_lives_that_has_a_session(
-    database: str, make: Make, pgbouncer: PgBouncer, child: Any
-) -> None:
-    here, other = make(pgbouncer.through(database)), child("hold", database, "a")
-    assert said(other) == "True"
-
-    with psycopg.connect(pgbouncer.through(database), autocommit=True, prepare_threshold=None) as connection:
-
-        def ask(sql: str) -> list[tuple[Any, ...]]:
-            return connection.execute(sql.encode()).fetchall()
-
-        assert eventually(lambda: here.is_living("a", ask) is True)
-        tell(other)
-        assert eventually(lambda: here.is_living("a", ask) is False)

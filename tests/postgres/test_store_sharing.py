@@ -170,6 +170,29 @@ def test_a_cancel_wakes_the_owner_wherever_it_is(one: RunStore, two: RunStore) -
     assert one.cancels() == [("r", "enough")]
 
 
+def test_what_has_changed_since_a_moment_is_found_whoever_wrote_it(one: RunStore, two: RunStore) -> None:
+    two.create_run("s", "p", run_id="q")
+
+    def changed(since: tuple[int, int]) -> set[str]:
+        return {run.id for run in one.snapshots(one.file.fetch("changed", *since, 100))}
+
+    ((event, key),) = one.file.fetch("last_change")
+    one.record_event("r", "note")
+    two.record_event("q", "run_completed")
+    two.create_run("s", "p", run_id="new")
+
+    assert changed((event, key)) >= {"r", "q", "new"}
+
+
+def test_a_late_event_is_a_change_too(one: RunStore, two: RunStore) -> None:
+    two.record_event("r", "run_completed")
+    ((event, key),) = one.file.fetch("last_change")
+
+    two.record_event("r", "late")
+
+    assert [run.id for run in one.snapshots(one.file.fetch("changed", event, key, 100))] == ["r"]
+
+
 # --- time ---
 
 

@@ -17,6 +17,7 @@ from holdfast.clock import SystemClock
 from holdfast.errors import ConfigError, StoreError
 from holdfast.stores import PostgresRunStore, RunStore, open_store
 from holdfast.stores.postgres.address import parse
+from holdfast.stores.postgres.database import PostgresDatabase
 
 
 @pytest.fixture
@@ -137,7 +138,7 @@ def test_a_commit_of_which_nobody_can_tell_is_no_success(
     assert isinstance(writing.error, StoreError)
     assert "may have been written or not" in str(writing.error)
     network.heal()
-    assert events(store) == [0]
+    until(lambda: events(store) == [0])  # the old connection goes on with what it had got
     assert store.record_event("r", "note").event_count == 2
 
 
@@ -154,6 +155,20 @@ def test_a_connection_that_broke_while_nobody_used_it_is_made_anew(
         assert store.snapshot("r").event_count == number
         network.cut()
         assert store.record_event("r", "note").event_count == number + 1
+
+
+def test_statements_that_the_server_has_forgotten_are_made_ready_again(url: str) -> None:
+    """As behind a pool that nobody has noticed."""
+    with PostgresRunStore(url) as store:
+        store.create_run("s", "p", run_id="r")
+        for number in range(3):
+            assert isinstance(store.file, PostgresDatabase)
+            for link in (store.file._write, *store.file._idle):
+                assert link is not None
+                link.ask("DEALLOCATE ALL")
+
+            assert store.snapshot("r").event_count == number
+            assert store.record_event("r", "note").event_count == number + 1
 
 
 def test_a_server_that_is_away_is_named_and_come_back_to(store: RunStore, network: Toxic) -> None:

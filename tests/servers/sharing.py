@@ -1,4 +1,4 @@
-"""One PostgreSQL for all tests of a process that only need one: started when it is first wanted, ended with the process.
+"""One PostgreSQL for all tests of a process that only need one: started when first wanted, ended with the process.
 
 Its disk is never waited for, as nobody kills it: those that do take a server of their own.
 """

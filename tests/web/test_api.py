@@ -12,7 +12,8 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from tests.board_children import ask, children, said
+from tests.board_children import children
+from tests.children import ask, said
 from tests.web import children as web_children
 from tests.web.conftest import Ui, until
 

@@ -57,7 +57,7 @@ def show(tools: tuple[str, ...], shows_origin: bool, store: str | None, as_json:
 
 
 def _facts(store: str | None, tools: tuple[str, ...]) -> Iterator[Fact]:
-    from holdfast.app import default_store, policy_file
+    from holdfast.defaults import default_store, policy_file
     from holdfast.errors import ConfigError
     from holdfast.policy import PolicyBook
 

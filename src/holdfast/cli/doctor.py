@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from holdfast.app import Holdfast
-    from holdfast.stores import RunStore
+    from holdfast.stores import PostgresRunStore, RunStore
+    from holdfast.stores.postgres.checkup import Checkup
 
 EXTRAS: Final = {
     "http": ("httpx", "starlette", "uvicorn"),
@@ -125,6 +126,7 @@ def _examine(store: str | None) -> Iterator[Finding]:
     yield _clock()
     yield _extras()
     from holdfast.app import open
+    from holdfast.stores import PostgresRunStore
 
     try:
         hf = open(store)
@@ -137,6 +139,8 @@ def _examine(store: str | None) -> Iterator[Finding]:
         yield from _fleet(hf)
         if hf.runs.file.path is None:
             yield Finding("store", PASS, "in memory: gone with the process that uses it")
+        elif isinstance(hf.runs, PostgresRunStore):
+            yield from _examine_server(hf.runs)
         else:
             yield from _examine_file(hf.runs, hf.runs.file.path)
 
@@ -160,6 +164,42 @@ def _examine_file(store: RunStore, path: str) -> Iterator[Finding]:
             yield from _servers(store)
         except (StoreError, OSError) as error:
             yield Finding("runs", FAIL, one_line(str(error)), "mend what it names, or restore a backup or an export")
+
+
+def _examine_server(store: PostgresRunStore) -> Iterator[Finding]:
+    from holdfast.stores.postgres.checkup import checkup
+
+    try:
+        seen = checkup(store.file)
+        yield Finding("store", PASS, f"{store.file.name}, PostgreSQL {seen.version}, {size(seen.bytes)}")
+        if seen.schema == 0:
+            yield Finding("schema", PASS, "no tables yet; the first run makes them")
+        else:
+            yield Finding("schema", PASS, f"version {seen.schema}")
+        yield from _server_settings(seen)
+        yield _interrupted(store)
+        yield _times(store)
+        yield from _servers(store)
+    except (StoreError, ConfigError) as error:
+        yield Finding("store", FAIL, one_line(str(error)), "mend what it names, then ask again")
+
+
+def _server_settings(seen: Checkup) -> Iterator[Finding]:
+    if seen.is_durable:
+        yield Finding("durability", PASS, "what is acknowledged is on the server's disk")
+    else:
+        fix = "set fsync and synchronous_commit to on"
+        yield Finding("durability", WARN, "the server may lose the last moments when it goes down", fix)
+    room = f"{seen.connections} of {seen.most_connections} connections in use"
+    if seen.connections > 0.9 * seen.most_connections:
+        yield Finding("connections", WARN, room, "raise max_connections, or put a pool before the server")
+    else:
+        yield Finding("connections", PASS, room)
+    if seen.is_pooled:
+        message = "behind a pool: others are noticed by looking four times a second, and dead owners by their lease"
+        yield Finding("session", PASS, f"{message}; ?session=URL with a direct address makes it immediate")
+    else:
+        yield Finding("session", PASS, "direct: others are noticed at once")
 
 
 # -- the machine -------------------------------------------------------------------------------------------------------

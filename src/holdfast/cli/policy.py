@@ -46,7 +46,7 @@ def check(file: str | None, as_json: bool) -> int | None:
     FILE is the one that applies here if it is not given: $HOLDFAST_POLICY, ./holdfast.toml or the one in your
     configuration folder.
     """
-    from holdfast.app import policy_file
+    from holdfast.defaults import policy_file
     from holdfast.errors import ConfigError
     from holdfast.policy import PolicyBook
 
@@ -104,8 +104,8 @@ def backtest(file: str | None, store: str | None, last: int, as_json: bool) -> N
     FILE is the one that applies here if it is not given. The guards are the real ones, on a clock of their own; no tool
     is called.
     """
-    from holdfast.app import policy_file
     from holdfast.backtest import ASSUMPTIONS, compare
+    from holdfast.defaults import policy_file
 
     path = file if file is not None else policy_file()[0]
     book = _book(path)

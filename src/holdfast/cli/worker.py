@@ -85,8 +85,6 @@ def worker(
     SIGTERM or Ctrl-C ends it: it takes nothing new, and what has not ended after the grace is left to other workers.
     The same again does not wait.
     """
-    from holdfast.workers import Worker, WorkerConfig
-
     for name, value in (("HOLDFAST_POLICY", policy), ("HOLDFAST_REDIS", redis)):
         if value is not None:
             os.environ[name] = value  # what is loaded opens the same
@@ -94,8 +92,9 @@ def worker(
         for target in targets:
             find(target, store=store)
         try:
-            config = WorkerConfig(
-                targets=targets,
+            working = hf.worker(
+                *targets,
+                on_end=_put if as_json else _tell,
                 concurrency=concurrency,
                 per_session=per_session,
                 in_doubt=in_doubt,
@@ -105,7 +104,6 @@ def worker(
             )
         except ConfigError as error:
             raise click.UsageError(str(error)) from error
-        working = Worker(hf._home, config, on_end=_put if as_json else _tell)
         code = _serve(working, targets)
     if working.is_stopping:
         _leave(code)

@@ -58,8 +58,8 @@ if ARGV[10] ~= '' and ARGV[6] ~= '' and tonumber(ARGV[10]) > tonumber(ARGV[6]) t
 end
 
 local kept = call('HMGET', MAIN, 'generation', 'circuit', 'full_at', 'terms', 'learnt', 'used', 'touched')
-local generation, touched = tonumber(kept[1]), tonumber(kept[7])
-local per_second, capacity, limit, used = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[8]), tonumber(kept[6]) or 0
+local generation, used, touched = tonumber(kept[1]), tonumber(kept[6]) or 0, tonumber(kept[7])
+local per_second, capacity, limit = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[8])
 local asked, outcomes = ARGV[10] ~= '', ARGV[9] ~= '' and unpacked(ARGV[9]) or {}
 local terms = ARGV[5] .. ' ' .. ARGV[6] .. ' ' .. ARGV[7]
 
@@ -99,7 +99,10 @@ repeat
     full_at = max(tonumber(kept[3]) or now, now) + ARGV[10] * interval
     if full_at - capacity * interval - max(ALMOST * interval, FUZZ) > now then
       wait = micros_until(full_at - capacity * interval - FUZZ)
-      if wait > tonumber(ARGV[12]) then break end
+      if wait > tonumber(ARGV[12]) then
+        if back > 0 then break end
+        do return { BY_RATE, wait, generation, -1, 0, now_us, false, false } end
+      end
     end
   end
   local mine = asked and limit and 1 or 0
@@ -352,6 +355,7 @@ local function the_window(seconds, most)
     load()
     local last = call('LINDEX', WINDOW, -1)
     last = last and unpacked(last)
+    if not last then self.clear() end -- also where the server evicted the list
     local apart = last and most and (failures > 0 or slow > 0 or last[3] > 0 or last[4] > 0)
     if not last or now - last[1] >= seconds / 20 or apart then
       made = call('RPUSH', WINDOW, pack({ now, calls, failures, slow })) == 1 or made
@@ -653,7 +657,7 @@ local given = {}
 for _, outcome in ipairs(outcomes) do
   local who, slots, tokens, says, count, of, probe, duration_us, sign, pause_us, admitted_at_us = unpack(outcome)
   if slots > 0 then given[who] = (given[who] or 0) + slots end
-  if tokens > 0 and per_second then refund(tokens, count) end
+  if tokens > 0 and per_second then refund(tokens, max(1, count)) end
   if says ~= '' and ARGV[4] ~= '' then circuit = circuit or the_circuit() end
   if circuit then circuit.tell(says, count, of, probe, duration_us / 1e6, sign) end
   if least then tell_rate(says, count, pause_us, admitted_at_us) end

@@ -51,11 +51,19 @@ class Held(NamedTuple):
 class Block:
     """Tokens that were taken ahead of time; used up one by one without asking."""
 
-    __slots__ = ("tokens", "until")
+    __slots__ = ("asked_until", "tokens", "until")
 
     def __init__(self) -> None:
         self.tokens = 0.0
         self.until = 0.0
+        self.asked_until = 0.0  # before that, somebody is about to bring more
+
+    def ask(self, now: float) -> bool:
+        """Whether it is for this caller to bring more: one at a time, or what several bring would go unused."""
+        if now < self.asked_until:
+            return False
+        self.asked_until = now + KEPT
+        return True
 
     def take(self, now: float, cost: float = 1.0) -> bool:
         """Use *cost* of them. Undivided, like a bucket's (see `guards.rate`)."""
@@ -69,6 +77,7 @@ class Block:
         """Have *tokens* for a while; what was left of the last ones goes."""
         self.tokens = tokens
         self.until = now + KEPT
+        self.asked_until = 0.0
 
 
 class Desk:

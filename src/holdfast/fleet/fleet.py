@@ -58,7 +58,7 @@ class Fleet:
         self.script = Script()
         self.lease = lease
         self.refuses = on_outage == "refuse"
-        self.channel = f"{self.address.prefix}:changes"
+        self.channel = f"{self.address.prefix}:{self.address.db}:changes"  # what is published knows no databases
         self._on_change: Callable[[], object] = lambda: None
         self.outages = 0
         self.trouble = "not connected yet"  # why it is away, when it last was

@@ -48,14 +48,17 @@ class Multiplexed:
         """Send *command*; the answer comes with the future, or to the *asker* if that was cancelled."""
         if self.broken is not None:
             raise self.broken
-        loop = self._loop
-        if not self._out and not self._rest:
-            loop.call_soon(self._send)
-        self._out.append(command)
+        loop, out = self._loop, self._out
         future: asyncio.Future[Any] = loop.create_future()
+        is_alone = not self._waiting
         self._waiting.append((future, loop.time() + self._bound, asker))
         if self._timer is None:
             self._timer = loop.call_later(self._bound, self._look_at_clock)
+        out.append(command)
+        if is_alone:  # who asks alone need not wait for company
+            self._send()
+        elif len(out) == 1 and not self._rest:
+            loop.call_soon(self._send)
         return future
 
     def close(self, reason: str = "the connection was closed") -> None:

@@ -62,7 +62,8 @@ class Circuit:
 
     __slots__ = (
         "calm", "closed_at", "config", "evicted", "forced", "generation", "grant", "last_category", "last_used",
-        "moves", "on_mark", "on_reset", "opened_at", "shut_until", "state", "times_opened", "turned_away", "window", "_denied",
+        "moves", "on_mark", "on_reset", "opened_at",
+        "shut_until", "state", "times_opened", "turned_away", "window", "_denied",
         "_generations", "_last_denied", "_lock", "_numbers", "_probe_successes", "_probes", "_random", "_rung",
         "_shown", "_signs", "_until",
     )  # fmt: skip

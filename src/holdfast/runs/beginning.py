@@ -131,14 +131,15 @@ def _fork_id(run_id: str) -> str:
     return blake2b(run_id.encode("utf-8", "surrogatepass"), digest_size=16, person=b"fork").hexdigest()
 
 
-def release(store: RunStore, taken: list[Claim]) -> None:
-    """Give a run back that was claimed, or is about to be, by a caller who is no longer there to run or end it."""
+class GiveBack(NamedTuple):
+    """Give back what was claimed, or is about to be, by a caller who is no longer there to run or end it."""
 
-    def give_back(ledger: Ledger) -> None:
-        for claim in taken:
+    taken: list[Claim]
+
+    def write(self, ledger: Ledger) -> None:
+        """Give it back."""
+        for claim in self.taken:
             live = ledger.claimed(claim)
             if live.owner is not None:  # it has not been given back yet
                 ledger.say(live, events.RUN_INTERRUPTED, reason="it was stopped while it began or ended")
                 ledger.release(live)
-
-    store.writer.submit(give_back)

@@ -88,17 +88,27 @@ class Finish(NamedTuple):
         ledger.say(live, self.end.type, **self.end.payload)
         ledger.release(live)
 
+    def write_late(self, ledger: Ledger) -> None:
+        """The same if nobody heard whether that was written: only if it was not."""
+        if ledger.claimed(self.claim).owner is not None:
+            self.write(ledger)
+
 
 class Last(NamedTuple):
     """The last write of a run, on its way."""
 
-    end: End
+    finish: Finish
     pending: Pending[Ledger, None]
+
+    @property
+    def end(self) -> End:
+        """What it says."""
+        return self.finish.end
 
     @staticmethod
     def of(store: RunStore, finish: Finish) -> Last:
         """Begin to write it."""
-        return Last(finish.end, store.writer.submit(finish.write))
+        return Last(finish, store.writer.submit(finish.write))
 
 
 def is_lasting(error: BaseException) -> bool:

@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holdfast.clock import Clock
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, StoreError
 from holdfast.stores import RunStore
+from holdfast.stores.ledger import Ledger
 from holdfast.stores.neighbours import News
+from holdfast.stores.writer import Pending
 
 if TYPE_CHECKING:
     from holdfast.runs.run import Run
 
 SIGNS = 3  # of life, in the time of one lease
+MOST_OWED = 10_000  # ends of runs; of those before, leases and the end of this process tell
 _log = logging.getLogger("holdfast")
 
 
@@ -31,6 +37,7 @@ class Keeper:
         self._lock = threading.Lock()
         self._runs: dict[str, Run] = {}
         self._mailbox: News | None = None
+        self._owed: deque[_Debt] = deque(maxlen=MOST_OWED)
         store.ownership.on_wake = self.look
 
     def after_fork(self) -> None:
@@ -38,6 +45,7 @@ class Keeper:
         self._lock = threading.Lock()
         runs, self._runs = self._runs, {}
         self._mailbox = None
+        self._owed.clear()
         for run in runs.values():
             run.disown()
 
@@ -64,6 +72,19 @@ class Keeper:
         if mailbox is not None:
             mailbox.wake()
 
+    def owe(self, write: Callable[[Ledger], object]) -> None:
+        """Write the end of a run when its store, which is away, is back: until then it seems to be ours."""
+        self._owed.append(_Debt(write))
+
+    def pay(self) -> None:
+        """Have what is owed written, before whatever is written next."""
+        for debt in list(self._owed):
+            if debt.is_paid:
+                with suppress(ValueError):  # somebody else has seen it, too
+                    self._owed.remove(debt)
+            elif debt.pending is None or debt.pending.done:
+                debt.pending = self._store.writer.submit(debt.write)
+
     def look(self) -> None:
         """See which runs somebody wants cancelled, and tell them."""
         for run_id, reason in self._store.cancels():
@@ -79,8 +100,10 @@ class Keeper:
             while self._mailbox is mailbox:
                 if mailbox.wait(max(0.0, due - self._clock.monotonic())):
                     self._try(self.look)
+                    self.pay()
                 if self._mailbox is mailbox and self._clock.monotonic() >= due:
                     self._try(self._store.renew)
+                    self.pay()
                     due = self._clock.monotonic() + pause
         finally:
             mailbox.close()
@@ -92,3 +115,19 @@ class Keeper:
             fn()
         except HoldfastError as error:  # the store may be back for the next sign of life
             _log.warning("the owner of runs could not reach the store: %s", error)
+
+
+class _Debt:
+    """The end of a run that is yet to be written."""
+
+    __slots__ = ("pending", "write")
+
+    def __init__(self, write: Callable[[Ledger], object]) -> None:
+        self.write = write
+        self.pending: Pending[Ledger, object] | None = None
+
+    @property
+    def is_paid(self) -> bool:
+        """Whether it was written, or there is no point in it any more."""
+        pending = self.pending
+        return pending is not None and pending.done and not isinstance(pending.error, StoreError)

@@ -19,7 +19,7 @@ from holdfast.checks import shown
 from holdfast.clock import Clock
 from holdfast.errors import ConfigError, HoldfastError, LeaseLost, RunCancelled, RunConflict, RunDiverged, StoreError
 from holdfast.history import CancelResult, Report, RunEventRecord, RunSnapshot, RunStatus, write_reports
-from holdfast.runs.beginning import Begun, Resume, Start, note, release
+from holdfast.runs.beginning import Begun, GiveBack, Resume, Start, note
 from holdfast.runs.cancelling import Cancelling
 from holdfast.runs.current import current_key, current_run, open_runs
 from holdfast.runs.ending import End, Finish, Last, completed, ending, failed, fatal_calls
@@ -273,6 +273,7 @@ class Run:
         if self._entered:
             raise RunConflict(f"run {self.id!r} was entered before: make a new one, or resume it")
         self._entered = True
+        self._home.keeper.pay()
         owner = self._home.store.ownership.row()
         if self._plan.goes_on:
             return Resume(self.id, owner, [], self._plan.claim)
@@ -307,7 +308,9 @@ class Run:
             if not self.is_open:
                 self._set_up()
             return
-        release(self._home.store, op.taken)
+        self._home.store.writer.submit(GiveBack(op.taken).write)
+        if op.taken and isinstance(error, StoreError):
+            self._home.keeper.owe(GiveBack(op.taken).write)
         if self.is_open:
             self._leave(error)
         self.log.claim = None
@@ -411,7 +414,7 @@ class Run:
     def _give_up(self) -> None:
         """Something hit the end itself: leave the run to others, and wait for nothing."""
         if self.log.claim is not None and not self._ended:
-            release(self._home.store, [self.log.claim])
+            self._home.store.writer.submit(GiveBack([self.log.claim]).write)
         self._leave(None)
 
     def _unwind(self, error: BaseException | None, diverged: RunDiverged | None, last: Last | None) -> None:
@@ -419,6 +422,8 @@ class Run:
         trouble = self._trouble(last) if last is not None else None
         if trouble is None and self.log.lost is not None:
             trouble = LeaseLost(self.id)
+        if last is not None and isinstance(trouble, StoreError):
+            self._home.keeper.owe(last.finish.write_late)
         if trouble is not None and self.log.passes(trouble):
             self.log.complain(trouble)
         elif trouble is not None:

@@ -75,11 +75,7 @@ class PostgresDatabase:
 
     def _measured(self) -> float:
         with errors_of(self):
-            link = self._reader()
-            try:
-                return link.offset()
-            finally:
-                self._put_back(link)
+            return self._with_reader(lambda link: link.offset())
 
     # -- a transaction -------------------------------------------------------------------------------------------------
 
@@ -116,14 +112,16 @@ class PostgresDatabase:
             link.finish(left=1 if calls else 0)
         except (ServerError, Broken) as error:
             if is_gone(error):
+                link.close()
                 raise Lost(lambda: self._was_committed(group)) from error
             raise
         self._group = None
 
     def is_committed(self) -> bool:
         """Whether a commit that was cut short was made."""
-        group = self._current()
-        self._drop(group.link)
+        if (group := self._group) is None:
+            return True
+        self._drop(group.link)  # some of its answers may be lost
         with errors_of(self):
             return self._was_committed(group)
 
@@ -304,7 +302,10 @@ class PostgresDatabase:
     def explained(self, error: BaseException) -> Exception | None:
         """What an error of the database means, if it is one; of a write that others or the network spoilt: again."""
         if isinstance(error, ServerError | Broken) and self._group is not None and error.link is self._group.link:
-            if is_again(error) or is_gone(error):
+            if is_gone(error):
+                self._group.link.close()
+                return Again(str(error))
+            if is_again(error):
                 return Again(str(error))
         return explained(self.name, error)
 
@@ -312,18 +313,29 @@ class PostgresDatabase:
 
     def _read(self, fn: Callable[[Link], T], *, create: bool) -> T | None:
         """What *fn* gives on a connection to read with; None while there are no tables and *create* is not said."""
+
+        def read(link: Link) -> T | None:
+            if not self._has_tables(link, create=create):
+                return None
+            if not self._clock.is_fresh:
+                self._clock.set(link.offset())
+            return fn(link)
+
+        return self._with_reader(read)
+
+    def _with_reader(self, fn: Callable[[Link], T]) -> T:
         for is_last in (False, True):
             link = self._reader()
             try:
-                if not self._has_tables(link, create=create):
-                    return None
-                if not self._clock.is_fresh:
-                    self._clock.set(link.offset())
                 return fn(link)
             except (ServerError, Broken) as error:
                 if is_last or not is_gone(error):
                     raise
-                link.close()  # and once more: it may have been gone for long
+                link.close()  # and once more: it may have been gone for long, and with it the others
+                with self.reading:
+                    idle, self._idle = self._idle, []
+                for each in idle:
+                    each.close()
             except BaseException:
                 link.close()  # cut short, with answers on their way
                 raise

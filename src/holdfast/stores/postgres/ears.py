@@ -12,8 +12,8 @@ import queue
 import re
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from holdfast.checks import shown
 from holdfast.clock import SystemClock
@@ -22,6 +22,7 @@ from holdfast.stores.postgres.line import GRACE, Line, number
 
 _BLINK = 0.25  # seconds in which one whose connection broke has a new one
 _FRESH = 5.0  # seconds for which what was seen of the locks is worth something
+_LONGEST_WAIT = 86_400.0  # seconds; the system takes no endless ones
 _LONGEST_CALL = 7_000  # bytes; PostgreSQL takes 8000
 _CHANNEL = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
@@ -35,8 +36,6 @@ SELECT extract(epoch FROM clock_timestamp() - greatest(pg_postmaster_start_time(
           AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
 FROM pg_stat_bgwriter
 """
-
-Ask = Callable[[str], Sequence[Sequence[Any]]]
 
 
 class Ears:
@@ -121,28 +120,25 @@ class Ears:
         if (line := self._line) is not None and owner in line.held:
             line.do(line.lock)
 
-    def is_living(self, owner: str, ask: Ask | None = None) -> bool | None:
-        """Whether the lock of *owner*, which is known to have held one, is held; None if that cannot be told.
-
-        *ask* asks the server on another connection, in a transaction or not; else our session does.
-        """
+    def is_living(self, owner: str) -> bool | None:
+        """Whether the lock of *owner*, who said that it has one, is held; None if that cannot be told."""
         before = self._seen
-        living = self.is_held(owner, ask)
+        living = self._is_held(owner)
         # One whose connection broke is back in a moment; only who is missing twice is gone.
         if living is False and (before is None or not before.lacks(owner, SystemClock.monotonic())):
             SystemClock.sleep(_BLINK)
-            return self.is_held(owner, ask)
+            return self._is_held(owner)
         return living
 
-    def is_held(self, owner: str, ask: Ask | None = None) -> bool | None:
-        """Whether the lock of *owner* is held now; None if that cannot be told, as all may be coming back."""
+    def _is_held(self, owner: str) -> bool | None:
+        """Whether it is held now; None also if it is not, and all may just be coming back."""
         line = self._begun()
         if self.holds(owner):
             return True
-        rows = line.do(lambda session: session.ask(_LOCKS)) if ask is None else ask(_LOCKS)
+        rows = line.do(lambda session: session.ask(_LOCKS))
         if not rows:
             return None
-        up, numbers = rows[0]
+        ((up, numbers),) = rows
         seen = _Seen(SystemClock.monotonic(), frozenset(map(int, str(numbers).split())))
         if number(owner) in seen.held:
             return True
@@ -155,12 +151,12 @@ class Ears:
     # -- beginning and ending ------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End the session and all watches; the next use begins another one."""
+        """End the session and wake all who wait; the next use begins another one, from which they will hear again."""
         with self._lock:
             line, self._line = self._line, None
             self._owners = set()
         for ear in list(self._ears):
-            ear.close()
+            ear.wake()
         if line is not None:
             line.end()
 
@@ -230,7 +226,7 @@ class Ear:
                 self._woken = False
                 return False
             try:
-                self._rings.get(timeout=min(end, due) - now)
+                self._rings.get(timeout=min(end - now, due - now, _LONGEST_WAIT))
             except queue.Empty:
                 continue
         return False

@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from holdfast.clock import SystemClock
 from holdfast.errors import ConfigError
+from holdfast.stores.postgres.values import decode, encode
 from holdfast.stores.trouble import PATIENCE
 
 if TYPE_CHECKING:
@@ -26,10 +26,7 @@ EXTRA = "a store on PostgreSQL needs psycopg: pip install 'holdfast[postgres]'"
 # The system's own way to notice that the other side is gone; it also keeps what lies between from forgetting us.
 _ALIVE = {"keepalives_idle": "10", "keepalives_interval": "3", "keepalives_count": "3", "tcp_user_timeout": "30000"}
 
-_HEAD, _LENGTH, _WHOLE, _FLOAT = struct.Struct(">5i"), struct.Struct(">i"), struct.Struct(">iq"), struct.Struct(">d")
-_BYTEA, _BIGINT, _TEXT = 17, 20, 25  # of pg_type
 _DONE, _ROWS, _SYNC, _SKIPPED = 1, 2, 10, 11  # what a result may be, from libpq-fe.h
-_NULL = b"\xff\xff\xff\xff"
 
 
 class ServerError(Exception):
@@ -119,7 +116,7 @@ class Link:
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> Answer:
         """Send a statement with the placeholders $1, $2 …; its answer can be asked for."""
-        values, formats = _encoded(parameters)
+        values, formats = encode(parameters)
         answer = Answer(self)
         try:
             if self._names is None:
@@ -208,7 +205,7 @@ class Link:
     def abandon(self) -> None:
         """In a forked child: let go of it without a word to the server, to whom it is the parent's."""
         self.is_broken = True
-        with contextlib.suppress(Exception):  # broken: then there is nothing to let go of
+        with contextlib.suppress(OSError, _psycopg_error()):  # broken: then there is nothing to let go of
             os.close(self._pgconn.socket)
 
     # -- inside --------------------------------------------------------------------------------------------------------
@@ -259,7 +256,7 @@ class Link:
     def _taken(self, result: PGresult) -> None:
         status = result.status
         if status == _ROWS:
-            self._rows = _decoded(result)
+            self._rows = decode(result)
         elif status == _DONE:
             self._rows = []
         elif status == _SYNC:
@@ -285,77 +282,6 @@ class Link:
         if said is not None:  # the server said why before it left
             raise said from error
         raise Broken(" ".join(str(error).split()), self) from error
-
-
-# -- values ------------------------------------------------------------------------------------------------------------
-
-
-def whole(values: Sequence[int]) -> bytes:
-    """A list of numbers, as the server takes it in one piece."""
-    return _HEAD.pack(1, 0, _BIGINT, len(values), 1) + b"".join([_WHOLE.pack(8, value) for value in values])
-
-
-def texts(values: Sequence[str | None]) -> bytes:
-    """A list of texts."""
-    return _array(_TEXT, [None if value is None else text(value) for value in values])
-
-
-def encoded(values: Sequence[bytes]) -> bytes:
-    """A list of texts that are UTF-8 already, and have no null."""
-    return _array(_TEXT, values)
-
-
-def blobs(values: Sequence[bytes]) -> bytes:
-    """A list of bytes."""
-    return _array(_BYTEA, values)
-
-
-def text(value: str) -> bytes:
-    """A text; the null, which PostgreSQL cannot keep, is replaced."""
-    return (value if "\0" not in value else value.replace("\0", "\x01")).encode()
-
-
-def _array(kind: int, values: Sequence[bytes | None]) -> bytes:
-    parts = [_NULL if value is None else _LENGTH.pack(len(value)) + value for value in values]
-    return _HEAD.pack(1, 1, kind, len(values), 1) + b"".join(parts)
-
-
-def _encoded(parameters: Sequence[Any]) -> tuple[list[bytes | None], list[int]]:
-    values: list[bytes | None] = []
-    formats = []
-    for value in parameters:
-        is_bytes = isinstance(value, bytes)
-        formats.append(int(is_bytes))
-        if is_bytes or value is None:
-            values.append(value)
-        elif isinstance(value, str):
-            values.append(text(value))
-        else:
-            values.append(b"%d" % value)
-    return values, formats
-
-
-def _decoded(result: PGresult) -> list[tuple[Any, ...]]:
-    decoders = [_DECODERS.get(result.ftype(column), bytes.decode) for column in range(result.nfields)]
-    rows = []
-    for row in range(result.ntuples):
-        values = (result.get_value(row, column) for column in range(len(decoders)))
-        rows.append(tuple(None if v is None else decode(v) for v, decode in zip(values, decoders, strict=True)))
-    return rows
-
-
-def _number(value: bytes) -> int:
-    return int.from_bytes(value, "big", signed=True)
-
-
-_DECODERS: dict[int, Callable[[bytes], Any]] = {
-    16: lambda value: value != b"\0",
-    _BYTEA: bytes,
-    _BIGINT: _number,
-    21: _number,
-    23: _number,
-    701: lambda value: _FLOAT.unpack(value)[0],
-}
 
 
 def _trouble(result: PGresult, link: Link) -> ServerError:

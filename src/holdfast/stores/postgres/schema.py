@@ -34,8 +34,7 @@ def prepare(link: Link, schema: str, name: str, *, create: bool) -> bool:
         raise StoreError(f"{name}: PostgreSQL {link.server_version // 10000} is too old; use 13 or newer")
     if link.encoding != "UTF8":
         raise StoreError(f"{name}: the database's encoding is {link.encoding}; use one with UTF8")
-    version = _version(link, schema, name)
-    link.sync()
+    version = found(link, schema, name)
     if version == SCHEMA:
         return True
     if version == 0 and not create:
@@ -44,8 +43,14 @@ def prepare(link: Link, schema: str, name: str, *, create: bool) -> bool:
     return True
 
 
+def found(link: Link, schema: str, name: str) -> int:
+    """The number of the schema that is there, 0 if there is none; a newer one than this version knows is an error."""
+    version = _version(link, schema, name)
+    link.sync()
+    return version
+
+
 def _version(link: Link, schema: str, name: str) -> int:
-    """The number of the schema that is there, 0 if there is none."""
     ((_, is_ours, things),) = link.execute(_FOUND, (schema,)).fetchall()
     if not is_ours:
         if things:

@@ -39,6 +39,7 @@ _SIGNS = (  # in what libpq says where there is no code
     ("too many connections", "53300"),
     ("remaining connection slots", "53300"),
     ("starting up", "57"),
+    ("not yet accepting", "57"),
     ("shutting down", "57"),
     ("recovery mode", "57"),
 )

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from holdfast.errors import StoreError
 from holdfast.stores.ledger import EventRow, Live, MemoRow
-from holdfast.stores.postgres.link import Answer, Link, blobs, encoded, texts, whole
+from holdfast.stores.postgres.link import Answer, Link
+from holdfast.stores.postgres.values import blobs, encoded, texts, whole
 from holdfast.stores.rows import pack, pack_header
 
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
@@ -45,16 +46,12 @@ class Group:
 
     def ask(self, name: str, *parameters: object) -> Answer:
         """Make the statement *name*."""
-        if not self.has_begun:
-            self.has_begun = True
-            self.link.execute(BEGIN)
+        self._begin()
         return self.link.execute(self._sql[name], parameters)
 
     def speak(self) -> Link:
         """What to write with."""
-        if not self.has_begun:
-            self.has_begun = True
-            self.link.execute(BEGIN)
+        self._begin()
         self.is_news = True
         return self.link
 
@@ -118,6 +115,11 @@ class Group:
         return True
 
     # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        if not self.has_begun:
+            self.has_begun = True
+            self.link.execute(BEGIN)
 
     def _change(self, lives: list[Live], weights: Mapping[int, int]) -> None:
         self.ask(

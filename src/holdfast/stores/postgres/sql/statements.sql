@@ -163,13 +163,14 @@ SELECT header, snapshot, owner, fence, created_at, key FROM holdfast.runs
 WHERE status = $1 AND (created_at, key) < ($2, $3) ORDER BY created_at DESC, key DESC LIMIT $4
 
 -- name: list_of_session
+-- A session may have any length, so it is found by a hash; of another one that has the same, whoever reads takes care.
 SELECT header, snapshot, owner, fence, created_at, key FROM holdfast.runs
-WHERE hashtextextended(session, 0) = hashtextextended($1 COLLATE "C", 0) AND session = $1
-    AND (created_at, key) < ($2, $3) ORDER BY created_at DESC, key DESC LIMIT $4
+WHERE hashtextextended(session, 0) = hashtextextended($1 COLLATE "C", 0) AND (created_at, key) < ($2, $3)
+ORDER BY created_at DESC, key DESC LIMIT $4
 
 -- name: list_of_status_and_session
 SELECT header, snapshot, owner, fence, created_at, key FROM holdfast.runs
-WHERE status = $1 AND hashtextextended(session, 0) = hashtextextended($2 COLLATE "C", 0) AND session = $2
+WHERE status = $1 AND hashtextextended(session, 0) = hashtextextended($2 COLLATE "C", 0)
     AND (created_at, key) < ($3, $4) ORDER BY created_at DESC, key DESC LIMIT $5
 
 -- name: list_of_living

@@ -1,0 +1,43 @@
+"""What applies where nobody says: which store, which Redis, which policy file. The environment is read here."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def store_url(named: str | None) -> str | None:
+    """The store to use when the caller names none: the environment's, the policy file's, else the user's own."""
+    return os.environ.get("HOLDFAST_STORE") or named or default_store()
+
+
+def redis_url(named: str | None) -> str | None:
+    """The Redis to share guards on when the caller names none: the environment's, the policy file's, else none."""
+    return os.environ.get("HOLDFAST_REDIS") or named
+
+
+def is_store_named(named: str | None) -> bool:
+    """Whether somebody has chosen a store, the environment or the policy file."""
+    return bool(os.environ.get("HOLDFAST_STORE") or named)
+
+
+def default_store() -> str | None:
+    """A file in the user's data folder; None where there is no home, as in many containers."""
+    folder = os.path.expanduser(os.environ.get("XDG_DATA_HOME") or os.path.join("~", *_DATA))
+    return os.path.join(folder, "holdfast", "runs.db") if os.path.isabs(folder) else None
+
+
+_DATA = ("Library", "Application Support") if sys.platform == "darwin" else (".local", "share")
+
+
+def policy_file() -> tuple[str | None, str]:
+    """The policy file to read when the caller names none, and who names it."""
+    if named := os.environ.get("HOLDFAST_POLICY"):
+        return named, "$HOLDFAST_POLICY"
+    config = os.environ.get("XDG_CONFIG_HOME") or os.path.join("~", ".config")
+    # Not `Path.expanduser`, which fails where a user has no home, as in many containers.
+    user = os.path.join(os.path.expanduser(config), "holdfast", "holdfast.toml")
+    for path, origin in (("holdfast.toml", "working directory"), (user, "user's configuration")):
+        if os.path.isfile(path):
+            return path, origin
+    return None, "there is none"

@@ -1,0 +1,52 @@
+"""What there is to know of the server under a store, for whoever asks how it is. It changes nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.stores.postgres.address import parse
+from holdfast.stores.postgres.link import Link
+from holdfast.stores.postgres.schema import found
+from holdfast.stores.trouble import errors_of
+
+if TYPE_CHECKING:
+    from holdfast.stores.database import Database
+
+_FACTS = """
+SELECT current_setting('server_version'),
+    current_setting('fsync') = 'on' AND current_setting('synchronous_commit') <> 'off',
+    (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
+    current_setting('max_connections')::bigint,
+    (SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint
+     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relkind = 'r')
+"""
+
+
+class Checkup(NamedTuple):
+    """A server, and our tables on it; *schema* is 0 where there are none."""
+
+    version: str
+    is_durable: bool
+    connections: int
+    most_connections: int
+    bytes: int
+    schema: int
+    is_pooled: bool
+
+
+def checkup(file: Database) -> Checkup:
+    """Ask the server of *file*, on a connection of its own."""
+    address = parse(file.url)
+    with errors_of(file):
+        link = Link(address.dsn, pooled=address.pooled)
+        try:
+            schema = found(link, address.schema, address.name)
+            ((version, is_durable, used, most, size),) = link.ask(_FACTS, address.schema)
+        finally:
+            link.close()
+        pooled = link.pooled
+        if pooled and address.session != address.dsn:
+            direct = Link(address.session)
+            direct.close()
+            pooled = direct.pooled
+    return Checkup(version, is_durable, used, most, size, schema, pooled)

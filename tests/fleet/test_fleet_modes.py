@@ -1,0 +1,165 @@
+"""What each mode of a tool costs in round trips, as Redis counts them, and what it shares."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from tests.fleet.members import Member, askers, member, questions, wait_until
+from tests.servers import RedisServer, Toxic
+
+from holdfast.fleet.desk import block_of
+from holdfast.guards.rate import RateConfig
+from holdfast.testing import ManualClock
+
+MANY = {"per_second": 1000.0, "burst": 1000.0}
+POLICIES = {
+    "policy": {"max_wait": 0.0, "breaker": {"failure_threshold": 3, "min_backoff": 600.0, "max_backoff": 600.0}},
+    "tool": {
+        "exact": {"rate": {"per_second": 0.001, "burst": 1000}},
+        "slots": {"concurrency": 64},
+        "leased": {"mode": "leased", "rate": MANY},
+        "view": {"mode": "view", "rate": {"per_second": 0.001, "burst": 50}},
+        "unguarded": {"breaker": False},
+    },
+}
+
+
+@pytest.fixture
+def one(own_redis: RedisServer) -> Iterator[Member]:
+    """One of a fleet, patient, whose leased tokens are good for as long as the test takes."""
+    with member(f"{own_redis.url}?wait=10", POLICIES, clock=ManualClock()) as it:
+        yield it
+
+
+def trips(redis: RedisServer) -> int:
+    """How often the guards were asked since this was last called."""
+    asked = questions(redis)
+    redis.command("CONFIG", "RESETSTAT")
+    return asked
+
+
+def test_an_exact_call_takes_one_round_trip(own_redis: RedisServer, one: Member) -> None:
+    trips(own_redis)
+
+    went = [one.call("exact") for _ in range(100)]
+
+    assert went == ["ok"] * 100
+    assert trips(own_redis) == 100
+
+
+async def test_an_exact_call_of_a_task_takes_one_round_trip_on_one_connection_for_all(
+    own_redis: RedisServer, one: Member
+) -> None:
+    await one.acall("exact")
+    trips(own_redis)
+
+    went = await asyncio.gather(*(one.acall("exact") for _ in range(100)))
+
+    assert went == ["ok"] * 100
+    assert trips(own_redis) == 100
+    assert askers(own_redis) == 1
+
+
+async def test_slots_go_back_with_the_next_question(own_redis: RedisServer, one: Member) -> None:
+    await one.acall("slots")
+    trips(own_redis)
+
+    for _ in range(10):
+        await asyncio.gather(*(one.acall("slots") for _ in range(20)))
+    told = trips(own_redis)
+
+    assert 200 <= told <= 220  # what no question takes along is told by itself, a few at a time
+    key = "holdfast:{slots}"
+    wait_until(lambda: own_redis.command("HGET", key, "used") in (None, b"0"), "for the slots to be given back")
+
+
+def test_leased_tokens_take_one_round_trip_a_block(own_redis: RedisServer, one: Member) -> None:
+    block = block_of(RateConfig(**MANY), 1.0)
+    trips(own_redis)
+
+    went = [one.call("leased") for _ in range(3 * block)]
+
+    assert block == 100
+    assert went == ["ok"] * (3 * block)
+    assert trips(own_redis) == 3
+
+
+def test_a_view_takes_no_round_trip_while_all_is_calm(own_redis: RedisServer, one: Member) -> None:
+    first = one.call("view")
+    trips(own_redis)
+
+    went = [one.call("view") for _ in range(40)]
+
+    assert [first, *went] == ["ok"] * 41
+    assert trips(own_redis) == 0
+
+
+def test_a_view_is_told_of_an_opening_and_has_limits_of_its_own(own_redis: RedisServer, one: Member) -> None:
+    with member(f"{own_redis.url}?wait=10", POLICIES) as other:
+        used_up = [other.call("view") for _ in range(51)]
+        mine = one.call("view")
+
+        with member(f"{own_redis.url}?wait=10", POLICIES) as third:
+            third.trip("view")
+        one.heard.wait_for("circuit_opened", "view")
+        trips(own_redis)
+
+        assert used_up == ["ok"] * 50 + ["RateLimited"]
+        assert mine == "ok"
+        assert one.call("view") == "CircuitOpen"
+        assert trips(own_redis) == 0
+
+
+def test_a_tool_without_shared_guards_is_nobodys_business(own_redis: RedisServer, one: Member) -> None:
+    trips(own_redis)
+
+    assert [one.call("unguarded") for _ in range(10)] == ["ok"] * 10
+    assert trips(own_redis) == 0
+
+
+def test_an_open_circuit_refuses_without_a_round_trip(own_redis: RedisServer, one: Member) -> None:
+    one.trip("exact")
+    trips(own_redis)
+
+    assert [one.call("exact") for _ in range(10)] == ["CircuitOpen"] * 10
+    assert trips(own_redis) == 0
+
+
+def test_many_threads_share_a_few_connections(own_redis: RedisServer) -> None:
+    with Toxic(own_redis.port) as toxic, member(f"{toxic.url}?wait=10", POLICIES) as one:
+        toxic.latency(0.02)
+        went: list[str] = []
+        threads = [threading.Thread(target=lambda: went.append(one.call("exact"))) for _ in range(100)]
+        most = 0
+
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            most = max(most, toxic.connections)
+        for thread in threads:
+            thread.join()
+
+        assert went == ["ok"] * 100
+        assert one.fleet.fallbacks == 0
+        assert most <= 8 + 1  # and the one that listens
+
+
+def test_what_is_to_be_told_is_told_although_no_connection_was_free_in_time(own_redis: RedisServer) -> None:
+    with Toxic(own_redis.port) as toxic, member(f"{toxic.url}?wait=0.5", POLICIES) as one:
+        with ExitStack() as held:
+            for _ in range(5):
+                held.enter_context(one.hf.guard("slots"))
+            toxic.latency(0.4)
+            crowd = [threading.Thread(target=one.call, args=("exact",)) for _ in range(40)]
+            for thread in crowd:
+                thread.start()
+        for thread in crowd:
+            thread.join()
+        toxic.heal()
+
+        assert one.fleet.fallbacks > 0
+        wait_until(lambda: own_redis.command("HGET", "holdfast:{slots}", "used") == b"0", "for the slots to come back")

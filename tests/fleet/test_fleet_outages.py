@@ -1,0 +1,228 @@
+"""Redis goes away, comes back, forgets: no call raises because of it or waits long, and all agree again afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import pytest
+from tests.fleet.members import Member, agree, member, wait_until_agreed
+from tests.servers import RedisServer, Toxic
+
+from holdfast import CircuitOpen
+from holdfast.clock import SystemClock
+
+MUCH = 0.5  # seconds: ten times the bound, because machines are busy
+CALLS = 20
+
+
+@pytest.fixture
+def toxic(own_redis: RedisServer) -> Iterator[Toxic]:
+    """A bad network before a Redis."""
+    with Toxic(own_redis.port) as network:
+        yield network
+
+
+def as_threads(one: Member) -> list[tuple[str, float]]:
+    """How calls go, one after the other, and how long each takes."""
+    went = []
+    for _ in range(CALLS):
+        begun = SystemClock.monotonic()
+        went.append((one.call("plain"), SystemClock.monotonic() - begun))
+    return went
+
+
+def as_tasks(one: Member) -> list[tuple[str, float]]:
+    """The same all at once, in an event loop of their own."""
+
+    async def timed() -> tuple[str, float]:
+        begun = SystemClock.monotonic()
+        return await one.acall("plain"), SystemClock.monotonic() - begun
+
+    async def together() -> list[tuple[str, float]]:
+        return await asyncio.gather(*(timed() for _ in range(CALLS)))
+
+    return asyncio.run(together())
+
+
+@contextmanager
+def stopped(server: RedisServer) -> Iterator[None]:
+    server.stop()
+    yield
+    server.start_again()
+
+
+@contextmanager
+def killed(server: RedisServer) -> Iterator[None]:
+    server.kill()
+    yield
+    server.start_again()
+
+
+@contextmanager
+def hung(server: RedisServer) -> Iterator[None]:
+    server.pause()
+    yield
+    server.resume()
+
+
+Outage = Callable[[RedisServer], AbstractContextManager[None]]
+Calls = Callable[[Member], list[tuple[str, float]]]
+
+
+@pytest.mark.parametrize("calls", [as_threads, as_tasks])
+@pytest.mark.parametrize("outage", [stopped, killed, hung])
+def test_no_call_fails_or_waits_long_while_redis_is(own_redis: RedisServer, outage: Outage, calls: Calls) -> None:
+    with member(own_redis.url) as one, member(own_redis.url) as other:
+        before = agree(one, other, "three before") and calls(one)
+
+        with outage(own_redis):
+            went = calls(one)
+            one.heard.wait_for("fleet_lost")
+            other.heard.wait_for("fleet_lost")
+        one.heard.wait_for("fleet_returned")
+        other.heard.wait_for("fleet_returned")
+
+        assert before
+        assert {how for how, _ in went} == {"ok"}
+        assert max(seconds for _, seconds in went) < MUCH
+        wait_until_agreed(one, other)
+
+
+@pytest.mark.parametrize("command", [("FLUSHALL",), ("SCRIPT", "FLUSH")], ids=" ".join)
+@pytest.mark.parametrize("calls", [as_threads, as_tasks])
+def test_a_redis_that_has_forgotten_is_asked_all_the_same(
+    own_redis: RedisServer, command: tuple[str, ...], calls: Calls
+) -> None:
+    with member(own_redis.url) as one, member(own_redis.url) as other:
+        before = agree(one, other, "three before") and calls(one)
+
+        own_redis.command(*command)
+        went = calls(one)
+
+        assert before
+        assert {how for how, _ in went} == {"ok"}
+        assert agree(one, other, "three after")
+        assert not one.heard.of("fleet_lost")
+
+
+def test_a_circuit_that_was_open_stays_open_while_redis_is_away(own_redis: RedisServer) -> None:
+    with member(own_redis.url) as one, member(own_redis.url) as other:
+        one.trip("bad")
+        told = other.call("bad")
+
+        own_redis.kill()
+        one.heard.wait_for("fleet_lost")
+        other.heard.wait_for("fleet_lost")
+
+        assert told == "CircuitOpen"
+        assert [one.call("bad"), other.call("bad")] == ["CircuitOpen"] * 2
+
+
+def test_a_circuit_that_others_opened_meanwhile_is_seen_on_return(own_redis: RedisServer, toxic: Toxic) -> None:
+    with member(own_redis.url) as one, member(toxic.url) as other:
+        known = other.call("bad")
+        toxic.refuse()
+        other.heard.wait_for("fleet_lost")
+        one.trip("bad")
+        alone = other.call("bad")
+
+        toxic.heal()
+        other.heard.wait_for("fleet_returned")
+
+        assert [known, alone] == ["ok", "ok"]
+        assert other.call("bad") == "CircuitOpen"
+
+
+def test_failures_of_a_time_without_redis_open_the_local_circuit(own_redis: RedisServer) -> None:
+    with member(own_redis.url) as one:
+        own_redis.kill()
+        one.heard.wait_for("fleet_lost")
+
+        one.trip("bad")
+
+        assert one.call("bad") == "CircuitOpen"
+
+
+def test_an_outage_is_told_once_with_its_reason_and_without_a_password(own_redis: RedisServer) -> None:
+    with member(own_redis.url) as one:
+        own_redis.kill()
+        as_threads(one)
+        lost = one.heard.wait_for("fleet_lost")
+        own_redis.start_again()
+        returned = one.heard.wait_for("fleet_returned")
+
+        assert len(one.heard.of("fleet_lost")) == 1
+        assert lost.payload["error"]
+        assert lost.payload["redis"] == own_redis.url
+        assert isinstance(returned.payload["fallbacks"], int)
+
+
+# --- refusing ---------------------------------------------------------------------------------------------------------
+
+
+def test_who_would_rather_refuse_refuses_while_redis_is_away_and_says_why(own_redis: RedisServer) -> None:
+    with member(own_redis.url, on_outage="refuse") as one:
+        own_redis.kill()
+        one.heard.wait_for("fleet_lost")
+
+        with pytest.raises(CircuitOpen, match="shared guards cannot be reached") as refusal, one.hf.guard("plain"):
+            pytest.fail("the tool was called")
+
+        assert refusal.value.retry_after is None
+        own_redis.start_again()
+        one.heard.wait_for("fleet_returned")
+        assert one.call("plain") == "ok"
+
+
+@pytest.mark.parametrize(("on_outage", "went"), [("local", "ok"), ("refuse", "CircuitOpen")])
+def test_a_redis_that_is_away_from_the_beginning_is_found_when_it_comes(
+    toxic: Toxic, on_outage: str, went: str
+) -> None:
+    toxic.refuse()
+    with member(toxic.url, on_outage=on_outage) as one:
+        before = one.call("plain")
+
+        toxic.heal()
+        one.heard.wait_for("fleet_returned")
+
+        assert before == went
+        assert one.call("plain") == "ok"
+
+
+# --- a bad network ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("calls", [as_threads, as_tasks])
+@pytest.mark.parametrize(
+    "trouble", [lambda toxic: toxic.latency(0.2), Toxic.cut, Toxic.refuse], ids=["latency", "resets", "refused"]
+)
+def test_no_call_fails_or_waits_long_in_a_network_with(
+    own_redis: RedisServer, toxic: Toxic, trouble: Callable[[Toxic], object], calls: Calls
+) -> None:
+    with member(own_redis.url) as one, member(toxic.url) as other:
+        before = agree(one, other, "three before") and calls(other)
+
+        trouble(toxic)
+        went = calls(other)
+        other.heard.wait_for("fleet_lost")
+        toxic.heal()
+
+        assert before
+        assert {how for how, _ in went} == {"ok"}
+        assert max(seconds for _, seconds in went) < MUCH
+        wait_until_agreed(one, other)
+
+
+def test_a_half_open_connection_is_noticed_although_nobody_calls(toxic: Toxic) -> None:
+    with member(toxic.url) as one:
+        before = one.call("plain")
+
+        toxic.half_open()
+        one.heard.wait_for("fleet_lost")
+        toxic.heal()
+        one.heard.wait_for("fleet_returned")
+
+        assert before == "ok"
+        assert one.call("plain") == "ok"

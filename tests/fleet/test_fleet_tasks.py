@@ -1,0 +1,135 @@
+"""Tasks: one connection for all of an event loop, each loop its own, and a cancelled one keeps nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from tests.fleet.members import Member, askers, member, wait_until
+from tests.servers import RedisServer
+
+RARE = {"per_second": 0.001, "burst": 1}
+POLICIES = {
+    "policy": {
+        "max_wait": 0.0,
+        "breaker": {"failure_threshold": 3, "min_backoff": 0.05, "max_backoff": 600.0, "probe_lease": 600.0},
+    },
+    "tool": {"token": {"rate": RARE}, "slot": {"concurrency": 1}, "all": {"rate": RARE, "concurrency": 1}},
+}
+
+
+@pytest.fixture
+def one(own_redis: RedisServer) -> Iterator[Member]:
+    with member(f"{own_redis.url}?wait=10", POLICIES) as it:
+        yield it
+
+
+@pytest.fixture
+def other(own_redis: RedisServer) -> Iterator[Member]:
+    with member(f"{own_redis.url}?wait=10", POLICIES) as it:
+        yield it
+
+
+@pytest.mark.parametrize("tool", ["token", "slot", "probe", "all"])
+async def test_a_task_that_is_cancelled_while_it_asks_gives_back_its(
+    own_redis: RedisServer, one: Member, other: Member, tool: str
+) -> None:
+    await one.acall("warm")
+    if tool == "probe":
+        one.trip(tool)
+        await asyncio.sleep(0.06)  # the wait of its circuit, which is on the server's clock
+
+    own_redis.pause()
+    asking = asyncio.create_task(one.acall(tool))
+    await asyncio.sleep(0)  # it begins …
+    await asyncio.sleep(0)  # … and its question is sent
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    own_redis.resume()
+    await one.acall("warm")  # answered after the question before it
+
+    wait_until(lambda: other.call(tool) == "ok", f"for the {tool} to be given back")
+    assert one.fleet.fallbacks == 0
+
+
+async def test_what_a_cancelled_task_asked_was_decided_all_the_same(own_redis: RedisServer, one: Member) -> None:
+    await one.acall("warm")
+    own_redis.command("CONFIG", "RESETSTAT")
+
+    own_redis.pause()
+    asking = asyncio.create_task(one.acall("slot"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    own_redis.resume()
+    await one.acall("warm")
+
+    wait_until(
+        lambda: own_redis.command("HGET", "holdfast:{slot}", "used") == b"0", "for the slot to be taken and given"
+    )
+
+
+async def test_the_others_who_ask_with_a_cancelled_task_are_answered(own_redis: RedisServer, one: Member) -> None:
+    await one.acall("warm")
+
+    own_redis.pause()
+    asking = [asyncio.create_task(one.acall(f"plain {number}")) for number in range(10)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    for task in asking[::2]:
+        task.cancel()
+    own_redis.resume()
+    went = await asyncio.gather(*asking, return_exceptions=True)
+
+    assert went[1::2] == ["ok"] * 5
+    assert all(isinstance(each, asyncio.CancelledError) for each in went[::2])
+    assert one.fleet.fallbacks == 0
+
+
+def test_several_event_loops_at_once_have_a_connection_each(own_redis: RedisServer, one: Member) -> None:
+    together = threading.Barrier(4)
+    went: list[str] = []
+
+    async def ask() -> None:
+        went.extend(await asyncio.gather(*(one.acall("plain") for _ in range(10))))
+        await asyncio.to_thread(together.wait, 10)  # all loops are open
+        went.extend(await asyncio.gather(*(one.acall("plain") for _ in range(10))))
+
+    in_threads([lambda: asyncio.run(ask())] * 4)
+
+    assert went == ["ok"] * 80
+    assert one.fleet.fallbacks == 0
+
+
+def test_an_event_loop_that_was_closed_leaves_no_connection(own_redis: RedisServer, one: Member) -> None:
+    went = [asyncio.run(one.acall("plain")) for _ in range(5)]
+
+    assert went == ["ok"] * 5
+    assert askers(own_redis) <= 1  # the last, until the next loop asks
+
+
+def test_threads_and_tasks_ask_side_by_side(own_redis: RedisServer, one: Member) -> None:
+    went: list[str] = []
+
+    async def tasks() -> None:
+        went.extend(await asyncio.gather(*(one.acall("plain") for _ in range(50))))
+
+    def calls() -> None:
+        went.extend(one.call("plain") for _ in range(50))
+
+    in_threads([lambda: asyncio.run(tasks()), calls, calls])
+
+    assert went == ["ok"] * 150
+    assert one.fleet.fallbacks == 0
+
+
+def in_threads(jobs: list[Callable[[], None]]) -> None:
+    threads = [threading.Thread(target=job) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
