@@ -24,12 +24,15 @@ settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 
 # What starts processes, servers and browsers takes most of the time, and says little about the Python it runs on.
-LONG = ("tests/web/", "tests/mcp_http/", "tests/mcp_stdio/", "tests/test_top.py", "tests/test_demo_whole.py")
+LONG = (
+    *("tests/web/", "tests/mcp_http/", "tests/mcp_stdio/", "tests/servers/", "tests/fleet/", "tests/postgres/"),
+    *("tests/test_top.py", "tests/test_demo_whole.py", "tests/test_cli_worker.py"),
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.nodeid.startswith(LONG):
+        if item.nodeid.startswith(LONG) or "postgres" in item.nodeid:
             item.add_marker(pytest.mark.slow)
 
 

@@ -18,6 +18,7 @@ from tests.test_architecture import ROWS, code
 
 import holdfast
 from holdfast import BreakerConfig, ErrorCategory, Holdfast, LoggingSink, events
+from holdfast.fleet.link import Away
 from holdfast.guards.concurrency import ConcurrencyConfig
 from holdfast.guards.loop import LoopConfig
 from holdfast.guards.rate import Priority, RateConfig
@@ -360,6 +361,11 @@ def one_of_each(path: Path) -> list[holdfast.Event]:
             path.write_text(text)
             clock.advance(2)
             fetch()
+    with holdfast.open(":memory:", policies={}, redis="redis://127.0.0.1:1") as hf:  # where there is none
+        assert hf.fleet is not None
+        hf.bus.add(recorder)
+        hf.fleet.found()
+        hf.fleet.lose(Away("gone"))
     return recorder.events
 
 

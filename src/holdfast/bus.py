@@ -190,6 +190,8 @@ class LoggingSink:
         events.CIRCUIT_HALF_OPENED: logging.INFO,
         events.CIRCUIT_CLOSED: logging.INFO,
         events.POLICY_RELOADED: logging.INFO,
+        events.FLEET_RETURNED: logging.INFO,
+        events.FLEET_LOST: logging.WARNING,
         events.RUN_STARTED: logging.INFO,
         events.RUN_RESUMED: logging.INFO,
         events.RUN_COMPLETED: logging.INFO,

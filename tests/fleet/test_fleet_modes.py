@@ -149,14 +149,15 @@ def test_many_threads_share_a_few_connections(own_redis: RedisServer) -> None:
 
 
 def test_what_is_to_be_told_is_told_although_no_connection_was_free_in_time(own_redis: RedisServer) -> None:
-    with Toxic(own_redis.port) as toxic, member(f"{toxic.url}?wait=0.5", POLICIES) as one:
+    with Toxic(own_redis.port) as toxic, member(f"{toxic.url}?wait=1", POLICIES) as one:
         with ExitStack() as held:
             for _ in range(5):
                 held.enter_context(one.hf.guard("slots"))
-            toxic.latency(0.4)
+            toxic.latency(0.6)
             crowd = [threading.Thread(target=one.call, args=("exact",)) for _ in range(40)]
             for thread in crowd:
                 thread.start()
+        one.call("slots")  # would take along that they are free again
         for thread in crowd:
             thread.join()
         toxic.heal()

@@ -193,6 +193,7 @@ def test_what_is_finished_can_be_pruned_while_others_write(database: str, tmp_pa
         assert len(store.list_runs(status=RunStatus.COMPLETED)) <= 2
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_every_promise_is_kept_while_processes_are_killed_frozen_raced_and_cancelled(
     database: str, tmp_path: Path, child: Any

@@ -83,8 +83,7 @@ def cluster() -> Iterator[Cluster]:
 def postgres() -> PostgresServer | GivenPostgres:
     """A PostgreSQL that the tests share: see `database`. Those that kill or pause one take `own_postgres`."""
     with or_skipped():
-        server = shared_postgres()
-    return server
+        return shared_postgres()
 
 
 @pytest.fixture

@@ -138,7 +138,7 @@ def _recording(store: str | None, last: int) -> Recording:
     with opened(store) as hf:
         recording = read(hf.runs, last=last)
         if not recording.calls:
-            say(f"no tool call is on record in {hf.runs.url}")
+            say(f"no tool call is on record in {hf.runs.file.name}")
     return recording
 
 

@@ -50,7 +50,7 @@ def ls(store: str | None, as_json: bool) -> None:
         elif found:
             _put_lines(console(), found)
         else:
-            say(f"no process shows a tool in {hf.runs.url}")
+            say(f"no process shows a tool in {hf.runs.file.name}")
 
 
 @tools.command()

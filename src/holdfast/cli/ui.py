@@ -52,7 +52,7 @@ def ui(
         listening = bind(host, port)
         allowed = rules(host, listening.getsockname()[1], token=token, read_only=read_only, names=names)
         app = App(hf.runs, allowed, book=hf.policies)
-        server = Server(app, on_ready=lambda: _announce(host, allowed, hf.runs.url, opens=not no_open))
+        server = Server(app, on_ready=lambda: _announce(host, allowed, hf.runs.file.name, opens=not no_open))
         server.answer(listening)
 
 

@@ -131,6 +131,11 @@ class Desk:
             slots = returned.pop(form.holder, 0)
         return form.question(asked, slots)  # what others than *holder* return, the service tells
 
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to be told."""
+        return bool(self._told or self._returned)
+
     def pending(self) -> list[Outcome]:
         """What is to be told; who takes it tells it."""
         with self._lock:
@@ -252,7 +257,7 @@ class Question:
         """Ask as a thread."""
         fleet = self.desk.fleet
         try:
-            self._took(fleet.ask(self.form, self.desk.words(self.form, self.asked)))
+            self._took(fleet.ask(self.form, self._words))
         except Away as error:
             fleet.lose(error)
 
@@ -263,7 +268,7 @@ class Question:
             link = fleet.linked(form.key) or await fleet.connected(form.key)
             if link is None:
                 return
-            words = self.desk.words(form, self.asked)
+            words = self._words()
             reply = await link.ask(words, self)
             if type(reply) is not list:
                 reply = await fleet.aask(form, words, reply, self)
@@ -290,6 +295,9 @@ class Question:
             self._took(reply)
         except Away as error:
             self.desk.fleet.lose(error)
+
+    def _words(self) -> bytes:
+        return self.desk.words(self.form, self.asked)
 
     def _took(self, reply: Any) -> None:
         if reply is None:  # no connection was free in time

@@ -101,15 +101,22 @@ class Fleet:
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
-    def ask(self, form: Form, words: bytes) -> Any:
-        """The answer to a question, as a thread; None if no connection is free in time."""
+    def ask(self, form: Form, compose: Callable[[], bytes]) -> Any:
+        """The answer to a question, as a thread; None if no connection is free in time.
+
+        It is composed when there is one: what is told along with it counts as told.
+        """
+        words = b""
         for _ in range(MOST_HOPS):
             node = self.places.peek(form.key)
             pool = None if node is None else self.pool(node)
             link = None if pool is None else pool.take() or pool.wait(self.address.wait)
             if pool is None or link is None:
                 self._place(node)
+                if words:
+                    break
                 return None
+            words = words or compose()
             reply = self._ask_on(pool, link, form, words)
             if type(reply) is list or not self._moved(reply):
                 return reply
@@ -171,7 +178,7 @@ class Fleet:
                 return reply
             link = self.linked(form.key) or await self.connected(form.key)
             if link is None:
-                return None
+                break
             reply = await link.ask(words if moved else form.in_full(words), asker)
         raise Away("Redis: keys are moved about")
 

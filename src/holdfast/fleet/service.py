@@ -12,12 +12,14 @@ import select
 import socket
 import threading
 import weakref
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.clock import SystemClock
 from holdfast.errors import in_words
 from holdfast.fleet.link import Away, Link, packed
-from holdfast.fleet.script import Outcome, answer, change, load
+from holdfast.fleet.script import Form, answer, change, load
 
 if TYPE_CHECKING:
     from holdfast.fleet.desk import Desk
@@ -175,25 +177,32 @@ class Service:
 
     def _tell(self) -> None:
         """Tell what desks have gathered and no question has taken along."""
-        for desk in self._fleet.marked():
-            if outcomes := desk.pending():
-                self._say(desk, outcomes, None)
+        fleet = self._fleet
+        for desk in fleet.marked():
+            form = desk.form_of(desk.shared, fleet.holder)
+            if desk.has_news and not self._say(desk, form, partial(_news, desk, form)):
+                fleet.dirty(desk)  # no connection was free
 
     def _renew(self) -> None:
         """Give a sign of life for the slots that are held."""
-        for desk in self._fleet.desks():
-            for holder, slots in desk.holding().items():
-                self._say(desk, [], (holder, slots))
-
-    def _say(self, desk: Desk, outcomes: list[Outcome], held: tuple[str, int] | None) -> None:
         fleet = self._fleet
-        holder, slots = held if held is not None else (fleet.holder, None)
-        form = desk.form_of(desk.shared, holder)
-        # Under a name from before an outage nobody asks for more, so what was given without our knowing ends here.
-        renew = "" if slots is None else str(slots) if holder == fleet.holder else f"={slots}"
-        reply = fleet.ask(form, form.telling(outcomes, renew=renew))
+        for desk in fleet.desks():
+            for holder, slots in desk.holding().items():
+                form = desk.form_of(desk.shared, holder)
+                # Under a name from before an outage nobody asks for more: what was given without our knowing ends here.
+                renew = str(slots) if holder == fleet.holder else f"={slots}"
+                self._say(desk, form, partial(form.telling, [], renew=renew))
+
+    def _say(self, desk: Desk, form: Form, compose: Callable[[], bytes]) -> bool:
+        """Tell something; whether it was told."""
+        reply = self._fleet.ask(form, compose)
         if reply is not None:
             desk.see(answer(reply))
+        return reply is not None
+
+
+def _news(desk: Desk, form: Form) -> bytes:
+    return form.telling(desk.pending())
 
 
 def _close(*fds: int) -> None:

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING
 
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, StoreError
+from holdfast.runs.beginning import GiveBack
+from holdfast.runs.ending import Last
 from holdfast.stores import RunStore
-from holdfast.stores.ledger import Ledger
+from holdfast.stores.ledger import Claim, Ledger, OwnerRow
 from holdfast.stores.neighbours import News
 from holdfast.stores.writer import Pending
 
@@ -72,9 +74,22 @@ class Keeper:
         if mailbox is not None:
             mailbox.wake()
 
-    def owe(self, write: Callable[[Ledger], object]) -> None:
-        """Write the end of a run when its store, which is away, is back: until then it seems to be ours."""
-        self._owed.append(_Debt(write))
+    def owner(self) -> OwnerRow:
+        """The row of this process, for a run that begins; what is owed is written before it."""
+        self.pay()
+        return self._store.ownership.row()
+
+    def owe(self, last: Last | None, trouble: BaseException | None) -> None:
+        """Write the end of a run when its store, which was away, is back: until then it seems to be ours."""
+        if last is not None and isinstance(trouble, StoreError):
+            self._owed.append(_Debt(last.finish.write_late))
+
+    def give_back(self, taken: list[Claim], trouble: BaseException | None = None) -> None:
+        """Give back what was claimed, without waiting for it."""
+        write = GiveBack(taken).write
+        self._store.writer.submit(write)
+        if taken and isinstance(trouble, StoreError):
+            self._owed.append(_Debt(write))
 
     def pay(self) -> None:
         """Have what is owed written, before whatever is written next."""

@@ -19,7 +19,7 @@ from holdfast.checks import shown
 from holdfast.clock import Clock
 from holdfast.errors import ConfigError, HoldfastError, LeaseLost, RunCancelled, RunConflict, RunDiverged, StoreError
 from holdfast.history import CancelResult, Report, RunEventRecord, RunSnapshot, RunStatus, write_reports
-from holdfast.runs.beginning import Begun, GiveBack, Resume, Start, note
+from holdfast.runs.beginning import Begun, Resume, Start, note
 from holdfast.runs.cancelling import Cancelling
 from holdfast.runs.current import current_key, current_run, open_runs
 from holdfast.runs.ending import End, Finish, Last, completed, ending, failed, fatal_calls
@@ -273,8 +273,7 @@ class Run:
         if self._entered:
             raise RunConflict(f"run {self.id!r} was entered before: make a new one, or resume it")
         self._entered = True
-        self._home.keeper.pay()
-        owner = self._home.store.ownership.row()
+        owner = self._home.keeper.owner()
         if self._plan.goes_on:
             return Resume(self.id, owner, [], self._plan.claim)
         prompt, claim = self.log.given(events.RUN_STARTED, {"prompt": self.prompt}), self._plan.claim
@@ -308,9 +307,7 @@ class Run:
             if not self.is_open:
                 self._set_up()
             return
-        self._home.store.writer.submit(GiveBack(op.taken).write)
-        if op.taken and isinstance(error, StoreError):
-            self._home.keeper.owe(GiveBack(op.taken).write)
+        self._home.keeper.give_back(op.taken, error)
         if self.is_open:
             self._leave(error)
         self.log.claim = None
@@ -414,7 +411,7 @@ class Run:
     def _give_up(self) -> None:
         """Something hit the end itself: leave the run to others, and wait for nothing."""
         if self.log.claim is not None and not self._ended:
-            self._home.store.writer.submit(GiveBack([self.log.claim]).write)
+            self._home.keeper.give_back([self.log.claim])
         self._leave(None)
 
     def _unwind(self, error: BaseException | None, diverged: RunDiverged | None, last: Last | None) -> None:
@@ -422,8 +419,7 @@ class Run:
         trouble = self._trouble(last) if last is not None else None
         if trouble is None and self.log.lost is not None:
             trouble = LeaseLost(self.id)
-        if last is not None and isinstance(trouble, StoreError):
-            self._home.keeper.owe(last.finish.write_late)
+        self._home.keeper.owe(last, trouble)
         if trouble is not None and self.log.passes(trouble):
             self.log.complain(trouble)
         elif trouble is not None:

@@ -122,6 +122,11 @@ class _Row(NamedTuple):
     def is_terminal(self) -> bool:
         return RunStatus(self.status).is_terminal
 
+    @property
+    def is_waiting(self) -> bool:
+        """In the queue, and not begun yet."""
+        return self.status == RunStatus.CREATED and _HEADER.decode(self.header).priority is not None
+
 
 class _Done(NamedTuple):
     """What one write has done, and what it has left to do."""
@@ -145,12 +150,14 @@ class _Pruning:
     # -- what goes -----------------------------------------------------------------------------------------------------
 
     def delete_old(self, before: int) -> None:
-        """Delete what nobody has touched since *before*: runs that ended, never began, or were never resumed."""
+        """Delete what nobody has touched since *before*: runs that ended, or were left; not those in the queue."""
 
         def may_go(ledger: Ledger, row: _Row) -> bool:
             if row.touched_at >= before or row.is_terminal:
                 return row.touched_at < before
             if row.owner is not None and self._store.ownership.is_alive(ledger.tables.owner(row.owner)):
+                return False
+            if row.is_waiting:  # what was accepted is not lost
                 return False
             # A run that never had an owner is written to by somebody of whom nothing is known: it counts as running.
             return row.fence > 0 or row.status == RunStatus.CREATED

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from holdfast.errors import ConfigError
-from holdfast.stores import RunStore, SqliteRunStore
+from holdfast.stores import PostgresRunStore, RunStore, SqliteRunStore
 
 KINDS: Final = ("sqlite",)
 LEASE: Final = 15.0
@@ -38,6 +38,8 @@ def kind_of(store: RunStore) -> str:
     """The kind that *store* is of."""
     if store.file.path is None:
         raise ConfigError("a store in memory is gone with its process: there is nothing to torture; name a file")
+    if isinstance(store, PostgresRunStore):
+        raise ConfigError("the torture makes and breaks files; a server is tortured by the tests: name a file")
     return "sqlite"
 
 

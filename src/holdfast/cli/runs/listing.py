@@ -69,7 +69,7 @@ def ls(
         elif shown:
             _put_runs(console(), shown, there.clock.time())
         else:
-            say(f"no runs {'like that ' if status or session or interrupted or before else ''}in {there.url}")
+            say(f"no runs {'like that ' if status or session or interrupted or before else ''}in {there.file.name}")
     if len(found) > limit and not as_json:
         say(f"there are more: add --before {shlex.quote(shown[-1].id)}, or --limit")
 

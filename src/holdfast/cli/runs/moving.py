@@ -57,7 +57,7 @@ def import_(file: IO[str], store: str | None, as_json: bool) -> None:
         if as_json:
             put_json({"new": count})
         else:
-            click.echo(f"{_runs(count)} {'is' if count == 1 else 'are'} new in {in_full(there.url)}")
+            click.echo(f"{_runs(count)} {'is' if count == 1 else 'are'} new in {in_full(there.file.name)}")
 
 
 @click.command()
@@ -96,7 +96,7 @@ def prune(
         )
     with opened(store) as hf:
         there = hf.runs
-        if not yes and not _confirmed(f"Delete from {there.url}: {what}?"):
+        if not yes and not _confirmed(f"Delete from {there.file.name}: {what}?"):
             say("nothing was deleted")
             return FAILED
         runs, events = there.prune(

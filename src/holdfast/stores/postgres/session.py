@@ -142,8 +142,10 @@ class Session:
 
         Held open here it would outlive the parent, and others would take that for alive.
         """
-        with contextlib.suppress(Exception):  # half made, or broken: then there is nothing to let go of
-            if self._pgconn is not None:
+        if self._pgconn is not None:
+            import psycopg
+
+            with contextlib.suppress(psycopg.Error, OSError):  # half made, or broken: there is nothing to let go of
                 os.close(self._pgconn.socket)
 
     def _connected(self) -> PGconn:
