@@ -20,7 +20,7 @@ from holdfast.fleet.fleet import Fleet
 # Three tokens that do not come back while a test lasts, and nobody who waits for them.
 POLICIES: Mapping[str, object] = {
     "policy": {"max_wait": 0.0, "breaker": {"failure_threshold": 3, "min_backoff": 600.0, "max_backoff": 600.0}},
-    "tool": {"three*": {"rate": {"per_second": 0.001, "burst": 3}}},
+    "tool": {"three*": {"rate": {"per_second": 0.001, "burst": 3}}, "seen*": {"mode": "view"}},
 }
 
 

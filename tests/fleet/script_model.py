@@ -210,5 +210,5 @@ def seconds(micros: int) -> float:
 
 
 def micros(wait: float) -> float:
-    """A wait in microseconds; what floats add to a whole number is not counted."""
-    return round(wait * 1e6, 2)
+    """A wait in microseconds; what floats add to a whole number is not counted, but a wait it is."""
+    return max(round(wait * 1e6, 2), 0.01)

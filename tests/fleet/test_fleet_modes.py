@@ -23,6 +23,7 @@ POLICIES = {
         "slots": {"concurrency": 64},
         "leased": {"mode": "leased", "rate": MANY},
         "view": {"mode": "view", "rate": {"per_second": 0.001, "burst": 50}},
+        "soon": {"rate": {"per_second": 5, "burst": 1}, "max_wait": 60.0},
         "unguarded": {"breaker": False},
     },
 }
@@ -62,6 +63,19 @@ async def test_an_exact_call_of_a_task_takes_one_round_trip_on_one_connection_fo
     assert went == ["ok"] * 100
     assert trips(own_redis) == 100
     assert askers(own_redis) == 1
+
+
+def test_a_token_that_comes_soon_is_reserved_and_waited_for(own_redis: RedisServer, one: Member) -> None:
+    clock = one.hf.clock
+    assert isinstance(clock, ManualClock)
+    first = one.call("soon")
+    trips(own_redis)
+
+    second = one.call("soon")
+
+    assert [first, second] == ["ok", "ok"]
+    assert trips(own_redis) == 1
+    assert 0.0 < sum(clock.slept) <= 0.2
 
 
 async def test_slots_go_back_with_the_next_question(own_redis: RedisServer, one: Member) -> None:

