@@ -223,7 +223,7 @@ def test_policies_that_are_neither_path_nor_mapping_are_a_config_error(policies:
 
 @pytest.mark.parametrize("store", ["", "redis://host", "sqlite://agent.db", "sqlite:///", "a\0b", "x" * 5000, 5, b"a"])
 def test_a_store_that_there_is_not_is_a_config_error(store: Any) -> None:
-    assert "must be a path, ':memory:' or sqlite:///PATH" in refused(store=store)
+    assert "must be a path, ':memory:', sqlite:///PATH or postgresql://" in refused(store=store)
 
 
 @pytest.mark.parametrize("store", ["agent.db", "sqlite:///agent.db", Path("agent.db"), ":memory:"])

@@ -126,7 +126,10 @@ class Attempt:
                 self._question = None
                 now = clock.monotonic()
             answer = tool.judge(now, policy, answer, self._ticket, until - now)
-        self._ticket = answer.ticket if isinstance(answer, Refusal) else None
+        if isinstance(answer, Pass):
+            self._ticket = None
+        elif answer.ticket is not None:  # else it is refused: its place, if it has one, is given up on leaving
+            self._ticket = answer.ticket
         if isinstance(answer, Pass) and answer.held is not None and answer.held.wait > 0:
             self._reserved = answer
             yield from execution.patiently(Wait(now + answer.held.wait))

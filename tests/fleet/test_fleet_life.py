@@ -6,11 +6,13 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from tests.children import said
 from tests.fleet.children import children
 from tests.fleet.members import POLICIES, Member, agree, member, wait_until
+from tests.fleet.upstream import PATIENCE
 from tests.servers import RedisServer, Toxic
 
 PATIENT = "?wait=10"
@@ -37,6 +39,32 @@ def test_a_forked_child_shares_under_a_name_and_on_connections_of_its_own(own_re
     assert parents["calls"] == ["ok", "ok", "RateLimited"]
     assert childs["fallbacks"] == parents["fallbacks"] == 0
     assert childs["holder"] != parents["holder"]
+
+
+# --- waiting ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_circuit_that_opens_meanwhile_refuses_all_who_wait_in_line(own_redis: RedisServer) -> None:
+    policies = {
+        "policy": {
+            "max_wait": 60.0,
+            "concurrency": 1,
+            "breaker": {"failure_threshold": 1, "min_backoff": 600.0, "max_backoff": 600.0},
+        }
+    }
+    went: list[str] = []
+
+    with member(own_redis.url + PATIENT, policies) as one:
+        waiters = [threading.Thread(target=lambda: went.append(one.call("bad"))) for _ in range(5)]
+        with suppress(ConnectionError), one.hf.guard("bad"):
+            for thread in waiters:
+                thread.start()
+            wait_until(lambda: one.hf._box.tool("bad").limits(0.0).waiting == 5, "for a line of five")
+            raise ConnectionError
+        for thread in waiters:
+            thread.join(PATIENCE)
+
+        assert went == ["CircuitOpen"] * 5
 
 
 # --- closing ----------------------------------------------------------------------------------------------------------

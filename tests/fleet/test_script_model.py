@@ -1,6 +1,6 @@
 """The script beside our own guards: random policies, asks, outcomes and times; the same verdicts, waits and states.
 
-Waits are the same to the microsecond, rounded up, but for what floats add; the learnt rate to the thousandth that is told.
+Waits are the same to the microsecond, rounded up, but for what floats add; the learnt rate to the thousandth.
 """
 
 from __future__ import annotations
