@@ -21,7 +21,7 @@ from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import GivenPostgres, fresh_database
 from tests.servers.redis import GivenRedis, RedisSaid, ask
 
-__all__ = ["database", "own_redis", "pgbouncer", "postgres"]
+__all__ = ["database", "own_postgres", "own_redis", "pgbouncer", "postgres"]
 
 PATIENCE = 10.0  # seconds for what takes milliseconds
 PING = b"*1\r\n$4\r\nPING\r\n"

@@ -106,7 +106,8 @@ class PostgresDatabase:
         try:
             link.execute("COMMIT")
             link.end_batch()
-            if calls := self.ears.calls(group.to_wake) if group.is_news else []:
+            tells = group.is_news and (bool(group.to_wake) or not self.ears.soon())
+            if calls := self.ears.calls(group.to_wake) if tells else []:
                 link.executemany(self._sql["ring"], [(self.ears.channel, call) for call in calls])
                 link.end_batch()
             link.finish(left=1 if calls else 0)

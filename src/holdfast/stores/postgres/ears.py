@@ -18,7 +18,7 @@ from typing import NamedTuple
 from holdfast.checks import shown
 from holdfast.clock import SystemClock
 from holdfast.errors import ConfigError
-from holdfast.stores.postgres.line import GRACE, Line, number
+from holdfast.stores.postgres.line import GAP, GRACE, Line, number
 
 _BLINK = 0.25  # seconds in which one whose connection broke has a new one
 _FRESH = 5.0  # seconds for which what was seen of the locks is worth something
@@ -59,6 +59,7 @@ class Ears:
         self._owners: set[str] = set()
         self._pokes: set[str] = set()
         self._tag = secrets.token_hex(4)  # what we send ourselves is no news to us
+        self._rung_at = -math.inf
 
     @property
     def has_session(self) -> bool | None:
@@ -77,6 +78,14 @@ class Ears:
                 call = self._tag
             call += f" {owner}"
         return [*found, call]
+
+    def soon(self) -> bool:
+        """Whether what was committed just now is told in a moment, with more; else it is to be told at once."""
+        now, line = SystemClock.monotonic(), self._line
+        if line is None or now - self._rung_at >= GAP:
+            self._rung_at = now
+            return False
+        return line.ring_later(self._tag)
 
     def watch(self) -> Ear:
         """Wakes when anything was committed by another."""

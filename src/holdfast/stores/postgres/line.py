@@ -23,10 +23,12 @@ _LOOK_LOST = 5.0  # while the server is away: those who look then may well be to
 _LOOK = 10.0  # although nothing was heard: whoever dies between its commit and its notification tells nobody
 _BEAT = 3.0  # seconds of silence until we ask whether there is somebody
 _PATIENCE = 1.0  # seconds that a caller waits for our thread
+GAP = 0.005  # seconds between two notifications of a process that commits all the time
 _FIRST_PAUSE, _LAST_PAUSE = 0.1, 5.0
 
 _LOCK = "SELECT pg_try_advisory_lock_shared($1::bigint)"
 _UNLOCK = "SELECT pg_advisory_unlock_shared($1::bigint)"
+_RING = "SELECT pg_notify($1, $2)"
 # A session that is idle is none to be ended, and one whose host is gone is soon to be.
 _STAY = """
 SELECT set_config(name, value, false)
@@ -53,6 +55,8 @@ class Line:
         self._wanted: deque[_Errand] = deque()
         self._lost_once = self._ended = False
         self._since = math.inf  # when the session began
+        self._call = ""
+        self._rings_at = math.inf  # when others are to be told of what was committed
         self._session = Session(dsn, self._waker, self._is_ended)
         self._thread = threading.Thread(target=self._serve, name="holdfast-ears", daemon=True)
 
@@ -86,6 +90,15 @@ class Line:
             return errand.answer.get(timeout=_PATIENCE)
         except queue.Empty:
             return None
+
+    def ring_later(self, call: str) -> bool:
+        """Notify with *call*, one for all who ask within a moment; false if there is no session to do it with."""
+        if not self.has_session or self._ended:
+            return False
+        if self._rings_at == math.inf:
+            self._call, self._rings_at = call, SystemClock.monotonic() + GAP
+            self._waker.wake()
+        return True
 
     def lock(self, session: Session) -> None:
         """Hold the locks of all owners and no others; in the thread."""
@@ -142,9 +155,18 @@ class Line:
                 self.lock(session)
                 session.ask("SELECT 1")
                 spoken = SystemClock.monotonic()
-            if calls := session.hear(max(0.0, spoken + _BEAT - SystemClock.monotonic())):
+            now = SystemClock.monotonic()
+            if now >= self._rings_at:
+                self._ring(session)
+            if calls := session.hear(max(0.0, min(spoken + _BEAT, self._rings_at) - now)):
                 spoken = SystemClock.monotonic()
                 self._heard(calls)
+        if self._rings_at < math.inf:
+            self._ring(session)
+
+    def _ring(self, session: Session) -> None:
+        self._rings_at = math.inf  # first: what is committed from now on has another one
+        session.ask(_RING, self._channel, self._call)
 
     def _be_pooled(self) -> None:
         """Nobody would hear us, and a lock would be whoever's connection it is next."""
