@@ -100,12 +100,11 @@ class PostgresDatabase:
     def commit(self) -> None:
         """On disk when it returns; whoever listens is told in the same breath."""
         group = self._current()
-        if not group.has_begun:
+        if group.is_empty:
             return
         link = group.link
         try:
-            link.execute("COMMIT")
-            link.end_batch()
+            group.commit()
             tells = group.is_news and (bool(group.to_wake) or not self.ears.soon())
             if calls := self.ears.calls(group.to_wake) if tells else []:
                 link.executemany(self._sql["ring"], [(self.ears.channel, call) for call in calls])

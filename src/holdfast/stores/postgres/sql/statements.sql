@@ -57,6 +57,29 @@ WITH n AS MATERIALIZED (
 )
 SELECT holdfast.agreed(count(*), cardinality($1::bigint[])) FROM written
 
+-- name: change_run
+-- All that a group writes, where that is one call of one run: a transaction by itself. Nothing is added where somebody
+-- else has written, so that it ends with that, and not with an event that is there already.
+WITH written AS (
+    UPDATE holdfast.runs SET
+        touched_at = $3::bigint, snapshot = $4::bytea, status = $5::text, owner = $6::text, fence = $7::bigint,
+        cancel = $8::text, weight = weight + $9::bigint, version = $10::bigint,
+        changed = pg_current_xact_id()::text::bigint,
+        ended = CASE WHEN $5::text IN ('completed', 'failed', 'cancelled')
+                THEN pg_current_xact_id()::text::bigint END
+    WHERE key = $1::bigint AND version = $2::bigint
+    RETURNING 1
+), logged AS (
+    INSERT INTO holdfast.events (run, sequence, at, type, late, payload, by)
+    SELECT $1::bigint, n.*, $10::bigint
+    FROM written, unnest($11::bigint[], $12::bigint[], $13::text[], $14::bigint[], $15::text[]) AS n
+), remembered AS (
+    INSERT INTO holdfast.memos (run, key, name, outcome)
+    SELECT $1::bigint, n.* FROM written, unnest($16::bytea[], $17::text[], $18::bytea[]) AS n
+    ON CONFLICT (run, key) DO UPDATE SET name = excluded.name, outcome = excluded.outcome
+)
+SELECT holdfast.agreed(count(*), 1) FROM written
+
 -- name: change_header
 UPDATE holdfast.runs SET header = $1 WHERE key = $2
 
