@@ -58,9 +58,9 @@ class Share:
         return known and (policy.mode == "view" or _leases(policy) or self.asks(policy))
 
     def asks(self, policy: Policy) -> bool:
-        """Whether each call has to ask, and nothing but a failure has to be told."""
+        """Whether each call has to ask."""
         exact = policy.mode == "exact" or (policy.mode == "leased" and policy.concurrency is not None)
-        return exact and self.fleet.there and self._is_about(policy) and not _counts_all(policy)
+        return exact and self.fleet.there and self._is_about(policy)
 
     def gate(self, policy: Policy) -> Gate:
         """Takes a slot of this process, if there is one and nobody waits; answers with the question to be asked."""
@@ -83,10 +83,15 @@ class Share:
         return gate
 
     def leave(self, now: float, duration: float, question: Question) -> None:
-        """Give back after a success what was given, where there is nothing else to tell."""
+        """Give back after a success what was given; where every success counts, it is told, too."""
         held, slots = question.held, self._tool.limiting.slots
-        if held is not None and held.slots:
+        if held is None:
+            return
+        if _counts_all(self._tool.policy):
+            self.settle(Grant(held.generation), held, None, duration=duration, pause=None, sign=None)
+        elif held.slots:
             self.desk.return_slot(held.holder)
+        if held.slots:
             self._tool.limiting.leave(now, duration, slots if slots is not None else True)
 
     @property

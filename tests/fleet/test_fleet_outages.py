@@ -229,3 +229,29 @@ def test_a_half_open_connection_is_noticed_although_nobody_calls(toxic: Toxic) -
 
         assert before == "ok"
         assert one.call("plain") == "ok"
+
+
+def test_a_redis_that_is_too_slow_for_calls_is_not_taken_for_back(own_redis: RedisServer, toxic: Toxic) -> None:
+    with member(toxic.url) as one:
+        before = one.call("plain")
+
+        toxic.latency(0.2)
+        one.call("plain")
+        one.heard.wait_for("fleet_lost")
+        tried = tries(own_redis)
+        while tries(own_redis) < tried + 2:  # it is looked for again and again
+            SystemClock.sleep(0.02)
+        back = one.heard.of("fleet_returned")
+        toxic.heal()
+        one.heard.wait_for("fleet_returned")
+
+        assert before == "ok"
+        assert not back
+
+
+def tries(server: RedisServer) -> int:
+    """How often somebody came to it and told it the script."""
+    stats = server.command("INFO", "commandstats").decode().splitlines()
+    return sum(
+        int(line.partition("calls=")[2].partition(",")[0]) for line in stats if line.startswith("cmdstat_script")
+    )

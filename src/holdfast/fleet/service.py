@@ -113,6 +113,9 @@ class Service:
         ear = fleet.open_link(node, bound=PATIENCE)
         try:
             ear.ask(load(fleet.script))
+            ear.wait_at_most(fleet.address.wait)  # one that is too slow for calls is not back
+            ear.ask(_PING)
+            ear.wait_at_most(PATIENCE)
             ear.ask(packed(("SUBSCRIBE", fleet.channel)))
             fleet.pool(node)
             self._stock()
