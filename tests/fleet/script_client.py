@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.resources
 import socket
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -12,10 +11,11 @@ from urllib.parse import urlsplit
 import hiredis
 import msgspec
 
+from holdfast.fleet.script import Script
 from holdfast.guards.breaking import BreakerConfig
 from holdfast.guards.rate import RateConfig
 
-TEXT = (importlib.resources.files("holdfast.fleet") / "decide.lua").read_bytes()
+TEXT = Script().text
 DIGEST = hashlib.sha1(TEXT, usedforsecurity=False).hexdigest()
 EPOCH_US = 1_767_225_600_000_000  # the script's
 CHANNEL = "changes"

@@ -1,5 +1,5 @@
 """The fleet: guards that many processes share on one Redis (or Valkey). One script decides, in one round trip.
 
-`decide.lua` is the guards, `script` how it is asked, `desk` where one tool asks and tells, `fleet` one process in it,
-`service` its thread; `link`, `multiplexed` and `pool` are connections, `address` and `places` their ends.
+`decide/` is the guards, in Lua, and `script` how they are asked; `desk` is where one tool asks and tells, `fleet` one
+process in it, `service` its thread; `link`, `multiplexed`, `pool` are connections, `address`, `places` their ends.
 """

@@ -1,4 +1,4 @@
-"""How the script is asked, and what it answers. The script itself is `decide.lua`, with all its keys and arguments.
+"""How the script is asked, and what it answers. The script itself is in `decide/`, with all its keys and arguments.
 
 What is the same for all calls under one policy is written once; a call adds what it has to tell and how long it waits.
 """
@@ -64,8 +64,8 @@ class Script:
     """The script, as text and by its digest."""
 
     def __init__(self) -> None:
-        with open(os.path.join(os.path.dirname(__file__), "decide.lua"), "rb") as file:
-            self.text = file.read()
+        folder = os.path.join(os.path.dirname(__file__), "decide")
+        self.text = b"\n".join(_read(os.path.join(folder, name)) for name in sorted(os.listdir(folder)))
         self.digest = hashlib.sha1(self.text, usedforsecurity=False).hexdigest()
 
 
@@ -125,6 +125,11 @@ class Form:
         cost, take, horizon = asked if asked is not None else ("", 1, 0)
         asks = bulk(f"{cost:g}" if cost else "") + bulk(take) + bulk(horizon)
         return outcomes + asks + self._channel + bulk(renew) + bulk(f"{chance:.6f}")
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
 
 
 def answer(reply: Any) -> Answer:

@@ -1,0 +1,54 @@
+-- Concurrency: the fixed limit of guards/concurrency.py, and who holds its slots.
+
+local used_before, held = used, nil -- held: slots of the holder itself, where they were looked up
+
+local function purge() -- the slots of holders whose lease is over; who asks is alive
+  call('ZADD', LEASES, 'XX', now + lease, holder)
+  repeat
+    local gone = call('ZRANGEBYSCORE', LEASES, '-inf', now, 'LIMIT', 0, 100)
+    for _, who in ipairs(gone) do
+      used = used - (tonumber(call('HGET', HOLDERS, who)) or 0)
+      call('HDEL', HOLDERS, who)
+      call('ZREM', LEASES, who)
+    end
+  until #gone < 100
+end
+
+local function live_on() -- renew the holder's lease; when it is a new one, look who has gone
+  if call('ZADD', LEASES, now + lease, holder) == 1 then
+    made = true
+    purge()
+  end
+end
+
+local function give_back(who, slots) -- one that was purged or flushed has nothing to give
+  local left = call('HINCRBY', HOLDERS, who, -slots)
+  if left < 0 then
+    call('HDEL', HOLDERS, who)
+    slots = slots + left
+  end
+  used = used - slots
+end
+
+local function renew(text)
+  local exact = string.match(text, '^=(%d+)$')
+  local believed = tonumber(exact or text)
+  local known = tonumber(call('HGET', HOLDERS, holder))
+  if (exact and known ~= believed) or (not known and believed > 0) then
+    call('HSET', HOLDERS, holder, believed)
+    used = used + believed - (known or 0)
+  end
+  if known or believed > 0 then live_on() end
+end
+
+local function balance() -- once a minute: a server that evicts keys may have taken one from under the others
+  used = 0
+  local all = call('HGETALL', HOLDERS)
+  for i = 1, #all, 2 do
+    used = used + all[i + 1]
+    if not call('ZSCORE', LEASES, all[i]) then call('ZADD', LEASES, now + lease, all[i]) end
+  end
+end
+
+local old = not touched or now - touched >= TOUCH
+if old and limit then balance() end
