@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.store_kinds import KINDS, SHARED, Open, opener
 
+import holdfast
 from holdfast import ConfigError, Holdfast, InDoubt, LeaseLost
 from holdfast.history import RunSnapshot, RunStatus
 from holdfast.policy import PolicyBook
@@ -251,6 +252,17 @@ def test_a_plain_function_is_called_inside_its_run(hf: Holdfast, store: RunStore
     assert (run.status, run.result_text, run.interrupted) == ("completed", '{"done":[1,"x"]}', False)
     (first, *_) = store.events(run_id)
     assert (first.type, first.payload["prompt"]) == ("run_started", "do it")
+
+
+def test_a_holdfast_submits_runs_and_works_them_off(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "runs.db", policies={}) as hf:
+        run = hf.submit(target(plain), 1, "x", session="s", prompt="do it", priority=3)
+
+        hf.worker(target(plain), drain=True).run()
+
+        after = hf.runs.snapshot(run.id)
+        assert (run.status, after.status, after.session_id, after.prompt) == ("created", "completed", "s", "do it")
+        assert stage.called == [(1, "x")]
 
 
 def test_coroutine_functions_share_one_event_loop(hf: Holdfast, store: RunStore) -> None:
