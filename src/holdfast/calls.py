@@ -319,31 +319,31 @@ def _guard_function(bound: Bound) -> Callable[..., Any]:
     kit, fn, tool = bound.kit, bound.fn, bound.tool
     name, monotonic, journal, runs = tool.name, kit.clock.monotonic, kit.tracker.journal, kit.runs
     full = kit.tracker.journal_is_full
+    leave: Callable[[float, float, Any], object] = tool.limiting.leave  # a question is answered elsewhere
 
     def guarded(*args: Any, **kwargs: Any) -> Any:
         plan = tool.plan_untimed
         if plan is not None and (not runs or current_run.get() is None):
             generation, gate, _, slow, due = plan
-            taken: Any = True
             begun = monotonic()
             if begun < due and (gate is None or (taken := gate(begun))):
-                if taken.__class__ is Question:
+                if gate is not None and taken.__class__ is Question:
                     return _ask_first(bound, plan, taken, args, kwargs)
                 try:
                     result = fn(*args, **kwargs) if kwargs else fn(*args)
                 except BaseException as error:
-                    execution = bound.failed(args, kwargs, error, plan, begun, taken)
+                    execution = bound.failed(args, kwargs, error, plan, begun, gate is None or taken)
                 else:
                     now = monotonic()
                     duration = now - begun
                     if duration < slow and plan is tool.plan_untimed:
                         if gate is not None:
-                            tool.limiting.leave(now, duration, taken)
+                            leave(now, duration, taken)
                         journal.extend((name, now, duration))
                         if len(journal) >= full:
                             kit.tracker.file()
                     else:
-                        tool.succeeded(now, duration, generation, taken)
+                        tool.succeeded(now, duration, generation, gate is None or taken)
                     return result
                 return drive(execution, bound, args, kwargs)
         elif tool.brisk and tool.circuit.shut_until > (now := monotonic()) and not runs:
@@ -357,15 +357,15 @@ def _guard_coroutine(bound: Bound) -> Callable[..., Any]:
     kit, fn, tool = bound.kit, bound.fn, bound.tool
     name, monotonic, journal, runs = tool.name, kit.clock.monotonic, kit.tracker.journal, kit.runs
     full = kit.tracker.journal_is_full
+    leave: Callable[[float, float, Any], object] = tool.limiting.leave  # a question is answered elsewhere
 
     async def guarded(*args: Any, **kwargs: Any) -> Any:
         plan = tool.plan
         if plan is not None and (not runs or current_run.get() is None):
             generation, gate, limit, slow, due = plan
-            taken: Any = True
             begun = monotonic()
             if begun < due and (gate is None or (taken := gate(begun))):
-                if taken.__class__ is Question:
+                if gate is not None and taken.__class__ is Question:
                     return await _aask_first(bound, plan, taken, args, kwargs)
                 try:
                     if limit is None:
@@ -374,18 +374,18 @@ def _guard_coroutine(bound: Bound) -> Callable[..., Any]:
                         with tool.deadlines.within(limit, begun):
                             result = await fn(*args, **kwargs)
                 except BaseException as error:
-                    execution = bound.failed(args, kwargs, error, plan, begun, taken)
+                    execution = bound.failed(args, kwargs, error, plan, begun, gate is None or taken)
                 else:
                     now = monotonic()
                     duration = now - begun
                     if duration < slow and plan is tool.plan:
                         if gate is not None:
-                            tool.limiting.leave(now, duration, taken)
+                            leave(now, duration, taken)
                         journal.extend((name, now, duration))
                         if len(journal) >= full:
                             kit.tracker.file()
                     else:
-                        tool.succeeded(now, duration, generation, taken)
+                        tool.succeeded(now, duration, generation, gate is None or taken)
                     return result
                 return await adrive(execution, bound, args, kwargs)
         elif tool.brisk and tool.circuit.shut_until > (now := monotonic()) and not runs:
