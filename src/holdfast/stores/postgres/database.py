@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import random
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
@@ -56,6 +58,7 @@ class PostgresDatabase:
         self._abandoned: list[Link] = []
         self._contended: list[int] = []  # the runs of a group that is to be made again
         self._group: Group | None = None
+        self._tokens = random.Random(os.urandom(32))  # to ask the system for each takes ten microseconds
         self.reading = threading.Lock()  # guards the list alone
         self._free = threading.BoundedSemaphore(READERS)
 
@@ -85,7 +88,7 @@ class PostgresDatabase:
 
     def begin(self) -> bool:
         """Begin to write; what is at hand is never known to be outdated before it is written."""
-        self._group = Group(self._fresh_writer(), self._sql)
+        self._group = Group(self._fresh_writer(), self._sql, self._tokens.getrandbits(64) - 2**63)
         if self._contended:
             self._group.lock(self._contended)
             self._contended = []
@@ -413,6 +416,7 @@ class PostgresDatabase:
             link.abandon()
         self._abandoned += links  # kept, so that nothing finalizes them
         self._idle, self._write, self._group = [], None, None
+        self._tokens.seed(os.urandom(32))  # those to come are not the parent's
         self.reading = threading.Lock()
         self._free = threading.BoundedSemaphore(READERS)
         self.ears.after_fork()

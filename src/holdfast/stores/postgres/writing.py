@@ -1,11 +1,10 @@
 """One group of writes on PostgreSQL: a transaction that is sent ahead as a whole, however much is in it.
 
-It makes up a number and leaves it on everything that it writes: so it can tell afterwards whether it was committed.
+It has a number, and leaves it on everything that it writes: so it can tell afterwards whether it was committed.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -28,12 +27,12 @@ class _Written(NamedTuple):
 
 
 class Group:
-    """A transaction on *link*, begun with its first statement."""
+    """A transaction on *link*, begun with its first statement; *token* is a number that no other one has."""
 
-    def __init__(self, link: Link, sql: Mapping[str, str]) -> None:
+    def __init__(self, link: Link, sql: Mapping[str, str], token: int) -> None:
         self.link = link
         self._sql = sql
-        self._token = int.from_bytes(os.urandom(8), "big", signed=True)
+        self._token = token
         self._written: dict[int, _Written] = {}
         self.has_begun = self._hurries = False
         self._single: tuple[str, Sequence[object]] | None = None  # all there is to write, in one statement
