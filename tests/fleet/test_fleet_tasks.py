@@ -10,6 +10,9 @@ import pytest
 from tests.fleet.members import Member, askers, member, wait_until
 from tests.servers import RedisServer
 
+from holdfast.fleet.multiplexed import TURNS
+
+ASKED = 400  # questions, one after the other
 RARE = {"per_second": 0.001, "burst": 1}
 POLICIES = {
     "policy": {
@@ -133,3 +136,19 @@ def in_threads(jobs: list[Callable[[], None]]) -> None:
         thread.start()
     for thread in threads:
         thread.join()
+
+
+async def test_a_task_that_does_nothing_but_ask_leaves_the_loop_its_turns(one: Member) -> None:
+    async def ask() -> None:
+        for _ in range(ASKED):
+            async with one.hf.guard("busy"):
+                continue
+
+    asking = asyncio.create_task(ask())
+    turns = 0
+    while not asking.done():
+        await asyncio.sleep(0)
+        turns += 1
+
+    assert turns >= ASKED / TURNS
+    assert one.fleet.fallbacks == 0
