@@ -13,6 +13,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from holdfast.clock import SystemClock
+
 ROOT = Path(__file__).parents[1]
 
 Child = subprocess.Popen[str]
@@ -67,6 +69,14 @@ def tell(child: Child, line: str = "go") -> None:
     assert child.stdin is not None
     child.stdin.write(f"{line}\n")
     child.stdin.flush()
+
+
+def eventually(is_so: Callable[[], bool], patience: float = 30.0) -> bool:
+    """Whether something becomes so, in other processes, before patience ends."""
+    end = SystemClock.monotonic() + patience
+    while not (so := is_so()) and SystemClock.monotonic() < end:
+        SystemClock.sleep(0.02)
+    return so
 
 
 def ask(child: Child, line: str) -> str:

@@ -1,4 +1,4 @@
-"""What the tests of PostgreSQL have other processes do: `python children.py COMMAND URL …`.
+"""What the tests of PostgreSQL have other processes do: `python -m tests.postgres.children COMMAND URL …`.
 
 Each line on stdout says that something was done, and thereby that it must be in the database.
 """
@@ -8,14 +8,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import psycopg
+from tests.children import main, processes, say
 
 from holdfast import Holdfast
 from holdfast.clock import SystemClock
@@ -27,41 +26,7 @@ from holdfast.stores.postgres.ears import Ears
 PAUSE = 0.02  # seconds between two looks at something that must come
 
 
-@contextmanager
-def children() -> Iterator[Any]:
-    """Starts children, and sees to it that none is left."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(command: str, *args: object) -> subprocess.Popen[str]:
-        words = [sys.executable, __file__, command, *map(str, args)]
-        child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        started.append(child)
-        return child
-
-    try:
-        yield start
-    finally:
-        for child in started:
-            child.kill()
-            child.communicate()
-
-
-def said(child: subprocess.Popen[str]) -> str:
-    """The next line of a child."""
-    assert child.stdout is not None
-    return child.stdout.readline().rstrip("\n")
-
-
-def tell(child: subprocess.Popen[str], line: str = "go") -> None:
-    """Let a child go on."""
-    assert child.stdin is not None
-    child.stdin.write(f"{line}\n")
-    child.stdin.flush()
-
-
-def say(*words: object) -> None:
-    sys.stdout.write(" ".join(map(str, words)) + "\n")
-    sys.stdout.flush()
+children = processes("tests.postgres.children")
 
 
 def hold(url: str, owner: str) -> None:
@@ -256,7 +221,5 @@ def torture(url: str, folder: str, seed: str, lives: str) -> None:
     say("done", verdict.progress.kills, verdict.progress.zombies)
 
 
-COMMANDS = (hold, fork, append, fork_store, finish, own, wait, follow, torture)
-
 if __name__ == "__main__":
-    {each.__name__: each for each in COMMANDS}[sys.argv[1]](*sys.argv[2:])
+    main(hold, fork, append, fork_store, finish, own, wait, follow, torture)

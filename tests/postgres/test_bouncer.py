@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pytest
-from tests.postgres.children import children, said, tell
+from tests.children import eventually, said, tell
 from tests.servers import PgBouncer
+from tests.store_kinds import claim
 
-from holdfast.clock import SystemClock
 from holdfast.errors import RunConflict
 from holdfast.history import CancelResult, RunStatus
 from holdfast.stores import PostgresRunStore, RunStore
-from holdfast.stores.ledger import Claim
 
 PATIENCE = 30.0
 
@@ -31,24 +30,6 @@ def store(pooled: str) -> Iterator[RunStore]:
     with PostgresRunStore(pooled) as store:
         store.create_run("s", "p", run_id="r")
         yield store
-
-
-@pytest.fixture
-def child() -> Iterator[Any]:
-    with children() as start:
-        yield start
-
-
-def eventually(is_so: Callable[[], bool]) -> bool:
-    end = SystemClock.monotonic() + PATIENCE
-    while not (so := is_so()) and SystemClock.monotonic() < end:
-        SystemClock.sleep(0.02)
-    return so
-
-
-def claim(store: RunStore, run: str = "r") -> Claim:
-    owner = store.ownership.row()
-    return store.writer.commit(lambda ledger: ledger.claim(ledger.run(run), owner))
 
 
 def test_runs_are_written_read_listed_and_pruned_through_a_pool(store: RunStore, pooled: str) -> None:
@@ -106,7 +87,7 @@ def test_an_owner_behind_a_pool_has_its_run_while_it_gives_signs_of_life(
     other = child("own", pooled, "r", 2)
     assert said(other) == "ready"
     with pytest.raises(RunConflict):
-        claim(store)
+        claim(store, "r")
     assert eventually(lambda: store.snapshot("r").interrupted)
 
     tell(other, "renew")
@@ -123,7 +104,7 @@ def test_an_owner_behind_a_pool_that_is_killed_is_noticed_by_its_lease_and_fence
     other.send_signal(signal.SIGSTOP)
     assert eventually(lambda: store.snapshot("r").interrupted)
 
-    claim(store)
+    claim(store, "r")
     other.send_signal(signal.SIGCONT)
     tell(other)
 
@@ -139,11 +120,11 @@ def test_one_with_a_session_does_not_take_one_behind_a_pool_for_dead(
     with PostgresRunStore(database) as direct:
         assert not direct.snapshot("r").interrupted
         with pytest.raises(RunConflict):
-            claim(direct)
+            claim(direct, "r")
 
 
 def test_nothing_is_left_in_the_sessions_of_the_pool(store: RunStore, database: str) -> None:
-    claim(store)
+    claim(store, "r")
     store.record_event("r", "note")
 
     with psycopg.connect(database) as connection:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from tests.postgres.children import children, said, tell
+from tests.children import eventually, said, tell
 from tests.servers import PostgresServer, Toxic
 
 from holdfast import Holdfast
@@ -20,19 +19,6 @@ from holdfast.policy import PolicyBook
 from holdfast.stores import PostgresRunStore, RunStore
 
 PATIENCE = 60.0
-
-
-@pytest.fixture
-def child() -> Iterator[Any]:
-    with children() as start:
-        yield start
-
-
-def eventually(is_so: Callable[[], bool]) -> bool:
-    end = SystemClock.monotonic() + PATIENCE
-    while not (so := is_so()) and SystemClock.monotonic() < end:
-        SystemClock.sleep(0.02)
-    return so
 
 
 def lines(file: Path) -> list[str]:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
-from tests.postgres.children import children, said
+from tests.children import eventually, said
 from tests.servers import PgBouncer, PostgresServer, Toxic
 from tests.servers.postgres import fresh_database
 
@@ -45,19 +45,6 @@ def make(database: str) -> Iterator[Make]:
     yield make
     for each in made:
         each.close()
-
-
-@pytest.fixture
-def child() -> Iterator[Any]:
-    with children() as start:
-        yield start
-
-
-def eventually(is_so: Callable[[], bool]) -> bool:
-    end = SystemClock.monotonic() + PATIENCE
-    while not (so := is_so()) and SystemClock.monotonic() < end:
-        SystemClock.sleep(0.02)
-    return so
 
 
 def ring(url: str, calls: list[str], channel: str = "holdfast") -> None:

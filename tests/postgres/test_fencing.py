@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.postgres.children import children, said, tell
+from tests.children import eventually, said, tell
+from tests.store_kinds import claim
 
-from holdfast.clock import SystemClock
 from holdfast.errors import LeaseLost, RunConflict
 from holdfast.history import CancelResult, RunStatus
 from holdfast.stores import PostgresRunStore, RunStore
@@ -26,24 +26,6 @@ def store(database: str) -> Iterator[RunStore]:
         yield store
 
 
-@pytest.fixture
-def child() -> Iterator[Any]:
-    with children() as start:
-        yield start
-
-
-def eventually(is_so: Callable[[], bool]) -> bool:
-    end = SystemClock.monotonic() + PATIENCE
-    while not (so := is_so()) and SystemClock.monotonic() < end:
-        SystemClock.sleep(0.02)
-    return so
-
-
-def claim(store: RunStore, run: str = "r") -> Claim:
-    owner = store.ownership.row()
-    return store.writer.commit(lambda ledger: ledger.claim(ledger.run(run), owner))
-
-
 def write(store: RunStore, held: Claim) -> None:
     store.writer.commit(lambda ledger: ledger.say(ledger.claimed(held), "note"))
 
@@ -55,7 +37,7 @@ def test_a_frozen_owner_loses_its_run_with_its_lease_and_writes_nothing_when_it_
     assert said(frozen) == "ready"
     frozen.send_signal(signal.SIGSTOP)
     assert eventually(lambda: store.snapshot("r").interrupted)
-    held = claim(store)
+    held = claim(store, "r")
     write(store, held)
 
     frozen.send_signal(signal.SIGCONT)
@@ -78,13 +60,13 @@ def test_an_owner_that_wakes_before_anybody_has_its_run_goes_on(database: str, s
     assert [said(frozen), said(frozen)] == ["ok", "ok"]
     assert not store.snapshot("r").interrupted
     with pytest.raises(RunConflict):
-        claim(store)
+        claim(store, "r")
 
 
 def test_a_claim_that_was_never_written_is_not_taken_for_that_of_the_owner_who_got_the_same_number(
     store: RunStore,
 ) -> None:
-    held = claim(store)
+    held = claim(store, "r")
 
     with pytest.raises(LeaseLost):
         write(store, held._replace(owner="somebody"))
@@ -98,19 +80,19 @@ def test_an_owner_that_is_killed_is_noticed_by_its_lock_and_not_by_its_lease(
     other = child("own", database, "r", FOR_EVER)
     assert said(other) == "ready"
     with pytest.raises(RunConflict):
-        claim(store)
+        claim(store, "r")
 
     other.kill()
 
     assert eventually(lambda: store.snapshot("r").interrupted)
-    assert claim(store).fence == 2
+    assert claim(store, "r").fence == 2
 
 
 @pytest.mark.parametrize("off", [3600, -3600])
 def test_an_owner_whose_clock_is_off_by_an_hour_neither_loses_its_run_nor_takes_another(
     database: str, store: RunStore, child: Any, off: int
 ) -> None:
-    held = claim(store)
+    held = claim(store, "r")
     store.create_run("s", "p", run_id="theirs")
 
     thief, owner = child("own", database, "r", 60, off), child("own", database, "theirs", 60, off)
