@@ -25,6 +25,7 @@ POLICIES = {
         "view": {"mode": "view", "rate": {"per_second": 0.001, "burst": 50}},
         "soon": {"rate": {"per_second": 5, "burst": 1}, "max_wait": 60.0},
         "unguarded": {"breaker": False},
+        "adaptive": {"rate": {"per_second": 1000, "adaptive": True}},
     },
 }
 
@@ -178,3 +179,26 @@ def test_what_is_to_be_told_is_told_although_no_connection_was_free_in_time(own_
 
         assert one.fleet.fallbacks > 0
         wait_until(lambda: own_redis.command("HGET", "holdfast:{slots}", "used") == b"0", "for the slots to come back")
+
+
+def test_a_rate_that_one_process_was_told_to_cut_is_cut_for_all_until_it_has_recovered(own_redis: RedisServer) -> None:
+    class TooMany(Exception):
+        status_code = 429
+
+    def rate(of: Member) -> float | None:
+        assert of.call("adaptive") in {"ok", "RateLimited"}
+        return of.hf._box.tool("adaptive").limits(of.hf.clock.monotonic()).rate
+
+    with (
+        member(f"{own_redis.url}?wait=10", POLICIES) as one,
+        member(f"{own_redis.url}?wait=10", POLICIES) as other,
+    ):
+        before = rate(other)
+
+        with pytest.raises(TooMany), one.hf.guard("adaptive"):
+            raise TooMany
+
+        assert before == 1000
+        wait_until(lambda: (rate(other) or 0) < 1000, "for the cut to be seen by the other")
+        own_redis.command("HSET", "holdfast:{adaptive}", "learnt", "")  # as after a long quiet spell
+        wait_until(lambda: rate(other) == 1000, "for the rate to be whole again")

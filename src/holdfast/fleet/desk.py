@@ -174,11 +174,11 @@ class Desk:
         """The circuit of the fleet is as *seen*."""
         if generation < self.generation:
             return
+        self._pristine = seen == PRISTINE and self.rate is None
         facts = (generation, seen.state, seen.failures, seen.times_opened)
         if facts == self._seen and self.fresh:
             return
         self.generation, self._seen = generation, facts
-        self._pristine = seen == PRISTINE and self.rate is None
         self.fresh = True
         self._follow(seen)
 
