@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,6 +15,9 @@ from tests.fleet.children import children
 from tests.fleet.members import POLICIES, Member, agree, member, wait_until
 from tests.fleet.upstream import PATIENCE
 from tests.servers import RedisServer, Toxic
+
+import holdfast
+from holdfast import ConfigError
 
 PATIENT = "?wait=10"
 
@@ -169,3 +173,10 @@ def test_failures_while_held_closed_by_hand_do_not_count_for_others(pair: tuple[
     one.hf.close()  # whatever was to be told is told
 
     assert other.call("tool") == "ok"
+
+
+def test_without_its_library_opening_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "hiredis", None)
+
+    with pytest.raises(ConfigError, match=r"pip install 'holdfast\[redis\]'"):
+        holdfast.open(":memory:", policies={}, redis="redis://127.0.0.1:1")

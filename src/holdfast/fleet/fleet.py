@@ -17,7 +17,7 @@ from typing import Any
 from holdfast import checks, events
 from holdfast.fleet.address import Address
 from holdfast.fleet.desk import Desk, Question
-from holdfast.fleet.link import Away, Link
+from holdfast.fleet.link import Away, Link, parser
 from holdfast.fleet.multiplexed import Multiplexed
 from holdfast.fleet.places import Node, Places
 from holdfast.fleet.pool import Pool
@@ -54,6 +54,7 @@ class Fleet:
     def __init__(self, url: str, *, on_outage: str = "local", lease: float = LEASE) -> None:
         checks.choice("on_outage", on_outage, OUTAGES)
         checks.number("lease", lease, above=0)
+        parser()  # said here, where it is a mistake, rather than later, where it would look like an outage
         self.address = Address.parse(url)
         self.script = Script()
         self.lease = lease
