@@ -292,7 +292,7 @@ class Publisher:
 
     def _publish(self, recent: dict[str, float]) -> None:
         """Write what has changed of the tools that are *recent* or marked, and forget those that are so no longer."""
-        now = SystemClock.monotonic()
+        now, seen = SystemClock.monotonic(), self._seen  # before any tool is looked at, which may take up another order
         servers = self._ask_servers()
         self._marked.update((each.name, None) for each in servers if each.name not in self._shown)
         if self._box.size != self._tools_known:  # some were decorated since: they show before they are called
@@ -318,7 +318,7 @@ class Publisher:
                 tools[name] = packed
         details = self._pictures.details(tools, resting, now)
         try:
-            self._write(tools, servers, details)
+            self._write(tools, servers, details, seen)
         except HoldfastError as error:
             self._owed.update(tools)
             self._pictures.owe(details)
@@ -327,11 +327,15 @@ class Publisher:
             self._complained = False
 
     def _write(
-        self, tools: Mapping[str, bytes | None], servers: list[ServerEntry], details: Sequence[tuple[str, bytes]]
+        self,
+        tools: Mapping[str, bytes | None],
+        servers: list[ServerEntry],
+        details: Sequence[tuple[str, bytes]],
+        seen: int,
     ) -> None:
-        """Have *tools* shown as they are now, None for one that is not to be shown."""
+        """Have *tools* shown as they were when *seen* was the last order, None for one that is not to be shown."""
         row = self._ownership.row()
-        stands = (row.id, self._kind, self._name, self._seen, servers)
+        stands = (row.id, self._kind, self._name, seen, servers)
         if not tools and not details and stands == self._stood and self._ownership.is_locked:
             return
         shown = {**self._shown, **{name: entry for name, entry in tools.items() if entry is not None}}
@@ -342,7 +346,7 @@ class Publisher:
             Process(
                 id=row.id, host=row.host, pid=row.pid, kind=self._kind, name=self._name,
                 started_at_ms=self._started_at, at_ms=int(self._kit.clock.time() * 1000), until_ms=row.until,
-                seen=self._seen, servers=servers,
+                seen=seen, servers=servers,
             ),
             [(name, entry) for name, entry in tools.items() if entry is not None],
             sorted(gone),

@@ -51,12 +51,13 @@ class Board:
 
     def tools(self) -> list[ToolLine]:
         """One line a name, the worst first; a name that is held by hand is there although no process has it."""
-        return self._lines(self._rows("tools"), {order.tool: order for order in self.orders()})
+        processes = self.processes()  # first: what they have seen must not be newer than what they show
+        return self._lines(processes, self._rows("tools"), {order.tool: order for order in self.orders()})
 
     def tool(self, name: str) -> ToolLine | None:
         """The line of one name, if anything is known of it."""
-        orders = {order.tool: order for order in self.orders() if order.tool == name}
-        lines = self._lines(self._rows("tools_of_name", name), orders)
+        processes, rows = self.processes(), self._rows("tools_of_name", name)
+        lines = self._lines(processes, rows, {order.tool: order for order in self.orders() if order.tool == name})
         return lines[0] if lines else None
 
     def details(self, line: ToolLine) -> list[tuple[ToolInProcess, ToolDetail]]:
@@ -172,9 +173,9 @@ class Board:
     def _rows(self, name: str, *parameters: object) -> list[tuple[Any, ...]]:
         return self._file.fetch(name, *parameters)
 
-    def _lines(self, rows: list[tuple[Any, ...]], orders: dict[str, Order]) -> list[ToolLine]:
+    def _lines(self, living: list[Process], rows: list[tuple[Any, ...]], orders: dict[str, Order]) -> list[ToolLine]:
         now = self._store.clock.time() * 1000
-        processes = {process.id: process for process in self.processes()}
+        processes = {process.id: process for process in living}
         servers = {server.name for process in processes.values() for server in process.servers}
         found: dict[str, list[ToolInProcess]] = {order.tool: [] for order in orders.values() if order.state is not None}
         with errors_of(self._file):
