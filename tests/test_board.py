@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.store_kinds import KINDS, SHARED, Open, opener
@@ -268,6 +269,24 @@ def test_an_idle_process_is_shown_as_it_will_be_with_its_next_call(
 
     (line,) = board.tools()
     assert (line.state, line.processes[0].tool.forced, line.processes[0].pending) == (state, forced, True)
+
+
+def test_an_order_that_is_taken_up_while_the_board_is_read_is_not_shown_as_undone(
+    board: Board, store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown(board, process(), ToolEntry(name="search"))
+    board.order("open", ["search"])
+    read = board._rows
+
+    def interrupted(name: str, *parameters: object) -> list[tuple[Any, ...]]:
+        rows = read(name, *parameters)
+        if name == "tools":
+            shown(Board(store), process(seen=1), ToolEntry(name="search", state="open", forced="open"))
+        return rows
+
+    monkeypatch.setattr(board, "_rows", interrupted)
+
+    assert states(board) == [("search", "open")]
 
 
 def test_an_order_that_was_taken_up_is_not_pending(board: Board) -> None:
