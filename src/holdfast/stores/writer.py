@@ -165,7 +165,7 @@ class Writer(Generic[Book]):
         try:
             with turn:
                 queue = self._queue
-                group = [queue[at] for at in range(min(len(queue), MOST_AT_ONCE))]
+                group = list(queue.copy())[:MOST_AT_ONCE]
                 self._make(group)
                 self._tell(group)
                 for _ in group:
