@@ -1,6 +1,6 @@
 """The floor with callers: a bare log with group commit, sqlite3 and msgspec and nothing else.
 
-Each step encodes two events and a result and waits until they are on disk; one thread writes whatever has come by then.
+Each step encodes two events and waits until they are on disk; one thread writes whatever has come by then.
 No lease, no fence, no fold, no redaction, no resume: what is left is what any log must do.
 """
 
@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from bench.durable_child import work
-from bench.durable_floor import EVENT, MEMO, RUN
+from bench.durable_floor import EVENT, RUN
 from bench.durable_peers import AOne, One
 
 ADD = (
@@ -37,13 +37,13 @@ class Bare:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._queue: queue.SimpleQueue[tuple[Any, Any, Any, Callable[[], object]] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[Any, Any, Callable[[], object]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
         self._keys = itertools.count(1)
 
     def step(self, run: int, number: int, value: object, told: Callable[[], object]) -> None:
-        """Two events and a memo."""
+        """Two events and a snapshot."""
         key = f"{run:016x}{number:016x}"
         at = time.time_ns() // 1_000_000
         started = _JSON.encode({"call_id": key[:16], "name": "work", "key": key, "arguments": [number]}).decode()
@@ -53,12 +53,12 @@ class Bare:
             (run, 2 * number + 1, at, "step_ended", 0, ended),
         )
         state = (at, _PACK.encode({"status": "executing", "event_count": 2 * number + 2, "updated_at_ms": at}), run)
-        self._queue.put((events, (run, bytes.fromhex(key), "work", _PACK.encode(value)), state, told))
+        self._queue.put((events, state, told))
 
     def begin(self, name: str) -> int:
         """A row for the run's state."""
         run, ready = next(self._keys), threading.Event()
-        self._queue.put(((), (name, run), None, ready.set))
+        self._queue.put(((), (name, run), ready.set))
         ready.wait()
         return run
 
@@ -79,9 +79,8 @@ class Bare:
                 group.append(other)
             connection.execute("BEGIN IMMEDIATE")
             connection.executemany(EVENT, [event for events, *_ in group for event in events])
-            connection.executemany(MEMO, [memo for _, memo, state, _ in group if state is not None])
-            connection.executemany(ADD, [fresh for _, fresh, state, _ in group if state is None])
-            connection.executemany(RUN, {state[2]: state for *_, state, _ in group if state is not None}.values())
+            connection.executemany(ADD, [fresh for events, fresh, _ in group if not events])
+            connection.executemany(RUN, {state[2]: state for events, state, _ in group if events}.values())
             connection.execute("COMMIT")
             for *_, told in group:
                 told()

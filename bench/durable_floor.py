@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 EVENT = "INSERT INTO events (run, sequence, at, type, late, payload) VALUES (?, ?, ?, ?, ?, ?)"
-MEMO = "INSERT INTO memos (run, key, name, outcome) VALUES (?, ?, ?, ?)"
 RUN = "UPDATE runs SET touched_at = ?, snapshot = ? WHERE key = ?"
 
 
@@ -24,12 +23,12 @@ class Floor:
         with closing(sqlite3.connect(model)) as source:
             columns = "sequence, at, type, late, payload"
             self._events = source.execute(f"SELECT {columns} FROM events ORDER BY sequence").fetchall()
-            self._memos = source.execute("SELECT key, name, outcome FROM memos").fetchall()
+            (ended,) = source.execute("SELECT count(*) FROM events WHERE type = 'step_ended'").fetchone()
             (self._run,) = source.execute("SELECT * FROM runs").fetchall()
             self._columns = [row[1] for row in source.execute("PRAGMA table_info(runs)")]
             schema = [row[0] for row in source.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")]
             (vacuum,) = source.execute("PRAGMA auto_vacuum").fetchone()
-        self.events_a_step = len(self._events) // len(self._memos)
+        self.events_a_step = len(self._events) // ended
         self._connection = sqlite3.connect(path, isolation_level=None)
         for statement in (f"PRAGMA auto_vacuum = {vacuum}", "PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL"):
             self._connection.execute(statement)
@@ -40,16 +39,15 @@ class Floor:
     def race(self, runs: int, steps: int, a_group: int) -> float:
         """Seconds for *steps* steps of each of *runs* runs, *a_group* of them in a transaction.
 
-        A step is its events and a memo; each run in a group has its snapshot written once.
+        A step is its events; each run in a group has its snapshot written once.
         """
         keys = [self._add() for _ in range(runs)]
         groups = list(self._groups(keys, steps, a_group))
         execute, many = self._connection.execute, self._connection.executemany
         start = time.perf_counter()
-        for events, memos, snapshots in groups:
+        for events, snapshots in groups:
             execute("BEGIN IMMEDIATE")
             many(EVENT, events)
-            many(MEMO, memos)
             many(RUN, snapshots)
             execute("COMMIT")
         return time.perf_counter() - start
@@ -76,5 +74,4 @@ class Floor:
                 for key, step in turn
                 for sequence in range(self.events_a_step * step, self.events_a_step * (step + 1))
             ]
-            memos = [(key, *self._memos[step]) for key, step in turn]
-            yield events, memos, [(at, snapshot, key) for key in {key: None for key, _ in turn}]
+            yield events, [(at, snapshot, key) for key in {key: None for key, _ in turn}]

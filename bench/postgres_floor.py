@@ -1,4 +1,4 @@
-"""The floors on PostgreSQL: psycopg and msgspec and nothing else; two events, a memo and a snapshot a step.
+"""The floors on PostgreSQL: psycopg and msgspec and nothing else; two events and a snapshot a step.
 
 `each` commits every step by itself, in one statement, on a connection for each run. `steps` has one connection and one
 thread that writes whatever has come by then, as many steps as there are in one statement. No lease, no fence, no fold,
@@ -26,14 +26,11 @@ from bench.postgres_peers import url_in
 SCHEMA = """
 CREATE TABLE runs (key bigint PRIMARY KEY, id text NOT NULL, touched_at bigint, snapshot bytea);
 CREATE TABLE events (run bigint, sequence bigint, at bigint, type text, payload text, PRIMARY KEY (run, sequence));
-CREATE TABLE memos (run bigint, key bytea, name text, outcome bytea, PRIMARY KEY (run, key));
 """
 ADD = "INSERT INTO runs (key, id) VALUES (%s, %s)"
 STEP = """
 WITH said AS (
     INSERT INTO events SELECT * FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::text[], %s::text[])
-), kept AS (
-    INSERT INTO memos SELECT * FROM unnest(%s::bigint[], %s::bytea[], %s::text[], %s::bytea[])
 )
 UPDATE runs SET touched_at = fresh.at, snapshot = fresh.snapshot
 FROM unnest(%s::bigint[], %s::bigint[], %s::bytea[]) AS fresh (key, at, snapshot) WHERE runs.key = fresh.key
@@ -41,7 +38,7 @@ FROM unnest(%s::bigint[], %s::bigint[], %s::bytea[]) AS fresh (key, at, snapshot
 _JSON = msgspec.json.Encoder()
 _PACK = msgspec.msgpack.Encoder()
 
-Rows = tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]
+Rows = tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]
 
 
 @contextmanager
@@ -81,7 +78,7 @@ class Bare:
         self._keys = itertools.count(1)
 
     def step(self, run: int, number: int, value: object, told: Callable[[], object]) -> None:
-        """Two events, a memo and a snapshot."""
+        """Two events and a snapshot."""
         self._queue.put((_rows(run, number, value), told))
 
     def begin(self, name: str) -> int:
@@ -157,14 +154,12 @@ def _rows(run: int, number: int, value: object) -> Rows:
     return (
         (run, 2 * number, at, "step_started", started),
         (run, 2 * number + 1, at, "step_ended", ended),
-        (run, bytes.fromhex(key), "work", _PACK.encode(value)),
         (run, at, state),
     )
 
 
 def _columns(rows: list[Rows]) -> list[list[Any]]:
     """An array a column; of each run the last state only."""
-    events = [event for started, ended, _, _ in rows for event in (started, ended)]
-    memos = [memo for _, _, memo, _ in rows]
+    events = [event for started, ended, _ in rows for event in (started, ended)]
     states = {state[0]: state for *_, state in rows}
-    return [list(column) for table in (events, memos, states.values()) for column in zip(*table, strict=True)]
+    return [list(column) for table in (events, states.values()) for column in zip(*table, strict=True)]

@@ -44,7 +44,7 @@ ROWS = {
     },  # what it needs
     "knowing": {"policy", "bus", "stores", "fleet"},  # stores and fleet touch disk and network
     "deciding": {"guards", "retry", "tracker", "histogram", "breaker", "cache", "limiters", "permit"}  # pure
-    | {"history", "memo", "redaction"},  # … and what runs are on paper
+    | {"history", "memo", "redaction", "said"},  # … and what runs are on paper
     "ground": {"errors", "category", "clock", "events", "checks", "canonical", "shape"},  # standard library, msgspec
 }
 PLAIN_ROWS = {"deciding", "ground"}  # import nothing foreign but msgspec

@@ -11,7 +11,6 @@ import builtins
 import functools
 import importlib
 import inspect
-import marshal
 import os
 import re
 import threading
@@ -28,6 +27,7 @@ import msgspec
 
 from holdfast.category import ErrorCategory
 from holdfast.errors import RecordedError, ToolTimeout
+from holdfast.said import SAID, load_said, written
 
 LIMIT: Final = 4 * 2**20  # bytes
 _VALUE, _ITEMS, _ERROR = b"v", b"s", b"e"  # the first byte says what it is; a capital letter, that it is tagged
@@ -82,6 +82,8 @@ class Memo:
 
     def _load(self, mark: bytes, data: bytes) -> Any:
         try:
+            if data[:1] == SAID and mark == _VALUE:
+                return load_said(data)
             if data[:1] == mark:
                 return _UNPACK.decode(data[1:])
             if data[:1] == mark.upper():
@@ -148,13 +150,9 @@ def is_error(data: bytes) -> bool:
 
 
 def _is_plain(value: Any, data: bytes) -> bool:
-    """Whether *value* comes back from *data*, its msgpack, as it is.
-
-    marshal writes only the very builtin types, no subclass, each in its own way and at the speed of C: two values that
-    it writes alike are alike. It is never read here. Only bytes and what can pose as bytes look the same to it.
-    """
+    """Whether *value* comes back from *data*, its msgpack, as it is; only what can pose as bytes is written alike."""
     try:
-        alike = marshal.dumps(value, 2) == marshal.dumps(_UNPACK.decode(data), 2)
+        alike = written(value) == written(_UNPACK.decode(data))
     except Exception:  # no builtin, or no longer one
         return False
     return alike and (type(value) is bytes or _BYTES.search(data) is None)

@@ -14,6 +14,7 @@ from holdfast.category import ErrorCategory, classify
 from holdfast.errors import InDoubt, RunConflict
 from holdfast.memo import Memo, dump_error, is_error, load_error
 from holdfast.runs import LOST, Run, Step, Write, inside, is_lasting, mark
+from holdfast.said import SAID
 
 if TYPE_CHECKING:
     from holdfast.execution import Execution
@@ -157,11 +158,11 @@ class Record:
     def _succeed(
         self, facts: Mapping[str, Any], value: object, *, is_stream: bool = False, kept: bool = True
     ) -> Write | None:
-        shown = self._run.log.store.payloads.shown(self.items if is_stream else value)
+        shown, is_all = self._run.log.store.payloads.said(self.items if is_stream else value)
         memo = None
         if kept and self._callee is not None:
             if not is_stream:
-                memo = self._callee.memo.dump(value)
+                memo = SAID if is_all else self._callee.memo.dump(value)
             elif self.items is not None:
                 memo = self._callee.memo.dump_items(self.items, value)
         return self.step.end({**facts, "result": shown}, memo)

@@ -19,6 +19,7 @@ import msgspec
 
 from holdfast import checks
 from holdfast.errors import ConfigError, printable
+from holdfast.said import is_said
 
 Redactor = Callable[[object], object]  # gets plain data (dict, list, str, number, bool, None), gives plain data
 
@@ -94,6 +95,16 @@ class Payloads:
         if self._always or _suspect(data):
             data = self._redacted(data)
         return msgspec.Raw(data if len(data) <= self.limit else self._cut(data))
+
+    def said(self, value: object) -> tuple[msgspec.Raw, bool]:
+        """The JSON of a tool's result, and whether that is all of it: the very same value can be read from it."""
+        try:
+            data = _checked(_PLAIN.encode(value))
+            if len(data) <= self.limit and is_said(value, data) and not (self._always or _suspect(data)):
+                return msgspec.Raw(data), True
+        except Exception:  # no plain data: something of it can be shown
+            return self.shown(value), False
+        return self.shown(value), False
 
     def _redacted(self, data: bytes) -> bytes:
         try:
@@ -318,6 +329,7 @@ def _by_parts(items: Iterable[tuple[object, object]]) -> bytes:
 _JSON = msgspec.json.Encoder(order="deterministic")
 _STRICT = msgspec.json.Encoder(order="deterministic", enc_hook=_known)
 _LENIENT = msgspec.json.Encoder(order="deterministic", enc_hook=_known_or_named)
+_PLAIN = msgspec.json.Encoder()  # in the value's own order, so that it can be given back
 _SKIP = msgspec.json.Decoder(msgspec.Raw)
 _PARTS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _TEXTS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)

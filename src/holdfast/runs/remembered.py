@@ -14,6 +14,7 @@ from holdfast.runs.current import inside
 from holdfast.runs.ending import is_lasting, mark
 from holdfast.runs.log import Write
 from holdfast.runs.steps import LOST, Step, likeness
+from holdfast.said import SAID
 
 if TYPE_CHECKING:
     from holdfast.runs.run import Run
@@ -98,8 +99,9 @@ class Remembered:
 
     def succeeded(self, value: object) -> Write | None:
         """Record its result."""
-        facts = {**self._facts("success"), "result": self._run.log.store.payloads.shown(value)}
-        if (write := self.step.end(facts, self._memo.dump(value))) is not None:
+        shown, is_all = self._run.log.store.payloads.said(value)
+        memo = SAID if is_all else self._memo.dump(value)
+        if (write := self.step.end({**self._facts("success"), "result": shown}, memo)) is not None:
             write.result = value
         return write
 

@@ -283,7 +283,7 @@ class Run:
         """Begin at once, and leave it to others to write that down."""
         prompt = self.log.given(events.RUN_STARTED, {"prompt": self.prompt})
         self.log.claim = note(self._home.store, self._header, prompt)
-        self.steps.begin(self.id, b"")
+        self.steps.begin(self.id, b"", is_noted=True)
         self._set_up()
         return self
 

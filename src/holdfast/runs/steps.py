@@ -21,13 +21,13 @@ from holdfast.history import RunSnapshot
 from holdfast.memo import is_error
 from holdfast.runs.current import current_key
 from holdfast.runs.log import Log, Outcome, Write
+from holdfast.said import CACHED, SAID
 from holdfast.stores.store import Memory
 
 # What stands in the place of a memo:
 LOST = b""  # the call ended, or may have, and nobody knows with what
 AGAIN = b"a"  # its failure ended the run: whoever forks the run makes it anew
 AMOUNT = b"$"  # it is no call, but an amount that was spent
-_CACHED = b"c"  # before a memo: the answer came from the cache, and counts for no call
 
 _WHO, _WHOSE = 24, 8  # the digits of a key: who it is, and the first of whoever made it
 _NOBODY = "0" * _WHOSE
@@ -38,8 +38,8 @@ class Step:
     """One call or step of a run."""
 
     __slots__ = (
-        "call_id", "is_block", "is_cached", "is_step", "key", "name", "outcome", "repeated", "_base", "_known",
-        "_number", "_parent", "_steps",
+        "call_id", "is_block", "is_cached", "is_step", "key", "name", "outcome", "repeated", "_base", "_is_kept",
+        "_known", "_number", "_parent", "_steps",
     )  # fmt: skip
 
     def __init__(self, steps: Steps, name: str, base: bytes, *, is_step: bool = False, is_block: bool = False) -> None:
@@ -54,6 +54,7 @@ class Step:
         self._steps = steps
         self._base = base
         self._known: bytes | None = None  # the outcome as it was found
+        self._is_kept = False  # there may be a memo of it, which counts for more than an event
         self._number = 0
         self._parent = current_key.get()
 
@@ -83,12 +84,18 @@ class Step:
         return self._steps.log.write(events.STEP_STARTED if self.is_step else events.TOOL_STARTED, payload)
 
     def end(self, facts: Mapping[str, Any], memo: bytes | None) -> Write | None:
-        """Write how it ended; *memo* is None if it is in doubt, or its result could not be kept."""
+        """Write how it ended; *memo* is None if it is in doubt, or its result could not be kept; `SAID` if it is in
+        *facts*.
+        """
         self.take()
         self._steps.decide(self)
-        if memo is not None and facts.get("cached"):
-            memo = _CACHED + memo
-        return self._end(facts, None if self.is_block else Outcome(self.key, self.name, memo or LOST))
+        if self.is_block or self._steps.is_noted:
+            return self._end(facts, None)
+        if memo == SAID and self._steps.says and not self._is_kept and self._known is None:
+            return self._end({"key": self.key, **facts}, None)
+        if memo is not None:
+            memo = (CACHED if facts.get("cached") else b"") + (memo + bytes(facts["result"]) if memo == SAID else memo)
+        return self._end(facts, Outcome(self.key, self.name, memo or LOST))
 
     def end_uncalled(self, facts: Mapping[str, Any]) -> None:
         """Write that it began, and that the tool was not called; one that was in doubt before is so still."""
@@ -109,6 +116,7 @@ class Step:
         return self.key in self._steps.undecided.get(self._base, ())
 
     def _end(self, facts: Mapping[str, Any], outcome: Outcome | None) -> Write | None:
+        self._is_kept = self._is_kept or outcome is not None
         payload = {"call_id": self.call_id, self._label: self.name, **facts}
         return self._steps.log.write(events.STEP_ENDED if self.is_step else events.TOOL_ENDED, payload, outcome)
 
@@ -124,6 +132,8 @@ class Steps:
         self.log = log
         self.standing: set[str] = set()  # the first digits of the keys of calls that stand as they were
         self.undecided: dict[bytes, dict[str, Step]] = {}  # by what is asked for, the oldest first
+        self.is_noted = False  # nobody will ask for its calls again
+        self.says = True  # events may stand for memos: not those of another store
         self._secret = b""
         self._root = b""
         self._lock = threading.Lock()
@@ -131,8 +141,9 @@ class Steps:
         self._memory: dict[str, tuple[str, bytes]] = {}  # key → name and outcome, of calls made before a resume
         self._foreign: dict[str, list[str]] | None = None  # name → keys, where keys cannot be recognised
 
-    def begin(self, root: str, secret: bytes) -> None:
+    def begin(self, root: str, secret: bytes, *, is_noted: bool = False) -> None:
         """Be ready for the calls of a run; their keys start from *root* and *secret*."""
+        self.is_noted = is_noted
         self._secret = secret
         self._root = root.encode()
 
@@ -146,6 +157,7 @@ class Steps:
             if is_error(outcome):  # what made the call fail
                 known[key] = (name, AGAIN)
         self._memory = known
+        self.says = not memory.is_foreign
         if memory.is_foreign:
             self._foreign = {}
             for key, (name, _) in known.items():
@@ -225,8 +237,8 @@ class Steps:
             self._give(step, number, key)
         step._known = outcome = known[1]
         if outcome != AGAIN:
-            step.is_cached = outcome.startswith(_CACHED)
-            step.outcome = outcome.removeprefix(_CACHED)
+            step.is_cached = outcome.startswith(CACHED)
+            step.outcome = outcome.removeprefix(CACHED)
 
     def _give(self, step: Step, number: int, key: str) -> None:
         self._begun[step._base] = number + 1

@@ -15,6 +15,7 @@ import msgspec
 from holdfast import events
 from holdfast.errors import LeaseLost, RunConflict, RunNotFound
 from holdfast.history import CancelResult, RunHeader, RunSnapshot, RunStatus, apply, begin
+from holdfast.said import ENDS, known
 
 KEYS = 32  # for new runs, that are asked for at once
 MOST_CACHED = 2_000  # runs whose state is kept at hand
@@ -100,7 +101,6 @@ class Tables(Protocol):
     def write(self, lives: Iterable[Live], rows: list[EventRow], memos: list[MemoRow]) -> None: ...
     def change_header(self, run: int, header: RunHeader) -> None: ...
     def forget_memos(self, run: int) -> None: ...
-    def copy_memos(self, source: int, target: int) -> None: ...
     def owner(self, owner: str) -> OwnerRow | None: ...
     def keep_owner(self, row: OwnerRow) -> None: ...
     def drop_owner(self, owner: str) -> None: ...
@@ -234,8 +234,14 @@ class Ledger:
 
     def copy_memos(self, source: Live, target: Live) -> None:
         """Let *target* know what *source* knew."""
-        self._memos += [memo._replace(run=target.key) for memo in self._memos if memo.run == source.key]
-        self.tables.copy_memos(source.key, target.key)
+        run, ask = source.key, self.tables.ask
+        ended: list[str] = []
+        if source.origin is None:
+            ended = [payload for (payload,) in ask("ended", run)]
+            ended += [row.payload for row in self._rows if row.run == run and row.type in ENDS]
+        memos = [(bytes(key), name, bytes(outcome)) for key, name, outcome in ask("memos", run)]
+        memos += [memo[1:] for memo in self._memos if memo.run == run]
+        self._memos += [MemoRow(target.key, *memo) for memo in known(ended, memos)]
         self.changes += 1
 
     def add(self, header: RunHeader) -> Live:

@@ -15,6 +15,7 @@ import msgspec
 from holdfast import checks
 from holdfast.errors import ConfigError
 from holdfast.history import RunHeader, RunStatus, begin, fold
+from holdfast.said import ENDS, known
 from holdfast.stores.ledger import Ledger
 from holdfast.stores.rows import event, pack, unpack
 
@@ -239,8 +240,11 @@ class _Pruning:
             connection.execute(self._sql(name), (row.key,))
 
     def _shorten(self, connection: Connection, row: _Row, first: int) -> None:
-        """Take the events before *first* into the base."""
-        gone = connection.execute(self._sql("page"), (row.key, row.first - 1, first - row.first))
+        """Take the events before *first* into the base, and what only they say of results into memos."""
+        gone = connection.execute(self._sql("page"), (row.key, row.first - 1, first - row.first)).fetchall()
+        if row.status != RunStatus.COMPLETED:
+            for memo in known((payload for _, _, type, _, payload in gone if type in ENDS), ()):
+                connection.execute(self._sql("keep_memo"), (row.key, *memo))
         start = begin(_HEADER.decode(row.header)) if row.base is None else unpack(row.base, row.header)
         base = fold(start, map(event, gone))
         connection.execute(self._sql("drop_first_events"), (row.key, first))

@@ -326,10 +326,6 @@ class SqliteFile:
         """Delete the exact results of a run."""
         self.writing().execute(self._sql["forget_memos"], (run,))
 
-    def copy_memos(self, source: int, target: int) -> None:
-        """Let *target* know what *source* knew."""
-        self.writing().execute(self._sql["copy_memos"], (target, source))
-
     def owner(self, owner: str) -> OwnerRow | None:
         """A process that has, or had, runs."""
         row = self.writing().execute(self._sql["owner"], (owner,)).fetchone()

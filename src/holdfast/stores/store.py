@@ -26,6 +26,7 @@ from holdfast.history import (
     RunStatus,
 )
 from holdfast.redaction import Payloads
+from holdfast.said import known
 from holdfast.stores import searching
 from holdfast.stores.bell import Bell, Listener
 from holdfast.stores.database import Database
@@ -322,10 +323,12 @@ class RunStore:
         rows = self.file.fetch("remembered", run_id)
         if not rows:
             raise RunNotFound(run_id)
-        ((header, snapshot, origin),) = rows
+        ((run, header, snapshot, origin),) = rows
         with errors_of(self.file):
             state, head = unpack(snapshot, header), _HEADER.decode(header)
-        memos = [(key, name, outcome) for key, name, outcome in self.file.fetch("memos", run_id)]
+        # What an imported run gave is not believed: whoever wrote its events may have made it up.
+        ended = self.file.fetch("ended", run) if origin is None else []
+        memos = known((payload for (payload,) in ended), self.file.fetch("memos", run))
         return Memory(memos, state, head, origin is not None)
 
     def renew(self) -> None:

@@ -224,10 +224,6 @@ class PostgresDatabase:
         """Delete the exact results of a run."""
         self._put("forget_memos", run)
 
-    def copy_memos(self, source: int, target: int) -> None:
-        """Let *target* know what *source* knew."""
-        self._put("copy_memos", target, source)
-
     def owner(self, owner: str) -> OwnerRow | None:
         """A process that has, or had, runs."""
         row = self._current().ask("owner", owner).fetchone()

@@ -100,8 +100,8 @@ class Group:
             before = None if live.is_new else live.version
             self._written.setdefault(live.key, _Written(live.key, before, first.get(live.key)))
         used = [(tool, live.header.created_at_ms, live.key) for live in (*changed, *new) for tool in live.new_tools]
-        if len(changed) == 1 and not new and not used and rows and not self.has_begun:
-            self._single = self._of_one_run(changed[0], weights, rows, payloads, memos)
+        if len(changed) == 1 and rows and not (new or used or memos or self.has_begun):
+            self._single = self._of_one_run(changed[0], weights, rows, payloads)
             changed[0].version = self._token
             return
         if changed:
@@ -148,18 +148,14 @@ class Group:
         weights: Mapping[int, int],
         rows: list[EventRow],
         payloads: list[bytes],
-        memos: list[MemoRow],
     ) -> tuple[str, Sequence[object]]:
         """The usual case, one call of one run, as one statement: half the work for both sides."""
         snapshot = live.snapshot
         _, sequences, times, types, lates, _ = zip(*rows, strict=True)
-        last = {memo.key: memo for memo in memos}
         return self._sql["change_run"], (
             *(live.key, live.version, live.touched_at, pack(snapshot), str(snapshot.status), live.owner, live.fence),
             *(live.cancel, weights.get(live.key, 0), self._token),
             *(whole(sequences), whole(times), texts(types), whole([int(each) for each in lates]), encoded(payloads)),
-            *(blobs(list(last)), texts([memo.name for memo in last.values()])),
-            blobs([memo.outcome for memo in last.values()]),
         )
 
     def _change(self, lives: list[Live], weights: Mapping[int, int]) -> None:

@@ -6,8 +6,9 @@
 --            refused. `cancel` is why somebody wants it cancelled. `first` is the oldest sequence still kept; `base` is
 --            the fold of those before it, if any. `origin` is the store that it was imported from.
 --   events   append-only, numbered 0, 1, 2 … within a run. `payload` is JSON, redacted and cut before it comes here.
---   memos    the exact results of finished calls, read by resume alone, one row a call. An empty outcome
---            says that the call ended, or may have, and that no result was kept. Gone when the run has completed.
+--   memos    the exact results of finished calls that their events do not say, read by resume alone, one row a call. An
+--            empty outcome says that the call ended, or may have, and that no result was kept. Gone when the run has
+--            completed.
 --   owners   one row a process that has runs; it lives until `until` (ms since the epoch), or dies sooner with its lock.
 --   meta     the store's id, the secret that keys the digests of arguments, when it was last pruned.
 --

@@ -29,11 +29,15 @@ INSERT OR REPLACE INTO memos (run, key, name, outcome) VALUES (?, ?, ?, ?)
 -- name: forget_memos
 DELETE FROM memos WHERE run = ?
 
--- name: copy_memos
-INSERT OR REPLACE INTO memos (run, key, name, outcome) SELECT ?, key, name, outcome FROM memos WHERE run = ?
+-- name: keep_memo
+INSERT OR IGNORE INTO memos (run, key, name, outcome) VALUES (?, ?, ?, ?)
 
 -- name: memos
-SELECT m.key, m.name, m.outcome FROM memos m JOIN runs r ON r.key = m.run WHERE r.id = ?
+SELECT key, name, outcome FROM memos WHERE run = ?
+
+-- name: ended
+-- What the calls of a run gave, where its events say it; see said.py.
+SELECT payload FROM events WHERE run = ? AND type IN ('tool_ended', 'step_ended') ORDER BY sequence
 
 -- name: owner
 SELECT id, host, pid, until FROM owners WHERE id = ?
@@ -58,7 +62,7 @@ SELECT id, fence FROM runs WHERE owner = ?
 SELECT key, first, status FROM runs WHERE id = ?
 
 -- name: remembered
-SELECT header, snapshot, origin FROM runs WHERE id = ?
+SELECT key, header, snapshot, origin FROM runs WHERE id = ?
 
 -- name: show
 SELECT header, snapshot, owner, fence FROM runs WHERE id = ?

@@ -13,8 +13,9 @@
 --   events      append-only, numbered 0, 1, 2 … within a run. `payload` is JSON, redacted and cut before it comes here.
 --               `by` is the version that its transaction gave to the run: so whoever did not hear whether a commit was
 --               made can tell. The key begins with the run, so the table can be partitioned by it.
---   memos       the exact results of finished calls, read by resume alone, one row a call. An empty outcome says that
---               the call ended, or may have, and that no result was kept. Gone when the run has completed.
+--   memos       the exact results of finished calls that their events do not say, read by resume alone, one row a call.
+--               An empty outcome says that the call ended, or may have, and that no result was kept. Gone when the run
+--               has completed.
 --   owners      one row a process that has runs; it lives until `until` (ms since the epoch, by the clock of the server),
 --               or dies sooner with its lock, if it is `locked`.
 --   processes, tools, details, orders   what processes show of their tools, and what they are told to do: as in the

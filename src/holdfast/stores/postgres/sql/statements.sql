@@ -73,10 +73,6 @@ WITH written AS (
     INSERT INTO holdfast.events (run, sequence, at, type, late, payload, by)
     SELECT $1::bigint, n.*, $10::bigint
     FROM written, unnest($11::bigint[], $12::bigint[], $13::text[], $14::bigint[], $15::text[]) AS n
-), remembered AS (
-    INSERT INTO holdfast.memos (run, key, name, outcome)
-    SELECT $1::bigint, n.* FROM written, unnest($16::bytea[], $17::text[], $18::bytea[]) AS n
-    ON CONFLICT (run, key) DO UPDATE SET name = excluded.name, outcome = excluded.outcome
 )
 SELECT holdfast.agreed(count(*), 1) FROM written
 
@@ -123,13 +119,15 @@ SELECT EXISTS (
 -- name: forget_memos
 DELETE FROM holdfast.memos WHERE run = $1
 
--- name: copy_memos
-INSERT INTO holdfast.memos (run, key, name, outcome)
-SELECT $1, key, name, outcome FROM holdfast.memos WHERE run = $2
-ON CONFLICT (run, key) DO UPDATE SET name = excluded.name, outcome = excluded.outcome
+-- name: keep_memo
+INSERT INTO holdfast.memos (run, key, name, outcome) VALUES ($1, $2, $3, $4) ON CONFLICT (run, key) DO NOTHING
 
 -- name: memos
-SELECT m.key, m.name, m.outcome FROM holdfast.memos m JOIN holdfast.runs r ON r.key = m.run WHERE r.id = $1
+SELECT key, name, outcome FROM holdfast.memos WHERE run = $1
+
+-- name: ended
+-- What the calls of a run gave, where its events say it; see said.py.
+SELECT payload FROM holdfast.events WHERE run = $1 AND type IN ('tool_ended', 'step_ended') ORDER BY sequence
 
 -- name: owner
 SELECT id, host, pid, until, locked FROM holdfast.owners WHERE id = $1
@@ -155,7 +153,7 @@ SELECT id, fence FROM holdfast.runs WHERE owner = $1
 SELECT key, first, status FROM holdfast.runs WHERE id = $1
 
 -- name: remembered
-SELECT header, snapshot, origin FROM holdfast.runs WHERE id = $1
+SELECT key, header, snapshot, origin FROM holdfast.runs WHERE id = $1
 
 -- name: show
 SELECT header, snapshot, owner, fence FROM holdfast.runs WHERE id = $1
