@@ -216,7 +216,7 @@ class Ledger:
         live.touched_at = at
         if type in _USES:
             _note_tool(live, payload.get("tool"))
-        self._rows.append(EventRow(live.key, sequence, at, type, late, encoded))
+        self._rows.append(EventRow(live.key, sequence, at, type, int(late), encoded))
         self._touch(live)
         if live.snapshot.status.is_terminal and not late:
             self._ended(live)

@@ -289,11 +289,12 @@ class SqliteFile:
 
     def write(self, lives: Iterable[Live], rows: list[EventRow], memos: list[MemoRow]) -> None:
         """Write what has changed of *lives*, and the new *rows* and *memos*."""
+        # Plain tuples, whole numbers and bytearrays: of all else the module asks first how it wants to be stored.
         connection, sql = self.writing(), self._sql
         if rows:
-            connection.executemany(sql["add_event"], rows)
+            connection.executemany(sql["add_event"], map(tuple, rows))
         if memos:
-            connection.executemany(sql["add_memo"], memos)
+            connection.executemany(sql["add_memo"], map(tuple, memos))
         usual, used = [], []
         for live in lives:
             snapshot = live.snapshot
@@ -301,7 +302,7 @@ class SqliteFile:
             if live.is_new:
                 self._add(connection, live)
             elif live.written == live.standing():
-                usual.append((live.touched_at, pack(snapshot), live.key))
+                usual.append((live.touched_at, bytearray(pack(snapshot)), live.key))
             else:
                 standing = (snapshot.status, live.owner, live.fence, live.cancel)
                 connection.execute(sql["change_standing"], (live.touched_at, pack(snapshot), *standing, live.key))

@@ -155,7 +155,7 @@ class Group:
         return self._sql["change_run"], (
             *(live.key, live.version, live.touched_at, pack(snapshot), str(snapshot.status), live.owner, live.fence),
             *(live.cancel, weights.get(live.key, 0), self._token),
-            *(whole(sequences), whole(times), texts(types), whole([int(each) for each in lates]), encoded(payloads)),
+            *(whole(sequences), whole(times), texts(types), whole(lates), encoded(payloads)),
         )
 
     def _change(self, lives: list[Live], weights: Mapping[int, int]) -> None:
@@ -198,7 +198,7 @@ class Group:
 
     def _add_events(self, rows: list[EventRow], payloads: list[bytes]) -> None:
         runs, sequences, times, types, lates, _ = zip(*rows, strict=True)
-        late = whole([int(each) for each in lates])
+        late = whole(lates)
         numbers = (whole(runs), whole(sequences), whole(times))
         self.ask("add_events", *numbers, texts(types), late, encoded(payloads), self._token)
 
