@@ -23,6 +23,7 @@ from tests.fleet.script_client import (
 from tests.servers.redis import GivenRedis, RedisServer
 
 from holdfast.guards.breaking import BreakerConfig
+from holdfast.guards.circuit import MOST_SIGNS
 from holdfast.guards.rate import RateConfig
 
 START = EPOCH_US + 27_000_000_123_457
@@ -239,6 +240,15 @@ def test_a_tool_without_a_breaker_passes_whatever_was_told_of_it(client: Client)
 
     assert reply.verdict == ADMITTED
     assert reply.circuit is None
+
+
+def test_no_more_failures_in_a_row_are_remembered_than_by_one_process(client: Client) -> None:
+    patient = BreakerConfig(failure_threshold=10 * MOST_SIGNS)
+    many = Question(now_us=START, breaker=patient, outcomes=(Outcome(says="timeout"),) * (MOST_SIGNS // 4))
+
+    replies = client.ask_all([many] * 5)
+
+    assert [reply.circuit and reply.circuit.failures for reply in replies] == [2_500, 5_000, 7_500, 10_000, 10_000]
 
 
 # --- published ---

@@ -56,6 +56,9 @@ rates = st.builds(
     floor=st.sampled_from([0.05, 0.5, 1.0]),
 )
 
+# Each step is a round trip. How long thousands of them take is for the machine to say, not for a test.
+pytestmark = pytest.mark.timeout(300)
+
 
 class Telling(NamedTuple):
     """One outcome to tell: of which of the grants that were given, counted from the newest."""

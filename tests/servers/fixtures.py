@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 import pytest
-from tests.servers.finding import Missing
+from tests.servers.finding import OLDEST_REDIS, Missing, oldest_redis
 from tests.servers.groups import Cluster, Sentinel
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import GivenPostgres, PostgresServer, fresh_database
@@ -31,12 +31,19 @@ __all__ = [
 ]
 
 
+def on_the_oldest_redis_too(metafunc: pytest.Metafunc) -> None:
+    """Have a test run twice, the second time on the oldest Redis that we promise to work on."""
+    for name in ("redis", "own_redis"):
+        if name in metafunc.fixturenames:
+            metafunc.parametrize(name, [None, OLDEST_REDIS], ids=["any_redis", f"redis_{OLDEST_REDIS}"], indirect=True)
+
+
 @pytest.fixture(scope="session")
-def redis() -> Iterator[RedisServer | GivenRedis]:
+def redis(request: pytest.FixtureRequest) -> Iterator[RedisServer | GivenRedis]:
     """A Redis that the tests share: see `fresh_redis`. Those that kill or pause one take `own_redis`."""
     with or_skipped():
-        given = given_redis()
-        server = RedisServer.start() if given is None else None
+        given = None if _is_oldest(request) else given_redis()
+        server = _started(request) if given is None else None
     if server is None:
         assert given is not None
         yield given
@@ -53,10 +60,10 @@ def fresh_redis(redis: RedisServer | GivenRedis) -> RedisServer | GivenRedis:
 
 
 @pytest.fixture
-def own_redis() -> Iterator[RedisServer]:
+def own_redis(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
     """A Redis of this test alone."""
     with or_skipped():
-        server = RedisServer.start()
+        server = _started(request)
     with server:
         yield server
 
@@ -118,6 +125,14 @@ def or_skipped() -> Iterator[None]:
         yield
     except Missing as error:
         missing(str(error))
+
+
+def _started(request: pytest.FixtureRequest) -> RedisServer:
+    return RedisServer.start(binary=oldest_redis() if _is_oldest(request) else None)
+
+
+def _is_oldest(request: pytest.FixtureRequest) -> bool:
+    return getattr(request, "param", None) == OLDEST_REDIS
 
 
 def missing(reason: str) -> NoReturn:

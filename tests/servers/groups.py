@@ -29,7 +29,7 @@ class Sentinel:
         with ExitStack() as begun:
             quick = ("--repl-diskless-sync-delay", "0")
             master = begun.enter_context(RedisServer.start(None, *quick))
-            replica = begun.enter_context(RedisServer.start(None, *quick, "--replicaof", f"127.0.0.1 {master.port}"))
+            replica = begun.enter_context(RedisServer.start(None, *quick, "--replicaof", "127.0.0.1", str(master.port)))
             until(lambda: b"master_link_status:up" in _info(replica, "replication"), "the replica follows its master")
             sentinel = begun.enter_context(_sentinel_of(master))
             until(lambda: b"slaves=1" in _info(sentinel, "sentinel"), "the sentinel knows the replica")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -14,7 +15,7 @@ import psycopg
 import pytest
 from tests.servers import PostgresServer, RedisServer, Toxic
 from tests.servers.child import remove
-from tests.servers.finding import owner, redis_binaries
+from tests.servers.finding import OLDEST_REDIS, named, oldest_redis, owner, redis_binaries
 from tests.servers.fixtures import database, or_skipped, own_postgres, own_redis, pgbouncer, postgres
 from tests.servers.groups import until
 from tests.servers.pgbouncer import PgBouncer
@@ -23,6 +24,7 @@ from tests.servers.redis import GivenRedis, RedisSaid, ask
 
 __all__ = ["database", "own_postgres", "own_redis", "pgbouncer", "postgres"]
 
+ROOT = Path(__file__).parents[2]
 PATIENCE = 10.0  # seconds for what takes milliseconds
 PING = b"*1\r\n$4\r\nPING\r\n"
 
@@ -51,6 +53,35 @@ def test_every_redis_there_is_starts_and_answers() -> None:
         server.close()
 
     assert answers == [b"hello"] * len(servers)
+
+
+def test_the_oldest_redis_is_the_one_that_the_documentation_promises() -> None:
+    promised = re.search(r"Redis \(([\d.]+) or newer", (ROOT / "docs" / "scale.md").read_text())
+    with or_skipped():
+        server = RedisServer.start(binary=oldest_redis())
+
+    with server:
+        told = server.command("INFO", "server")
+
+    assert promised is not None
+    assert promised[1] == OLDEST_REDIS
+    assert isinstance(told, bytes)
+    assert f"redis_version:{promised[1]}.".encode() in told
+
+
+def test_what_a_wheel_puts_on_the_path_is_not_the_systems(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for folder in ("environment", "system"):
+        program = tmp_path / folder / "bin" / "some-server"
+        program.parent.mkdir(parents=True)
+        program.touch(mode=0o755)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "environment"))
+
+    found = []
+    for folder in ("environment", "system"):
+        monkeypatch.setenv("PATH", str(tmp_path / folder / "bin"))
+        found.append(named("some-server"))
+
+    assert found == [[], [tmp_path / "system" / "bin" / "some-server"]]
 
 
 def test_no_server_runs_as_root(own_redis: RedisServer) -> None:
@@ -136,9 +167,7 @@ def test_a_server_dies_with_the_process_that_started_it() -> None:
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
 
-    ended = subprocess.run(
-        [sys.executable, "-c", program], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False
-    )
+    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
 
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     port, folder = ended.stdout.split()
