@@ -52,6 +52,8 @@ class Limiting:
 
         With *shared* the rate is another's to ask, and the place in line is kept until that has answered.
         """
+        if ticket is None and policy.rate is None and policy.concurrency is None:
+            return None
         mine = ticket
         with self._lock:
             refusal = self._reserve(now, policy, ticket, shared=shared)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Hashable
 from enum import Enum
+from itertools import islice
 
 import msgspec
 
@@ -52,7 +53,7 @@ class LoopGuard:
         """Pass, or refuse because the same call failed too often of late."""
         if self.stopped:
             return LoopVerdict.REFUSED
-        last = list(self._recent)[-config.window :]
+        last = islice(reversed(self._recent), config.window)
         if sum(failed and other == call for other, failed in last) < config.repeats:
             return LoopVerdict.PASS
         if len(self._refusals) >= MOST_WINDOW:  # a call that is no longer remembered has to fail anew first

@@ -73,7 +73,7 @@ class Limits:
                 verdict = self._loop.admit(call, policy.loop)
             stopped = self._loop.stopped
             if verdict is LoopVerdict.PASS:
-                spent = self._budget.admit(self._used())
+                spent = self._budget.admit(self._used()) if self._budget.limits else None
                 if spent is None and policy.budget:
                     spent = self._tool_budget(tool, policy).admit(self._used(tool))
                 if spent is None:
@@ -129,6 +129,8 @@ class Limits:
 
     def _warn(self, tool: str | None = None) -> None:
         """Say of each budget once that four fifths of it are gone."""
+        if not self._budget.limits and tool not in self._tool_budgets:
+            return
         with self._lock:
             lines = [(None, line) for line in self._budget.warnings(self._used())]
             if tool is not None and tool in self._tool_budgets:
