@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import threading
 from pathlib import Path
 from typing import IO
@@ -35,8 +36,8 @@ class Heard:
 async def test_a_line_over_the_limit_is_dropped_and_told_and_the_next_one_is_read() -> None:
     heard = Heard(limit=10)
 
-    heard.reader.data_received(b"short\n" + b"x" * 50)
-    heard.reader.data_received(b"x" * 50 + b"\nnext\n")
+    heard.reader.feed(b"short\n" + b"x" * 50)
+    heard.reader.feed(b"x" * 50 + b"\nnext\n")
 
     assert heard.lines == [b"short", b"next"]
     assert heard.long == 1
@@ -84,6 +85,42 @@ async def test_a_reader_that_is_held_reads_no_more_until_it_is_let_go() -> None:
     await heard.over.wait()
 
     assert heard.lines == [b"one"]
+
+
+async def test_a_socket_that_is_reset_has_ended_and_that_is_no_fault() -> None:
+    heard, faults = Heard(), []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: faults.append(context))
+    here, there = socket.socketpair()
+    await heard.reader.open(here.makefile("rb", buffering=0))
+    here.send(b"what is never read is a reason to reset")
+    here.close()  # the file still has it
+    there.send(b"one\n")
+    await until(lambda: heard.lines)
+
+    there.close()
+    await heard.over.wait()
+
+    assert (heard.lines, faults) == ([b"one"], [])
+
+
+async def test_a_reader_that_is_closed_gives_no_more_and_ends_once() -> None:
+    ends: list[bool] = []
+    lines: list[bytes] = []
+    reader = LineReader(lines.append, lambda: ends.append(True))
+    reading, writing = pipe()
+    with writing:
+        await reader.open(reading)
+        writing.write(b"half a line")
+        writing.flush()
+
+        reader.close()
+        reader.close()
+        reader.hold(False)
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    assert (lines, ends) == ([], [True])
+    assert reading.closed
 
 
 async def test_a_file_is_read_no_further_than_wanted(tmp_path: Path) -> None:

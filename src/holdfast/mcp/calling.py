@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from holdfast.bus import Origin
-from holdfast.calls import adrive
+from holdfast.calls import ONE_HOP, Bound, instead
 from holdfast.category import ErrorCategory
 from holdfast.clock import Timer
 from holdfast.errors import CircuitOpen, Denied, HoldfastError, ToolTimeout
@@ -22,25 +23,35 @@ from holdfast.mcp import frames
 from holdfast.mcp.answers import ToolFailed, judge
 from holdfast.mcp.frames import CallParams, Head, Id
 from holdfast.mcp.refusals import refusal
+from holdfast.mcp.script import Script, Steps
 from holdfast.mcp.wire import Channel, Event, ServerLost
 from holdfast.permit import Permit
+from holdfast.shape import Shape
+from holdfast.waiting import Wait
 
 if TYPE_CHECKING:
     from holdfast.mcp.session import Session
 
 KEEP_ALIVE: Final = 5.0  # seconds between two signs of life to a client that waits for its turn
 NOT_KEPT: Final = {"cache": False}  # a call that is more than its arguments
+AT_ONCE: Final = Wait(0.0)  # nothing to wait for, but from here on a task does the rest
+
+_OUTSIDE: AbstractContextManager[None] = nullcontext()
 
 _log = logging.getLogger("holdfast")
 
 
 class Call:
-    """A client's call, from its frame to the answer."""
+    """A client's call, from its frame to the answer.
+
+    It is a script whose news are the server's answer. So most calls make no task: the client's frame reaches the
+    server, and the answer the client, within the very callbacks that read them.
+    """
 
     __slots__ = (
-        "arguments", "channel", "data", "frame", "id", "is_plain", "name", "on_wire", "progress", "result", "stopped",
-        "task", "token", "wire_id", "_attempts", "_execution", "_failure", "_is_answered", "_permit", "_session",
-        "_timer",
+        "arguments", "channel", "data", "frame", "head", "id", "is_plain", "name", "on_wire", "progress", "result",
+        "stopped", "token", "wire_id", "_attempts", "_execution", "_failure", "_is_answered", "_is_late", "_is_settled",
+        "_limit", "_lost", "_permit", "_script", "_session", "_timer",
     )  # fmt: skip
 
     def __init__(self, session: Session, head: Head, params: CallParams, data: bytes, channel: Channel) -> None:
@@ -49,6 +60,7 @@ class Call:
         self.arguments = params.arguments or {}
         self.is_plain = params.is_plain
         self.token = params.meta.progressToken if params.meta is not None else None
+        self.head = head
         self.data = data
         self.channel = channel
         self.frame: Event | None = None  # the server's answer as it came
@@ -56,22 +68,50 @@ class Call:
         self.wire_id: Id = self.id  # under which the server knows it
         self.on_wire = False
         self.stopped = False  # by the client
-        self.progress = Progress()
-        self.task: asyncio.Task[None] | None = None
+        self.progress = Progress() if self.token is not None else None
         self._attempts = 0
         self._execution: Execution | None = None
         self._failure: ToolFailed | None = None  # what the last answer said
         self._is_answered = False
+        self._limit: tuple[str, float | None, float] = ("", None, 0.0)  # of an attempt: tool, seconds, and since when
+        self._is_late = False  # it has reached that
+        self._is_settled = False  # the server has answered it, or will not
+        self._lost: ServerLost | None = None  # why not
         self._permit: Permit | None = None
+        self._script = Script(session.clock, self._perform())
         self._session = session
         self._timer: Timer | None = None
 
-    async def perform(self) -> None:
+    @property
+    def task(self) -> asyncio.Task[None] | None:
+        """What makes it, if it has to wait for anything but the server's answer."""
+        return self._script.task
+
+    def begin(self) -> None:
         """Make it, and answer."""
-        session = self._session
-        repeatable = False
+        if self.stopped:
+            self._session.over(self)
+            return
         if self.token is not None:
             self._wake_later()
+        self._script.play()
+
+    def stop(self) -> None:
+        """The client no longer wants it."""
+        self.stopped = True
+        self._script.cancel()
+
+    def expire(self) -> None:
+        """An attempt has no time left."""
+        if not self._is_settled:  # else it was answered at the last moment
+            self._is_late = True
+            self._script.cancel()
+
+    # -- the script ----------------------------------------------------------------------------------------------------
+
+    def _perform(self) -> Steps[None]:
+        session = self._session
+        repeatable = False
         try:
             tool = session.server.tool(self.name)
             execution = tool.execution((self,), {}, None if self.is_plain else NOT_KEPT, arguments=self.arguments)
@@ -79,8 +119,10 @@ class Call:
             if execution.is_watched:
                 self._execution = execution
                 execution.origin = self._origin()
+            if execution.is_watched or tool.kit.hooks is not None:
+                yield AT_ONCE  # the code of others wants a task, whose context stays the same
             repeatable = execution.policy.read_only or execution.policy.idempotent
-            value = await adrive(execution, tool, (self,), {})
+            value = yield from self._drive(execution, tool)
         except ToolFailed:
             self._reply(None)
         except (Denied, ToolTimeout, ServerLost, HoldfastError) as error:
@@ -97,30 +139,86 @@ class Call:
                 self._permit.release()
             session.over(self)
 
-    async def attempt(self, name: str) -> msgspec.Raw:
+    def _drive(self, execution: Execution, tool: Bound) -> Steps[Any]:
+        """One guarded call, as `calls.adrive` makes it."""
+        execution.driver = Shape.COROUTINE
+        execution.as_task = True
+        try:
+            with execution:
+                for wait in execution.lookup():
+                    yield wait
+                for attempt in execution:
+                    with attempt:
+                        for wait in attempt.waits():
+                            yield wait
+                        self._limit = (tool.tool.name, attempt.limit(attempt.begun), attempt.begun)
+                        with execution.inside() if execution.watched is not None else _OUTSIDE:
+                            execution.value = yield from tool.fn(self)
+        finally:
+            for wait in execution.after():
+                yield wait
+        if execution.fallback is None:
+            return execution.value
+        yield AT_ONCE  # the next call finds its run in the context
+        other = instead(execution, tool)
+        again = other.execution((self,), {}, ONE_HOP, execution.given)
+        return (yield from self._drive(again, other))
+
+    def attempt(self, name: str) -> Steps[msgspec.Raw]:
         """Send it to the server as a call of the tool *name*, its own or a fallback's, and wait for the answer."""
-        session = self._session
+        session, (tool, seconds, begun) = self._session, self._limit
         self._attempts += 1
+        self._is_settled = self._is_late = False
+        if seconds is not None:
+            session.alarm.enter(self, begun + seconds)
         try:
             if not session.upstream.is_ready:
-                await session.upstream.ready()
-            await self._send(name)
+                yield session.upstream.ready
+            self._send(name)
+            if not self._is_settled:
+                yield None
+            if self._lost is not None:
+                raise self._lost
         except ServerLost as error:
             self._tell_circuit(error.blame)
             raise
-        except asyncio.CancelledError:
-            if not self.stopped and not self._is_answered:
-                self._tell_circuit(ErrorCategory.TIMEOUT)
-                if self.on_wire:
-                    session.forsake(self.wire_id)
-            raise
+        except asyncio.CancelledError as error:
+            self._cut_short()
+            if not self._is_late or self._script.uncancel() or self.stopped:
+                raise  # somebody wants it to end, perhaps besides
+            raise ToolTimeout(tool, seconds or 0.0) from error
         finally:
             self.on_wire = False
+            session.alarm.leave(self)
+            session.unask(self.wire_id, self)
         self._tell_circuit(None)
         if self._failure is not None:
             raise self._failure
         assert self.result is not None
         return self.result
+
+    def _cut_short(self) -> None:
+        """An attempt ends without an answer; it is the server's fault unless the client wanted that."""
+        if not self.stopped and not self._is_answered:
+            self._tell_circuit(ErrorCategory.TIMEOUT)
+            if self.on_wire:
+                self._session.forsake(self.wire_id)
+
+    def _send(self, name: str) -> None:
+        session, data, head = self._session, self.data, self.head
+        if name != self.name:
+            data = frames.with_params(data, name=name)
+        if self._attempts > 1 and self.progress is not None:
+            self.progress.restart()
+        if self._attempts > 1 or session.is_taken(self.id):  # the server knows it already, and may answer it yet
+            self.wire_id = session.next_id()
+            data = frames.with_id(data, self.wire_id)
+        if self._execution is not None and self._execution.watched is not None:
+            data = frames.with_meta(data, self._execution.watched.carried(str(self.wire_id)))
+        self.on_wire = True
+        session.ask(self, data, head if data is self.data else frames.head(data))
+
+    # -- the answer ----------------------------------------------------------------------------------------------------
 
     def take(self, event: Event, head: Head) -> None:
         """The server has answered; a success goes on at once, before anything that the server says after it."""
@@ -131,25 +229,15 @@ class Call:
             self._failure = failure
         else:
             self._reply(self.result)
+        self._settle(None)
 
-    async def _send(self, name: str) -> None:
-        session = self._session
-        data = self.data if name == self.name else frames.with_params(self.data, name=name)
-        if self._attempts > 1:
-            self.progress.restart()
-        if self._attempts > 1 or session.is_taken(self.id):  # the server knows it already, and may answer it yet
-            self.wire_id = session.next_id()
-            data = frames.with_id(data, self.wire_id)
-        if self._execution is not None and self._execution.watched is not None:
-            data = frames.with_meta(data, self._execution.watched.carried(str(self.wire_id)))
-        self.on_wire = True
-        await session.ask(self.wire_id, data, self)
+    def lose(self, error: ServerLost) -> None:
+        """The server will not answer."""
+        self._settle(error)
 
-    def stop(self) -> None:
-        """The client no longer wants it."""
-        self.stopped = True
-        if self.task is not None:
-            self.task.cancel()
+    def _settle(self, lost: ServerLost | None) -> None:
+        self._is_settled, self._lost = True, lost
+        self._script.wake()
 
     def reply(self, event: Event) -> None:
         """Hand the server's answer to the client, under the id that it expects."""
@@ -208,7 +296,7 @@ class Call:
 
     def _keep_alive(self) -> None:
         """Show a client that asked for progress that its call is not forgotten while it waits."""
-        if not self.on_wire:
+        if not self.on_wire and self.progress is not None:
             facts = {"progressToken": self.token, "progress": self.progress.nudge(), "message": "waiting for its turn"}
             self.channel.send(Event(frames.notification("notifications/progress", facts)))
         self._wake_later()

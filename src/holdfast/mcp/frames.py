@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -32,7 +32,7 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     @property
     def is_answer(self) -> bool:
         """Whether it answers a request."""
-        return not self.method and self.id is not msgspec.UNSET and bool(bytes(self.result) or bytes(self.error))
+        return not self.method and self.id is not msgspec.UNSET and bool(self.result or self.error)
 
 
 class Meta(msgspec.Struct, frozen=True, gc=False):
@@ -56,7 +56,7 @@ class CallParams(msgspec.Struct, frozen=True, gc=False):
     @property
     def is_plain(self) -> bool:
         """Whether the arguments say all of it: no task is made, and nothing was asked before."""
-        return not (bytes(self.task) or bytes(self.inputResponses) or bytes(self.requestState))
+        return not (self.task or self.inputResponses or self.requestState)
 
 
 class AnyParams(msgspec.Struct, frozen=True, gc=False):
@@ -111,7 +111,7 @@ _JSON = msgspec.json.Encoder()
 def _read(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw) -> T:
     """What *decoder* makes of *data*; half a character, which it does not know, is read as U+FFFD."""
     try:
-        return decoder.decode(data)
+        return decoder.decode(data)  # as do those who read every call, before they ask here
     except UnicodeDecodeError as error:
         raise msgspec.DecodeError(str(error)) from None
     except msgspec.DecodeError:
@@ -123,12 +123,15 @@ def _read(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw) -> T:
 
 def head(data: bytes) -> Head:
     """The head of a frame; a `DecodeError` if it is none."""
-    return _read(_HEAD, data)
+    try:
+        return _HEAD.decode(data)
+    except ValueError:
+        return _read(_HEAD, data)
 
 
 def is_batch(data: bytes) -> bool:
     """Whether *data* is several frames in one, as older versions allowed."""
-    return data.lstrip()[:1] == b"["
+    return not data.startswith(b"{") and data.lstrip()[:1] == b"["
 
 
 def batch(data: bytes) -> list[bytes]:
@@ -138,7 +141,10 @@ def batch(data: bytes) -> list[bytes]:
 
 def call_params(head: Head) -> CallParams:
     """The parameters of a `tools/call`; a `DecodeError` if they are none."""
-    return _read(_CALL, head.params)
+    try:
+        return _CALL.decode(head.params)
+    except ValueError:
+        return _read(_CALL, head.params)
 
 
 def params(head: Head) -> AnyParams:
@@ -163,7 +169,10 @@ def carried(head: Head) -> dict[str, str]:
 
 def tool_result(head: Head) -> ToolResult:
     """The result of a `tools/call`."""
-    return _read(_RESULT, head.result)
+    try:
+        return _RESULT.decode(head.result)
+    except ValueError:
+        return _read(_RESULT, head.result)
 
 
 def rpc_error(head: Head) -> RpcError:
@@ -259,8 +268,12 @@ class Lines:
         self._size = 0
         self._skips = False
 
-    def feed(self, data: bytes) -> Iterator[bytes]:
+    def feed(self, data: bytes) -> list[bytes]:
         """The lines that *data* ends, without their ends; empty ones are left out."""
+        if not self._begun and not self._skips and data.find(b"\n") == len(data) - 1:  # as it mostly is
+            line = data.strip(b"\r\n\t ")
+            return [line] if line else []
+        lines = []
         *whole, rest = data.split(b"\n")
         for part in whole:
             line = b"".join((*self._begun, part)) if self._begun else part
@@ -268,7 +281,7 @@ class Lines:
             self._begun.clear()
             self._size = 0
             if not skips and (line := line.strip(b"\r\t ")):
-                yield line
+                lines.append(line)
         if rest and not self._skips:
             self._size += len(rest)
             self._begun.append(rest)
@@ -276,6 +289,7 @@ class Lines:
                 self._begun.clear()
                 self._skips = True
                 self.dropped += 1
+        return lines
 
     @property
     def rest(self) -> bytes:

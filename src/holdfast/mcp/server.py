@@ -15,7 +15,7 @@ from holdfast.calls import Bound
 from holdfast.category import ErrorCategory
 from holdfast.clock import Clock, Timer
 from holdfast.errors import printable
-from holdfast.guards.circuit import CircuitState
+from holdfast.guards.circuit import Circuit, CircuitState
 from holdfast.mcp import frames
 from holdfast.mcp.frames import Head
 from holdfast.mcp.wire import Event
@@ -63,6 +63,7 @@ class ProxiedServer:
         self._wants_hiding = hides
         self._rules = guards.policies.server(name)
         self._edition = guards.policies.edition
+        self._circuit: Circuit | None = None
         self._bound: dict[str, Bound] = {}
         self._hints: dict[str, dict[str, object]] = {}
         self._sessions: set[Told] = set()
@@ -86,9 +87,8 @@ class ProxiedServer:
         return bound
 
     def _bind(self, name: str) -> Bound:
-        async def attempt(call: Any) -> msgspec.Raw:
-            result: msgspec.Raw = await call.attempt(name)
-            return result
+        def attempt(call: Any) -> Any:
+            return call.attempt(name)  # a script, not an answer: only a `Call` knows how to wait for it
 
         return self._guards.bind(self.full_name(name), attempt, self._hints.get(name, {}))
 
@@ -136,7 +136,9 @@ class ProxiedServer:
         config = self._known().breaker
         if config is None:
             return None
-        self._guards.breaker.circuit(self.name, config)
+        circuit = self._circuit
+        if circuit is None or circuit.evicted or circuit.config is not config:
+            self._circuit = self._guards.breaker.circuit(self.name, config)
         return self._guards.breaker.admit(self.name)
 
     def settle(self, category: ErrorCategory | None) -> None:

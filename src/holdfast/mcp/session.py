@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast.clock import Clock
 from holdfast.mcp import frames
+from holdfast.mcp.alarm import Alarm
 from holdfast.mcp.calling import Call
 from holdfast.mcp.frames import LOST, Head, Id
 from holdfast.mcp.handshake import Handshake
@@ -39,7 +40,7 @@ _log = logging.getLogger("holdfast")
 class Pending:
     """A request on its way to the server: of a guarded *call*, or one that only passes."""
 
-    __slots__ = ("call", "channel", "data", "future", "head", "id", "sends")
+    __slots__ = ("call", "channel", "data", "head", "id", "sends")
 
     def __init__(self, head: Head | None, data: bytes, channel: Channel, call: Call | None = None) -> None:
         self.head = head
@@ -47,7 +48,6 @@ class Pending:
         self.data = data
         self.channel = channel
         self.call = call
-        self.future: asyncio.Future[None] | None = None
         self.sends = 1
 
 
@@ -61,6 +61,8 @@ class Session:
         self.clock = clock
         self.transport = "tcp"  # between the client and us; pipe, if it is standard input and output
         self.handshake = Handshake()
+        self.alarm = Alarm(clock)
+        self.is_patient = True  # a call begins with the next turn of the loop: the client may take it back till then
         self.hold_client: Callable[[bool], object] = lambda held: None
         self._pending: dict[Id, Pending] = {}
         self._calls: dict[Id, Call] = {}  # of calls with the same id, the last
@@ -84,6 +86,7 @@ class Session:
         for call in calls:
             call.stop()
         await asyncio.gather(*(call.task for call in calls if call.task is not None), return_exceptions=True)
+        self.alarm.close()
         self.server.leave(self)
         await self.upstream.close()
 
@@ -174,7 +177,10 @@ class Session:
         self._running.add(call)
         if call.token is not None:
             self._tokens[call.token] = call
-        call.task = asyncio.ensure_future(call.perform())
+        if self.is_patient:
+            asyncio.get_running_loop().call_soon(call.begin)
+        else:
+            call.begin()
         return True
 
     def _cancel(self, head: Head, data: bytes, channel: Channel) -> None:
@@ -198,16 +204,16 @@ class Session:
 
     # -- for calls -----------------------------------------------------------------------------------------------------
 
-    async def ask(self, id: Id, data: bytes, call: Call) -> None:
-        """Send a call to the server, and wait until it has taken the answer."""
-        pending = self._pending[id] = Pending(None, data, call.channel, call)
-        pending.future = asyncio.get_running_loop().create_future()
-        try:
-            self.upstream.send(data, frames.head(data), call.channel)
-            await pending.future
-        finally:
-            if self._pending.get(id) is pending:
-                del self._pending[id]
+    def ask(self, call: Call, data: bytes, head: Head) -> None:
+        """Send a call to the server; the answer goes to the call."""
+        self._pending[call.wire_id] = Pending(None, data, call.channel, call)
+        self.upstream.send(data, head, call.channel)
+
+    def unask(self, id: Id, call: Call) -> None:
+        """A call no longer waits for the answer to *id*."""
+        pending = self._pending.get(id)
+        if pending is not None and pending.call is call:
+            del self._pending[id]
 
     def is_asked(self, id: Id | None) -> bool:
         """Whether the client waits for an answer to a request of that id."""
@@ -283,7 +289,7 @@ class Session:
             told = frames.params(head)
             call = self._tokens.get(told.progressToken) if told.progressToken is not None else None
             if call is not None:
-                if call.progress.passes(told.progress):
+                if call.progress is None or call.progress.passes(told.progress):
                     call.channel.send(event)
                 return
         elif head.method == "notifications/tools/list_changed":
@@ -297,10 +303,8 @@ class Session:
         pending = self._pending.pop(_id(head), None)
         if pending is None:
             self._answer_late(head, event)
-        elif pending.future is not None:
-            if not pending.future.done() and pending.call is not None:
-                pending.call.take(event, head)
-                pending.future.set_result(None)
+        elif pending.call is not None:
+            pending.call.take(event, head)
         else:
             self._listens.pop(_id(head), None)
             if pending.id is not None and pending.id != head.id:
@@ -319,11 +323,11 @@ class Session:
     def _learn(self, asked: Head | None, head: Head, event: Event) -> Event:
         """Take from an answer what has to be known; it may be changed where tools are hidden."""
         method = asked.method if asked is not None else ""
-        if method in ("initialize", "server/discover") and bytes(head.result):
+        if method in ("initialize", "server/discover") and head.result:
             self.handshake.answered(head)
             self.changed()
             return self.server.announce(event)
-        if method == "tools/list" and bytes(head.result):
+        if method == "tools/list" and head.result:
             return self.server.learn(head, event)
         return event
 
@@ -333,12 +337,12 @@ class Session:
         if pending is None:
             return
         self._listens.pop(id, None)
-        if pending.future is None:
+        if pending.call is not None:
+            pending.call.lose(error)
+        else:
             id = pending.id if pending.id is not None else id
             pending.channel.refuse(id, frames.error(id, LOST, str(error)), error)
             self._settled()
-        elif not pending.future.done():
-            pending.future.set_exception(error)
 
     def lost(self, error: ServerLost) -> None:
         """The server died: what changes nothing is asked of the next one, the rest is answered by us."""
@@ -350,7 +354,7 @@ class Session:
         self.server.settle(error.category)
         error.counted = True
         for id, pending in list(self._pending.items()):
-            safe = pending.future is None and pending.head is not None and pending.head.method in SAFE
+            safe = pending.call is None and pending.head is not None and pending.head.method in SAFE
             if safe and pending.sends < MOST_SENDS:
                 pending.sends += 1
                 self.upstream.send(pending.data, pending.head, pending.channel)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import IO, Any, Final
 
 from holdfast.mcp import frames
@@ -23,7 +24,6 @@ class StdioFront:
     def __init__(self) -> None:
         self._session: Session | None = None
         self._said_all, self._gone = asyncio.Event(), asyncio.Event()
-        self._in = LineReader(self._receive, self._said_all.set, on_long=self._refuse_line)
         self._out = Writer(self._hold_server, self._gone.set)
 
     @property
@@ -45,19 +45,22 @@ class StdioFront:
     ) -> None:
         """Relay until the client goes away, or until *stop*."""
         session = self._session = make(self)
-        session.hold_client = self._in.hold
+        session.is_patient = False
+        receive = partial(session.receive, channel=self)
+        reader = LineReader(receive, self._said_all.set, on_many=self._look, on_long=self._refuse_line)
+        session.hold_client = reader.hold
         await self._out.open(stdout, shared=same(stdin, stdout))
         try:
             session.open()
-            await self._in.open(stdin)
+            await reader.open(stdin)
             await _first(self._said_all.wait(), self._gone.wait(), stop.wait())
             if not self._gone.is_set() and not stop.is_set():  # it says no more, and may listen still
                 await _first(session.idle(), self._gone.wait(), stop.wait(), timeout=LAST_ANSWERS)
         finally:
+            reader.close()
             await self._end(session, stop)
 
     async def _end(self, session: Session, stop: asyncio.Event) -> None:
-        self._in.close()
         closing = asyncio.ensure_future(session.close())
         try:
             await _first(asyncio.wait({closing}), stop.wait())
@@ -68,9 +71,10 @@ class StdioFront:
             await _first(self._out.finish(LAST_BYTES), stop.wait())
             await self._out.finish(0)
 
-    def _receive(self, line: bytes) -> None:
+    def _look(self, data: bytes) -> None:
+        """A call that is cancelled in one breath does not reach the server."""
         assert self._session is not None
-        self._session.receive(line, self)
+        self._session.is_patient = b'"notifications/cancelled"' in data
 
     def _refuse_line(self) -> None:
         """A line too long to be kept was not read, so nobody knows its id."""

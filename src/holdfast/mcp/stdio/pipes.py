@@ -18,13 +18,17 @@ from typing import IO, Any, Final
 from holdfast.mcp.frames import Lines
 
 LONGEST_LINE: Final = 64 * 2**20  # bytes; a frame is one line
+CHUNK: Final = 2**16  # bytes that are read at once: as many as a pipe holds
 MOST_ECHOED: Final = 1000  # lines that wait to be written to stderr; more are not
 
 _log = logging.getLogger("holdfast")
 
 
-class LineReader(asyncio.Protocol):
-    """Calls *on_line* for each line of a pipe, *on_long* for one longer than *limit*, and *on_end* when it ends."""
+class LineReader:
+    """Calls *on_line* for each line of a pipe, *on_long* for one longer than *limit*, and *on_end* when it ends.
+
+    *on_many* sees what has several lines before they are given, and b"" after them.
+    """
 
     def __init__(
         self,
@@ -32,23 +36,26 @@ class LineReader(asyncio.Protocol):
         on_end: Callable[[], object],
         *,
         limit: int = LONGEST_LINE,
+        on_many: Callable[[bytes], object] = lambda data: None,
         on_long: Callable[[], object] = lambda: None,
     ) -> None:
         self._lines = Lines(limit)
         self._on_line = on_line
         self._on_end = on_end
+        self._on_many = on_many
         self._on_long = on_long
-        self._transport: asyncio.ReadTransport | None = None
-        self._held = self._ended = False
+        self._pipe: IO[bytes] | None = None  # which the loop watches
+        self._held = self._closed = self._ended = False
         self._flows = threading.Event()
         self._flows.set()
 
     async def open(self, pipe: IO[bytes]) -> None:
         """Begin to read."""
-        loop = asyncio.get_running_loop()
         if _is_pipe(pipe):
-            self._transport, _ = await loop.connect_read_pipe(lambda: self, pipe)
+            os.set_blocking(pipe.fileno(), False)
+            self._pipe = pipe
         else:
+            loop = asyncio.get_running_loop()
             threading.Thread(target=self._read, args=(loop, pipe.fileno()), name="input", daemon=True).start()
         self.hold(self._held)
 
@@ -56,29 +63,63 @@ class LineReader(asyncio.Protocol):
         """Read no more for the moment, or do again."""
         self._held = held
         (self._flows.clear if held else self._flows.set)()
-        if self._transport is not None and not self._transport.is_closing():
-            (self._transport.pause_reading if held else self._transport.resume_reading)()
+        if self._pipe is not None and not self._ended:
+            # Not a transport of the loop: it reads into a quarter of a megabyte, which the system has to map each time.
+            loop, number = asyncio.get_running_loop(), self._pipe.fileno()
+            if held:
+                loop.remove_reader(number)
+            else:
+                loop.add_reader(number, self._readable, number)
 
     def close(self) -> None:
         """Read no more."""
-        self._ended = True
-        if self._transport is not None:
-            self._transport.close()
+        self._closed = True
+        self._end()
 
-    def data_received(self, data: bytes) -> None:
-        """Part of the loop's protocol."""
+    def feed(self, data: bytes) -> None:
+        """Bytes have come."""
         dropped = self._lines.dropped
-        for line in self._lines.feed(data):
-            self._give(line)
+        lines = self._lines.feed(data)
+        if len(lines) == 1:
+            self._give(lines[0])
+        elif lines:
+            self._on_many(data)
+            for line in lines:
+                self._give(line)
+            self._on_many(b"")
         if self._lines.dropped > dropped:
             self._on_long()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Part of the loop's protocol."""
-        if not self._ended and (rest := self._lines.rest.strip()):
-            self._give(rest)
-        self._ended = True
-        self._on_end()
+    def _readable(self, number: int) -> None:
+        try:
+            data = os.read(number, CHUNK)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:  # a socket that was reset
+            _log.debug("a pipe ended: %s", error)
+            data = b""
+        if data:
+            self.feed(data)
+        else:
+            self._end()
+
+    def _end(self) -> None:
+        """The loop watches no more, and tells in its next turn: who closes it may be in the middle of something."""
+        if self._pipe is not None and not self._ended:
+            self._ended = True
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(self._pipe.fileno())
+            loop.call_soon(self._over)
+
+    def _over(self) -> None:
+        pipe, self._pipe = self._pipe, None
+        try:
+            if not self._closed and (rest := self._lines.rest.strip()):
+                self._give(rest)
+            self._on_end()
+        finally:
+            if pipe is not None:
+                pipe.close()
 
     def _give(self, line: bytes) -> None:
         try:
@@ -89,10 +130,10 @@ class LineReader(asyncio.Protocol):
     def _read(self, loop: asyncio.AbstractEventLoop, number: int) -> None:
         with suppress(RuntimeError):  # the loop is closed, and nobody is interested
             with suppress(OSError):  # a terminal that is gone
-                while data := os.read(number, 65536):
-                    loop.call_soon_threadsafe(self.data_received, data)
+                while data := os.read(number, CHUNK):
+                    loop.call_soon_threadsafe(self.feed, data)
                     self._flows.wait()
-            loop.call_soon_threadsafe(self.connection_lost, None)
+            loop.call_soon_threadsafe(self._over)
 
 
 class Writer(asyncio.Protocol):
