@@ -20,7 +20,7 @@ import holdfast
 EVERYTHING = "from holdfast import *"
 # What a program with an event loop and logging has loaded anyway.
 BASELINE = "import asyncio, contextvars, dataclasses, enum, inspect, logging, threading, typing"
-OPTIONAL = ("click", "httpx", "mcp", "opentelemetry", "psycopg", "redis", "rich", "starlette", "textual", "uvicorn")
+OPTIONAL = ("aiohttp", "click", "mcp", "opentelemetry", "psycopg", "redis", "rich", "starlette", "textual", "uvicorn")
 # Beyond the baseline: what msgspec brings, what pathlib brings, what we use ourselves.
 STANDARD = {
     "__future__", "datetime", "decimal", "numbers", "platform", "uuid",

@@ -346,6 +346,22 @@ async def test_without_sessions_a_client_that_leaves_cancels_its_request() -> No
         await asyncio.wait_for(gone.wait(), 20)
 
 
+async def test_without_sessions_a_client_that_leaves_while_it_waits_cancels_its_request() -> None:
+    asked, gone = asyncio.Event(), asyncio.Event()
+
+    async def answer(reply: Reply) -> None:
+        asked.set()
+        await reply.gone.wait()
+        gone.set()
+
+    async with server(answer) as made, gateway(remote(made.url)) as address, web(address, "remote") as client:
+        calling = asyncio.ensure_future(client.call_modern("work"))
+        await asyncio.wait_for(asked.wait(), 20)
+        calling.cancel()
+
+        await asyncio.wait_for(gone.wait(), 20)
+
+
 @pytest.mark.parametrize("kind", ["remote", "local"])
 async def test_a_client_that_reads_slowly_slows_its_server_down(kind: str) -> None:
     sent = 0
@@ -601,11 +617,12 @@ async def test_a_session_of_a_server_over_http_is_a_run_of_its_name() -> None:
 async def test_a_session_that_is_silent_for_half_an_hour_is_interrupted() -> None:
     clock = ManualClock()
     with holdfast.open(":memory:", policies={}, clock=clock) as hf:
-        async with gateway(LOCAL, hf=hf) as address, web(address, "local") as client:
+        async with gateway(LOCAL, hf=hf) as address, web(address, "local") as client, web(address, "local") as later:
             await client.begin()
             pid = int(text_of((await client.call("pid")).json()))
             clock.advance(IDLE + 1)
-            while (response := await client.call("pid")).status_code == 200:
+            later.session = client.session  # on another connection, since the first was let go before
+            while (response := await later.call("pid")).status_code == 200:
                 pass
         assert not alive(pid)
         (run,) = hf.runs.list_runs()

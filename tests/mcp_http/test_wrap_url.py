@@ -12,7 +12,9 @@ import pytest
 from tests.mcp_http.clients import text_of
 from tests.mcp_http.servers import Reply, plain, server
 
+import holdfast
 from holdfast.errors import ConfigError
+from holdfast.mcp.clients.configs import ServerEntry
 from holdfast.mcp.http.endpoint import Endpoint
 from holdfast.mcp.http.gateway import Address, serve
 
@@ -68,14 +70,15 @@ def test_what_cannot_be_wrapped_is_wrong_usage(options: list[str], message: str)
 
 
 def test_a_missing_extra_is_named_for_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "httpx", None)
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
 
     with pytest.raises(ConfigError, match=r"holdfast\[http\]"):
         Endpoint("http://127.0.0.1/mcp")
 
 
-async def test_a_missing_extra_is_named_for_the_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
+async def test_a_missing_extra_is_named_for_servers_of_the_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    entry = ServerEntry(name="far", transport="http", url="http://127.0.0.1/mcp")
 
-    with pytest.raises(ConfigError, match=r"holdfast\[http\]"):
-        await serve(None, [], Address("127.0.0.1", 0, None), asyncio.Event())  # type: ignore[arg-type]
+    with holdfast.open(":memory:", policies={}) as hf, pytest.raises(ConfigError, match=r"holdfast\[http\]"):
+        await serve(hf, [entry], Address("127.0.0.1", 0, None), asyncio.Event())

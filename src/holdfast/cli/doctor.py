@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.stores.postgres.checkup import Checkup
 
 EXTRAS: Final = {
-    "http": ("httpx", "starlette", "uvicorn"),
+    "http": ("aiohttp", "certifi"),
     "server": ("starlette", "uvicorn"),
     "tui": ("textual",),
     "redis": ("hiredis",),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import msgspec
@@ -60,6 +60,11 @@ class Talk:
         if self.conversation.is_open and not self._begun:
             self._begun = True
             self.conversation.run(self.session.open)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the process was started."""
+        return self._begun and self.conversation.is_ready
 
     @property
     def is_open(self) -> bool:
@@ -207,22 +212,23 @@ class ChildSite:
         """End all."""
         await asyncio.gather(*(each.end(interrupted=True) for each in self.alive))
 
-    async def post(self, exchange: Exchange) -> None:
+    def post(self, exchange: Exchange) -> Awaitable[None] | None:
         """A client sends a frame."""
         try:
             heads = _heads(exchange.body)
         except msgspec.DecodeError as error:
             exchange.fail(400, f"this is no frame: {error}", code=-32700)
-            return
+            return None
         exchange.due = sum(head.is_request for head in heads)
         if is_modern(exchange.headers, heads):
-            await self._post_modern(exchange, heads)
-        elif any(head.method == "initialize" for head in heads):
-            await self._begin(exchange, heads)
-        elif (talk := self._found(exchange)) is not None:
+            return self._post_modern(exchange, heads)
+        if any(head.method == "initialize" for head in heads):
+            return self._begin(exchange, heads)
+        if (talk := self._found(exchange)) is not None:
             self._receive(talk, exchange, heads)
+        return None
 
-    async def get(self, exchange: Exchange) -> None:
+    def get(self, exchange: Exchange) -> None:
         """A client listens for what belongs to no request."""
         talk = self._found(exchange)
         if talk is None:
@@ -284,23 +290,29 @@ class ChildSite:
 
     # -- without sessions ----------------------------------------------------------------------------------------------
 
-    async def _post_modern(self, exchange: Exchange, heads: list[Head]) -> None:
+    def _post_modern(self, exchange: Exchange, heads: list[Head]) -> Awaitable[None] | None:
         head = heads[0]
         exchange.is_modern = True
         if frames.is_batch(exchange.body) or head.is_answer or not head.method:
             exchange.fail(400, "this must be one request or notification")
-            return
+            return None
         params = frames.params(head)
         if not head.is_request:
             exchange.answer(202)  # the end of a stream is how a request is cancelled, and there is nothing else to tell
-            return
+            return None
         if (wrong := _mismatch(exchange, head, params)) is not None:
             exchange.fail(400, wrong, id=head.id, code=MISMATCH)  # type: ignore[arg-type]
-            return
+            return None
         key = client_key(self.server.name, exchange.headers, params)
         talk = self._known.get(key)
         if talk is None or not talk.is_open:
             talk = self._known[key] = Talk(self, key, lambda: self._known.pop(key, None))
+        if not talk.is_ready:
+            return self._open_modern(talk, exchange, head, params)
+        self._receive_modern(talk, exchange, head, params)
+        return None
+
+    async def _open_modern(self, talk: Talk, exchange: Exchange, head: Head, params: AnyParams) -> None:
         await talk.open()
         self._receive_modern(talk, exchange, head, params)
 

@@ -65,6 +65,11 @@ class Conversation:
         """Whether it has not ended."""
         return not self._over.is_set() and (self._task is None or not self._task.done())
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has begun, so that nobody has to wait for that."""
+        return self._opened.is_set()
+
     async def open(self) -> None:
         """Begin, if it has not."""
         if self._task is None:

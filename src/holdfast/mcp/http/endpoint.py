@@ -7,26 +7,27 @@ how long an answer may take is for the guards to say.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+import re
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urljoin
 
 import msgspec
 
 from holdfast.category import retry_after
 from holdfast.errors import ConfigError, printable
 from holdfast.mcp import frames
+from holdfast.mcp.http.client import CONNECT_TIMEOUT, Client, Pairs, Response, address, require
 from holdfast.mcp.naming import shown_url
 from holdfast.mcp.wire import Answer, ServerLost
 
 if TYPE_CHECKING:
-    import httpx
+    from yarl import URL
 
-CONNECT_TIMEOUT: Final = 10.0
-KEEP_ALIVE: Final = 4.0  # seconds an idle connection is kept: less than most servers keep theirs
-MOST_IDLE: Final = 10  # connections that are kept: the pool looks at each of them for every request
-LONGEST_ANSWER: Final = 64 * 2**20  # bytes
 LONGEST_REFUSAL: Final = 2**20  # bytes of a body that comes with a status that says no
 MOST_REDIRECTS: Final = 5
+REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+DEFAULTS: Final = (("accept-encoding", "identity"), ("user-agent", "holdfast"))
 JSON: Final = "application/json"
 SESSION: Final = "mcp-session-id"
 VERSION: Final = "mcp-protocol-version"
@@ -38,115 +39,95 @@ HOP: Final = frozenset({
 })  # fmt: skip
 NOT_TO_CLIENT: Final = frozenset({*HOP, "content-encoding", "date", "server", SESSION})
 
-Headers = Mapping[str, str] | list[tuple[str, str]]
+Headers = Mapping[str, str] | Pairs
+
+_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9a-z]+")
+_VALUE: Final = re.compile(r"[\t -~]*")
 
 
 class Endpoint:
     """The server at *url*; *headers* go with all that is sent to it. Unless *keeps_cookies*, it is told none."""
 
     def __init__(self, url: str, headers: Mapping[str, str] | None = None, *, keeps_cookies: bool = True) -> None:
-        self._httpx = _httpx()
+        require()
         try:
-            self._url = self._given = self._httpx.URL(url)
-        except (self._httpx.InvalidURL, TypeError) as error:
+            self._url, self._auth = address(url)
+        except (ValueError, TypeError) as error:
             raise ConfigError(f"{shown_url(url)}: {error}") from error
-        if self._url.scheme not in ("http", "https") or not self._url.host:
-            raise ConfigError(f"{shown_url(url)}: must be an address that begins with http:// or https://")
+        self._given = self._url
         self.target = shown_url(url)
-        self.headers = dict(headers or {})
-        self._client: httpx.AsyncClient | None = None
-        self._keeps_cookies = keeps_cookies
+        self._fixed = {name.lower(): value for name, value in (headers or {}).items()}
+        if self._auth is not None:
+            self._fixed["authorization"] = self._auth
+        self._client: Client | None = None
+        self._keeps_cookies = keeps_cookies and "cookie" not in self._fixed
 
-    async def open(self, method: str, headers: Headers, data: bytes | None = None) -> httpx.Response:
+    async def open(self, method: str, headers: Headers, data: bytes | None = None) -> Response:
         """Send a request; the answer's body is to be read, and it is to be closed. Raises `ServerLost`."""
+        pairs = self._pairs(headers)
         client = self._client
         if client is None:
-            client = self._client = self._connect()
-        try:
-            request = client.build_request(method, self._url, headers=headers, content=data)
-            request.headers.update(self.headers)
-        except ValueError as error:  # a header that cannot be one
-            raise ServerLost(f"{self.target} cannot be asked: {error}", sent=False) from error
-        response = await self._send(client, request)
+            client = self._client = Client(self.target, self._given, keeps_cookies=self._keeps_cookies)
+        response = await client.send(method, self._url, pairs, data)
         for _ in range(MOST_REDIRECTS):
-            following = response.next_request
-            if following is None or not _is_within(request, following):
+            following = self._following(method, response)
+            if following is None:
                 break
-            await response.aclose()
-            self._url = following.url  # so that the next request costs one trip
-            request = following
-            response = await self._send(client, request)
-        if response.status_code >= 400:
+            response.close()
+            self._url = following  # so that the next request costs one trip
+            response = await client.send(method, following, pairs, data)
+        if response.status >= 400:
             self._url = self._given
         return response
 
     async def close(self) -> None:
         """Close all connections."""
         if self._client is not None:
-            await self._client.aclose()
+            await self._client.close()
 
-    def _connect(self) -> httpx.AsyncClient:
-        from http.cookiejar import CookieJar, DefaultCookiePolicy
-
-        jar = CookieJar() if self._keeps_cookies else CookieJar(DefaultCookiePolicy(allowed_domains=()))
-        client: httpx.AsyncClient = self._httpx.AsyncClient(
-            timeout=self._httpx.Timeout(None, connect=CONNECT_TIMEOUT),
-            limits=self._httpx.Limits(
-                max_connections=None, max_keepalive_connections=MOST_IDLE, keepalive_expiry=KEEP_ALIVE
-            ),
-            headers={"accept-encoding": "identity", "user-agent": "holdfast"},
-            cookies=jar,
-        )
-        return client
-
-    async def _send(self, client: httpx.AsyncClient, request: httpx.Request) -> httpx.Response:
-        try:
-            return await client.send(request, stream=True)
-        except (self._httpx.HTTPError, OSError) as error:
-            raise self.trouble(error) from error
-
-    def trouble(self, error: Exception) -> ServerLost:
-        """An error of the connection as what it means for a request."""
-        httpx = self._httpx
-        unsent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.UnsupportedProtocol)
-        what = "cannot be reached" if unsent else "broke the connection"
-        reason = printable(str(error) or type(error).__name__, 300)
-        return ServerLost(f"{self.target} {what}: {reason}", sent=not unsent)
-
-    async def chunks(self, response: httpx.Response) -> AsyncIterator[bytes]:
-        """The body of an answer as it comes; a `ServerLost` if it breaks off."""
-        try:
-            async for chunk in response.aiter_bytes():
-                yield chunk
-        except (self._httpx.HTTPError, OSError) as error:
-            raise self.trouble(error) from error
-
-    async def body(self, response: httpx.Response, limit: int = LONGEST_ANSWER) -> bytes:
-        """The whole body of an answer; a `ServerLost` if it breaks off, or is longer than *limit*."""
-        parts, size = [], 0
-        async for chunk in self.chunks(response):
-            size += len(chunk)
-            if size > limit:
-                raise ServerLost(f"{self.target} gave an answer of more than {limit} bytes")
-            parts.append(chunk)
-        return b"".join(parts)
-
-    async def refusal(self, response: httpx.Response) -> ServerLost:
+    async def refusal(self, response: Response) -> ServerLost:
         """What a status that says no means; its body is read."""
-        status = response.status_code
         try:
-            body = await asyncio.wait_for(self.body(response, LONGEST_REFUSAL), CONNECT_TIMEOUT)
+            body = await asyncio.wait_for(response.body(LONGEST_REFUSAL), CONNECT_TIMEOUT)
         except (ServerLost, TimeoutError):
             body = b""
-        headers = response.headers
-        place = f" to {shown_url(str(response.next_request.url))}" if response.next_request is not None else ""
+        place = _place(response)
+        to = f" to {shown_url(place)}" if place is not None else ""
         said = _message(body)
         return ServerLost(
-            f"{self.target} answered with HTTP status {status} {response.reason_phrase}{place}"
+            f"{self.target} answered with HTTP status {response.status} {printable(response.reason)}{to}"
             f"{': ' if said else ''}{said}",
-            answer=Answer(status, dict(passed(headers.items(), NOT_TO_CLIENT)), body),
-            retry_after=retry_after(headers),
+            answer=Answer(response.status, dict(passed(response.headers.items(), NOT_TO_CLIENT)), body),
+            retry_after=retry_after(response.headers),
         )
+
+    def _pairs(self, headers: Headers) -> Pairs:
+        """The headers of a request: those of the user come before all others."""
+        fixed = self._fixed
+        given = headers if isinstance(headers, list) else headers.items()
+        pairs = [pair for name, value in given if (pair := (name.lower(), value))[0] not in fixed]
+        pairs += fixed.items()
+        for name, value in pairs:
+            if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
+                raise ServerLost(
+                    f"{self.target} cannot be asked: the header {printable(name)} must have a name of letters, digits "
+                    "and dashes, and a value of printable ASCII characters",
+                    sent=False,
+                )
+        names = {name for name, _ in pairs}
+        pairs += [default for default in DEFAULTS if default[0] not in names]
+        return pairs
+
+    def _following(self, method: str, response: Response) -> URL | None:
+        """Where a redirect leads, if it stays where all that we send was meant to go, as what it was."""
+        place = _place(response)
+        if place is None or not _is_kept(method, response.status):
+            return None
+        try:
+            url, auth = address(place)
+        except ValueError:
+            return None
+        return url if url.origin() == self._given.origin() and auth in (None, self._auth) else None
 
 
 def media_type(headers: Mapping[str, str]) -> str:
@@ -177,19 +158,17 @@ def _message(body: bytes) -> str:
     return printable(frames.rpc_error(head).message, 300) if bytes(head.error) else ""
 
 
-def _is_within(request: httpx.Request, following: httpx.Request) -> bool:
-    """Whether a redirect stays where all that we send was meant to go, as what it was."""
-    old, new = request.url, following.url
-    return (
-        (old.scheme, old.host, old.port) == (new.scheme, new.host, new.port)
-        and following.method == request.method
-        and new.userinfo in (b"", old.userinfo)
-    )
-
-
-def _httpx() -> Any:
+def _place(response: Response) -> str | None:
+    """Where a redirect leads, if the answer is one."""
+    location = response.headers.get("location")
+    if location is None or response.status not in REDIRECTS:
+        return None
     try:
-        import httpx
-    except ImportError as error:
-        raise ConfigError("servers over HTTP need an extra: pip install 'holdfast[http]'") from error
-    return httpx
+        return urljoin(response.url, location.encode("latin-1").decode(errors="replace"))
+    except ValueError:
+        return None
+
+
+def _is_kept(method: str, status: int) -> bool:
+    """Whether a redirect is to be followed by the same method; others become a GET, as browsers have it."""
+    return status in (307, 308) or method == "GET" or (status == 301 and method != "POST")

@@ -6,14 +6,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final, Protocol
 
 import msgspec
 
 from holdfast.mcp import frames
 from holdfast.mcp.frames import Id
 from holdfast.mcp.http.endpoint import JSON
+from holdfast.mcp.http.incoming import Pairs
 from holdfast.mcp.http.session import answered
 from holdfast.mcp.http.sse import MEDIA_TYPE, encode
 from holdfast.mcp.wire import Event, ServerLost
@@ -29,19 +30,32 @@ STREAM_HEADERS: Final = [
 # The statuses that go with the errors of a request, from version 2026-07-28 on.
 STATUSES: Final = {-32700: 400, -32600: 400, -32602: 400, -32020: 400, -32021: 400, -32022: 400, -32601: 404}
 
-Message = MutableMapping[str, Any]
-Pairs = list[tuple[str, str]]
+Start = tuple[int, Pairs]  # the status and the headers of an answer
+
+
+class Line(Protocol):
+    """The connection of the client, as an answer sees it."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the client has yet to take what was written; `flush` is called when it has."""
+
+    def write(self, start: Start | None, data: bytes, *, ended: bool) -> None:
+        """Hand the client *data*, after the *start* of the answer if that was not given before."""
 
 
 class Exchange:
-    """A request of a client; *due* answers are expected in the answer to it, and None if there is no end to them."""
+    """A request of a client, answered on *line*.
 
-    def __init__(self, method: str, headers: Pairs, body: bytes = b"", *, due: int | None = 0) -> None:
+    `due` answers are expected in the answer to it, and None if there is no end to them.
+    """
+
+    def __init__(self, method: str, pairs: Pairs, headers: dict[str, str], line: Line) -> None:
         self.method = method
-        self.pairs = headers
-        self.headers = dict(headers)
-        self.body = body
-        self.due = due
+        self.pairs = pairs
+        self.headers = headers
+        self.body = b""
+        self.due: int | None = 0
         self.is_open = True
         self.is_taken = False  # somebody will answer it
         self.is_modern = False
@@ -55,11 +69,14 @@ class Exchange:
         self.status = 200
         self._met: Pairs | None = None  # headers of the server's answer
         self._begun = self._ended = False
-        self._queue: deque[bytes] = deque()
+        self._line: Line | None = line
+        self._started = False  # the client has the beginning of the answer
+        self._settled = self._closed = False
+        self._flushes = False  # in a moment
+        self._queue: list[bytes] = []
         self._queued = 0
-        self._wake = asyncio.Event()
-        self._drained = asyncio.Event()
-        self._drained.set()
+        self._pinging: asyncio.TimerHandle | None = None
+        self._drained: asyncio.Event | None = None  # for those who wait
 
     # -- for those who answer ------------------------------------------------------------------------------------------
 
@@ -103,7 +120,7 @@ class Exchange:
         self._begun = True
         self.status = 200
         self._met = headers if headers is not None else STREAM_HEADERS
-        self._wake.set()
+        self._flush_soon()
 
     def answer(self, status: int, headers: Pairs | None = None, body: bytes = b"") -> None:
         """Answer as a whole; nothing happens where an answer has begun."""
@@ -111,8 +128,10 @@ class Exchange:
             return
         self._begun = True
         self.status, self._met = status, headers or []
-        self._put(body)
-        self.end()
+        self.is_open = False
+        self._ended = True
+        self._queue.append(body)
+        self.flush()
 
     def fail(self, status: int, message: str, *, id: Id | None = None, code: int = -32600) -> None:
         """Answer with an error of ours."""
@@ -124,12 +143,13 @@ class Exchange:
             self.stream()
         self.is_open = False
         self._ended = True
-        self._wake.set()
+        self._flush_soon()
 
     async def drained(self) -> None:
         """Wait until the client has taken most of what there is."""
         if self._queued > MOST_QUEUED:
-            self._drained.clear()
+            if self._drained is None:
+                self._drained = asyncio.Event()
             await self._drained.wait()
 
     def _answer_whole(self, data: bytes) -> None:
@@ -144,73 +164,85 @@ class Exchange:
             before, self._queued = self._queued, self._queued + len(data)
             if before <= MOST_QUEUED < self._queued:
                 self.on_full(True)
-        self._wake.set()
+            self._flush_soon()
 
     # -- for the server ------------------------------------------------------------------------------------------------
 
-    async def respond(
-        self, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
-    ) -> None:
-        """Write the answer as it comes, until it is complete or the client has gone."""
-        watching = asyncio.ensure_future(self._watch(receive))
-        try:
-            await self._wait()
-            if not self._begun:  # the client has gone
-                return
-            await send(self._start())
-            while True:
-                data, self._queue, size, self._queued = self._queue, deque(), self._queued, 0
-                ended = self._ended
-                await send({"type": "http.response.body", "body": b"".join(data), "more_body": not ended})
-                self._drained.set()
-                if size > MOST_QUEUED:
-                    self.on_full(False)
-                if ended:
-                    return
-                if not self._queue:
-                    await self._wait()
-        except OSError:  # the client has gone
+    def flush(self) -> None:
+        """Write what there is, as far as the client takes it."""
+        line = self._line
+        if line is None or line.is_full or not self._begun:
             return
-        finally:
-            watching.cancel()
+        data, size = b"".join(self._queue), self._queued
+        if not data and self._started and not self._ended:
+            return
+        self._queue.clear()
+        self._queued = 0
+        start: Start | None = None
+        if not self._started:
+            self._started = True
+            start = self.status, [*(self._met or []), *self.more]
+            if self.pings and not self._ended:
+                self._pinging = asyncio.get_running_loop().call_later(PING, self._ping)
+        ended = self._ended
+        line.write(start, data, ended=ended)
+        if size > MOST_QUEUED:
+            self._tell_drained()
+        if ended:
+            self._line = None
+            self._close_when_settled()
+
+    def lost(self) -> None:
+        """The client has gone."""
+        self._line = None
+        self._close_when_settled()
+
+    def settle(self) -> None:
+        """Whoever answers it has arranged to be told of its end, or nobody will answer it."""
+        self._settled = True
+        if self._line is None:
+            self._close_when_settled()
+
+    def _close_when_settled(self) -> None:
+        if self._settled and not self._closed:
+            self._closed = True
             self._close()
-            self.on_done()
-
-    def _start(self) -> Message:
-        headers: Iterable[tuple[str, str]] = [*(self._met or []), *self.more]
-        pairs = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
-        if self._ended:
-            pairs.append((b"content-length", b"%d" % self._queued))
-        return {"type": "http.response.start", "status": self.status, "headers": pairs}
-
-    async def _wait(self) -> None:
-        while True:
-            if self._begun and self.pings:
-                try:
-                    await asyncio.wait_for(self._wake.wait(), PING)
-                except TimeoutError:
-                    self._put(encode(Event(b"")))
-            else:
-                await self._wake.wait()
-            self._wake.clear()
-            return
-
-    async def _watch(self, receive: Callable[[], Awaitable[Message]]) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            continue
-        self._close()
+            asyncio.get_running_loop().call_soon(self._done)  # later, since those who answered are not done
 
     def _close(self) -> None:
         """The client has its answer, or has gone."""
         was_open, self.is_open, self._ended = self.is_open, False, True
+        if self._pinging is not None:
+            self._pinging.cancel()
         self._queue.clear()
-        if self._queued > MOST_QUEUED:
-            self.on_full(False)
-        self._queued = 0
-        self._drained.set()
-        self._wake.set()
+        size, self._queued = self._queued, 0
+        if size > MOST_QUEUED:
+            self._tell_drained()
         if was_open:
             self.on_closed()
+
+    def _tell_drained(self) -> None:
+        if self._drained is not None:
+            self._drained.set()
+            self._drained = None
+        self.on_full(False)
+
+    def _done(self) -> None:
+        self.on_done()
+
+    def _flush_soon(self) -> None:
+        """Write in a moment, with whatever else comes until then."""
+        if not self._flushes:
+            self._flushes = True
+            asyncio.get_running_loop().call_soon(self._flush_now)
+
+    def _flush_now(self) -> None:
+        self._flushes = False
+        self.flush()
+
+    def _ping(self) -> None:
+        self._put(encode(Event(b"")))
+        self._pinging = asyncio.get_running_loop().call_later(PING, self._ping)
 
 
 def _answers(data: bytes) -> int:

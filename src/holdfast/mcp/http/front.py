@@ -6,29 +6,27 @@ that call, are looked at before anything else.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from collections.abc import Awaitable, Mapping
+from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
 
 from holdfast.mcp.http.endpoint import JSON
-from holdfast.mcp.http.exchange import Exchange, Message
+from holdfast.mcp.http.exchange import Exchange
 from holdfast.mcp.http.sites import Site
 
-LONGEST_BODY: Final = 64 * 2**20  # bytes
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 TOKEN: Final = "x-holdfast-token"  # for those whose Authorization is for the server
 
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 _log = logging.getLogger("holdfast")
 
 
 class HttpFront:
-    """An ASGI application in front of *sites*, for clients that call us by one of *hosts* and know the *token*.
+    """What stands before *sites*, for clients that call us by one of *hosts* and know the *token*.
 
     None for *hosts* are all; None for the *token* is that there is none.
     """
@@ -37,31 +35,9 @@ class HttpFront:
         self._sites = sites
         self._hosts = hosts
         self._token = token
-        self._exchanges: set[Exchange] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        """Answer a request."""
-        if scope["type"] != "http":
-            return
-        pairs = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in scope["headers"]]
-        exchange = Exchange(scope["method"], pairs)
-        self._exchanges.add(exchange)
-        try:
-            site = self._admit(exchange, scope["path"])
-            if site is not None and await _read(exchange, receive):
-                await self._dispatch(site, exchange)
-            await exchange.respond(receive, send)
-        finally:
-            self._exchanges.discard(exchange)
-
-    def close(self) -> None:
-        """End all answers."""
-        for exchange in list(self._exchanges):
-            exchange.end()
-
-    # -- who may -------------------------------------------------------------------------------------------------------
-
-    def _admit(self, exchange: Exchange, path: str) -> Site | None:
+    def admit(self, exchange: Exchange, path: str) -> Site | None:
         """The server that a client wants; it is answered where there is none for it."""
         if not self._is_welcome(exchange.headers):
             exchange.answer(403, [("content-type", "text/plain")], b"this Host or Origin is not allowed\n")
@@ -83,6 +59,20 @@ class HttpFront:
             exchange.fail(404, "there is no such server; / lists them")
         return site
 
+    def serve(self, site: Site, exchange: Exchange) -> None:
+        """Have *site* answer a request, which is there as a whole."""
+        try:
+            work = _ask(site, exchange)
+        except Exception:
+            _fail(exchange)
+            work = None
+        if work is None:
+            exchange.settle()
+        else:
+            task = asyncio.ensure_future(_wait(work, exchange))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
     def _is_welcome(self, headers: Mapping[str, str]) -> bool:
         host = headers.get("host", "")
         if self._hosts is not None and _name_in(f"//{host}") not in self._hosts:
@@ -102,39 +92,31 @@ class HttpFront:
             exchange.headers = dict(exchange.pairs)
         return hmac.compare_digest(given.strip().encode(), self._token.encode())
 
-    async def _dispatch(self, site: Site, exchange: Exchange) -> None:
-        try:
-            if exchange.method == "POST":
-                await site.post(exchange)
-            elif exchange.method == "GET":
-                await site.get(exchange)
-            elif exchange.method == "DELETE":
-                await site.delete(exchange)
-            else:
-                exchange.answer(405, [("allow", "GET, POST, DELETE")])
-        except Exception:
-            _log.exception("a request could not be answered")
-            exchange.fail(500, "the proxy has failed", code=-32603)
-            exchange.end()
+
+def _ask(site: Site, exchange: Exchange) -> Awaitable[None] | None:
+    if exchange.method == "POST":
+        return site.post(exchange)
+    if exchange.method == "GET":
+        return site.get(exchange)
+    if exchange.method == "DELETE":
+        return site.delete(exchange)
+    exchange.answer(405, [("allow", "GET, POST, DELETE")])
+    return None
 
 
-async def _read(exchange: Exchange, receive: Receive) -> bool:
-    """Whether the body could be read."""
-    parts, size = [], 0
-    while True:
-        message = await receive()
-        if message["type"] != "http.request":
-            exchange.end()
-            return False
-        part = message.get("body", b"")
-        size += len(part)
-        if size > LONGEST_BODY:
-            exchange.fail(413, f"a frame must not be longer than {LONGEST_BODY} bytes")
-            return False
-        parts.append(part)
-        if not message.get("more_body", False):
-            exchange.body = parts[0] if len(parts) == 1 else b"".join(parts)
-            return True
+async def _wait(work: Awaitable[None], exchange: Exchange) -> None:
+    try:
+        await work
+    except Exception:
+        _fail(exchange)
+    finally:
+        exchange.settle()
+
+
+def _fail(exchange: Exchange) -> None:
+    _log.exception("a request could not be answered")
+    exchange.fail(500, "the proxy has failed", code=-32603)
+    exchange.end()
 
 
 def _name_in(url: str) -> str:

@@ -6,9 +6,8 @@ import asyncio
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from ipaddress import ip_address
-from typing import IO, Any, Final
+from typing import IO
 
 from holdfast.errors import ConfigError, printable
 from holdfast.mcp.clients.configs import HTTP, STDIO, ServerEntry
@@ -16,13 +15,11 @@ from holdfast.mcp.http.child_site import ChildSite
 from holdfast.mcp.http.endpoint import Endpoint
 from holdfast.mcp.http.front import LOOPBACK, HttpFront
 from holdfast.mcp.http.http_site import HttpSite
+from holdfast.mcp.http.serving import HttpServer
 from holdfast.mcp.http.sites import Site
 from holdfast.mcp.proxy import Home, proxied
 from holdfast.mcp.stdio.child import Command
 from holdfast.mcp.stdio.upstream import ChildUpstream
-
-LAST_ANSWERS: Final = 3  # seconds for what is being written when the gateway ends
-KEEP_ALIVE: Final = 75  # seconds an idle connection of a client is kept
 
 
 class Address:
@@ -83,38 +80,20 @@ async def serve(
     on_ready: Callable[[str], object] = lambda url: None,
 ) -> None:
     """Serve *entries* at *address* until *stop*."""
-    uvicorn = _uvicorn()
     sites = {entry.name: _site(hf, entry, env or {}, hides=hides, stderr=stderr) for entry in entries}
-    front = HttpFront(sites, hosts=address.hosts, token=address.token)
-    config = uvicorn.Config(
-        front,
-        lifespan="off",
-        access_log=False,
-        log_config=None,
-        http="h11",  # httptools loses the body of who offers h2c, as Java does, and keeps a head of any length
-        ws="none",
-        server_header=False,
-        timeout_keep_alive=KEEP_ALIVE,
-        timeout_graceful_shutdown=LAST_ANSWERS,
-    )
-    server = uvicorn.Server(config)
-    server.capture_signals = nullcontext  # they are ours
+    server = HttpServer(HttpFront(sites, hosts=address.hosts, token=address.token), hf.clock)
     listening = address.listen()
     hf.publish(kind="proxy", name="gateway", servers=lambda: [fact for site in sites.values() for fact in site.facts()])
-    serving = asyncio.ensure_future(server.serve(sockets=[listening]))
     try:
         port = listening.getsockname()[1]
+        await server.start(listening)
         on_ready(f"http://{f'[{address.host}]' if ':' in address.host else address.host}:{port}")
-        stopping = asyncio.ensure_future(stop.wait())
-        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
+        await stop.wait()
     finally:
-        server.should_exit = True
+        server.stop()
         await asyncio.gather(*(site.close() for site in sites.values()), return_exceptions=True)
-        front.close()
-        await asyncio.wait({serving})
+        await server.close()
         listening.close()
-    serving.result()
 
 
 def is_loopback(host: str) -> bool:
@@ -149,11 +128,3 @@ def _site(hf: Home, entry: ServerEntry, env: Mapping[str, str], *, hides: bool, 
         return ChildUpstream(Command(words, env=variables, cwd=entry.cwd, stderr=stderr), hf.clock)
 
     return ChildSite(hf, server, make)
-
-
-def _uvicorn() -> Any:
-    try:
-        import uvicorn
-    except ImportError as error:
-        raise ConfigError("the gateway needs an extra: pip install 'holdfast[http]'") from error
-    return uvicorn

@@ -114,7 +114,7 @@ class HttpSite:
 
     # -- from a client -------------------------------------------------------------------------------------------------
 
-    async def post(self, exchange: Exchange) -> None:
+    def post(self, exchange: Exchange) -> Awaitable[None] | None:
         """A client sends a frame."""
         body = exchange.body
         try:
@@ -125,11 +125,10 @@ class HttpSite:
         exchange.is_modern = is_modern(exchange.headers, heads)
         id = exchange.headers.get(SESSION)
         if exchange.is_modern or not heads or (id is None and heads[0].method != "initialize"):
-            await self._receive_single(exchange, heads)
-        else:
-            await self._receive(exchange, heads, self._talk(id if heads[0].method != "initialize" else None))
+            return self._receive_single(exchange, heads)
+        return self._receive(exchange, heads, self._talk(id if heads[0].method != "initialize" else None))
 
-    async def get(self, exchange: Exchange) -> None:
+    def get(self, exchange: Exchange) -> None:
         """A client asks for a stream."""
         exchange.due = None
         talk = self._talk(exchange.headers.get(SESSION))
@@ -146,28 +145,28 @@ class HttpSite:
         if talk.conversation is not None and exchange.status < 300:
             await talk.conversation.end()
 
-    async def _receive(self, exchange: Exchange, heads: list[Head], talk: Talk) -> None:
+    def _receive(self, exchange: Exchange, heads: list[Head], talk: Talk) -> Awaitable[None] | None:
         """A frame within a session."""
         self._enter(talk, exchange)
         talk.posts[exchange] = {head.id for head in heads if head.is_request}
-        conversation = talk.conversation
-        if conversation is not None:
-            await conversation.open()
-        run = conversation.run if conversation is not None else _plainly
-        run(talk.session.receive, exchange.body, exchange)
-        for id in _cancelled(heads):
-            for post in [post for post, ids in talk.posts.items() if id in ids]:
-                _end_later(post)
-        if not exchange.due and not exchange.is_taken:
-            self._pass_untaken(exchange, talk.passing)
 
-    async def _receive_single(self, exchange: Exchange, heads: list[Head]) -> None:
+        def hand_on() -> None:
+            _within(talk.conversation, talk.session.receive, exchange.body, exchange)
+            for id in _cancelled(heads):
+                for post in [post for post, ids in talk.posts.items() if id in ids]:
+                    _end_later(post)
+            if not exchange.due and not exchange.is_taken:
+                self._pass_untaken(exchange, talk.passing)
+
+        return _when_open(talk.conversation, hand_on)
+
+    def _receive_single(self, exchange: Exchange, heads: list[Head]) -> Awaitable[None] | None:
         """A frame that knows of no other."""
         passing = Passing(self, None)
         session = Session(self.server, passing, exchange, self.hf.clock)
         session.open()
         self._single[exchange] = session
-        conversation = await self._conversation(exchange, heads)
+        conversation = self._conversation(exchange, heads)
 
         def done() -> None:
             del self._single[exchange]
@@ -180,19 +179,24 @@ class HttpSite:
                 reason = {"requestId": head.id, "reason": "the client closed the stream"}
                 session.receive(frames.notification("notifications/cancelled", reason), exchange)
 
+        def hand_on() -> None:
+            _within(conversation, self._receiver(session, heads).receive, exchange.body, exchange)
+            if not exchange.due and not exchange.is_taken:
+                self._pass_untaken(exchange, passing)
+
         exchange.on_done = done
         if exchange.is_modern:
             exchange.on_closed = closed
-        receiver = session
-        for id in _cancelled(heads):  # of a request that is not known by any session
+        return _when_open(conversation, hand_on)
+
+    def _receiver(self, session: Session, heads: list[Head]) -> Session:
+        """Who a frame is for: *session*, unless it cancels a request, which no session knows, of another."""
+        for id in _cancelled(heads):
             for post, asker in self._single.items():
                 if asker.is_asked(id):
-                    receiver = asker
+                    session = asker
                     _end_later(post)
-        run = conversation.run if conversation is not None else _plainly
-        run(receiver.receive, exchange.body, exchange)
-        if not exchange.due and not exchange.is_taken:
-            self._pass_untaken(exchange, passing)
+        return session
 
     def _pass_untaken(self, exchange: Exchange, passing: Passing) -> None:
         """Pass on what the guards have no use for: an answer to what was asked elsewhere."""
@@ -237,7 +241,7 @@ class HttpSite:
 
         exchange.on_done = done
 
-    async def _conversation(self, exchange: Exchange, heads: list[Head]) -> Conversation | None:
+    def _conversation(self, exchange: Exchange, heads: list[Head]) -> Conversation | None:
         """The run of a client without session, if it calls a tool."""
         call = next((head for head in heads if head.method == "tools/call"), None)
         if call is None:
@@ -247,7 +251,6 @@ class HttpSite:
         if conversation is None or not conversation.is_open:
             conversation = self._known[key] = self._converse(key, _nothing, lambda: self._known.pop(key, None))
         conversation.live += 1
-        await conversation.open()
         return conversation
 
     def _converse(self, name: str, close: Callable[[], Awaitable[None]], on_end: Callable[[], object]) -> Conversation:
@@ -265,8 +268,27 @@ def _end_later(exchange: Exchange) -> None:
     asyncio.get_running_loop().call_later(GRACE, exchange.end)
 
 
-def _plainly(receive: Callable[[bytes, Channel], None], data: bytes, channel: Channel) -> None:
-    receive(data, channel)
+def _when_open(conversation: Conversation | None, do: Callable[[], None]) -> Awaitable[None] | None:
+    """Do it, as soon as *conversation* has begun."""
+    if conversation is not None and not conversation.is_ready:
+        return _open(conversation, do)
+    do()
+    return None
+
+
+async def _open(conversation: Conversation, do: Callable[[], None]) -> None:
+    await conversation.open()
+    do()
+
+
+def _within(
+    conversation: Conversation | None, receive: Callable[[bytes, Channel], None], data: bytes, channel: Channel
+) -> None:
+    """Hand on a frame, as one of *conversation*."""
+    if conversation is None:
+        receive(data, channel)
+    else:
+        conversation.run(receive, data, channel)
 
 
 async def _nothing() -> None:

@@ -7,13 +7,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from holdfast.mcp import frames
 from holdfast.mcp.frames import Head
 from holdfast.mcp.handshake import Handshake
+from holdfast.mcp.http.client import Pairs, Response
 from holdfast.mcp.http.endpoint import (
     HOP,
     JSON,
@@ -26,15 +27,12 @@ from holdfast.mcp.http.endpoint import (
     passed,
     rpc_error,
 )
-from holdfast.mcp.http.exchange import Exchange, Pairs
+from holdfast.mcp.http.exchange import Exchange
 from holdfast.mcp.http.mirrored import NAME, mirrored
 from holdfast.mcp.http.session import HttpSession, answered, events, requests, says_lost
 from holdfast.mcp.http.sse import MEDIA_TYPE
 from holdfast.mcp.session import Batch
 from holdfast.mcp.wire import Answer, Channel, Event, Listener, ServerLost
-
-if TYPE_CHECKING:
-    import httpx
 
 MOST_SENDS: Final = 2  # of a frame, if the server has forgotten the session
 MOST_BROKEN: Final = 100  # answers that a client may want to take up again
@@ -159,7 +157,7 @@ class Passing:
             try:
                 await self._take(response, exchange, waiting)
             finally:
-                await response.aclose()
+                response.close()
             self._site.blame(None)
         except ServerLost as error:
             self._site.blame(error)
@@ -180,7 +178,7 @@ class Passing:
 
     async def _open(
         self, method: str, exchange: Exchange | None, data: bytes | None, head: Head | None = None
-    ) -> httpx.Response:
+    ) -> Response:
         """Send a request for that of a client; once more if the server has forgotten the session."""
         link = self._link
         given = passed(exchange.pairs, NOT_TO_SERVER) if exchange is not None else []
@@ -197,9 +195,12 @@ class Passing:
             response = await self._endpoint.open(method, headers, data)
             if response.is_success or link is None or id is None or sends == MOST_SENDS:
                 return response
-            if response.status_code not in (400, 404):
+            if response.status not in (400, 404):
                 return response
-            error = await self._endpoint.refusal(response)
+            try:
+                error = await self._endpoint.refusal(response)
+            finally:
+                response.close()
             assert error.answer is not None
             if not says_lost(error.answer):
                 raise error
@@ -209,7 +210,7 @@ class Passing:
 
     # -- an answer of the server ---------------------------------------------------------------------------------------
 
-    async def _take(self, response: httpx.Response, exchange: Exchange | None, waiting: set[Any]) -> None:
+    async def _take(self, response: Response, exchange: Exchange | None, waiting: set[Any]) -> None:
         headers = self._headers(response)
         kind = media_type(response.headers)
         if waiting and response.is_success and kind == MEDIA_TYPE:
@@ -220,17 +221,15 @@ class Passing:
         if waiting and not response.is_success:
             await self._refused(response, exchange, headers, waiting)
             return
-        body = await self._endpoint.body(response)
+        body = await response.body()
         if not waiting:
             if exchange is not None and not exchange.due:
-                exchange.answer(response.status_code, headers, body)
+                exchange.answer(response.status, headers, body)
             return
         if kind != JSON or not self._hand_on(Event(body), exchange, waiting, (200, headers)):
-            raise ServerLost(f"{self._endpoint.target} answered with HTTP status {response.status_code} and no answer")
+            raise ServerLost(f"{self._endpoint.target} answered with HTTP status {response.status} and no answer")
 
-    async def _refused(
-        self, response: httpx.Response, exchange: Exchange | None, headers: Pairs, waiting: set[Any]
-    ) -> None:
+    async def _refused(self, response: Response, exchange: Exchange | None, headers: Pairs, waiting: set[Any]) -> None:
         """A status that says no: with the server's own error for the request, if it gives one."""
         error = await self._endpoint.refusal(response)
         assert error.answer is not None
@@ -244,7 +243,7 @@ class Passing:
         ):
             raise error
 
-    async def _relay(self, response: httpx.Response, exchange: Exchange | None, waiting: set[Any]) -> None:
+    async def _relay(self, response: Response, exchange: Exchange | None, waiting: set[Any]) -> None:
         resumable = False
         task, link = asyncio.current_task(), self._link
         if exchange is not None and link is not None:
@@ -293,18 +292,18 @@ class Passing:
                     async for event in events(self._endpoint, response, exchange.drained):
                         self._hand_on(event, exchange, set())
                 else:
-                    exchange.answer(response.status_code, headers, await self._endpoint.body(response))
+                    exchange.answer(response.status, headers, await response.body())
             finally:
-                await response.aclose()
+                response.close()
         except ServerLost as error:
             self._site.blame(error)
             _pass_refusal(exchange, error)
         finally:
             exchange.end()
 
-    def _headers(self, response: httpx.Response) -> Pairs:
+    def _headers(self, response: Response) -> Pairs:
         """The headers that go on to the client, who knows the session by its first name."""
-        headers = passed(response.headers.multi_items(), NOT_TO_CLIENT)
+        headers = passed(response.pairs, NOT_TO_CLIENT)
         link, id = self._link, response.headers.get(SESSION)
         if link is not None and response.is_success:
             if link.id is None and id is not None:

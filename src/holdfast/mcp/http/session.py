@@ -7,19 +7,17 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from holdfast.mcp import frames
 from holdfast.mcp.frames import Head
 from holdfast.mcp.handshake import Handshake
+from holdfast.mcp.http.client import Response
 from holdfast.mcp.http.endpoint import JSON, SESSION, VERSION, Endpoint, media_type, rpc_error
 from holdfast.mcp.http.sse import MEDIA_TYPE, Parser, TooLong
 from holdfast.mcp.wire import Answer, Event, ServerLost
-
-if TYPE_CHECKING:
-    import httpx
 
 ACCEPT: Final = {"accept": f"{JSON}, {MEDIA_TYPE}", "content-type": JSON}
 _SESSION: Final = re.compile(r"\bsession", re.IGNORECASE)
@@ -87,21 +85,21 @@ class HttpSession:
             if media_type(response.headers) == MEDIA_TYPE:
                 heads = [frames.head(event.data) async for event in events(self._endpoint, response) if event.data]
                 return response.headers, next((head for head in heads if head.is_answer and head.id == wanted), None)
-            body = await self._endpoint.body(response)
+            body = await response.body()
             return response.headers, frames.head(body) if body.strip() else None
         except msgspec.DecodeError as error:
             raise ServerLost(f"{self._endpoint.target} gave an answer that is no frame: {error}") from error
         finally:
-            await response.aclose()
+            response.close()
 
 
 async def events(
-    endpoint: Endpoint, response: httpx.Response, flows: Callable[[], Any] | None = None
+    endpoint: Endpoint, response: Response, flows: Callable[[], Any] | None = None
 ) -> AsyncIterator[Event]:
     """The events of a stream as they come; *flows* is awaited before more is read. Raises `ServerLost`."""
     parser = Parser()
     try:
-        async for chunk in endpoint.chunks(response):
+        while chunk := await response.read():
             for event in parser.feed(chunk):
                 yield event
             if flows is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -16,13 +16,16 @@ from holdfast.mcp.http.exchange import Exchange
 
 
 class Site(Protocol):
-    """A server behind one path; each of the first three sees to it that *exchange* is answered."""
+    """A server behind one path; each of the first three sees to it that *exchange* is answered.
 
-    async def post(self, exchange: Exchange) -> None: ...
+    What one of them cannot do at once, it gives back to be awaited.
+    """
 
-    async def get(self, exchange: Exchange) -> None: ...
+    def post(self, exchange: Exchange) -> Awaitable[None] | None: ...
 
-    async def delete(self, exchange: Exchange) -> None: ...
+    def get(self, exchange: Exchange) -> Awaitable[None] | None: ...
+
+    def delete(self, exchange: Exchange) -> Awaitable[None] | None: ...
 
     def facts(self) -> list[dict[str, object]]: ...
 

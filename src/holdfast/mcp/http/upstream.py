@@ -8,7 +8,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -16,14 +16,12 @@ from holdfast.clock import Clock
 from holdfast.mcp import frames
 from holdfast.mcp.frames import Head, Id
 from holdfast.mcp.handshake import Handshake
+from holdfast.mcp.http.client import Response
 from holdfast.mcp.http.endpoint import JSON, LAST_EVENT, SESSION, VERSION, Endpoint, media_type, rpc_error
 from holdfast.mcp.http.mirrored import ToolHeaders, mirrored, name_in
 from holdfast.mcp.http.session import ACCEPT, HttpSession, answered, events, one_line, requests, says_lost
 from holdfast.mcp.http.sse import MEDIA_TYPE
 from holdfast.mcp.wire import Answer, Channel, Event, Listener, ServerLost
-
-if TYPE_CHECKING:
-    import httpx
 
 RETRY: Final = 1.0  # seconds before a stream is taken up again, where the server names none
 LONGEST_RETRY: Final = 30.0
@@ -200,7 +198,7 @@ class HttpUpstream:
                 return None
             error = await self._endpoint.refusal(response)
         finally:
-            await response.aclose()
+            response.close()
         assert error.answer is not None
         if is_within and says_lost(error.answer):
             return error
@@ -232,23 +230,23 @@ class HttpUpstream:
 
     # -- an answer of the server ---------------------------------------------------------------------------------------
 
-    async def _take(self, post: Post, response: httpx.Response) -> None:
+    async def _take(self, post: Post, response: Response) -> None:
         if post.method == "initialize":
             self._session.id = response.headers.get(SESSION)
         kind = media_type(response.headers)
         if not post.waiting:
-            await self._endpoint.body(response)
+            await response.body()
         elif kind == MEDIA_TYPE:
             await self._follow(post, response)
         elif kind == JSON:
-            self._hand_on(post, Event(await self._endpoint.body(response)))
+            self._hand_on(post, Event(await response.body()))
         else:
             raise ServerLost(
-                f"{self._endpoint.target} answered a request with HTTP status {response.status_code} "
+                f"{self._endpoint.target} answered a request with HTTP status {response.status} "
                 f"and {kind or 'nothing'}, which is no answer"
             )
 
-    async def _follow(self, post: Post, response: httpx.Response) -> None:
+    async def _follow(self, post: Post, response: Response) -> None:
         """Take what a stream says, until the request is answered; take the stream up again if it ends before that."""
         failures = 0
         while True:
@@ -259,7 +257,7 @@ class HttpUpstream:
             except ServerLost as broken:
                 error = broken
             finally:
-                await response.aclose()
+                response.close()
             if not post.waiting:
                 return
             failures = failures + 1 if post.last_id == place else 0
@@ -275,7 +273,7 @@ class HttpUpstream:
                         raise
                     failures += 1
 
-    async def _read(self, post: Post, response: httpx.Response) -> None:
+    async def _read(self, post: Post, response: Response) -> None:
         """Take what a stream says; after the answer it is given a moment to end, so that its connection can be kept."""
         farewell: asyncio.TimerHandle | None = None
         try:
@@ -294,7 +292,7 @@ class HttpUpstream:
         if not self._flows.is_set():
             await self._flows.wait()
 
-    async def _resume(self, last_id: str | None) -> httpx.Response:
+    async def _resume(self, last_id: str | None) -> Response:
         """A stream of what belongs to no request, or of what follows *last_id*."""
         headers = {"accept": MEDIA_TYPE, **self._session.headers}
         if last_id is not None:
@@ -305,7 +303,7 @@ class HttpUpstream:
         try:
             raise await self._endpoint.refusal(response)
         finally:
-            await response.aclose()
+            response.close()
 
     def _hand_on(self, post: Post, event: Event) -> None:
         event = event._replace(data=one_line(event.data))
@@ -348,7 +346,7 @@ class HttpUpstream:
                     failures = 0
                     await self._read(stream, response)
                 finally:
-                    await response.aclose()
+                    response.close()
             except ServerLost as error:
                 failures += 1
                 if error.answer is not None and error.answer.status < 500:
@@ -374,7 +372,7 @@ class HttpUpstream:
 
     async def _farewell(self) -> None:
         response = await self._endpoint.open("DELETE", self._session.headers)
-        await response.aclose()
+        response.close()
 
     # -- cancelling ----------------------------------------------------------------------------------------------------
 

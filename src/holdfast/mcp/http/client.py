@@ -1,0 +1,304 @@
+"""The HTTP client behind an endpoint: its connections, its proxy, its certificates. No other file knows the library.
+
+A POST is written to one connection at most. Before one that was kept is used again, it is asked whether the server has
+closed it, since what is written to such a one is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import select
+from base64 import b64encode
+from collections.abc import Callable
+from functools import partial
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import quote, urlsplit
+
+from holdfast.errors import ConfigError, printable
+from holdfast.mcp.wire import ServerLost
+
+if TYPE_CHECKING:
+    import ssl
+
+    import aiohttp
+    from aiohttp.connector import Connection
+    from yarl import URL
+
+CONNECT_TIMEOUT: Final = 10.0
+KEEP_ALIVE: Final = 4.0  # seconds an idle connection is kept: less than most servers keep theirs
+MOST_IDLE: Final = 100  # connections that are kept: many calls at once give back many at once
+LONGEST_ANSWER: Final = 64 * 2**20  # bytes
+LONGEST_FIELD: Final = 2**16  # bytes of a header, or of the line with the status
+MOST_FIELDS: Final = 500
+LARGE: Final = 2**20  # bytes of a body, which is written in pieces, so that others have their turn
+
+Pairs = list[tuple[str, str]]
+
+_HOST: Final = re.compile(r"[\w.:%-]+", re.ASCII)
+_UNSAFE: Final = re.compile(r"[^!$&-;=?-Z_a-z~%]|%(?![0-9A-Fa-f]{2})")  # in a path or a query
+
+
+class Address(NamedTuple):
+    """Where requests go, and the `Authorization` that its user and password make, if it has any."""
+
+    url: URL
+    auth: str | None
+
+
+class Response:
+    """What a server answers; its body is to be read, and it is to be closed."""
+
+    __slots__ = ("status", "reason", "pairs", "headers", "_answer", "_target", "_broken")
+
+    def __init__(self, answer: aiohttp.ClientResponse, target: str) -> None:
+        self.status = answer.status
+        self.reason = answer.reason or ""
+        self.pairs: Pairs = [(name.lower(), _as_sent(value)) for name, value in answer.headers.items()]
+        self.headers = dict(self.pairs)  # those that come more than once as one
+        if len(self.headers) < len(self.pairs):
+            self.headers = {}
+            for name, value in self.pairs:
+                self.headers[name] = f"{self.headers[name]}, {value}" if name in self.headers else value
+        self._answer = answer
+        self._target = target
+        self._broken: Exception | None = None
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the status says yes."""
+        return 200 <= self.status < 300
+
+    @property
+    def url(self) -> str:
+        """What was asked."""
+        return str(self._answer.url)
+
+    async def read(self) -> bytes:
+        """The next bytes of the body, as they come; none at its end. A `ServerLost` if it breaks off."""
+        if self._broken is not None:
+            raise lost(self._target, self._broken) from self._broken
+        content = self._answer.content
+        try:
+            return await content.readany()
+        except _errors() as error:
+            # What came before is still there, but would not be given out any more.
+            self._broken = error
+            content.set_exception(None)  # type: ignore[arg-type]
+            return content.read_nowait() or await self.read()
+
+    async def body(self, limit: int = LONGEST_ANSWER) -> bytes:
+        """The whole body; a `ServerLost` if it breaks off, or is longer than *limit*."""
+        parts, size = [], 0
+        while data := await self.read():
+            size += len(data)
+            if size > limit:
+                raise ServerLost(f"{self._target} gave an answer of more than {limit} bytes")
+            parts.append(data)
+        return b"".join(parts)
+
+    def close(self) -> None:
+        """Let go of it; if it was not read to its end, the connection is closed."""
+        self._answer.close()
+
+
+class Client:
+    """The connections to the server at *url*, which is called *target* where it is spoken of; for one event loop."""
+
+    def __init__(self, target: str, url: URL, *, keeps_cookies: bool) -> None:
+        import aiohttp
+
+        self._target = target
+        self._proxy = _proxy(target, url)
+        is_secure = "https" in (url.scheme, self._proxy.scheme if self._proxy is not None else "")
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=0,
+                keepalive_timeout=KEEP_ALIVE,
+                resolver=aiohttp.ThreadedResolver(),  # the system's: it knows names that are in no DNS
+                ssl=_trust() if is_secure else True,
+            ),
+            timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_TIMEOUT),
+            cookie_jar=aiohttp.CookieJar(unsafe=True) if keeps_cookies else aiohttp.DummyCookieJar(),
+            request_class=_requests(set()),
+            max_line_size=LONGEST_FIELD,
+            max_field_size=LONGEST_FIELD,
+            max_headers=MOST_FIELDS,
+        )
+
+    async def send(self, method: str, url: URL, headers: Pairs, data: bytes | None) -> Response:
+        """Send a request, whose *headers* are of the kind that can be sent; no redirect is followed."""
+        skipped = None if data is None or any(name == "content-type" for name, _ in headers) else ("content-type",)
+        if self._session.closed:
+            raise ServerLost(f"{self._target} cannot be asked: the connections to it are closed", sent=False)
+        while True:
+            try:
+                answer = await self._session.request(
+                    method,
+                    url,
+                    headers=headers,
+                    data=data if data is None or len(data) < LARGE else BytesIO(data),
+                    allow_redirects=False,
+                    proxy=self._proxy,
+                    skip_auto_headers=skipped,
+                )
+            except _Stale:
+                continue  # there are only so many that were kept
+            except _errors() as error:
+                raise lost(self._target, error) from error
+            return Response(answer, self._target)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._session.close()
+
+
+def address(text: str) -> Address:
+    """Where *text* points to, path and query as they stand there; a `ValueError` if it is no address of a server."""
+    from yarl import URL
+
+    given = URL(text)
+    if given.scheme not in ("http", "https") or not _HOST.fullmatch(given.raw_host or ""):
+        raise ValueError("must be an address that begins with http:// or https://")
+    parts = urlsplit(text)
+    target = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
+    target = _UNSAFE.sub(lambda found: quote(found[0], safe=""), target)
+    auth = None
+    if given.user is not None or given.password is not None:
+        pair = f"{given.user or ''}:{given.password or ''}"
+        auth = f"Basic {b64encode(pair.encode()).decode()}"
+    return Address(URL(f"{given.origin()}{target}", encoded=True), auth)
+
+
+def require() -> None:
+    """Raise the `ConfigError` that says what is to be installed, if it is not."""
+    try:
+        import aiohttp  # noqa: F401
+        import certifi  # noqa: F401
+    except ImportError as error:
+        raise ConfigError("servers over HTTP need an extra: pip install 'holdfast[http]'") from error
+
+
+def lost(target: str, error: Exception) -> ServerLost:
+    """An error of the connection as what it means for a request."""
+    import aiohttp
+
+    unsent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError | aiohttp.InvalidURL)
+    unsent = unsent or isinstance(error, aiohttp.ClientHttpProxyError)
+    what = "cannot be reached" if unsent else "broke the connection"
+    return ServerLost(f"{target} {what}: {printable(_reason(error), 300)}", sent=not unsent)
+
+
+def _reason(error: Exception) -> str:
+    """What *error* says, without the address, which may hold secrets."""
+    import aiohttp
+
+    match error:
+        case aiohttp.ConnectionTimeoutError():
+            return f"no connection within {CONNECT_TIMEOUT:g} seconds"
+        case aiohttp.ClientConnectorCertificateError():
+            return str(error.certificate_error)
+        case aiohttp.ClientConnectorError():
+            return str(error.os_error)
+        case aiohttp.ClientHttpProxyError():
+            return f"the proxy answered with HTTP status {error.status} {error.message}"
+        case aiohttp.ClientResponseError():
+            return error.message
+        case aiohttp.InvalidURL():
+            return "no address"
+    return str(error) or type(error).__name__
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    from aiohttp import ClientError
+    from aiohttp.http_exceptions import HttpProcessingError
+
+    return (ClientError, HttpProcessingError, OSError)
+
+
+def _as_sent(value: str) -> str:
+    """The value of a header, one character a byte."""
+    return value if value.isascii() else value.encode("utf-8", "surrogateescape").decode("latin-1")
+
+
+# -- connections -------------------------------------------------------------------------------------------------------
+
+
+class _Stale(Exception):
+    """The server has closed a connection that was kept, or said something unasked; nothing was written to it."""
+
+
+def _requests(idle: set[asyncio.Transport]) -> type[aiohttp.ClientRequest]:
+    """The kind of request that looks at its connection before and after; *idle* are those that are kept."""
+    from aiohttp import ClientRequest
+
+    class Request(ClientRequest):
+        async def send(self, conn: Connection) -> aiohttp.ClientResponse:
+            transport: Any = conn.transport
+            if transport in idle:
+                idle.discard(transport)
+                if conn.protocol is None or conn.protocol.should_close or _is_readable(transport):
+                    raise _Stale
+            conn.add_callback(partial(_given_back, conn, idle))
+            return await super().send(conn)
+
+    return Request
+
+
+def _given_back(conn: Connection, idle: set[asyncio.Transport]) -> None:
+    """A request is over: its connection will be kept or closed."""
+    transport: Any = conn.transport
+    if transport is None or conn.protocol is None:
+        return
+    if transport.get_write_buffer_size():
+        transport.abort()  # a server that reads no more would keep it open for ever
+        return
+    if len(idle) >= MOST_IDLE:
+        idle.difference_update([each for each in idle if each.is_closing()])
+    if len(idle) < MOST_IDLE:
+        idle.add(transport)
+    else:
+        conn.protocol.force_close()
+
+
+def _is_readable(transport: asyncio.Transport) -> bool:
+    """Whether something came on a connection on which nothing is due: its end, as a rule, not seen by the loop yet."""
+    descriptor: int = transport.get_extra_info("socket").fileno()
+    if descriptor < 0:
+        return True
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _trust() -> ssl.SSLContext:
+    """Certificates that the system trusts, and those that browsers do: some systems have none."""
+    import ssl
+
+    import certifi
+
+    context = ssl.create_default_context()
+    context.load_verify_locations(certifi.where())
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _proxy(target: str, url: URL) -> URL | None:
+    """The proxy that the user has set for *url*, as all programs have it: `HTTP_PROXY`, `NO_PROXY` and their kin."""
+    from urllib.request import getproxies, proxy_bypass
+
+    from yarl import URL
+
+    proxies = getproxies()
+    found = proxies.get(url.scheme) or proxies.get("all")
+    bypass: Callable[[str], object] = proxy_bypass
+    if not found or bypass(f"{url.host}:{url.port}") or bypass(str(url.host)):
+        return None
+    try:
+        proxy = URL(found if "://" in found else f"http://{found}")
+    except ValueError as error:
+        raise ServerLost(f"{target} cannot be reached: the proxy is no address: {error}", sent=False) from error
+    if proxy.scheme not in ("http", "https") or not proxy.host:
+        raise ServerLost(f"{target} cannot be reached: a proxy must be one of http:// or https://", sent=False)
+    return proxy

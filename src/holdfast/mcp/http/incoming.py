@@ -1,0 +1,240 @@
+"""Requests of HTTP/1.1, cut from a stream of bytes: a head, its body, the next head. What is not plainly a request is
+refused: one that could be read in two ways is how another is smuggled past somebody's checks. All is bounded.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from urllib.parse import unquote
+
+LONGEST_HEAD: Final = 64 * 2**10  # bytes of a request's line and headers; also of what may follow a body in chunks
+LONGEST_BODY: Final = 64 * 2**20  # bytes
+LONGEST_LINE: Final = 1024  # bytes before a chunk: its size, and what nobody reads
+
+_TOKEN: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]++"
+_LINE: Final = re.compile(rf"({_TOKEN}) ([!-~]++) HTTP/1\.([01])")
+_FIELD: Final = re.compile(rf"^({_TOKEN}):([^\x00-\x08\x0a-\x1f\x7f]*+)\r\n", re.MULTILINE)
+_BEGINNING: Final = re.compile(_TOKEN.encode())
+_DIGITS: Final = re.compile(r"[0-9]{1,18}")
+_CHUNK: Final = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*+(?:;[^\x00-\x08\x0a-\x1f\x7f]*+)?")
+_ONCE: Final = ("host", "content-length", "transfer-encoding")  # what decides who is meant, and where a body ends
+
+Pairs = list[tuple[str, str]]
+
+
+class Refused(Exception):
+    """What came is no request, or one that is too long; *status* says which."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Request:
+    """The head of a request; *length* is that of its body, None if that comes in chunks. Headers are latin-1."""
+
+    __slots__ = ("headers", "is_old", "length", "method", "pairs", "target")
+
+    def __init__(self, method: str, target: str, pairs: Pairs, *, is_old: bool = False) -> None:
+        self.method = method
+        self.target = target
+        self.pairs = pairs  # all of them, with their names in small letters
+        self.headers = dict(pairs)
+        self.is_old = is_old  # HTTP/1.0, which knows neither chunks nor more than one request a connection
+        self.length = self._length()
+
+    @property
+    def path(self) -> str:
+        """What is asked for, without what was asked about it."""
+        path = self.target.partition("?")[0]
+        return unquote(path) if "%" in path else path
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the client may send another on the same connection."""
+        said = self.headers.get("connection")
+        return not self.is_old and (said is None or "close" not in _words(said))
+
+    @property
+    def expects(self) -> bool:
+        """Whether the client waits to be told to send the body."""
+        return not self.is_old and self.headers.get("expect", "").lower() == "100-continue"
+
+    def _length(self) -> int | None:
+        headers = self.headers
+        if len(headers) < len(self.pairs):
+            names = [name for name, _ in self.pairs]
+            for name in _ONCE:
+                if names.count(name) > 1:
+                    raise Refused(400, f"the header {name} must not be given twice")
+        if not self.is_old and "host" not in headers:
+            raise Refused(400, "the header host is missing")
+        length, coding = headers.get("content-length"), headers.get("transfer-encoding")
+        if coding is not None:
+            if length is not None or self.is_old:
+                raise Refused(400, "transfer-encoding goes with HTTP/1.1, and without content-length")
+            if coding.lower() != "chunked":
+                raise Refused(501, "a body is taken as it is, or in chunks; there is no other transfer-encoding")
+            return None
+        if length is None:
+            return 0
+        if _DIGITS.fullmatch(length) is None:
+            raise Refused(400, "content-length must be a number")
+        return int(length)
+
+
+class Incoming:
+    """The requests of one connection: after each `head`, its `body`; None is that more has to come."""
+
+    def __init__(self) -> None:
+        self._data = b""
+        self._at = 0  # what is before has been read
+        self._seen = 0  # up to here there is no end of a head
+        self._body = bytearray()
+        self._left = 0  # bytes of the body, or of the chunk that is being read
+        self._size = 0  # of a body in chunks
+        self._tail = 0  # bytes of what follows it
+        self._is_chunked = self._skips = self._ends_chunk = self._is_last = False
+
+    def feed(self, data: bytes) -> None:
+        """More has come."""
+        if self._at == len(self._data):
+            self._data = data
+        else:
+            self._data = self._data[self._at :] + data
+        self._seen = max(0, self._seen - self._at)
+        self._at = 0
+
+    @property
+    def ahead(self) -> int:
+        """Bytes that have come and are not read."""
+        return len(self._data) - self._at
+
+    def head(self) -> Request | None:
+        """The next request, without its body."""
+        while self._data.startswith(b"\r\n", self._at):  # some send one too many
+            self._at += 2
+        end = self._data.find(b"\r\n\r\n", max(self._at, self._seen))
+        if (end if end >= 0 else len(self._data)) - self._at > LONGEST_HEAD:
+            raise Refused(431, f"the head of a request must not be longer than {LONGEST_HEAD} bytes")
+        if end < 0:
+            self._seen = max(0, len(self._data) - 3)
+            self._check_beginning()
+            return None
+        text = self._data[self._at : end + 2].decode("latin-1")
+        self._at, self._seen = end + 4, 0
+        line, _, rest = text.partition("\r\n")
+        match, found = _LINE.fullmatch(line), _FIELD.findall(rest)
+        if match is None or len(found) != rest.count("\n"):  # a line of it is none
+            raise Refused(400, "this is no request of HTTP/1.1")
+        method, target, minor = match.groups()
+        request = Request(
+            method, target, [(name.lower(), value.strip(" \t")) for name, value in found], is_old=minor == "0"
+        )
+        self._left, self._is_chunked = request.length or 0, request.length is None
+        self._size = self._tail = 0
+        self._skips = self._ends_chunk = self._is_last = False
+        return request
+
+    def skip(self) -> None:
+        """Nobody wants the body: it is not kept."""
+        self._skips = True
+        self._body.clear()
+
+    def body(self) -> bytes | None:
+        """The body of the last request, as soon as it is there as a whole."""
+        if self._left > LONGEST_BODY:
+            raise _too_long()
+        if not (self._is_chunked or self._skips or self._body) and self.ahead >= self._left:  # as it nearly always is
+            start, self._at = self._at, self._at + self._left
+            self._left = 0
+            return self._data[start : self._at]
+        if self._is_chunked:
+            if not self._take_chunks():
+                return None
+        else:
+            self._take()
+            if self._left:
+                return None
+        body = bytes(self._body)
+        self._body.clear()
+        return body
+
+    def _take(self) -> None:
+        """Move what is there of the body, or of the chunk."""
+        size = min(self._left, self.ahead)
+        if not self._skips:
+            self._body += memoryview(self._data)[self._at : self._at + size]
+        self._at += size
+        self._left -= size
+
+    def _take_chunks(self) -> bool:
+        """Whether all of them are there."""
+        while True:
+            if self._left:
+                self._take()
+                if self._left:
+                    return False
+                self._ends_chunk = True
+            line = self._line()
+            if line is None:
+                return False
+            if self._ends_chunk:
+                if line:
+                    raise Refused(400, "a chunk is longer than it says")
+                self._ends_chunk = False
+            elif not self._is_last:
+                self._begin_chunk(line)
+            elif not line:
+                return True
+            else:
+                self._skip_trailer(line)
+
+    def _begin_chunk(self, line: bytes) -> None:
+        match = _CHUNK.fullmatch(line)
+        if match is None:
+            raise Refused(400, "a chunk must begin with its size")
+        self._left = int(match[1], 16)
+        self._size += self._left
+        self._is_last = not self._left
+        if self._size > LONGEST_BODY:
+            raise _too_long()
+
+    def _skip_trailer(self, line: bytes) -> None:
+        """A header that came after the body, which nobody waits for."""
+        if _FIELD.fullmatch(line.decode("latin-1") + "\r\n") is None:
+            raise Refused(400, "what follows a body must be headers")
+        self._tail += len(line)
+        if self._tail > LONGEST_HEAD:
+            raise Refused(431, f"what follows a body must not be longer than {LONGEST_HEAD} bytes")
+
+    def _line(self) -> bytes | None:
+        end = self._data.find(b"\r\n", self._at, self._at + LONGEST_LINE + 2)
+        if end < 0:
+            if self.ahead > LONGEST_LINE:
+                raise Refused(400, f"a line between chunks must not be longer than {LONGEST_LINE} bytes")
+            return None
+        line = self._data[self._at : end]
+        self._at = end + 2
+        return line
+
+    def _check_beginning(self) -> None:
+        """Refuse what will be no request however it goes on: somebody speaks something else here."""
+        end = self._data.find(b"\n", self._at)
+        if end >= 0:
+            line = self._data[self._at : end + 1].decode("latin-1")
+            is_one = line.endswith("\r\n") and _LINE.fullmatch(line[:-2]) is not None
+        else:
+            rest = self._data[self._at : self._at + 1]
+            is_one = rest in (b"", b"\r") or _BEGINNING.match(rest) is not None
+        if not is_one:
+            raise Refused(400, "this is no request of HTTP/1.1")
+
+
+def _words(value: str) -> list[str]:
+    return [word.strip().lower() for word in value.split(",")]
+
+
+def _too_long() -> Refused:
+    return Refused(413, f"a frame must not be longer than {LONGEST_BODY} bytes")

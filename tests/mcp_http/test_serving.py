@@ -1,0 +1,508 @@
+"""A connection of a client: what it asks is answered in order, whatever it does meanwhile, and it is let go in time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from holdfast.clock import Clock, SystemClock
+from holdfast.mcp.http import incoming
+from holdfast.mcp.http.exchange import MOST_QUEUED, Exchange
+from holdfast.mcp.http.front import HttpFront
+from holdfast.mcp.http.gateway import Address
+from holdfast.mcp.http.incoming import Pairs
+from holdfast.mcp.http.serving import KEEP_ALIVE, LINGER, HttpServer
+from holdfast.mcp.wire import Event
+from holdfast.testing import ManualClock
+
+PATIENCE = 20.0
+HEAD = b"POST /it/mcp HTTP/1.1\r\nHost: localhost\r\n"
+
+
+class It:
+    """A site that does what a test wants; *post* gets every request that is admitted."""
+
+    def __init__(self, post: Callable[[Exchange], Awaitable[None] | None]) -> None:
+        self._post = post
+        self.bodies: list[bytes] = []
+        self._came: asyncio.Queue[Exchange] = asyncio.Queue()
+
+    def post(self, exchange: Exchange) -> Awaitable[None] | None:
+        self.bodies.append(exchange.body)
+        self._came.put_nowait(exchange)
+        return self._post(exchange)
+
+    async def next(self) -> Exchange:
+        """The next request that came."""
+        return await asyncio.wait_for(self._came.get(), PATIENCE)
+
+    get = delete = post
+
+    def facts(self) -> list[dict[str, object]]:
+        return [{"kind": "test", "state": "ready", "last_error": None}]
+
+    async def close(self) -> None:
+        """There is nothing to close."""
+
+
+class Client:
+    """A connection, byte by byte."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    def say(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def head(self) -> tuple[int, dict[str, str]]:
+        """The status and the headers of the next answer."""
+        text = (await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), PATIENCE)).decode("latin-1")
+        first, *lines = text.strip().split("\r\n")
+        return int(first.split(" ")[1]), dict(line.split(": ", 1) for line in lines)
+
+    async def answer(self) -> tuple[int, bytes]:
+        """The status and the body of the next answer."""
+        status, headers = await self.head()
+        return status, await self.bytes(int(headers.get("content-length", 0)))
+
+    async def bytes(self, count: int) -> bytes:
+        return await asyncio.wait_for(self.reader.readexactly(count), PATIENCE)
+
+    async def rest(self) -> bytes:
+        """All until the server hangs up."""
+        try:
+            return await asyncio.wait_for(self.reader.read(), PATIENCE)
+        except ConnectionError:
+            return b""
+
+
+class Served:
+    """A server with one site."""
+
+    def __init__(self, server: HttpServer, site: It, port: int) -> None:
+        self.server, self.site = server, site
+        self._port = port
+        self._clients: list[Client] = []
+
+    async def connect(self) -> Client:
+        client = Client(*await asyncio.open_connection("127.0.0.1", self._port, limit=2**24))
+        self._clients.append(client)
+        return client
+
+    async def empty(self) -> None:
+        """Wait until nobody is connected."""
+        await asyncio.wait_for(self.server._empty.wait(), PATIENCE)
+
+    async def close(self) -> None:
+        await self.server.close()
+        for client in self._clients:
+            client.writer.close()
+
+
+@asynccontextmanager
+async def served(
+    post: Callable[[Exchange], Awaitable[None] | None], *, clock: Clock | None = None, token: str | None = None
+) -> AsyncIterator[Served]:
+    site = It(post)
+    address = Address("127.0.0.1", 0, token)
+    server = HttpServer(HttpFront({"it": site}, hosts=address.hosts, token=token), clock or SystemClock())
+    listening = address.listen()
+    await server.start(listening)
+    made = Served(server, site, listening.getsockname()[1])
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+def echoes(exchange: Exchange) -> None:
+    exchange.answer(200, [("content-type", "text/plain")], exchange.body)
+
+
+def waits(exchange: Exchange) -> None:
+    """The test answers."""
+
+
+def streams(exchange: Exchange) -> None:
+    """The test goes on."""
+    exchange.due = None
+    exchange.stream()
+
+
+def request(body: bytes, more: bytes = b"") -> bytes:
+    return HEAD + more + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+# --- requests ---
+
+
+async def test_requests_that_are_sent_ahead_are_answered_one_by_one_in_order() -> None:
+    async with served(waits) as it:
+        client = await it.connect()
+        client.say(request(b"one") + request(b"two") + b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        first = await it.site.next()
+        assert it.site.bodies == [b"one"]
+        echoes(first)
+        assert await client.answer() == (200, b"one")
+        echoes(await it.site.next())
+
+        assert await client.answer() == (200, b"two")
+        assert (await client.answer())[0] == 200
+
+
+async def test_what_is_sent_far_ahead_is_answered_too() -> None:
+    async with served(waits) as it:
+        client = await it.connect()
+        body = b"x" * 100_000
+        for _ in range(40):
+            client.say(request(body))
+        for _ in range(40):
+            echoes(await it.site.next())
+            assert await client.answer() == (200, body)
+
+
+async def test_a_body_in_chunks_is_taken() -> None:
+    async with served(echoes) as it:
+        client = await it.connect()
+        client.say(HEAD + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n")
+        client.say(b"2\r\nde\r\n0\r\n\r\n" + request(b"next"))
+
+        assert await client.answer() == (200, b"abcde")
+        assert await client.answer() == (200, b"next")
+
+
+async def test_a_client_that_waits_to_be_told_sends_its_body_then() -> None:
+    async with served(echoes) as it:
+        client = await it.connect()
+        client.say(HEAD + b"Expect: 100-continue\r\nContent-Length: 4\r\n\r\n")
+        assert (await client.head())[0] == 100
+        client.say(b"body" + request(b"next"))
+
+        assert await client.answer() == (200, b"body")
+        assert await client.answer() == (200, b"next")
+
+
+async def test_a_client_that_waits_to_be_told_is_not_told_where_it_may_not_ask() -> None:
+    async with served(echoes, token="secret") as it:
+        client = await it.connect()
+        client.say(HEAD + b"Expect: 100-continue\r\nContent-Length: 4\r\n\r\n")
+
+        status, headers = await client.head()
+        assert (status, headers["connection"]) == (401, "close")
+        assert await client.rest() == b"a token is needed\n"
+
+
+@pytest.mark.parametrize("how", [b"Content-Length: 9\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n9\r\n123"])
+async def test_a_body_that_is_too_long_is_refused_before_it_is_there(
+    how: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(incoming, "LONGEST_BODY", 8)
+    async with served(echoes) as it:
+        client = await it.connect()
+        client.say(HEAD + how)
+
+        status, headers = await client.head()
+        assert (status, headers["connection"], headers["content-type"]) == (413, "close", "application/json")
+        assert b"must not be longer than 8 bytes" in await client.rest()
+        assert it.site.bodies == []
+
+
+async def test_a_connection_lives_on_after_a_refusal_whose_body_comes_later() -> None:
+    async with served(echoes) as it:
+        client = await it.connect()
+        client.say(b"POST /other/mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\n")
+        assert (await client.answer())[0] == 404
+        client.say(b"body" + request(b"next"))
+
+        assert await client.answer() == (200, b"next")
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"\x16\x03\x01", b"hello\r\n", b"GET / HTTP/1.1\r\nno colon\r\n\r\n", HEAD + b"Content-Length: x\r\n\r\n"],
+    ids=["tls", "word", "line", "length"],
+)
+async def test_garbage_is_told_so_and_is_nobody_else_s_trouble(
+    garbage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with served(echoes) as it:
+        client = await it.connect()
+        client.say(request(b"one") + garbage)
+        assert await client.answer() == (200, b"one")
+
+        status, headers = await client.head()
+        assert (status, headers["connection"]) == (400, "close")
+        assert b"error" in await client.rest()
+        assert [record for record in caplog.records if record.levelno > logging.DEBUG] == []
+
+
+async def test_a_chunk_that_is_none_is_told_so() -> None:
+    async with served(echoes) as it:
+        client = await it.connect()
+        client.say(HEAD + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabcd\r\n")
+
+        assert (await client.head())[0] == 400
+        assert it.site.bodies == []
+
+
+# --- answers ---
+
+
+async def test_a_whole_answer_has_its_length_and_what_the_server_said_twice() -> None:
+    pairs: Pairs = [("Set-Cookie", "a=1"), ("Set-Cookie", "b=2"), ("x", "\xe4")]
+    async with served(lambda exchange: exchange.answer(299, pairs, b"body")) as it:
+        client = await it.connect()
+        client.say(request(b""))
+
+        head = await asyncio.wait_for(client.reader.readuntil(b"\r\n\r\n"), PATIENCE)
+        lines = head.split(b"\r\n")
+        assert lines[:5] == [
+            b"HTTP/1.1 299 ", b"set-cookie: a=1", b"set-cookie: b=2", b"x: \xe4", b"content-length: 4",
+        ]  # fmt: skip
+        assert await client.bytes(4) == b"body"
+
+
+async def test_a_header_cannot_become_two() -> None:
+    pairs: Pairs = [("x", "1\r\ny: 2\0")]
+    async with served(lambda exchange: exchange.answer(200, pairs)) as it:
+        client = await it.connect()
+        client.say(request(b""))
+
+        _, headers = await client.head()
+        assert "y" not in headers
+        assert headers["x"] == "1  y: 2 "
+
+
+@pytest.mark.parametrize("status", [204, 304])
+async def test_an_answer_that_has_no_body_says_nothing_of_one(status: int) -> None:
+    async with served(lambda exchange: exchange.answer(status, [], b"body")) as it:
+        client = await it.connect()
+        client.say(2 * request(b""))
+
+        assert "content-length" not in (await client.head())[1]
+        assert (await client.head())[0] == status
+
+
+async def test_a_client_that_asks_for_the_head_gets_no_body() -> None:
+    async with served(echoes) as it:
+        client = await it.connect()
+        client.say(b"HEAD /other HTTP/1.1\r\nHost: localhost\r\n\r\n" + request(b"next"))
+
+        status, headers = await client.head()
+        assert (status, int(headers["content-length"]) > 0) == (404, True)
+        assert await client.answer() == (200, b"next")
+
+
+async def test_a_stream_is_chunks_that_come_at_once() -> None:
+    async with served(streams) as it:
+        client = await it.connect()
+        client.say(request(b""))
+        exchange = await it.site.next()
+        exchange.send(Event(b"1"))
+        assert (await client.head())[1]["transfer-encoding"] == "chunked"
+        assert await client.bytes(14) == b"9\r\ndata: 1\n\n\r\n"
+        exchange.send(Event(b"2"))
+        assert await client.bytes(14) == b"9\r\ndata: 2\n\n\r\n"
+        exchange.send(Event(b"3"))
+        exchange.end()
+
+        assert await client.bytes(19) == b"9\r\ndata: 3\n\n\r\n0\r\n\r\n"
+        client.say(request(b""))
+        assert (await client.head())[0] == 200
+
+
+async def test_a_client_of_http_1_0_gets_a_stream_until_the_connection_ends() -> None:
+    async with served(streams) as it:
+        client = await it.connect()
+        client.say(b"POST /it/mcp HTTP/1.0\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")
+        exchange = await it.site.next()
+        exchange.send(Event(b"1"))
+        headers = (await client.head())[1]
+        exchange.end()
+
+        assert headers["connection"] == "close"
+        assert "transfer-encoding" not in headers
+        assert await client.rest() == b"data: 1\n\n"
+
+
+async def test_a_stream_that_nobody_reads_fills_up_and_goes_on_when_it_is_read() -> None:
+    full: list[bool] = []
+    async with served(streams) as it:
+        client = await it.connect()
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        client.say(request(b""))
+        exchange = await it.site.next()
+        exchange.on_full = full.append
+        while full != [True]:  # the system has room for some
+            full.clear()
+            exchange.send(Event(b"x" * MOST_QUEUED))
+            await asyncio.sleep(0)
+        waiting = asyncio.ensure_future(exchange.drained())
+        exchange.end()
+        client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+
+        while not (await asyncio.wait_for(client.reader.read(2**20), PATIENCE)).endswith(b"0\r\n\r\n"):
+            pass
+        await asyncio.wait_for(waiting, PATIENCE)
+        assert full == [True, False]
+
+
+# --- clients that leave ---
+
+
+@pytest.mark.parametrize("answer", [waits, streams])
+async def test_a_client_that_leaves_is_noticed_at_once(answer: Callable[[Exchange], None]) -> None:
+    closed, done = asyncio.Event(), asyncio.Event()
+    async with served(answer) as it:
+        client = await it.connect()
+        client.say(request(b""))
+        exchange = await it.site.next()
+        exchange.on_closed, exchange.on_done = closed.set, done.set
+        client.writer.close()
+
+        await asyncio.wait_for(closed.wait(), PATIENCE)
+        await asyncio.wait_for(done.wait(), PATIENCE)
+
+
+async def test_that_a_client_leaves_before_its_request_is_taken_up_is_told_then() -> None:
+    closed, go = asyncio.Event(), asyncio.Event()
+
+    async def takes_up(exchange: Exchange) -> None:
+        await go.wait()
+        exchange.on_closed = closed.set
+
+    async with served(takes_up) as it:
+        client = await it.connect()
+        client.say(request(b""))
+        await it.site.next()
+        client.writer.transport.abort()
+        await it.empty()
+        go.set()
+
+        await asyncio.wait_for(closed.wait(), PATIENCE)
+
+
+async def test_a_client_that_leaves_in_the_middle_of_a_body_has_asked_nothing() -> None:
+    async with served(echoes) as it:
+        client = await it.connect()
+        client.say(HEAD + b"Content-Length: 9\r\n\r\nhalf")
+        client.writer.write_eof()
+
+        assert await client.rest() == b""
+        assert it.site.bodies == []
+
+
+# --- time ---
+
+
+@pytest.mark.parametrize("said", [b"", b"GET", HEAD + b"a: b"], ids=["nothing", "word", "lines"])
+async def test_a_client_that_never_says_what_it_wants_is_let_go(said: bytes) -> None:
+    clock = ManualClock()
+    with clock.busy():
+        async with served(echoes, clock=clock) as it:
+            client = await it.connect()
+            client.say(request(b"one") + said)
+            assert await client.answer() == (200, b"one")
+            clock.advance(KEEP_ALIVE - 1)
+            assert len(it.server._connections) == 1
+            clock.advance(1)
+
+            assert await client.rest() == b""
+
+
+async def test_drops_of_a_head_win_no_time_and_pieces_of_a_body_do() -> None:
+    clock = ManualClock()
+    with clock.busy():
+        async with served(echoes, clock=clock) as it:
+            drops, pieces = await it.connect(), await it.connect()
+            drops.say(HEAD)
+            pieces.say(HEAD + b"Content-Length: 9\r\n\r\n123")
+            await _heard(it)
+            for piece in (b"456", b"78"):
+                clock.advance(KEEP_ALIVE / 2)
+                drops.say(b"a: b\r\n")
+                pieces.say(piece)
+                await _heard(it)
+
+            assert await drops.rest() == b""
+            pieces.say(b"9")
+            assert await pieces.answer() == (200, b"123456789")
+
+
+async def _heard(it: Served) -> None:
+    """Wait until the server has read what was said before: somebody else is answered only then."""
+    client = await it.connect()
+    for _ in range(3):
+        client.say(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await client.answer()
+    client.writer.close()
+
+
+async def test_a_client_that_waits_for_its_answer_is_not_let_go() -> None:
+    clock = ManualClock()
+    with clock.busy():
+        async with served(waits, clock=clock) as it:
+            client = await it.connect()
+            client.say(request(b"late"))
+            exchange = await it.site.next()
+            clock.advance(10 * KEEP_ALIVE)
+            echoes(exchange)
+
+            assert await client.answer() == (200, b"late")
+
+
+async def test_a_client_that_goes_on_after_a_refusal_is_let_go() -> None:
+    clock = ManualClock()
+    with clock.busy():
+        async with served(echoes, clock=clock) as it:
+            client = await it.connect()
+            client.say(b"garbage\r\n")
+            assert (await client.answer())[0] == 400
+            client.say(b"and more")
+            clock.advance(LINGER)
+
+            await it.empty()
+
+
+# --- the end ---
+
+
+async def test_at_the_end_who_is_being_answered_gets_an_answer_and_others_are_let_go() -> None:
+    async with served(waits) as it:
+        busy, idle, halfway = [await it.connect() for _ in range(3)]
+        idle.say(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await idle.answer()
+        halfway.say(HEAD + b"Content-Length: 9\r\n\r\n123")
+        busy.say(request(b"one") + request(b"two"))
+        exchange = await it.site.next()
+        it.server.stop()
+        assert await idle.rest() == b""
+        assert await halfway.rest() == b""
+        echoes(exchange)
+
+        status, headers = await busy.head()
+        assert (status, headers["connection"]) == (200, "close")
+        assert await busy.rest() == b"one"
+        with pytest.raises(ConnectionError):
+            await it.connect()
+
+
+async def test_at_the_end_nobody_waits_long_for_who_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.mcp.http.serving.LAST_ANSWERS", 0.01)
+    done = asyncio.Event()
+    async with served(streams) as it:
+        client = await it.connect()
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        client.say(request(b""))
+        exchange = await it.site.next()
+        exchange.on_done = done.set
+        exchange.send(Event(b"x" * 2**24))
+
+        await asyncio.wait_for(it.server.close(), PATIENCE)
+        await it.empty()
+        await asyncio.wait_for(done.wait(), PATIENCE)
