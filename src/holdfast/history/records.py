@@ -22,13 +22,10 @@ class RunStatus(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
 
-    @property
-    def is_terminal(self) -> bool:
-        """Whether nothing can change it any more."""
-        return self in _TERMINAL
+    is_terminal: bool  # nothing can change it any more
 
-
-_TERMINAL = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED})
+    def __init__(self, name: str) -> None:
+        self.is_terminal = name in ("completed", "failed", "cancelled")
 
 
 class CancelResult(StrEnum):

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Final
 
@@ -45,5 +44,7 @@ class inside:  # noqa: N801 - read as a word: with inside(key)
 
     def __exit__(self, *_: object) -> None:
         if self._token is not None:
-            with suppress(ValueError):  # a stream that is closed in another context than it was begun in
+            try:
                 current_key.reset(self._token)
+            except ValueError:  # a stream that is closed in another context than it was begun in
+                return

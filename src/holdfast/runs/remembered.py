@@ -29,7 +29,7 @@ def remember(run: Run, name: str, fn: Callable[..., Any], args: tuple[Any, ...])
     try:
         with inside(memory.step.key):
             value = fn(*args)
-        if inspect.isawaitable(value):
+        if hasattr(value, "__await__"):
             if inspect.iscoroutine(value):
                 value.close()
             raise ConfigError(f"step {name!r}: gives something to await; use astep")
@@ -65,7 +65,7 @@ async def aremember(run: Run, name: str, fn: Callable[..., Any], args: tuple[Any
 class Remembered:
     """One step, its begin and its end."""
 
-    __slots__ = ("known", "step", "_args", "_begun", "_memo", "_run", "_value")
+    __slots__ = ("known", "step", "_args", "_begun", "_fn", "_run", "_value")
 
     def __init__(self, run: Run, name: str, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         if not isinstance(name, str) or not 1 <= len(name) <= 200 or not name.isprintable():
@@ -76,7 +76,7 @@ class Remembered:
         run.check()
         self._run = run
         self._args = args
-        self._memo = Memo(fn)
+        self._fn = fn
         self._value: Any = None
         self.step: Step = run.steps.step(name, likeness(args), kind=b"s")
         self.known = self._look()
@@ -100,7 +100,7 @@ class Remembered:
     def succeeded(self, value: object) -> Write | None:
         """Record its result."""
         shown, is_all = self._run.log.store.payloads.said(value)
-        memo = SAID if is_all else self._memo.dump(value)
+        memo = SAID if is_all else Memo(self._fn).dump(value)
         if (write := self.step.end({**self._facts("success"), "result": shown}, memo)) is not None:
             write.result = value
         return write
@@ -127,7 +127,7 @@ class Remembered:
             return False
         if not is_error(outcome):
             try:
-                self._value = self._memo.load(outcome)
+                self._value = Memo(self._fn).load(outcome)
             except LookupError:  # the annotation has changed since: call it again
                 return False
         return True

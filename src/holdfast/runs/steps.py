@@ -39,7 +39,7 @@ class Step:
 
     __slots__ = (
         "call_id", "is_block", "is_cached", "is_step", "key", "name", "outcome", "repeated", "_base", "_is_kept",
-        "_known", "_number", "_parent", "_steps",
+        "_known", "_label", "_number", "_parent", "_steps",
     )  # fmt: skip
 
     def __init__(self, steps: Steps, name: str, base: bytes, *, is_step: bool = False, is_block: bool = False) -> None:
@@ -54,6 +54,7 @@ class Step:
         self._steps = steps
         self._base = base
         self._known: bytes | None = None  # the outcome as it was found
+        self._label = "name" if is_step else "tool"
         self._is_kept = False  # there may be a memo of it, which counts for more than an event
         self._number = 0
         self._parent = current_key.get()
@@ -70,8 +71,7 @@ class Step:
 
     def start(self, arguments: msgspec.Raw | None) -> Write | None:
         """Write that it has begun."""
-        self.take()
-        self._steps.decide(self)
+        self._begin()
         payload: dict[str, Any] = {"call_id": self.call_id, self._label: self.name}
         if not self.is_block:
             payload["key"] = self.key
@@ -87,8 +87,7 @@ class Step:
         """Write how it ended; *memo* is None if it is in doubt, or its result could not be kept; `SAID` if it is in
         *facts*.
         """
-        self.take()
-        self._steps.decide(self)
+        self._begin()
         if self.is_block or self._steps.is_noted:
             return self._end(facts, None)
         if memo == SAID and self._steps.says and not self._is_kept and self._known is None:
@@ -120,9 +119,12 @@ class Step:
         payload = {"call_id": self.call_id, self._label: self.name, **facts}
         return self._steps.log.write(events.STEP_ENDED if self.is_step else events.TOOL_ENDED, payload, outcome)
 
-    @property
-    def _label(self) -> str:
-        return "name" if self.is_step else "tool"
+    def _begin(self) -> None:
+        """It is this call, and no longer for somebody to decide."""
+        if not self.key:
+            self._steps.number(self)
+        if self._steps.undecided:
+            self._steps.undecided.get(self._base, {}).pop(self.key, None)
 
 
 class Steps:
@@ -202,10 +204,6 @@ class Steps:
             if step._known is not None:
                 self._memory[step.key] = (step.name, step._known)
             step.key = ""
-
-    def decide(self, step: Step) -> None:
-        """It is no longer for somebody to decide."""
-        self.undecided.get(step._base, {}).pop(step.key, None)
 
     @property
     def unasked(self) -> list[str]:
