@@ -165,6 +165,17 @@ def test_a_caller_alone_commits_in_its_own_thread(store: RunStore, gate: Gate) -
     assert seen == [threading.current_thread()]
 
 
+def test_a_write_that_is_expected_finds_the_thread_awake(tmp_path: Path, gate: Gate) -> None:
+    with SqliteRunStore(tmp_path / "runs.db", crash=gate) as store:
+        store.writer.ticks = 1_000_000  # what is only queued would wait for hours
+        store.writer.submit(lambda ledger: None)
+
+        store.writer.expect()
+
+        assert gate.reached.wait(60)
+        gate.opened.set()
+
+
 def test_a_write_gives_what_it_returns(store: RunStore, gate: Gate) -> None:
     gate.opened.set()
 

@@ -132,6 +132,11 @@ class Writer(Generic[Book]):
             if not pending.done:
                 await pending.future
 
+    def expect(self) -> None:
+        """A task is about to wait for a write that it has still to put together: the thread may well wake meanwhile."""
+        if not self._quick:
+            self._ring()
+
     def flush(self) -> None:
         """Make everything that is queued."""
         self.commit(lambda book: None)
