@@ -330,6 +330,7 @@ class Holdfast:
         self._publisher.close()
         if self._kit.fleet is not None:
             self._kit.fleet.close()
+        self._home.keeper.close()
         self.runs.close()
 
     async def aclose(self) -> None:

@@ -1,7 +1,8 @@
 """The keeper: gives signs of life for the runs of this process, and hears when somebody wants one cancelled.
 
-One thread for all runs of a store, and none while there are none. A store in memory needs no thread: whoever cancels
-there is in this process.
+One thread for all runs of a store, and none a moment after the last: to end it takes longer than a short run, as the
+system is slow to give back what it watches with. A store in memory needs no thread: whoever cancels there is in this
+process.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from holdfast.runs.run import Run
 
 SIGNS = 3  # of life, in the time of one lease
+LINGER = 0.5  # seconds that the thread waits for the next run
 MOST_OWED = 10_000  # ends of runs; of those before, leases and the end of this process tell
 _log = logging.getLogger("holdfast")
 
@@ -38,7 +40,8 @@ class Keeper:
         self._clock = clock
         self._lock = threading.Lock()
         self._runs: dict[str, Run] = {}
-        self._mailbox: News | None = None
+        self._mailbox: News | None = None  # of the thread
+        self._owner = ""  # whose it is
         self._owed: deque[_Debt] = deque(maxlen=MOST_OWED)
         store.ownership.on_wake = self.look
 
@@ -53,21 +56,26 @@ class Keeper:
 
     def add(self, run: Run) -> None:
         """Look after *run*, too."""
-        self._store.ownership.row()  # without an owner there is no mailbox
+        owner = self._store.ownership.row().id  # without an owner there is no mailbox
         with self._lock:
             if not run.is_open:
                 return
             self._runs[run.id] = run
-            if self._mailbox is None and (mailbox := self._store.ownership.mailbox()) is not None:
-                self._mailbox = mailbox
-                name = "holdfast-keeper"
-                threading.Thread(target=self._serve, args=(mailbox,), name=name, daemon=True).start()
+            if self._mailbox is None or self._owner != owner:
+                self._start(owner)
         self._try(self.look)  # somebody may have come before it was here
 
     def remove(self, run: Run) -> None:
         """It is over."""
         with self._lock:
             self._runs.pop(run.id, None)
+            mailbox = self._mailbox if not self._runs else None
+        if mailbox is not None:
+            mailbox.wake()
+
+    def close(self) -> None:
+        """Let the thread end now, if there is no run for it."""
+        with self._lock:
             if self._runs:
                 return
             mailbox, self._mailbox = self._mailbox, None
@@ -107,21 +115,40 @@ class Keeper:
             if run is not None:
                 run.stop(reason)
 
+    def _start(self, owner: str) -> None:
+        before, self._mailbox = self._mailbox, self._store.ownership.mailbox()
+        self._owner = owner
+        if before is not None:
+            before.wake()
+        if self._mailbox is not None:
+            name = "holdfast-keeper"
+            threading.Thread(target=self._serve, args=(self._mailbox,), name=name, daemon=True).start()
+
     def _serve(self, mailbox: News) -> None:
         pause = self._store.lease / SIGNS
         due = self._clock.monotonic() + pause
+        idle = False
         try:
             self._try(self.look)  # somebody may have come before it was watched
             while self._mailbox is mailbox:
-                if mailbox.wait(max(0.0, due - self._clock.monotonic())):
+                left = due - self._clock.monotonic() if self._runs else min(LINGER, pause)
+                if mailbox.wait(max(0.0, left)):
                     self._try(self.look)
                     self.pay()
-                if self._mailbox is mailbox and self._clock.monotonic() >= due:
+                idle = self._rest(mailbox, idle)
+                if self._runs and self._mailbox is mailbox and self._clock.monotonic() >= due:
                     self._try(self._store.renew)
                     self.pay()
                     due = self._clock.monotonic() + pause
         finally:
             mailbox.close()
+
+    def _rest(self, mailbox: News, idle: bool) -> bool:
+        """Whether there is no run; if there was none before either, the thread ends."""
+        with self._lock:
+            if not self._runs and idle and self._mailbox is mailbox:
+                self._mailbox = None
+            return not self._runs
 
     @staticmethod
     def _try(fn: object) -> None:
