@@ -61,6 +61,16 @@ def test_a_run_that_is_open_when_all_is_closed_is_looked_after_still(hf: Holdfas
         assert len(keepers()) == 1
 
 
+def test_after_the_store_was_closed_another_thread_hears_what_is_said_to_its_new_name(hf: Holdfast) -> None:
+    with hf.run():
+        (first,) = keepers()
+    hf.runs.close()
+
+    with hf.run():
+        assert eventually(lambda: first not in keepers())
+        assert len(keepers()) == 1
+
+
 def test_a_run_after_the_store_was_closed_hears_of_its_cancel(hf: Holdfast, tmp_path: Path) -> None:
     with hf.run():
         pass
