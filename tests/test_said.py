@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +24,7 @@ from holdfast.policy import PolicyBook
 from holdfast.redaction import Payloads
 from holdfast.said import SAID, known, load_said
 from holdfast.stores import MemoryRunStore, RunStore
+from holdfast.stores.ledger import Ledger
 from holdfast.testing import Script, ok
 
 
@@ -123,7 +125,7 @@ def test_nothing_is_kept_of_a_run_that_was_only_noted() -> None:
         with hf.note() as run:
             fetch("x")
 
-        assert kept(hf, run.id) == []
+            assert kept(hf, run.id) == []
 
 
 values = st.recursive(
@@ -214,50 +216,109 @@ def test_a_memo_counts_for_more_than_an_event(hf: Holdfast) -> None:
     assert script.count == 1
 
 
-def test_an_answer_from_the_cache_stays_one(hf: Holdfast) -> None:
+def test_a_call_that_got_the_number_of_one_with_a_memo_takes_its_place(hf: Holdfast) -> None:
+    with hf.run() as run:
+        steps = run.steps
+        step = steps.step("work", b"x")
+        step.take()
+        key = bytes.fromhex(step.key)
+        step.give_back()
+        late = steps.step("work", b"x")
+        memory = hf.runs.memory(run.id)
+        steps.recall(memory._replace(memos=[(key, "work", b"")]))
+
+        late.end({"status": "success", "result": msgspec.Raw(b"1")}, SAID)
+
+        assert kept(hf, run.id) == [("work", SAID)]
+
+
+def test_an_answer_from_the_cache_counts_for_no_call_when_the_run_is_resumed(hf: Holdfast) -> None:
     _, fetch = script_of(hf, [1], read_only=True, cache={"ttl": 60})
+    _, other = script_of(hf, [2], name="other")
     fetch("x")
-    run_id = stopped(hf, lambda: fetch("x"))
+    run_id = stopped(hf, lambda: fetch("x"), budget={"calls": 1})
     assert kept(hf, run_id) == []
 
     with hf.resume(run_id):
-        answer = fetch("x")
+        answers = [fetch("x"), other("y")]
 
-    assert answer == [1]
+    assert answers == [[1], [2]]
     assert hf.runs.snapshot(run_id).cached_hits == 1
 
 
-def test_what_the_events_of_an_imported_run_say_is_not_believed() -> None:
+def test_a_fork_knows_what_is_being_written(hf: Holdfast) -> None:
+    hf.runs.create_run("s", "p", run_id="a")
+
+    def fork(ledger: Ledger) -> None:
+        live = ledger.run("a")
+        ledger.say(live, "step_ended", key="ab" * 16, name="work", result=1)
+        ledger.copy_memos(live, ledger.add(hf.runs.header("s", "p", "b")))
+
+    hf.runs.writer.commit(fork)
+
+    assert hf.runs.memory("b").memos == [(b"\xab" * 16, "work", b"j1")]
+
+
+# --- runs of other stores ---
+
+
+@pytest.fixture
+def two() -> Iterator[tuple[Holdfast, Holdfast]]:
     with holdfast_on(MemoryRunStore()) as first, holdfast_on(MemoryRunStore()) as second:
-        _, pay = script_of(first, "paid", name="pay")
-        run_id = stopped(first, lambda: pay("x"))
-        file = io.StringIO()
-        first.runs.export(file)
-        second.runs.import_(io.StringIO(file.getvalue()))
-        script, pay = script_of(second, "paid again", name="pay")
-
-        with pytest.raises(InDoubt), second.resume(run_id):
-            pay("x")
-
-        assert script.count == 0
+        yield first, second
 
 
-def test_what_an_imported_run_does_here_is_known_when_it_is_resumed_again() -> None:
-    with holdfast_on(MemoryRunStore()) as first, holdfast_on(MemoryRunStore()) as second:
-        run_id = stopped(first, lambda: None)
-        file = io.StringIO()
-        first.runs.export(file)
-        second.runs.import_(io.StringIO(file.getvalue()))
-        script, pay = script_of(second, "paid", name="pay")
-        with pytest.raises(KeyboardInterrupt), second.resume(run_id):
-            pay("x")
-            raise KeyboardInterrupt
+def move(first: Holdfast, second: Holdfast) -> None:
+    file = io.StringIO()
+    first.runs.export(file)
+    second.runs.import_(io.StringIO(file.getvalue()))
 
-        with second.resume(run_id):
-            answer = pay("x")
 
-        assert answer == "paid"
-        assert script.count == 1
+def test_what_the_events_of_an_imported_run_say_is_not_believed(two: tuple[Holdfast, Holdfast]) -> None:
+    first, second = two
+    _, pay = script_of(first, "paid", name="pay")
+    run_id = stopped(first, lambda: pay("x"))
+    move(first, second)
+    script, pay = script_of(second, "paid again", name="pay")
+
+    with pytest.raises(InDoubt), second.resume(run_id):
+        pay("x")
+
+    assert script.count == 0
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, ValueError], ids=["resumed", "forked"])
+def test_an_imported_event_that_somebody_made_up_gives_no_result(
+    two: tuple[Holdfast, Holdfast], end: type[BaseException]
+) -> None:
+    first, second = two
+    with pytest.raises(end), first.run() as run:
+        first.runs.record_event(run.id, "tool_ended", {"key": "ab" * 16, "tool": "pay", "result": "made up"})
+        raise end
+    move(first, second)
+    script, pay = script_of(second, "paid", name="pay")
+
+    with second.resume(run.id):
+        answer = pay("x")
+
+    assert answer == "paid"
+    assert script.count == 1
+
+
+def test_what_an_imported_run_does_here_is_known_when_it_is_resumed_again(two: tuple[Holdfast, Holdfast]) -> None:
+    first, second = two
+    run_id = stopped(first, lambda: None)
+    move(first, second)
+    script, pay = script_of(second, "paid", name="pay")
+    with pytest.raises(KeyboardInterrupt), second.resume(run_id):
+        pay("x")
+        raise KeyboardInterrupt
+
+    with second.resume(run_id):
+        answer = pay("x")
+
+    assert answer == "paid"
+    assert script.count == 1
 
 
 @pytest.mark.parametrize(

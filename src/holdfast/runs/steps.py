@@ -38,8 +38,8 @@ class Step:
     """One call or step of a run."""
 
     __slots__ = (
-        "call_id", "is_block", "is_cached", "is_step", "key", "name", "outcome", "repeated", "_base", "_is_kept",
-        "_known", "_label", "_number", "_parent", "_steps",
+        "call_id", "is_block", "is_cached", "is_step", "key", "name", "outcome", "repeated", "_base", "_known",
+        "_label", "_number", "_parent", "_steps",
     )  # fmt: skip
 
     def __init__(self, steps: Steps, name: str, base: bytes, *, is_step: bool = False, is_block: bool = False) -> None:
@@ -55,7 +55,6 @@ class Step:
         self._base = base
         self._known: bytes | None = None  # the outcome as it was found
         self._label = "name" if is_step else "tool"
-        self._is_kept = False  # there may be a memo of it, which counts for more than an event
         self._number = 0
         self._parent = current_key.get()
 
@@ -90,7 +89,7 @@ class Step:
         self._begin()
         if self.is_block or self._steps.is_noted:
             return self._end(facts, None)
-        if memo == SAID and self._steps.says and not self._is_kept and self._known is None:
+        if memo == SAID and self._steps.says and self._known is None:  # else there may be a memo, which counts for more
             return self._end({"key": self.key, **facts}, None)
         if memo is not None:
             memo = (CACHED if facts.get("cached") else b"") + (memo + bytes(facts["result"]) if memo == SAID else memo)
@@ -115,7 +114,6 @@ class Step:
         return self.key in self._steps.undecided.get(self._base, ())
 
     def _end(self, facts: Mapping[str, Any], outcome: Outcome | None) -> Write | None:
-        self._is_kept = self._is_kept or outcome is not None
         payload = {"call_id": self.call_id, self._label: self.name, **facts}
         return self._steps.log.write(events.STEP_ENDED if self.is_step else events.TOOL_ENDED, payload, outcome)
 
@@ -192,7 +190,8 @@ class Steps:
         with self._lock:
             number = self._begun.get(step._base, 0)
             key = self._key(step, number)
-            self._memory.pop(key, None)
+            if (known := self._memory.pop(key, None)) is not None:  # others were quicker, and left it this number
+                step._known = known[1]
             self._give(step, number, key)
 
     def take_back(self, step: Step) -> None:
