@@ -17,7 +17,7 @@ import pytest
 from tests.mcp_http.servers import Reply, server
 
 from holdfast.errors import ConfigError
-from holdfast.mcp.http.client import LARGE, LONGEST_FIELD, MOST_IDLE
+from holdfast.mcp.http.client import LARGE, LONGEST_FIELD, MOST_IDLE, Response
 from holdfast.mcp.http.endpoint import MOST_REDIRECTS, Endpoint
 from holdfast.mcp.wire import ServerLost
 
@@ -73,6 +73,13 @@ class ByHand:
             request += await asyncio.get_running_loop().sock_recv(taken, 2**16)
         await asyncio.get_running_loop().sock_sendall(taken, answer)
         return request
+
+    async def answer(self, asked: Endpoint, head: bytes) -> tuple[socket.socket, Response]:
+        """Have *asked* ask, and answer with *head*; both ends of what goes on from there."""
+        asking = asyncio.ensure_future(asked.open("POST", {}, b"x"))
+        taken = await self.accept()
+        await self.serve(taken, head)
+        return taken, await asyncio.wait_for(asking, PATIENCE)
 
 
 @pytest.fixture
@@ -469,10 +476,7 @@ async def test_a_certificate_that_the_system_trusts_is_taken(
 async def test_headers_come_through_as_they_are(by_hand: ByHand) -> None:
     head = b"HTTP/1.1 200\r\nX-One: 1\r\nx-one: 2\r\nx-name: \xc3\xbc \xfc\r\ncontent-length: 0\r\n\r\n"
     async with endpoint(by_hand.url) as asked:
-        asking = asyncio.ensure_future(asked.open("POST", {}, b"x"))
-        taken = await by_hand.accept()
-        await by_hand.serve(taken, head)
-        response = await asyncio.wait_for(asking, PATIENCE)
+        taken, response = await by_hand.answer(asked, head)
         response.close()
         taken.close()
 
@@ -517,10 +521,7 @@ async def test_a_head_that_is_none_is_an_answer_that_broke_off(head: str) -> Non
 async def test_what_came_before_a_stream_broke_is_read_before_that_is_said(by_hand: ByHand) -> None:
     head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
     async with endpoint(by_hand.url) as asked:
-        asking = asyncio.ensure_future(asked.open("POST", {}, b"x"))
-        taken = await by_hand.accept()
-        await by_hand.serve(taken, head)
-        response = await asyncio.wait_for(asking, PATIENCE)
+        taken, response = await by_hand.answer(asked, head)
         taken.sendall(b"5\r\nfirst\r\n6\r\nsecond\r\n")
         taken.close()
         await turns(20)  # in which all of that arrives
@@ -535,10 +536,7 @@ async def test_what_came_before_a_stream_broke_is_read_before_that_is_said(by_ha
 async def test_parts_of_a_line_are_handed_on_as_they_come(by_hand: ByHand) -> None:
     head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
     async with endpoint(by_hand.url) as asked:
-        asking = asyncio.ensure_future(asked.open("POST", {}, b"x"))
-        taken = await by_hand.accept()
-        await by_hand.serve(taken, head)
-        response = await asyncio.wait_for(asking, PATIENCE)
+        taken, response = await by_hand.answer(asked, head)
 
         for part in (b"data: ha", b"lf"):
             taken.sendall(b"%x\r\n%s\r\n" % (len(part), part))
