@@ -69,7 +69,7 @@ class Toxic:
     def close(self) -> None:
         if self._loop.is_closed():
             return
-        self.refuse()
+        self._do(self._end)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(PATIENCE)
         self._loop.close()
@@ -93,6 +93,18 @@ class Toxic:
             self._listener.close()
             self._listener = None
             await asyncio.sleep(0)  # its sockets are closed in the next round
+
+    async def _end(self) -> None:
+        """Leave no socket behind, nor one that is just being accepted: its loop is about to stop."""
+        await self._stop_listening()
+        for _ in range(5):  # in which whatever was accepted has begun
+            await asyncio.sleep(0)
+            self._reset_all()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.sleep(0)
 
     async def _heal(self) -> None:
         self.delay = 0.0
