@@ -490,6 +490,7 @@ def test_a_write_that_comes_as_the_thread_leaves_is_made(monkeypatch: pytest.Mon
 
         def __init__(self, lock: Any) -> None:
             self.acquire = lock.acquire
+            self.locked = lock.locked
             self._lock = lock
 
         def release(self) -> None:

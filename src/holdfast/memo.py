@@ -27,7 +27,7 @@ import msgspec
 
 from holdfast.category import ErrorCategory
 from holdfast.errors import RecordedError, ToolTimeout
-from holdfast.said import SAID, load_said, written
+from holdfast.said import SAID, gives_back, load_said
 
 LIMIT: Final = 4 * 2**20  # bytes
 _VALUE, _ITEMS, _ERROR = b"v", b"s", b"e"  # the first byte says what it is; a capital letter, that it is tagged
@@ -150,12 +150,8 @@ def is_error(data: bytes) -> bool:
 
 
 def _is_plain(value: Any, data: bytes) -> bool:
-    """Whether *value* comes back from *data*, its msgpack, as it is; only what can pose as bytes is written alike."""
-    try:
-        alike = written(value) == written(_UNPACK.decode(data))
-    except Exception:  # no builtin, or no longer one
-        return False
-    return alike and (type(value) is bytes or _BYTES.search(data) is None)
+    """Whether *value* comes back from *data*, its msgpack, as it is; only what can pose as bytes is taken for it."""
+    return gives_back(_UNPACK.decode, data, value) and (type(value) is bytes or _BYTES.search(data) is None)
 
 
 _PACK = msgspec.msgpack.Encoder()

@@ -19,7 +19,7 @@ import msgspec
 
 from holdfast import checks
 from holdfast.errors import ConfigError, printable
-from holdfast.said import is_said
+from holdfast.said import gives_back
 
 Redactor = Callable[[object], object]  # gets plain data (dict, list, str, number, bool, None), gives plain data
 
@@ -99,8 +99,10 @@ class Payloads:
     def said(self, value: object) -> tuple[msgspec.Raw, bool]:
         """The JSON of a tool's result, and whether that is all of it: the very same value can be read from it."""
         try:
-            data = _checked(_PLAIN.encode(value))
-            if len(data) <= self.limit and is_said(value, data) and not (self._always or _suspect(data)):
+            data = _PLAIN.encode(value)
+            if len(data) > 2 * DEEPEST:
+                _check_depth(data)
+            if len(data) <= self.limit and gives_back(_READ, data, value) and not (self._always or _suspect(data)):
                 return msgspec.Raw(data), True
         except Exception:  # no plain data: something of it can be shown
             return self.shown(value), False
@@ -195,7 +197,13 @@ def _checked(data: bytes) -> bytes:
     _SKIP.decode(data)
     if not data.isascii():
         data.decode()
-    if len(data) > 2 * DEEPEST and data.count(b"[") + data.count(b"{") > DEEPEST:
+    if len(data) > 2 * DEEPEST:
+        _check_depth(data)
+    return data
+
+
+def _check_depth(data: bytes) -> None:
+    if data.count(b"[") + data.count(b"{") > DEEPEST:
         brackets = _TEXTS.sub(b"", data).translate(None, _NO_BRACKETS)
         for _ in range(DEEPEST):  # each round takes off the innermost level
             if not brackets:
@@ -203,7 +211,6 @@ def _checked(data: bytes) -> bytes:
             brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
         if brackets:
             raise ValueError(f"nested deeper than {DEEPEST} levels")
-    return data
 
 
 class _Pieces:
@@ -330,6 +337,7 @@ _JSON = msgspec.json.Encoder(order="deterministic")
 _STRICT = msgspec.json.Encoder(order="deterministic", enc_hook=_known)
 _LENIENT = msgspec.json.Encoder(order="deterministic", enc_hook=_known_or_named)
 _PLAIN = msgspec.json.Encoder()  # in the value's own order, so that it can be given back
+_READ = msgspec.json.Decoder().decode
 _SKIP = msgspec.json.Decoder(msgspec.Raw)
 _PARTS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _TEXTS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)

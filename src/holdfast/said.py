@@ -7,7 +7,7 @@ counts.
 from __future__ import annotations
 
 import marshal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import msgspec
@@ -21,22 +21,16 @@ ENDS: Final = frozenset({events.TOOL_ENDED, events.STEP_ENDED})
 Kept = tuple[bytes, str, bytes]  # the key of a call, its name, its memo
 
 
-def is_said(value: object, shown: bytes) -> bool:
-    """Whether the JSON that is *shown* of *value* gives it back as it is: neither redacted nor cut, all types the same.
+def gives_back(decode: Callable[[bytes], Any], data: bytes, value: Any) -> bool:
+    """Whether *decode* makes of *data* the very same *value*, all types the same.
 
-    Two values that are written alike are alike; bytes, which marshal takes other things for, are no JSON.
+    Both are compared as marshal writes them: it knows only the very builtin types, no subclass, writes each in its own
+    way and at the speed of C, and raises an error for all else. It takes some other things for bytes.
     """
     try:
-        return written(value) == written(_ANY.decode(shown))
-    except Exception:  # no builtin
+        return marshal.dumps(value, 2) == marshal.dumps(decode(data), 2)
+    except Exception:  # no builtin, or no longer one
         return False
-
-
-def written(value: Any) -> bytes:
-    """A value as marshal writes it, to be compared and never read: it knows only the very builtin types, no subclass,
-    writes each in its own way and at the speed of C, and raises an error for all else.
-    """
-    return marshal.dumps(value, 2)
 
 
 def load_said(memo: bytes) -> Any:

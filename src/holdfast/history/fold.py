@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from msgspec import structs
 
@@ -45,10 +46,12 @@ def apply(run: RunSnapshot, type: str, payload: Payload, at_ms: int) -> bool:
     run.event_count += 1
     if run.status.is_terminal:
         return True
-    run.updated_at_ms = max(at_ms, run.updated_at_ms)
+    if at_ms < run.updated_at_ms:
+        at_ms = run.updated_at_ms
+    run.updated_at_ms = at_ms
     meaning = _MEANINGS.get(type)
     if meaning is not None:
-        meaning(run, payload, run.updated_at_ms)
+        meaning(run, payload, at_ms)
     return False
 
 
@@ -74,22 +77,19 @@ def _planning(run: RunSnapshot, payload: Payload, at_ms: int) -> None:
 
 
 def _tool_started(run: RunSnapshot, payload: Payload, at_ms: int) -> None:
-    _call_started(run, payload.get("tool"), payload, at_ms, is_step=False)
-
-
-def _step_started(run: RunSnapshot, payload: Payload, at_ms: int) -> None:
-    _call_started(run, payload.get("name"), payload, at_ms, is_step=True)
-
-
-def _call_started(run: RunSnapshot, name: object, payload: Payload, at_ms: int, *, is_step: bool) -> None:
-    _work(run, payload, at_ms)
     call = payload.get("call_id")
-    again = payload.get("repeat") is True or (isinstance(call, str) and call in run.active_calls)
-    if not is_step and not again:
+    if payload.get("repeat") is not True and not (isinstance(call, str) and call in run.active_calls):
         run.tool_calls += 1
+    _call_started("tool", run, payload, at_ms)
+
+
+def _call_started(label: str, run: RunSnapshot, payload: Payload, at_ms: int) -> None:
+    if run.status is not RunStatus.EXECUTING:
+        _work(run, payload, at_ms)
+    call, name = payload.get("call_id"), payload.get(label)
     if isinstance(call, str) and isinstance(name, str):
         key = payload.get("key")
-        run.active_calls[call] = ActiveCall(name, at_ms, key if isinstance(key, str) else "", is_step)
+        run.active_calls[call] = ActiveCall(name, at_ms, key if isinstance(key, str) else "", label == "name")
 
 
 def _attempt_failed(run: RunSnapshot, payload: Payload, at_ms: int) -> None:
@@ -170,7 +170,7 @@ _MEANINGS: Mapping[str, Callable[[RunSnapshot, Payload, int], None]] = {
     events.PLANNING_STARTED: _planning,
     events.PLANNING_ENDED: _work,
     events.TURN_STARTED: _work,
-    events.STEP_STARTED: _step_started,
+    events.STEP_STARTED: partial(_call_started, "name"),
     events.STEP_ENDED: _step_ended,
     events.TOOL_STARTED: _tool_started,
     events.TOOL_ATTEMPT_FAILED: _attempt_failed,

@@ -30,6 +30,14 @@ def running() -> Run | None:
     return run
 
 
+def leave(token: Token[str]) -> None:
+    """What is called from here on no longer belongs to the call or step that the *token* is of."""
+    try:
+        current_key.reset(token)
+    except ValueError:  # a stream or coroutine that is closed in another context than it was begun in
+        return
+
+
 class inside:  # noqa: N801 - read as a word: with inside(key)
     """What is called within belongs to the call or step *key*."""
 
@@ -44,7 +52,4 @@ class inside:  # noqa: N801 - read as a word: with inside(key)
 
     def __exit__(self, *_: object) -> None:
         if self._token is not None:
-            try:
-                current_key.reset(self._token)
-            except ValueError:  # a stream that is closed in another context than it was begun in
-                return
+            leave(self._token)

@@ -6,7 +6,8 @@ What the store cannot take stops the run, or is reported and passed over, by the
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -28,28 +29,27 @@ class Outcome(NamedTuple):
     memo: bytes
 
 
-class Write:
+class Write(msgspec.Struct, eq=False):
     """Something on its way to the store; whoever waits for it learns whether it got there.
 
     *result* is what a call gave: the error says so if only the write failed, since the call was made all the same.
     """
 
-    __slots__ = ("result", "_log", "_pending")
-
-    def __init__(self, log: Log, pending: Pending[Ledger, Any]) -> None:
-        self._log = log
-        self._pending = pending
-        self.result: object = None
+    log: Log
+    pending: Pending[Ledger, Any]
+    result: object = None
 
     def settle(self) -> None:
         """Wait as a thread."""
-        self._log.store.writer.settle(self._pending)
-        self._log.judge(self._pending, self.result)
+        self.log.store.writer.settle(self.pending)
+        if self.pending.error is not None:
+            self.log.judge(self.pending.error, self)
 
     async def asettle(self) -> None:
         """Wait as a task."""
-        await self._log.store.writer.asettle(self._pending)
-        self._log.judge(self._pending, self.result)
+        await self.log.store.writer.asettle(self.pending)
+        if self.pending.error is not None:
+            self.log.judge(self.pending.error, self)
 
 
 class Log:
@@ -70,7 +70,7 @@ class Log:
         """Begin to write an event; nothing if there is no log to write to."""
         if self.claim is None:
             return None
-        op = _append(self.claim, type, payload, _JSON.encode(payload).decode(), outcome)
+        op = partial(_append, self.claim, type, payload, _JSON.encode(payload).decode(), outcome)
         return Write(self, self.store.writer.submit(op))
 
     def given(self, type: str, payload: Mapping[str, object]) -> Mapping[str, Any]:
@@ -78,19 +78,16 @@ class Log:
         plain: dict[str, Any] = _PAYLOAD.decode(self.store.encode(type, payload))
         return plain
 
-    def judge(self, pending: Pending[Ledger, Any], result: object) -> None:
-        """Raise what a write failed with, unless the run goes on without it."""
-        error = pending.error
-        if error is None:
-            return
+    def judge(self, error: BaseException, write: Write) -> None:
+        """Raise the *error* of a write, unless the run goes on without it."""
         if isinstance(error, StoreError):
-            error.result = result
+            error.result = write.result
         if isinstance(error, StoreError) and self._goes_on:
             self.complain(error)
             return
         if isinstance(error, HoldfastError) and not isinstance(error, StoreError):
             self.lost = error
-        pending.result()
+        write.pending.result()
 
     def complain(self, error: BaseException) -> None:
         """Say once that the run is no longer recorded in full."""
@@ -104,15 +101,12 @@ class Log:
 
 
 def _append(
-    claim: Claim, type: str, payload: Mapping[str, Any], encoded: str, outcome: Outcome | None
-) -> Callable[[Ledger], None]:
-    def append(ledger: Ledger) -> None:
-        live = ledger.claimed(claim)
-        ledger.append(live, type, payload, encoded)
-        if outcome is not None:
-            ledger.remember(live, bytes.fromhex(outcome.key), outcome.name, outcome.memo)
-
-    return append
+    claim: Claim, type: str, payload: Mapping[str, Any], encoded: str, outcome: Outcome | None, ledger: Ledger
+) -> None:
+    live = ledger.claimed(claim)
+    ledger.append(live, type, payload, encoded)
+    if outcome is not None:
+        ledger.remember(live, bytes.fromhex(outcome.key), outcome.name, outcome.memo)
 
 
 _PAYLOAD = msgspec.json.Decoder(dict[str, Any])

@@ -10,7 +10,7 @@ from holdfast.category import classify
 from holdfast.checks import shown
 from holdfast.errors import ConfigError, in_words
 from holdfast.memo import Memo, dump_error, is_error, load_error
-from holdfast.runs.current import inside
+from holdfast.runs.current import current_key, leave
 from holdfast.runs.ending import is_lasting, mark
 from holdfast.runs.log import Write
 from holdfast.runs.steps import LOST, Step, likeness
@@ -26,9 +26,12 @@ def remember(run: Run, name: str, fn: Callable[..., Any], args: tuple[Any, ...])
     if memory.known:
         return memory.answer()
     memory.start()
+    token = current_key.set(memory.step.key)
     try:
-        with inside(memory.step.key):
+        try:
             value = fn(*args)
+        finally:
+            leave(token)
         if hasattr(value, "__await__"):
             if inspect.iscoroutine(value):
                 value.close()
@@ -48,11 +51,14 @@ async def aremember(run: Run, name: str, fn: Callable[..., Any], args: tuple[Any
     if memory.known:
         return memory.answer()
     memory.start()
+    token = current_key.set(memory.step.key)
     try:
-        with inside(memory.step.key):
+        try:
             value = fn(*args)
             if inspect.isawaitable(value):
                 value = await value
+        finally:
+            leave(token)
     except BaseException as error:
         if (write := memory.failed(error)) is not None:
             await write.asettle()
@@ -73,14 +79,15 @@ class Remembered:
             raise ConfigError(f"step = {shown(name)}: must be 1 to 200 printable characters")
         if not callable(fn):
             raise ConfigError(f"step {name!r}: {shown(fn)} cannot be called")
-        run.check_open()
+        if not run.is_open:
+            run.check_open()
         run.check()
         self._run = run
         self._args = args
         self._fn = fn
         self._value: Any = None
         self.step: Step = run.steps.step(name, likeness(args), kind=b"s")
-        self.known = self._look()
+        self.known = self.step.outcome is not None and self._look(self.step.outcome)
         self._begun = run.clock.monotonic()
 
     def answer(self) -> Any:
@@ -118,11 +125,8 @@ class Remembered:
     def _facts(self, status: str) -> dict[str, Any]:
         return {"status": status, "duration_ms": round((self._run.clock.monotonic() - self._begun) * 1000)}
 
-    def _look(self) -> bool:
-        """Whether its outcome is known from before."""
-        outcome = self.step.outcome
-        if outcome is None:
-            return False
+    def _look(self, outcome: bytes) -> bool:
+        """Whether its *outcome* of before can be given again."""
         self.step.repeated = True
         if outcome == LOST:
             return False

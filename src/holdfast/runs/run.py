@@ -54,6 +54,7 @@ class Run:
         self.outer: Run | None = None  # the run within which it was entered
         self.is_open = False
         self._cancelling = Cancelling(home)
+        self.cancelled: Event = self._cancelling.token  # set when somebody wants it cancelled
         self._entered = False
         self._ended = False  # its last event is written
         self._unsaid: End | None = None  # the end that somebody wanted, and that the store did not take
@@ -96,11 +97,6 @@ class Run:
     def idempotency_key(self) -> str | None:
         """The key of the call or step that is being made: the same when it is made again after a crash."""
         return current_key.get() or None
-
-    @property
-    def cancelled(self) -> Event:
-        """Set when somebody wants it cancelled."""
-        return self._cancelling.token
 
     @property
     def spent(self) -> dict[str, float]:

@@ -42,7 +42,7 @@ class Step:
         "_label", "_number", "_parent", "_steps",
     )  # fmt: skip
 
-    def __init__(self, steps: Steps, name: str, base: bytes, *, is_step: bool = False, is_block: bool = False) -> None:
+    def __init__(self, steps: Steps, name: str, parent: str, base: bytes, *, is_step: bool, is_block: bool) -> None:
         self.name = name
         self.is_step = is_step
         self.is_block = is_block  # recorded, never remembered: nobody knows what it did
@@ -56,7 +56,7 @@ class Step:
         self._known: bytes | None = None  # the outcome as it was found
         self._label = "name" if is_step else "tool"
         self._number = 0
-        self._parent = current_key.get()
+        self._parent = parent
 
     def take(self) -> None:
         """Get a number, unless it has one."""
@@ -70,7 +70,8 @@ class Step:
 
     def start(self, arguments: msgspec.Raw | None) -> Write | None:
         """Write that it has begun."""
-        self._begin()
+        if not self.key or self._steps.undecided:
+            self._begin()
         payload: dict[str, Any] = {"call_id": self.call_id, self._label: self.name}
         if not self.is_block:
             payload["key"] = self.key
@@ -86,7 +87,8 @@ class Step:
         """Write how it ended; *memo* is None if it is in doubt, or its result could not be kept; `SAID` if it is in
         *facts*.
         """
-        self._begin()
+        if not self.key or self._steps.undecided:
+            self._begin()
         if self.is_block or self._steps.is_noted:
             return self._end(facts, None)
         if memo == SAID and self._steps.says and self._known is None:  # else there may be a memo, which counts for more
@@ -135,7 +137,7 @@ class Steps:
         self.is_noted = False  # nobody will ask for its calls again
         self.says = True  # events may stand for memos: not those of another store
         self._secret = b""
-        self._root = b""
+        self._digest = blake2b()  # of what all keys of the run have in common
         self._lock = threading.Lock()
         self._begun: dict[bytes, int] = {}  # how many calls of each kind have begun
         self._memory: dict[str, tuple[str, bytes]] = {}  # key → name and outcome, of calls made before a resume
@@ -145,7 +147,7 @@ class Steps:
         """Be ready for the calls of a run; their keys start from *root* and *secret*."""
         self.is_noted = is_noted
         self._secret = secret
-        self._root = root.encode()
+        self._digest = blake2b(root.encode() + b"\0", key=secret, digest_size=_WHO // 2)
 
     def recall(self, memory: Memory) -> None:
         """Know what was done before the run was interrupted."""
@@ -165,9 +167,11 @@ class Steps:
 
     def step(self, name: str, sign: bytes, *, kind: bytes = b"t") -> Step:
         """The next call of *name* with the arguments *sign*; its `outcome` is set if it was made before."""
-        parts = (self._root, current_key.get().encode(), kind, name.encode("utf-8", "surrogatepass"), sign)
-        base = blake2b(b"\0".join(parts), key=self._secret, digest_size=_WHO // 2).digest()
-        step = Step(self, name, base, is_step=kind == b"s")
+        parent = current_key.get()
+        digest = self._digest.copy()
+        digest.update(b"\0".join((parent.encode(), kind, name.encode("utf-8", "surrogatepass"), sign)))
+        base = digest.digest()
+        step = Step(self, name, parent, base, is_step=kind == b"s", is_block=False)
         if self._memory:
             self._look_up(step)
         waiting = self.undecided.get(base)
@@ -175,7 +179,7 @@ class Steps:
 
     def block(self, name: str) -> Step:
         """A guarded block, which is like no other."""
-        return Step(self, name, os.urandom(_WHO // 2), is_block=True)
+        return Step(self, name, current_key.get(), os.urandom(_WHO // 2), is_step=False, is_block=True)
 
     def spent(self, unit: str, amount: float) -> Outcome | None:
         """What to remember of an amount that is reported outside of any call; None if it was reported before."""

@@ -69,24 +69,9 @@ class OwnerRow(NamedTuple):
     locked: bool = False
 
 
-class EventRow(NamedTuple):
-    """An event on its way to the table."""
-
-    run: int
-    sequence: int
-    at: int
-    type: str
-    late: int
-    payload: str
-
-
-class MemoRow(NamedTuple):
-    """The exact outcome of a call on its way to the table; empty where none was kept."""
-
-    run: int
-    key: bytes
-    name: str
-    outcome: bytes
+# Rows on their way to the tables; plain tuples, since there are several a step and a database takes them as they are.
+EventRow = tuple[int, int, int, str, int, str]  # run, sequence, at, type, late, payload
+MemoRow = tuple[int, bytes, str, bytes]  # run, key of the call, its name, its exact outcome: empty where none was kept
 
 
 class Tables(Protocol):
@@ -201,24 +186,29 @@ class Ledger:
 
     def claimed(self, claim: Claim) -> Live:
         """The run that *claim* is for, if it still holds."""
-        live = self.run(claim.run_id)
+        run_id, owner, fence = claim
+        live = None if self.tables.crowded else self._lives.get(run_id)
+        if live is None:
+            live = self.run(run_id)
         # A claim whose commit failed may have the number of the next one, who got the run.
-        is_anothers = bool(claim.owner and live.owner) and live.owner != claim.owner
-        if live.fence != claim.fence or is_anothers:
-            raise LeaseLost(claim.run_id)
+        if live.fence != fence or (live.owner != owner and live.owner and owner):
+            raise LeaseLost(run_id)
         return live
 
     def append(self, live: Live, type: str, payload: Mapping[str, Any], encoded: str) -> None:
         """Add an event; *payload* is what *encoded* says."""
-        at = max(self.now_ms(), live.touched_at)
-        sequence = live.snapshot.event_count
-        late = apply(live.snapshot, type, payload, at)
+        snapshot, at = live.snapshot, int(self._time() * 1000)
+        if at < live.touched_at:
+            at = live.touched_at
+        sequence = snapshot.event_count
+        late = apply(snapshot, type, payload, at)
         live.touched_at = at
         if type in _USES:
             _note_tool(live, payload.get("tool"))
-        self._rows.append(EventRow(live.key, sequence, at, type, int(late), encoded))
-        self._touch(live)
-        if live.snapshot.status.is_terminal and not late:
+        self._rows.append((live.key, sequence, at, type, int(late), encoded))
+        self._dirty[live.header.id] = live
+        self.changes += 1
+        if snapshot.status.is_terminal and not late:
             self._ended(live)
 
     def say(self, live: Live, type: str, **payload: Any) -> None:
@@ -229,7 +219,7 @@ class Ledger:
         """Keep the exact outcome of a call, unless the run has completed: then nobody will ask for it."""
         if live.snapshot.status is RunStatus.COMPLETED:
             return
-        self._memos.append(MemoRow(live.key, key, name, outcome))
+        self._memos.append((live.key, key, name, outcome))
         self.changes += 1
 
     def copy_memos(self, source: Live, target: Live) -> None:
@@ -238,10 +228,10 @@ class Ledger:
         ended: list[str] = []
         if source.origin is None:
             ended = [payload for (payload,) in ask("ended", run)]
-            ended += [row.payload for row in self._rows if row.run == run and row.type in ENDS]
+            ended += [payload for of, _, _, type, _, payload in self._rows if of == run and type in ENDS]
         memos = [(bytes(key), name, bytes(outcome)) for key, name, outcome in ask("memos", run)]
-        memos += [memo[1:] for memo in self._memos if memo.run == run]
-        self._memos += [MemoRow(target.key, *memo) for memo in known(ended, memos)]
+        memos += [memo[1:] for memo in self._memos if memo[0] == run]
+        self._memos += [(target.key, *memo) for memo in known(ended, memos)]
         self.changes += 1
 
     def add(self, header: RunHeader) -> Live:
@@ -323,7 +313,7 @@ class Ledger:
         """Let go of what only a run that may go on needs."""
         live.owner = None
         if live.snapshot.status is RunStatus.COMPLETED:
-            self._memos[:] = [memo for memo in self._memos if memo.run != live.key]
+            self._memos[:] = [memo for memo in self._memos if memo[0] != live.key]
             self.tables.forget_memos(live.key)
 
     def _touch(self, live: Live) -> None:

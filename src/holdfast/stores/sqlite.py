@@ -46,7 +46,7 @@ class SqliteFile:
         self.crowded = False  # while it writes, nobody else does; and it hears whether anybody has
         self._synchronous = synchronous
         self._sql = statements()
-        self.reading = threading.RLock()
+        self._make_locks()
         self._write: sqlite3.Connection | None = None
         self._read: sqlite3.Connection | None = None
         self._opened: tuple[int, int] | None = None  # device and inode of the file that was opened
@@ -144,11 +144,16 @@ class SqliteFile:
 
     def after_fork(self) -> None:
         """In a forked child: connections to a file do not survive a fork; closing them could harm the parent's."""
-        self.reading = threading.RLock()
+        self._make_locks()
         if self.path is not None:
             self._abandoned += (self._read, self._write)  # kept, so that nothing finalizes them
             self._in_use.clear()
             self._read = self._write = None
+
+    def _make_locks(self) -> None:
+        """A store in memory has one connection for all, and nobody may see half of a group; of a file all may read."""
+        self.reading = threading.RLock()
+        self.alone: contextlib.AbstractContextManager[object] = self.reading if self.path is None else threading.RLock()
 
     def check_in_place(self) -> None:
         """That the file which was opened is still the one at its path; SQLite itself would not notice."""
@@ -214,14 +219,10 @@ class SqliteFile:
 
     # -- a transaction -------------------------------------------------------------------------------------------------
 
-    def alone(self) -> contextlib.AbstractContextManager[object]:
-        """A store in memory has one connection for all, and nobody may see half of a group."""
-        return self.reading if self.path is None else contextlib.nullcontext()
-
     def begin(self) -> bool:
         """Begin to write; true if somebody else has written since our last transaction."""
         self.check_in_place()
-        connection = self.writing()
+        connection = self._write if self._write is not None else self.writing()
         self._take_turn(connection)
         (version,) = connection.execute("PRAGMA data_version").fetchone()
         before, self._version = self._version, version
@@ -256,7 +257,8 @@ class SqliteFile:
 
     def commit(self) -> None:
         """On disk when it returns."""
-        self.writing().execute("COMMIT")
+        connection = self._write if self._write is not None else self.writing()
+        connection.execute("COMMIT")
 
     def rollback(self, *, afresh: bool) -> None:
         """As if nothing had been written; *afresh* on new connections: one made in trouble may never get out of it."""
@@ -292,13 +294,14 @@ class SqliteFile:
         # Plain tuples, whole numbers and bytearrays: of all else the module asks first how it wants to be stored.
         connection, sql = self.writing(), self._sql
         if rows:
-            connection.executemany(sql["add_event"], map(tuple, rows))
+            connection.executemany(sql["add_event"], rows)
         if memos:
-            connection.executemany(sql["add_memo"], map(tuple, memos))
+            connection.executemany(sql["add_memo"], memos)
         usual, used = [], []
         for live in lives:
             snapshot = live.snapshot
-            used += [(tool, live.header.created_at_ms, live.key) for tool in live.new_tools]
+            if live.new_tools:
+                used += [(tool, live.header.created_at_ms, live.key) for tool in live.new_tools]
             if live.is_new:
                 self._add(connection, live)
             elif live.written == live.standing():

@@ -8,7 +8,6 @@ from typing import Any
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.stores.database import Again, Database, Lost
 from holdfast.stores.ledger import Ledger
-from holdfast.stores.trouble import errors_of
 from holdfast.stores.writer import Pending
 
 MOST_TRIES = 10  # of a group that others were quicker than
@@ -26,7 +25,7 @@ class Transactions:
     def __init__(self, file: Database, ledger: Ledger, crash: Callable[[str], object] | None) -> None:
         self._file = file
         self._ledger = ledger
-        self._crash = crash or (lambda point: None)
+        self._crash = crash
         self._committing = False
 
     def make(self, group: Group) -> None:
@@ -34,7 +33,7 @@ class Transactions:
 
         An error that is none (an interrupt) is passed on: then the group is on disk, or is as if it had never been.
         """
-        with self._file.alone():
+        with self._file.alone:
             self._make(group)
 
     def _make(self, group: Group) -> None:
@@ -77,8 +76,9 @@ class Transactions:
         except Again:
             raise
         except Exception as error:  # nobody can write now: no use in asking for each
-            self._undo(error)
-            _fail(group, error)
+            trouble = self._explained(error)
+            self._undo(trouble)
+            _fail(group, trouble)
             return
         except BaseException as error:
             self._undo(error)
@@ -88,9 +88,10 @@ class Transactions:
         except Again:
             raise
         except Exception as error:
-            self._undo(error)
+            trouble = self._explained(error)
+            self._undo(trouble)
             if len(group) == 1:
-                _fail(group, error)
+                _fail(group, trouble)
                 return
             half = len(group) // 2
             self._make(group[:half])
@@ -99,7 +100,8 @@ class Transactions:
             self._interrupted(group, error)
             raise
         else:
-            self._crash("committed")
+            if self._crash is not None:
+                self._crash("committed")
 
     def _interrupted(self, group: Group, error: BaseException) -> None:
         """It came from outside, in the middle of anything."""
@@ -115,35 +117,43 @@ class Transactions:
             self._undo(error)
 
     def _begin(self) -> None:
-        self._crash("begin")
-        with errors_of(self._file):
-            if self._file.begin():
-                self._ledger.forget()
+        if self._crash is not None:
+            self._crash("begin")
+        if self._file.begin():
+            self._ledger.forget()
 
     def _write(self, group: Group) -> None:
-        with errors_of(self._file):
-            for pending in group:
-                self._apply(pending)
-            self._ledger.write()
-            self._crash("written")
-            self._committing = True
+        """Make the group; a write that refuses before it has changed anything is no trouble for the others."""
+        ledger = self._ledger
+        for pending in group:
+            pending.value = pending.error = None
+            before = ledger.changes
             try:
-                self._file.commit()
-            except Exception:
-                self._committing = False
-                raise
+                pending.value = pending.op(ledger)
+            except HoldfastError as error:
+                if ledger.changes != before:
+                    raise
+                pending.error = error
+        ledger.write()
+        if self._crash is not None:
+            self._crash("written")
+        self._committing = True
+        try:
+            self._file.commit()
+        except Exception:
+            self._committing = False
+            raise
         self._settle(group)
 
-    def _apply(self, pending: Pending[Ledger, Any]) -> None:
-        """Make one write; what it refuses before it has changed anything is no trouble for the others."""
-        pending.value = pending.error = None
-        before = self._ledger.changes
-        try:
-            pending.value = pending.op(self._ledger)
-        except HoldfastError as error:
-            if self._ledger.changes != before:
-                raise
-            pending.error = error
+    def _explained(self, error: Exception) -> Exception:
+        """What *error* means, in words of ours if the database raised it; one that means `Again` is raised."""
+        told = self._file.explained(error)
+        if isinstance(told, Again):
+            raise told from error
+        if told is None:
+            return error
+        told.__cause__ = error
+        return told
 
     def _settle(self, group: Group) -> None:
         """It is on disk, and must not be made again; but in a file that nobody can find any more it does not count."""

@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Generic, TypeVar
 
+import msgspec
+
 from holdfast.errors import StoreError
 
 MOST_AT_ONCE = 1000  # writes in one transaction
@@ -28,19 +30,18 @@ Book = TypeVar("Book")
 T = TypeVar("T")
 
 
-class Pending(Generic[Book, T]):
+class Pending(msgspec.Struct, Generic[Book, T], eq=False):  # a Struct since there are two a step: it is made in C
     """A write on its way: *made* when it is on disk, or has failed; *done* when that was told."""
 
-    __slots__ = ("awaited", "done", "error", "future", "made", "op", "tries", "value", "waiter")
-
-    def __init__(self, op: Callable[[Book], T]) -> None:
-        self.op = op
-        self.made = self.done = self.awaited = False
-        self.tries = 0
-        self.value: T | None = None
-        self.error: BaseException | None = None
-        self.waiter: threading.Lock | None = None  # locked by a thread, to be released when it is done
-        self.future: asyncio.Future[None] | None = None
+    op: Callable[[Book], T]
+    made: bool = False
+    done: bool = False
+    awaited: bool = False
+    tries: int = 0
+    value: T | None = None
+    error: BaseException | None = None
+    waiter: threading.Lock | None = None  # locked by a thread, to be released when it is done
+    future: asyncio.Future[None] | None = None
 
     def fail(self, error: BaseException) -> None:
         """It was not made."""
@@ -84,13 +85,16 @@ class Writer(Generic[Book]):
         self._serving = threading.Lock()  # held while there is a thread
         self._bell = threading.Lock()  # locked while there is nothing to do
         self._bell.acquire()
+        self._main = threading.main_thread().ident
         self._rung = self._closed = self._complained = False
 
     def submit(self, op: Callable[[Book], T]) -> Pending[Book, T]:
         """Queue a write; it is made with the next commit, at the latest after a few milliseconds."""
         pending = Pending(op)
         self._queue.append(pending)
-        if not self._quick or not self._led():
+        if self._quick and self._led():
+            return pending
+        if not self._serving.locked():
             self._start()
         return pending
 
@@ -154,7 +158,7 @@ class Writer(Generic[Book]):
 
     def _led(self) -> bool:
         """Commit one group, unless somebody else is at it."""
-        if threading.get_ident() == threading.main_thread().ident:
+        if threading.get_ident() == self._main:
             # The one thread that can be interrupted: it must take the turn by a `with`, or might never give it back.
             if self.turn.locked():
                 return False
@@ -218,7 +222,8 @@ class Writer(Generic[Book]):
 
     def _ring(self) -> None:
         """See to it that somebody commits soon."""
-        self._start()
+        if not self._serving.locked():
+            self._start()
         self._wake()
 
     def _wake(self) -> None:

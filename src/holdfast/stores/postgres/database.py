@@ -60,6 +60,7 @@ class PostgresDatabase:
         self._group: Group | None = None
         self._tokens = random.Random(os.urandom(32))  # to ask the system for each takes ten microseconds
         self.reading = threading.Lock()  # guards the list alone
+        self.alone: contextlib.AbstractContextManager[object] = contextlib.nullcontext()  # readers need not wait
         self._free = threading.BoundedSemaphore(READERS)
 
     # -- time, and others who use it -----------------------------------------------------------------------------------
@@ -81,10 +82,6 @@ class PostgresDatabase:
             return self._with_reader(lambda link: link.offset())
 
     # -- a transaction -------------------------------------------------------------------------------------------------
-
-    def alone(self) -> contextlib.AbstractContextManager[object]:
-        """Readers have connections of their own."""
-        return contextlib.nullcontext()
 
     def begin(self) -> bool:
         """Begin to write; what is at hand is never known to be outdated before it is written."""

@@ -87,12 +87,12 @@ class Group:
     def write(self, lives: Iterable[Live], rows: list[EventRow], memos: list[MemoRow]) -> None:
         """Write what has changed of *lives*, and the new *rows* and *memos*; a statement for all of a kind."""
         self.is_news = True
-        payloads = [row.payload.encode() for row in rows]
+        payloads = [payload.encode() for *_, payload in rows]
         first: dict[int, int] = {}
         weights: dict[int, int] = {}
-        for row, payload in zip(rows, payloads, strict=True):
-            first.setdefault(row.run, row.sequence)
-            weights[row.run] = weights.get(row.run, 0) + len(payload) + OVERHEAD
+        for (run, sequence, *_), payload in zip(rows, payloads, strict=True):
+            first.setdefault(run, sequence)
+            weights[run] = weights.get(run, 0) + len(payload) + OVERHEAD
         new: list[Live] = []
         changed: list[Live] = []
         for live in lives:
@@ -203,6 +203,6 @@ class Group:
         self.ask("add_events", *numbers, texts(types), late, encoded(payloads), self._token)
 
     def _add_memos(self, memos: list[MemoRow]) -> None:
-        last = {(memo.run, memo.key): memo for memo in memos}  # of two for one call the later counts
+        last = {memo[:2]: memo for memo in memos}  # of two for one call the later counts
         runs, keys, names, outcomes = zip(*last.values(), strict=True)
         self.ask("add_memos", whole(runs), blobs(keys), texts(names), blobs(outcomes))
