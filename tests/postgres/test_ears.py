@@ -112,7 +112,7 @@ def test_a_watch_wakes_when_another_rings(database: str, make: Make) -> None:
 
     ring(database, there.calls())
 
-    assert watch.wait(5)
+    assert watch.wait(PATIENCE)
     assert here.has_session
     assert watch.notified
 
@@ -122,7 +122,7 @@ def test_what_was_told_once_is_not_told_again(database: str, make: Make) -> None
     watch = here.watch()
     watch.wait(PATIENCE)
     ring(database, there.calls())
-    watch.wait(5)
+    watch.wait(PATIENCE)
 
     assert not watch.wait(0.05)
 
@@ -138,7 +138,7 @@ def test_a_mailbox_wakes_for_its_owner_alone_and_not_for_what_this_process_sends
     ring(database, here.calls(["a"]))
     ring(database, there.calls(["b"]))
 
-    assert boxes["b"].wait(5)  # they come in order
+    assert boxes["b"].wait(PATIENCE)  # they come in order
     assert not boxes["a"].wait(0)
     assert not boxes["c"].wait(0)
 
@@ -151,7 +151,7 @@ def test_a_poke_is_told_once(database: str, make: Make) -> None:
 
     ring(database, there.calls(["b", "a"]))
 
-    assert box.wait(5)
+    assert box.wait(PATIENCE)
     assert here.poked("a")
     assert not here.poked("a")
 
@@ -163,7 +163,7 @@ def test_a_notification_of_somebody_else_has_everybody_look(database: str, make:
 
     ring(database, [""])
 
-    assert watch.wait(5)
+    assert watch.wait(PATIENCE)
 
 
 def test_a_wake_lets_a_waiting_thread_go_with_false(make: Make) -> None:
@@ -175,7 +175,7 @@ def test_a_wake_lets_a_waiting_thread_go_with_false(make: Make) -> None:
 
     watch.wake()
 
-    thread.join(5)
+    thread.join(PATIENCE)
     assert answers == [False]
     assert not watch.closed
 
@@ -189,7 +189,7 @@ def test_closing_the_ears_lets_all_who_wait_go_and_leaves_no_thread(make: Make) 
 
     here.close()
 
-    thread.join(5)
+    thread.join(PATIENCE)
     assert not thread.is_alive()
     assert "holdfast-ears" not in {each.name for each in threading.enumerate()}
 
@@ -219,7 +219,7 @@ def test_ears_that_were_closed_begin_again(database: str, make: Make) -> None:
     assert here.hold("b")
     watch = here.watch()
     ring(database, there.calls())
-    assert watch.wait(5)
+    assert watch.wait(PATIENCE)
     assert not here.holds("a")
 
 
@@ -234,7 +234,7 @@ def test_many_owners_are_called_in_calls_that_postgresql_takes(database: str, ma
     ring(database, calls)
 
     assert len(calls) > 1
-    assert box.wait(5)
+    assert box.wait(PATIENCE)
 
 
 @pytest.mark.parametrize("channel", ["", 'a"; DROP TABLE x; --', "Großes", "a" * 64, 7])
@@ -323,7 +323,7 @@ def test_a_session_that_is_ended_by_the_server_comes_back_with_its_locks_and_all
 
     end_sessions(database)
 
-    assert watch.wait(5)
+    assert watch.wait(PATIENCE)
     assert eventually(lambda: here.holds("a"))
     assert there.is_living("a") is not False
 
@@ -405,7 +405,7 @@ def test_behind_a_pool_there_is_no_session_and_watches_poll(database: str, make:
     assert eventually(lambda: here.has_session is False)
     assert here.is_living("a") is None
     assert here.poked("a")
-    assert watch.wait(5)
-    assert watch.wait(5)
+    assert watch.wait(PATIENCE)
+    assert watch.wait(PATIENCE)
     assert not watch.notified
     assert eventually(lambda: locks(database) == 0)  # it would be the pool's, and outlive us

@@ -43,13 +43,13 @@ _log = logging.getLogger("holdfast")
 class PostgresDatabase:
     """The tables at *address*; connected to when they are first needed."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, ears: Ears | None = None) -> None:
         self.address = address
         self.path: str | None = address.name
         self.name = address.name
         self.url = address.url
         self.crowded = True
-        self.ears = Ears(address.session, channel=address.schema)
+        self.ears = ears or Ears(address.session, channel=address.schema)
         self._sql = statements(address.schema)
         self._is_ready = False  # the tables are there, as this version knows them
         self._clock = ServerClock(self._measured)
@@ -107,9 +107,13 @@ class PostgresDatabase:
             group.commit()
             tells = group.is_news and (bool(group.to_wake) or not self.ears.soon())
             if calls := self.ears.calls(group.to_wake) if tells else []:
+                if link.pooled:  # of two batches, the pool may give the second answer to somebody else
+                    link.finish()
                 link.executemany(self._sql["ring"], [(self.ears.channel, call) for call in calls])
                 link.end_batch()
             link.finish(left=1 if calls else 0)
+            if link.pooled:
+                self._check(link)
         except (ServerError, Broken) as error:
             if is_gone(error):
                 link.close()
@@ -153,10 +157,7 @@ class PostgresDatabase:
         for _ in range(2):
             link = self._writer()
             try:
-                try:
-                    link.check()
-                except ServerError as error:  # of what was left unread
-                    _log.warning("%s: others could not be told to look: %s", self.name, error)
+                self._check(link)
                 if not self._clock.is_fresh:
                     self._clock.set(link.offset())
                 return link
@@ -164,6 +165,12 @@ class PostgresDatabase:
                 self._drop(link)
                 trouble = error
         raise trouble
+
+    def _check(self, link: Link) -> None:
+        try:
+            link.check()
+        except ServerError as error:  # of what was left unread
+            _log.warning("%s: others could not be told to look: %s", self.name, error)
 
     def _was_committed(self, group: Group) -> bool:
         """Find out whether *group* was written, on a connection that works."""

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from holdfast.checks import shown
 from holdfast.clock import SystemClock
 from holdfast.errors import ConfigError
-from holdfast.stores.postgres.line import GAP, GRACE, Line, number
+from holdfast.stores.postgres.line import GAP, GRACE, PATIENCE, Line, number
 
 _BLINK = 0.25  # seconds in which one whose connection broke has a new one
 _FRESH = 5.0  # seconds for which what was seen of the locks is worth something
@@ -41,14 +41,19 @@ FROM pg_stat_bgwriter
 class Ears:
     """The session of one store on *dsn*; begun when first needed, and again after `close`.
 
-    Who commits notifies *channel* of each of `calls(…)`: all watches wake, and the mailboxes of those called.
+    Who commits notifies *channel* of each of `calls(…)`: all watches wake, and the mailboxes of those called. An answer
+    is waited for no longer than *patience*; one whose connection broke is back within *blink*.
     """
 
-    def __init__(self, dsn: str, *, channel: str = "holdfast") -> None:
+    def __init__(
+        self, dsn: str, *, channel: str = "holdfast", patience: float = PATIENCE, blink: float = _BLINK
+    ) -> None:
         if not isinstance(channel, str) or not _CHANNEL.fullmatch(channel):
             raise ConfigError(f"channel = {shown(channel)}: must be 1 to 63 small letters, digits and underscores")
         self.channel = channel
         self._dsn = dsn
+        self._patience = patience
+        self._blink = blink
         self._seen: _Seen | None = None
         self._reset()
 
@@ -134,10 +139,15 @@ class Ears:
         before = self._seen
         living = self._is_held(owner)
         # One whose connection broke is back in a moment; only who is missing twice is gone.
-        if living is False and (before is None or not before.lacks(owner, SystemClock.monotonic())):
-            SystemClock.sleep(_BLINK)
+        if living is False and (before is None or not before.lacks(owner, SystemClock.monotonic(), self._blink)):
+            SystemClock.sleep(self._blink)
             return self._is_held(owner)
         return living
+
+    def doubtful_for(self) -> float | None:
+        """Seconds until a lock that is not held means something, as all may be coming back; None if nobody can tell."""
+        rows = self._begun().do(lambda session: session.ask(_LOCKS))
+        return max(0.0, GRACE - float(rows[0][0])) if rows else None
 
     def _is_held(self, owner: str) -> bool | None:
         """Whether it is held now; None also if it is not, and all may just be coming back."""
@@ -153,7 +163,7 @@ class Ears:
             return True
         if float(up) < GRACE or line.is_shaken:
             return None
-        if self._seen is None or seen.at - self._seen.at > _BLINK:
+        if self._seen is None or seen.at - self._seen.at > self._blink:
             self._seen = seen
         return False
 
@@ -184,7 +194,7 @@ class Ears:
     def _begun(self) -> Line:
         with self._lock:
             if self._line is None:
-                line = Line(self._dsn, self.channel, self._owners, self._heard)
+                line = Line(self._dsn, self.channel, self._owners, self._heard, self._patience)
                 line.start()
                 self._line = line
             return self._line
@@ -271,6 +281,6 @@ class _Seen(NamedTuple):
     at: float
     held: frozenset[int]
 
-    def lacks(self, owner: str, now: float) -> bool:
+    def lacks(self, owner: str, now: float, blink: float) -> bool:
         """Whether that of *owner* was missing already, not just now and not long ago."""
-        return number(owner) not in self.held and _BLINK <= now - self.at <= _FRESH
+        return number(owner) not in self.held and blink <= now - self.at <= _FRESH

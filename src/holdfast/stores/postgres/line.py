@@ -22,7 +22,7 @@ GRACE = 6.0  # seconds that all have to come back after the server was away, bef
 _LOOK_LOST = 5.0  # while the server is away: those who look then may well be told so by an error
 _LOOK = 10.0  # although nothing was heard: whoever dies between its commit and its notification tells nobody
 _BEAT = 3.0  # seconds of silence until we ask whether there is somebody
-_PATIENCE = 1.0  # seconds that a caller waits for our thread
+PATIENCE = 1.0  # seconds that a caller waits for our thread
 GAP = 0.005  # seconds between two notifications of a process that commits all the time
 _FIRST_PAUSE, _LAST_PAUSE = 0.1, 5.0
 
@@ -43,7 +43,9 @@ _log = logging.getLogger("holdfast")
 class Line:
     """The thread and its session, from its beginning to its end; *heard* is told what comes, None that all may have."""
 
-    def __init__(self, dsn: str, channel: str, owners: set[str], heard: Callable[[list[str] | None], object]) -> None:
+    def __init__(
+        self, dsn: str, channel: str, owners: set[str], heard: Callable[[list[str] | None], object], patience: float
+    ) -> None:
         self.has_session: bool | None = None
         self.held: frozenset[str] = frozenset()
         self.pause = _LOOK_LOST  # of watches between two looks
@@ -51,6 +53,7 @@ class Line:
         self._channel = channel
         self._owners = owners
         self._heard = heard
+        self._patience = patience
         self._waker = Waker()
         self._wanted: deque[_Errand] = deque()
         self._lost_once = self._ended = False
@@ -68,7 +71,7 @@ class Line:
         self._ended = True
         self._waker.wake()
         if self._thread is not threading.current_thread():
-            self._thread.join(_PATIENCE)
+            self._thread.join(PATIENCE)
 
     def abandon(self) -> None:
         self._ended = True
@@ -87,7 +90,7 @@ class Line:
         self._wanted.append(errand)
         self._waker.wake()
         try:
-            return errand.answer.get(timeout=_PATIENCE)
+            return errand.answer.get(timeout=self._patience)
         except queue.Empty:
             return None
 
