@@ -5,6 +5,7 @@ The long form is `holdfast doctor --torture SECONDS`, or `python -m bench tortur
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import os
@@ -20,7 +21,7 @@ import pytest
 from rich.console import Console
 
 from holdfast import cli
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, StoreError
 from holdfast.torture import journal, session
 from holdfast.torture.agent import POLICIES, STEP
 from holdfast.torture.case import Case, Expected, Journalled
@@ -28,9 +29,11 @@ from holdfast.torture.desk import PROGRESS
 from holdfast.torture.journal import JUDGE, Journal, Line, read
 from holdfast.torture.judge import Judge
 from holdfast.torture.life import POINTS, SHAPES, Orders, live
-from holdfast.torture.places import Place, temporary
+from holdfast.torture.places import FilePlace
+from holdfast.torture.process import STOPS, stopped_once
 from holdfast.torture.promises import Kept, Progress, Promise, Tally, Verdict
 from holdfast.torture.session import torture
+from holdfast.torture.tasks import Task, Trouble
 from holdfast.torture.view import closing, line
 
 SEED = 20
@@ -48,8 +51,8 @@ def temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return temporary("sqlite", str(tmp_path))
+def place(tmp_path: Path) -> FilePlace:
+    return FilePlace(str(tmp_path / "runs.db"))
 
 
 def told(verdict: Verdict) -> str:
@@ -79,10 +82,10 @@ DIE_EVERYWHERE = """
 import random, sys
 from holdfast.clock import SystemClock
 from holdfast.torture.life import POINTS, Fate
-from holdfast.torture.places import temporary
+from holdfast.torture.places import FilePlace
 from holdfast.torture.stage import Stage
 
-stage = Stage(temporary("sqlite", sys.argv[1]), sys.argv[1], random.Random(1), SystemClock(), lambda _: None)
+stage = Stage(FilePlace(sys.argv[1] + "/runs.db"), sys.argv[1], random.Random(1), SystemClock(), lambda _: None)
 for point in POINTS:
     for shape in ("plain", "tasks"):
         case = stage.case(shape)
@@ -105,11 +108,10 @@ def test_a_process_can_be_killed_at_every_point_of_the_protocol(tmp_path: Path) 
 # --- a library that breaks its word is found out ---
 
 BREAKING = """
-import sys
 from holdfast.torture import __main__, driver
 {damage}
 driver.SCENES = (driver.{scene},) * 10
-__main__.main(sys.argv[1:])
+__main__.main()
 """
 FORGETS_RESULTS = """
 from holdfast.stores import RunStore
@@ -187,7 +189,7 @@ def test_a_library_that_breaks_a_promise_is_found_out(
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_an_undisturbed_agent_makes_more_than_thirty_calls_of_every_kind_and_finishes(
-    shape: str, place: Place, tmp_path: Path
+    shape: str, place: FilePlace, tmp_path: Path
 ) -> None:
     path = str(tmp_path / "journal")
 
@@ -209,7 +211,7 @@ def test_an_undisturbed_agent_makes_more_than_thirty_calls_of_every_kind_and_fin
 class Court:
     """A run with a log and a journal that a test can make up."""
 
-    def __init__(self, place: Place, folder: Path) -> None:
+    def __init__(self, place: FilePlace, folder: Path) -> None:
         self.place = place
         self.tally = Tally()
         self.judge = Judge(place, self.tally)
@@ -231,7 +233,7 @@ class Court:
         Journal(self.case.journal, life).say(word, key, tool, label, **more)
 
     def break_store(self, sql: str) -> None:
-        connection = sqlite3.connect(self.place.url)
+        connection = sqlite3.connect(self.place.path)
         with connection:
             connection.execute(sql)
         connection.close()
@@ -242,7 +244,7 @@ class Court:
 
 
 @pytest.fixture
-def court(place: Place, tmp_path: Path) -> Court:
+def court(place: FilePlace, tmp_path: Path) -> Court:
     court = Court(place, tmp_path)
     court.log("run_started")
     return court
@@ -307,7 +309,7 @@ def test_an_event_that_was_committed_and_is_not_in_the_log_is_a_breach(court: Co
     assert court.broken() == {Promise.KEPT}
 
 
-def test_a_run_that_is_gone_is_a_breach(place: Place, tmp_path: Path) -> None:
+def test_a_run_that_is_gone_is_a_breach(place: FilePlace, tmp_path: Path) -> None:
     court = Court(place, tmp_path)
     court.say(journal.ENTERED)
 
@@ -511,9 +513,9 @@ FAILED = Verdict(
 )
 
 
-def says(verdict: Verdict) -> tuple[str, ...]:
-    """A driver that says nothing but *verdict*."""
-    return (sys.executable, "-c", f"print({msgspec.json.encode(verdict).decode()!r})")
+def says(what: Verdict | Trouble) -> tuple[str, ...]:
+    """A driver that says nothing else."""
+    return (sys.executable, "-c", f"print({msgspec.json.encode(what).decode()!r})")
 
 
 KEPT = Verdict(seed=7, progress=Progress(kills=12), promises=(Kept(Promise.FINISHED, 5),))
@@ -589,14 +591,106 @@ def test_progress_is_one_line_of_numbers() -> None:
     assert "5 doubts decided" in line(FAILED.progress)
 
 
-def test_a_driver_that_is_stopped_takes_its_processes_along(tmp_path: Path) -> None:
-    command = [*session.DRIVER, "sqlite", str(tmp_path), "1", "60", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as driver:
+def test_a_driver_whose_store_fails_is_an_error_of_the_store(
+    temporary_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "DRIVER", says(Trouble("the server is away")))
+
+    with pytest.raises(StoreError, match="broke off: the server is away"):
+        torture(1.0)
+
+    assert list(temporary_folder.iterdir()) == []
+
+
+def test_a_driver_that_is_stopped_takes_its_processes_along(place: FilePlace, tmp_path: Path) -> None:
+    orders = tmp_path / "orders"
+    orders.write_bytes(msgspec.json.encode(Task(os.getpid(), place, str(tmp_path), 1, 60.0, 0)))
+    with (
+        orders.open() as stdin,
+        subprocess.Popen(session.DRIVER, stdin=stdin, stdout=subprocess.PIPE, start_new_session=True) as driver,
+    ):
         assert driver.stdout is not None
         driver.stdout.readline()
 
-        driver.send_signal(signal.SIGTERM)
+        driver.terminate()
         driver.stdout.read()
 
     with pytest.raises(ProcessLookupError):
         os.killpg(driver.pid, 0)
+    assert orders.exists()  # its parent tidies
+
+
+TORTURES = """
+from holdfast.torture.session import torture
+
+torture(60.0, tell=lambda progress: print(progress.kills, flush=True))
+"""
+
+
+def test_a_driver_whose_parent_was_killed_tidies_in_its_place(temporary_folder: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(temporary_folder)}
+    with subprocess.Popen(
+        [sys.executable, "-c", TORTURES], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as parent:
+        assert parent.stdout is not None
+        assert parent.stderr is not None
+        parent.stdout.readline()
+
+        parent.kill()
+        said = parent.stderr.read()  # to its end, which is the driver's
+
+    assert said == b""
+    assert list(temporary_folder.iterdir()) == []
+
+
+LEAVES_A_PROCESS = """
+import fcntl, json, os, signal, sys
+
+held = open(json.load(sys.stdin)["folder"] + "/held", "w")
+fcntl.flock(held, fcntl.LOCK_EX)
+if os.fork():
+    os.kill(os.getpid(), signal.SIGKILL)
+os.close(1)
+signal.pause()
+"""
+
+
+def test_what_a_killed_driver_leaves_is_ended(temporary_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "DRIVER", (sys.executable, "-c", LEAVES_A_PROCESS))
+
+    with pytest.raises(HoldfastError, match="broke off"):
+        torture(1.0)
+
+    (folder,) = temporary_folder.iterdir()
+    with (folder / "held").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # for ever, if it were not
+
+
+def test_whoever_is_stopped_leaves_once_and_is_not_stopped_again_while_it_tidies() -> None:
+    tidied = []
+
+    def work() -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            for number in STOPS:
+                signal.raise_signal(number)
+            tidied.append(True)
+
+    before = [signal.getsignal(number) for number in STOPS]
+    with pytest.raises(KeyboardInterrupt), stopped_once(KeyboardInterrupt()):
+        work()
+
+    assert tidied == [True]
+    assert [signal.getsignal(number) for number in STOPS] == before
+
+
+def test_a_stop_that_is_ignored_stays_so() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stopped_once(KeyboardInterrupt()):
+            signal.raise_signal(signal.SIGHUP)
+
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)

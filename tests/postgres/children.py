@@ -10,20 +10,18 @@ import itertools
 import os
 import sys
 import threading
-from collections.abc import Callable
-from typing import Any, NamedTuple
 
-import psycopg
 from tests.children import main, processes, say
 
 from holdfast import Holdfast
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, RunCancelled, StoreError
 from holdfast.policy import PolicyBook
-from holdfast.stores import PostgresRunStore, RunStore
+from holdfast.stores import PostgresRunStore
 from holdfast.stores.postgres.ears import Ears
 
 PAUSE = 0.02  # seconds between two looks at something that must come
+PATIENCE = 30.0  # seconds for an answer that must come
 
 
 children = processes("tests.postgres.children")
@@ -31,7 +29,7 @@ children = processes("tests.postgres.children")
 
 def hold(url: str, owner: str) -> None:
     """Hold the lock of an owner until told to end."""
-    ears = Ears(url)
+    ears = Ears(url, patience=PATIENCE)
     say(ears.hold(owner))
     sys.stdin.readline()
     ears.close()
@@ -39,7 +37,7 @@ def hold(url: str, owner: str) -> None:
 
 def fork(url: str, owner: str) -> None:
     """Hold the lock of an owner, and have a forked child that lives on; says its number, and what it can do itself."""
-    ears = Ears(url)
+    ears = Ears(url, patience=PATIENCE)
     say(ears.hold(owner))
     pid = os.fork()
     if pid == 0:
@@ -161,65 +159,16 @@ def follow(url: str, run: str) -> None:
     say("end")
 
 
-# -- torture -----------------------------------------------------------------------------------------------------------
+def borrow(url: str) -> None:
+    """Have a schema for a torture, with a session in it, until told to end."""
+    from holdfast.torture.server import borrowed
 
-
-class Place(NamedTuple):
-    """Where tortured runs are kept: see `holdfast.torture.places`."""
-
-    kind: str
-    url: str
-    lease: float = 15.0
-
-    def open(self, crash: Callable[[str], object] | None = None) -> RunStore:
-        if crash is None:
-            self._await_the_server()
-        url = f"{self.url}?application_name=life-{os.getpid()}"
-        return PostgresRunStore(url, lease=self.lease, crash=crash)
-
-    def damage(self) -> str | None:
-        return None
-
-    def _await_the_server(self) -> None:
-        """It has noticed who is dead, which takes it a moment: then the dead are so at once."""
-        with psycopg.connect(self.url, autocommit=True) as connection:
-            while not all(map(_lives, _sessions(connection))):
-                SystemClock.sleep(PAUSE / 10)
-
-
-def _sessions(connection: psycopg.Connection[Any]) -> list[int]:
-    """The processes that have a session."""
-    rows = connection.execute("SELECT application_name FROM pg_stat_activity WHERE application_name LIKE 'life-%'")
-    return [int(name.removeprefix("life-")) for (name,) in rows]
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def torture(url: str, folder: str, seed: str, lives: str) -> None:
-    """Everything bad that can happen to a process that has a run; says what promises were not kept."""
-    from holdfast.stores.postgres import ears, line
-    from holdfast.torture import driver
-
-    line._PATIENCE = 60.0  # on a busy machine the lease would decide, which is in order, but not at once
-    ears._BLINK = 0.02  # here nobody's connection breaks but with its process
-    with psycopg.connect(url, autocommit=True) as connection:
-        while float(connection.execute(ears._LOCKS.encode()).fetchall()[0][0]) < line.GRACE:  # it has just begun
-            SystemClock.sleep(PAUSE)
-    driver.MOST_LIVES = int(lives)  # type: ignore[misc]
-    driver.SCENES = (driver.killed, driver.frozen, driver.raced, driver.cancelled, driver.forked)
-    place: Any = Place("postgres", url)
-    verdict = driver.drive(place, folder, seed=int(seed), seconds=0.0, clock=SystemClock())
-    for kept in verdict.promises:
-        for breach in kept.breaches:
-            say("breach", kept.promise, breach)
-    say("done", verdict.progress.kills, verdict.progress.zombies)
+    with borrowed(url, say) as place:
+        store = place.open()
+        say(place.schema, store.list_runs())
+        sys.stdin.readline()
+        store.close()
 
 
 if __name__ == "__main__":
-    main(hold, fork, append, fork_store, finish, own, wait, follow, torture)
+    main(hold, fork, append, fork_store, finish, own, wait, follow, borrow)

@@ -177,20 +177,3 @@ def test_what_is_finished_can_be_pruned_while_others_write(database: str, tmp_pa
         store.prune(max_runs=2)
         check(store, "busy", lines(file))
         assert len(store.list_runs(status=RunStatus.COMPLETED)) <= 2
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(180)
-def test_every_promise_is_kept_while_processes_are_killed_frozen_raced_and_cancelled(
-    database: str, tmp_path: Path, child: Any
-) -> None:
-    driver = child("torture", database, tmp_path, 20, 2)
-
-    out, _ = driver.communicate()
-
-    *breaches, last = out.splitlines()
-    assert breaches == []
-    word, kills, zombies = last.split()
-    assert word == "done"
-    assert int(kills) >= 5
-    assert int(zombies) >= 1

@@ -72,8 +72,8 @@ class Finding(NamedTuple):
 def doctor(store: str | None, as_json: bool, seconds: float | None) -> int:
     """Check this machine and the store; say how to mend what is wrong.
 
-    Changes nothing: the torture has a temporary store of the same kind. Ends with 1 if anything has to be mended, or a
-    promise was not kept.
+    Changes nothing: the torture has a temporary store of the same kind, on a server a schema of its own that it drops
+    at the end. Ends with 1 if anything has to be mended, or a promise was not kept.
     """
     if seconds is not None:
         return _torture(store, seconds, as_json)
@@ -96,12 +96,13 @@ def _torture(store: str | None, seconds: float, as_json: bool) -> int:
     from rich.console import Console
 
     from holdfast.app import open
-    from holdfast.torture.places import kind_of
+    from holdfast.torture.process import stopped_once
     from holdfast.torture.view import closing, watch
 
     with open(store) as hf:
-        kind = kind_of(hf.runs)
-    verdict = watch(seconds, kind, Console(stderr=True))
+        like = hf.runs
+    with stopped_once(KeyboardInterrupt()):
+        verdict = watch(seconds, like, Console(stderr=True))
     if as_json:
         put_json(verdict.to_dict())
     else:

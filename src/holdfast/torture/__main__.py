@@ -1,50 +1,57 @@
-"""The process of the driver: `python -m holdfast.torture KIND FOLDER SEED SECONDS KILLS`.
+"""The process of the driver: `python -m holdfast.torture`. What it is to do it reads from stdin, as one JSON value.
 
-Says how far it is, and at last its verdict, one JSON value a line. It forks, so it has no thread.
+Not from arguments, which everybody can see: an address may hold a password. It says how far it is, and at last its
+verdict, one JSON value a line. It forks, so it has no thread.
 """
 
 from __future__ import annotations
 
-import signal
+import os
+import shutil
 import sys
-from types import FrameType
 
 import msgspec
 
 from holdfast.clock import SystemClock
+from holdfast.errors import HoldfastError
 from holdfast.torture.driver import drive
-from holdfast.torture.places import temporary
-from holdfast.torture.process import STOPS
+from holdfast.torture.process import stopped_once
 from holdfast.torture.promises import Progress, Verdict
+from holdfast.torture.tasks import Task, Trouble
 
 
-def main(arguments: list[str]) -> None:
-    """Torture as *arguments* say."""
-    kind, folder, seed, seconds, kills = arguments
-    for number in STOPS:
-        signal.signal(number, _leave)
-    verdict = drive(
-        temporary(kind, folder),
-        folder,
-        seed=int(seed),
-        seconds=float(seconds),
-        kills=int(kills),
+def main() -> None:
+    """Torture as stdin says."""
+    task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
+    try:
+        with stopped_once(SystemExit(1)):
+            _say(_tortured(task))
+    except HoldfastError as error:
+        _say(Trouble(str(error)))
+        raise SystemExit(1) from error
+    finally:
+        if os.getppid() != task.parent:  # killed: it listens no more, and does not tidy
+            task.place.clear()
+            shutil.rmtree(task.folder)
+            os._exit(1)
+
+
+def _tortured(task: Task) -> Verdict:
+    return drive(
+        task.place,
+        task.folder,
+        seed=task.seed,
+        seconds=task.seconds,
+        kills=task.kills,
         clock=SystemClock(),
         tell=_say,
     )
-    _say(verdict)
 
 
-def _say(what: Progress | Verdict) -> None:
+def _say(what: Progress | Trouble | Verdict) -> None:
     sys.stdout.buffer.write(msgspec.json.encode(what) + b"\n")
     sys.stdout.buffer.flush()
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
-    for each in STOPS:
-        signal.signal(each, lambda number, frame: None)  # once is enough, and nothing may stop whoever tidies
-    raise SystemExit(1)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

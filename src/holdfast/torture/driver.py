@@ -8,6 +8,8 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+import msgspec
+
 from holdfast.clock import Clock
 from holdfast.errors import RunNotFound
 from holdfast.torture import journal
@@ -84,7 +86,7 @@ def crowded(stage: Stage, shape: str) -> None:
 
 def frozen(stage: Stage, shape: str) -> None:
     """A process is frozen until it has lost its run to another, and then goes on."""
-    case, place = stage.case(shape), stage.place._replace(lease=SHORT_LEASE)
+    case, place = stage.case(shape), msgspec.structs.replace(stage.place, lease=SHORT_LEASE)
     point, nth = stage.chance.choice(FREEZING_POINTS), stage.chance.randint(2, LATEST)
     zombie = stage.start(case, Fate(point, nth, freezes=True), place=place)
     stage.await_end(case, zombie)

@@ -3,48 +3,53 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import msgspec
 
 from holdfast.errors import ConfigError
 from holdfast.stores import PostgresRunStore, RunStore, SqliteRunStore
+from holdfast.stores.store import LEASE
+from holdfast.torture.server import ServerPlace, borrowed
 
-KINDS: Final = ("sqlite",)
-LEASE: Final = 15.0
 
+class FilePlace(msgspec.Struct, frozen=True, tag="file"):
+    """A file at *path*; an owner that gives no sign of life for *lease* seconds has lost its runs."""
 
-class Place(NamedTuple):
-    """A store of some *kind* at *url*; an owner that gives no sign of life for *lease* seconds has lost its runs."""
-
-    kind: str
-    url: str
+    path: str
     lease: float = LEASE
 
     def open(self, crash: Callable[[str], object] | None = None) -> RunStore:
         """The store; *crash* is called at each point of a transaction."""
-        return SqliteRunStore(self.url, lease=self.lease, crash=crash)
+        return SqliteRunStore(self.path, lease=self.lease, crash=crash)
 
     def damage(self) -> str | None:
         """What is wrong with the store itself, if anything is."""
         import sqlite3
         from contextlib import closing
 
-        with closing(sqlite3.connect(self.url)) as connection:
+        with closing(sqlite3.connect(self.path)) as connection:
             found = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(5)")]
         return None if found == ["ok"] else "; ".join(found)
 
+    def keep(self, folder: str) -> None:
+        """Leave what is in the store in *folder*, where the file is."""
 
-def kind_of(store: RunStore) -> str:
-    """The kind that *store* is of."""
-    if store.file.path is None:
+    def clear(self) -> None:
+        """It goes with its folder."""
+
+
+Place = FilePlace | ServerPlace
+
+
+@contextmanager
+def temporary(like: RunStore | None, folder: str, say: Callable[[str], object]) -> Iterator[Place]:
+    """A new store of the kind of *like*, a file if None, with what it needs in *folder*; *say* is told what is odd."""
+    if like is not None and like.file.path is None:
         raise ConfigError("a store in memory is gone with its process: there is nothing to torture; name a file")
-    if isinstance(store, PostgresRunStore):
-        raise ConfigError("the torture makes and breaks files; a server is tortured by the tests: name a file")
-    return "sqlite"
-
-
-def temporary(kind: str, folder: str) -> Place:
-    """A new store of *kind*, with what it needs in *folder*."""
-    if kind not in KINDS:
-        raise ConfigError(f"kind = {kind!r}: must be one of {', '.join(KINDS)}")
-    return Place(kind, os.path.join(folder, "runs.db"))
+    if isinstance(like, PostgresRunStore):
+        with borrowed(like.url, say) as place:
+            yield place
+    else:
+        yield FilePlace(os.path.join(folder, "runs.db"))

@@ -8,13 +8,14 @@ import signal
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Final, NoReturn
 
 from holdfast.clock import Clock
 
 PATIENCE: Final = 60.0  # seconds after which whoever has not ended hangs
 GLANCE: Final = 0.001  # seconds between two looks
-STOPS: Final = (signal.SIGINT, signal.SIGTERM)
+STOPS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Child:
@@ -74,6 +75,25 @@ class Child:
 
 
 @contextmanager
+def stopped_once(leaving: BaseException) -> Iterator[None]:
+    """Have whatever would stop us raise *leaving*, once: nothing may stop whoever tidies. What is ignored stays so."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        for each in before:
+            signal.signal(each, lambda number, frame: None)
+        raise leaving
+
+    before = {number: handler for number in STOPS if (handler := signal.getsignal(number)) != signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
 def unstopped() -> Iterator[None]:
     """Put off whatever would stop us: a process that nobody knows of cannot be taken along."""
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
@@ -88,7 +108,8 @@ def _be(work: Callable[[], object], errors: str) -> NoReturn:
     code = 1
     try:
         for number in STOPS:
-            signal.signal(number, signal.SIG_DFL)
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
         fd = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(fd, 1)

@@ -1,9 +1,13 @@
-"""A session: a temporary folder, and the driver in a process of its own, since whoever forks must have one thread."""
+"""A session: a temporary store, and the driver in a process of its own, since whoever forks must have one thread."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -12,33 +16,41 @@ from typing import Final
 
 import msgspec
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, StoreError
+from holdfast.stores import RunStore
+from holdfast.torture.places import Place, temporary
 from holdfast.torture.promises import Progress, Verdict
+from holdfast.torture.tasks import Task, Trouble
 
 DRIVER: Sequence[str] = (sys.executable, "-P", "-m", "holdfast.torture")
 GRACE: Final = 10.0  # seconds for the driver to take its processes along
 
-_SAID = msgspec.json.Decoder(Progress | Verdict)
+_SAID = msgspec.json.Decoder(Progress | Trouble | Verdict)
+_log = logging.getLogger("holdfast")
 
 
 def torture(
     seconds: float,
     *,
-    kind: str = "sqlite",
+    like: RunStore | None = None,
     kills: int = 0,
     seed: int | None = None,
     tell: Callable[[Progress], object] = lambda progress: None,
+    say: Callable[[str], object] = _log.warning,
 ) -> Verdict:
-    """Torture runs on a temporary store of *kind* for *seconds* at least, and until *kills* processes were killed.
+    """Torture runs on a temporary store *like* this for *seconds* at least, and until *kills* processes were killed.
 
-    *tell* hears how far it is. The folder with the evidence is kept only if a promise was not.
+    *tell* hears how far it is, *say* what else there is to know. The evidence is kept only if a promise was not.
     """
     seed = random.SystemRandom().randrange(2**32) if seed is None else seed
     folder = tempfile.mkdtemp(prefix="holdfast-torture-")
     keeps = False
     try:
-        verdict = _drive([*DRIVER, kind, folder, str(seed), str(seconds), str(kills)], tell)
-        keeps = verdict is None or not verdict.is_clean
+        with temporary(like, folder, say) as place:
+            verdict = _drive(Task(os.getpid(), place, folder, seed, seconds, kills), tell)
+            keeps = verdict is None or not verdict.is_clean
+            if keeps:
+                _keep(place, folder, say)
     finally:
         if not keeps:
             shutil.rmtree(folder)
@@ -47,22 +59,40 @@ def torture(
     return msgspec.structs.replace(verdict, folder=folder) if keeps else verdict
 
 
-def _drive(command: Sequence[str], tell: Callable[[Progress], object]) -> Verdict | None:
+def _drive(task: Task, tell: Callable[[Progress], object]) -> Verdict | None:
     """What the driver says at last; None if it did not get that far."""
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        verdict = None
-        try:
-            for line in process.stdout:
-                said = _SAID.decode(line)
-                if isinstance(said, Verdict):
-                    verdict = said
-                else:
-                    tell(said)
-        except BaseException:
-            _stop(process)
-            raise
-    return verdict if process.returncode == 0 else None
+    verdict = None
+    with tempfile.TemporaryFile() as orders:  # not a pipe: nobody waits for the other to read or write
+        orders.write(msgspec.json.encode(task))
+        orders.seek(0)
+        # A group of its own: what stops us reaches it through us, and what it leaves can be ended as a whole.
+        with subprocess.Popen(DRIVER, stdin=orders, stdout=subprocess.PIPE, process_group=0) as process:
+            assert process.stdout is not None
+            try:
+                for line in process.stdout:
+                    said = _SAID.decode(line)
+                    if isinstance(said, Trouble):
+                        raise StoreError(f"the torture broke off: {said.text}")
+                    if isinstance(said, Verdict):
+                        verdict = said
+                    else:
+                        tell(said)
+            except BaseException:
+                _stop(process)
+                raise
+    if process.returncode == 0:
+        return verdict
+    with contextlib.suppress(ProcessLookupError):  # it has taken its processes along
+        os.killpg(process.pid, signal.SIGKILL)
+    return None
+
+
+def _keep(place: Place, folder: str, say: Callable[[str], object]) -> None:
+    """Leave the evidence in *folder*, as much as can be had."""
+    try:
+        place.keep(folder)
+    except StoreError as error:
+        say(f"the runs could not be kept: {error}")
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from rich import box
@@ -10,24 +11,30 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.stores import RunStore
 from holdfast.torture.promises import Kept, Progress, Verdict
 from holdfast.torture.session import torture
+from holdfast.wording import in_full
 
 STYLES: Final = {"PASS": "green", "FAIL": "bold red", "----": "dim"}
 SHOWN: Final = 3  # breaches of one promise
 NOW_AND_THEN: Final = 5.0  # seconds between two lines where there is no terminal
 
 
-def watch(seconds: float, kind: str, console: Console) -> Verdict:
-    """Torture for *seconds*, and show how far it is on *console*."""
+def watch(seconds: float, like: RunStore, console: Console) -> Verdict:
+    """Torture a store *like* this one for *seconds*, and show how far it is on *console*."""
+
+    def say(text: str) -> None:
+        console.print(Text(f"holdfast: {in_full(text)}"), soft_wrap=True)
+
     if not console.is_terminal:
-        return _tell(seconds, kind, console)
+        return _tell(seconds, like, console, say)
     with Live(console=console, auto_refresh=False, transient=True) as live:
 
         def tell(progress: Progress) -> None:
             live.update(Text(line(progress), no_wrap=True, overflow="ellipsis"), refresh=True)
 
-        return torture(seconds, kind=kind, tell=tell)
+        return torture(seconds, like=like, tell=tell, say=say)
 
 
 def line(progress: Progress) -> str:
@@ -50,7 +57,7 @@ def closing(verdict: Verdict) -> RenderableType:
     return Group(table, Text(), *(_breach(kept) for kept in verdict.promises if kept.breaches), *_last(verdict))
 
 
-def _tell(seconds: float, kind: str, console: Console) -> Verdict:
+def _tell(seconds: float, like: RunStore, console: Console, say: Callable[[str], object]) -> Verdict:
     due = NOW_AND_THEN
 
     def tell(progress: Progress) -> None:
@@ -59,7 +66,7 @@ def _tell(seconds: float, kind: str, console: Console) -> Verdict:
             due = progress.seconds + NOW_AND_THEN
             console.out(line(progress), highlight=False)
 
-    return torture(seconds, kind=kind, tell=tell)
+    return torture(seconds, like=like, tell=tell, say=say)
 
 
 def _breach(kept: Kept) -> Text:
@@ -72,5 +79,5 @@ def _breach(kept: Kept) -> Text:
 def _last(verdict: Verdict) -> list[Text]:
     last = [Text(line(verdict.progress).strip())]
     if verdict.folder is not None:
-        last.append(Text(f"The evidence is in {verdict.folder}: journals, store, errors. The seed was {verdict.seed}."))
+        last.append(Text(f"The evidence is in {verdict.folder}: journals, runs, errors. The seed was {verdict.seed}."))
     return last
