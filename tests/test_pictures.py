@@ -15,7 +15,7 @@ from holdfast.stores import SqliteRunStore
 from holdfast.stores.board import Board
 from holdfast.stores.entries import FINE_BOUNDS, ToolDetail, histogram
 
-LIMIT = 20.0
+LIMIT = 40.0
 POLICIES: dict[str, Any] = {"policy": {"breaker": {"failure_threshold": 1, "min_backoff": 100.0}, "loop": False}}
 
 

@@ -17,7 +17,9 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +53,7 @@ from holdfast.top.sheet import Column, Contents, Sheet
 
 HOLDFAST = Path(sys.executable).with_name("holdfast")
 ROOT = Path(__file__).parents[1]
-LIMIT = 20.0  # seconds after which a test gives up waiting for what comes within one
+LIMIT = 30.0  # seconds after which a test gives up waiting for what comes within one
 HOSTILE = "[bold red]<img onerror=x>[/] \x1b[31m\u202e"
 COLOURS = re.compile(rb"\x1b\[(?:[0-9;]*;)?(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])[0-9;]*m")
 
@@ -104,12 +106,50 @@ def row(app: Top, name: str) -> str:
     return next((line for line in seen(app).splitlines() if name in line), "")
 
 
+@asynccontextmanager
+async def running(app: Top, size: tuple[int, int]) -> AsyncIterator[Any]:
+    """The program in a terminal of this size, once it shows the store and somebody hears the keys."""
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, lambda: app.picture is not None and app.focused is not None)
+        yield pilot
+
+
 async def until(pilot: Any, reached: Callable[[], bool]) -> None:
-    """Wait for something that comes by itself."""
+    """Wait for something that comes by itself, or after a key: on a busy machine `press` returns before it is heard."""
     end = SystemClock.monotonic() + LIMIT
     while not reached():
         assert SystemClock.monotonic() < end, f"it never came; the screen is\n{seen(pilot.app)}"
         await pilot.pause(0.02)
+
+
+async def ask_for(pilot: Any, key: str, question: str) -> None:
+    """Press *key*, and wait for what it asks."""
+    await pilot.press(key)
+    await until(pilot, lambda: question in seen(pilot.app))
+
+
+async def go_to(pilot: Any, key: str, place: str, words: str = "") -> None:
+    """Press *key*, and wait for the screen that it leads to."""
+    await pilot.press(key)
+    await until(pilot, lambda: pilot.app.picture.look.screen == place and words in seen(pilot.app))
+
+
+async def leave(pilot: Any, focus: str) -> None:
+    """Close what covers the screen, or clear the filter, and wait until the sheet *focus* has the keys again."""
+    await pilot.press("escape")
+    await focused(pilot, focus)
+
+
+async def focused(pilot: Any, id: str) -> None:
+    """Wait until something has the keys; before that they go elsewhere."""
+    await until(pilot, lambda: pilot.app.focused is not None and pilot.app.focused.id == id)
+
+
+async def type_filter(pilot: Any, text: str) -> None:
+    """Filter what is on the screen."""
+    await pilot.press("slash")
+    await focused(pilot, "filter")
+    await pilot.press(*text)
 
 
 # --- tools of another process ---
@@ -120,7 +160,7 @@ async def test_a_breaker_that_trips_in_another_process_turns_its_row(path: Path,
     said(agent)
     ask(agent, "ok search")
     ask(agent, "ok book")
-    async with top.run_test(size=(80, 24)) as pilot:
+    async with running(top, (80, 24)) as pilot:
         await until(pilot, lambda: "● closed" in row(top, "search"))
 
         ask(agent, "fail search")
@@ -139,45 +179,49 @@ async def test_an_order_asks_once_naming_the_tool_and_reaches_the_other_process(
     agent = start("agent", path, "search")
     said(agent)
     ask(agent, "ok search")
-    async with top.run_test(size=(80, 24)) as pilot:
+    async with running(top, (80, 24)) as pilot:
         await until(pilot, lambda: "closed" in row(top, "search"))
 
-        await pilot.press("O")
-        await until(pilot, lambda: "Hold open the circuit of" in seen(top))
+        await ask_for(pilot, "O", "Hold open the circuit of")
         assert "search" in seen(top)
         await pilot.press("y")
 
         await until(pilot, lambda: "open (held)" in row(top, "search  "))
-        assert ask(agent, "ok search") == "denied"
+        await until(pilot, lambda: ask(agent, "ok search") == "denied")  # it is shown before it is taken up
 
-        await pilot.press("C", "y")
+        await ask_for(pilot, "C", "Hold closed the circuit of")
+        await pilot.press("y")
 
         await until(pilot, lambda: "closed (held)" in row(top, "search  "))
-        assert ask(agent, "ok search") == "done"
+        await until(pilot, lambda: ask(agent, "ok search") == "done")
 
-        await pilot.press("A", "y")
-        await until(pilot, lambda: "(held)" not in row(top, "search  "))
+        await ask_for(pilot, "A", "Let go of the circuit of")
+        await pilot.press("y")
+        await until(pilot, lambda: "search" in row(top, "search  ") and "(held)" not in row(top, "search  "))
 
 
 @pytest.mark.parametrize("key", ["n", "escape"])
 async def test_an_order_that_is_not_confirmed_is_not_given(board: Board, top: Top, key: str) -> None:
     show(board, ToolEntry(name="search"))
-    async with top.run_test(size=(80, 24)) as pilot:
+    async with running(top, (80, 24)) as pilot:
         await until(pilot, lambda: "search" in seen(top))
 
-        await pilot.press("R", key, "X", "j")
-        await pilot.pause()
+        await ask_for(pilot, "R", "Reset the circuit of")
+        await pilot.press(key)
+        await until(pilot, lambda: "Reset" not in seen(top))
+        await pilot.press("X", "j", "question_mark")
+        await until(pilot, lambda: "Capitals" in seen(top))  # and so the keys before it were heard
 
         assert board.orders() == []
-        assert "Reset" not in seen(top)
 
 
 async def test_an_order_that_cannot_be_given_says_why(board: Board, top: Top) -> None:
     show(board, ToolEntry(name="odd\u202ename"))
-    async with top.run_test(size=(120, 24)) as pilot:
+    async with running(top, (120, 24)) as pilot:
         await until(pilot, lambda: "odd" in seen(top))
 
-        await pilot.press("O", "y")
+        await ask_for(pilot, "O", "Hold open the circuit of")
+        await pilot.press("y")
 
         await until(pilot, lambda: "printable characters" in seen(top))
         assert board.orders() == []
@@ -185,7 +229,7 @@ async def test_an_order_that_cannot_be_given_says_why(board: Board, top: Top) ->
 
 async def test_a_tool_that_only_the_policies_name_is_there(store: SqliteRunStore) -> None:
     app = Top(store, SystemClock(), PolicyBook.load({"tool": {"later": {"timeout": 5.0}, "any_*": {"timeout": 5.0}}}))
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with running(app, (80, 24)) as pilot:
         await until(pilot, lambda: "later" in seen(app))
 
         assert "any_" not in seen(app)
@@ -207,7 +251,7 @@ async def test_a_tool_is_shown_with_its_changes_its_policy_and_its_calls(board: 
     )
     entry = ToolEntry(name="search", state="open", until_ms=now + 90_000, calls=4, failed=1, successful=3, p50_ms=4.0)
     show(board, entry, details={"search": detail})
-    async with top.run_test(size=(200, 50)) as pilot:
+    async with running(top, (200, 50)) as pilot:
         await until(pilot, lambda: "search" in seen(top))
 
         await pilot.press("enter")
@@ -221,17 +265,20 @@ async def test_a_tool_is_shown_with_its_changes_its_policy_and_its_calls(board: 
         await until(pilot, lambda: "Recent calls that failed" in seen(top))
         assert "✔ success" not in seen(top)
 
-        await pilot.press("escape", "escape")
+        await pilot.press("escape")
+        await until(pilot, lambda: "✔ success" in seen(top))
+        await pilot.press("escape")
         await until(pilot, lambda: "last error" in seen(top))
 
 
 async def test_a_long_page_scrolls(board: Board, top: Top) -> None:
     policy = [PolicyValue(key=f"key_{number}", value=1, origin="default") for number in range(60)]
     show(board, ToolEntry(name="search"), details={"search": ToolDetail(policy=policy)})
-    async with top.run_test(size=(80, 24)) as pilot:
+    async with running(top, (80, 24)) as pilot:
         await until(pilot, lambda: "search" in seen(top))
         await pilot.press("enter")
         await until(pilot, lambda: "Transitions" in seen(top))
+        await focused(pilot, "tool")
 
         await pilot.press("G")
 
@@ -245,12 +292,11 @@ async def test_a_run_is_cancelled_in_the_process_that_runs_it(
     path: Path, store: SqliteRunStore, top: Top, runner: subprocess.Popen[str]
 ) -> None:
     run_id = said(runner)
-    async with top.run_test(size=(80, 24)) as pilot:
+    async with running(top, (80, 24)) as pilot:
         await pilot.press("3")
         await until(pilot, lambda: "▶ executing" in row(top, run_id[:10]))
 
-        await pilot.press("X")
-        await until(pilot, lambda: "Cancel the run" in seen(top))
+        await ask_for(pilot, "X", "Cancel the run")
         assert run_id in seen(top)
         await pilot.press("y")
 
@@ -265,10 +311,9 @@ async def test_a_run_shows_its_calls_and_its_events_as_they_come(store: SqliteRu
     run = store.create_run("s", "book a flight").id
     call = {"call_id": "1", "tool": "search", "arguments": {"city": "Lisbon"}}
     store.record_event(run, "tool_started", call)
-    async with top.run_test(size=(80, 24)) as pilot:
+    async with running(top, (80, 24)) as pilot:
         await pilot.press("4")
-        await until(pilot, lambda: "▶ running" in row(top, "▸ search"))
-        assert "book a flight" in seen(top)
+        await until(pilot, lambda: "▶ running" in row(top, "▸ search") and "book a flight" in seen(top))
 
         store.record_event(run, "tool_ended", {**call, "status": "failed", "duration_ms": 12, "error": "no seat"})
         store.record_event(run, "run_failed", {"error": "no seat"})
@@ -277,7 +322,10 @@ async def test_a_run_shows_its_calls_and_its_events_as_they_come(store: SqliteRu
         await until(pilot, lambda: "run_failed" in seen(top))
         await pilot.press("enter")
         await until(pilot, lambda: '"city": "Lisbon"' in seen(top))
-        await pilot.press("escape", "tab", "enter")
+        await leave(pilot, "calls")
+        await pilot.press("tab")
+        await focused(pilot, "events")
+        await pilot.press("enter")
         await until(pilot, lambda: "error  no seat" in seen(top))
 
 
@@ -287,14 +335,16 @@ async def test_the_calls_of_a_run_are_filtered_by_name_and_by_failure(store: Sql
         call = {"call_id": f"{number}", "tool": name}
         store.record_event(run, "tool_started", call)
         store.record_event(run, "tool_ended", {**call, "status": status})
-    async with top.run_test(size=(80, 40)) as pilot:
+    async with running(top, (80, 40)) as pilot:
         await pilot.press("4")
         calls = top.query_one("#calls", Sheet)
         await until(pilot, lambda: len(calls._contents.keys) == 3)
 
         await pilot.press("f")
         await until(pilot, lambda: len(calls._contents.keys) == 1)
-        await pilot.press("escape", "slash", *"boo")
+        await pilot.press("escape")
+        await until(pilot, lambda: len(calls._contents.keys) == 3)
+        await type_filter(pilot, "boo")
         await until(pilot, lambda: len(calls._contents.keys) == 1 and "✔" in row(top, "book  "))
         assert "✖ failed" not in seen(top)
 
@@ -303,12 +353,14 @@ async def test_runs_are_filtered_and_the_filter_is_cleared(store: SqliteRunStore
     for name in ("fly to Lisbon", "fly to Rome"):
         store.create_run("s", name)
     store.mark_failed(store.create_run("t", "walk").id, "tired")
-    async with top.run_test(size=(200, 50)) as pilot:
+    async with running(top, (200, 50)) as pilot:
         await pilot.press("3")
         await until(pilot, lambda: "3 shown" in seen(top))
 
-        await pilot.press("slash", *"rome", "enter")
+        await type_filter(pilot, "rome")
         await until(pilot, lambda: "1 shown" in seen(top))
+        await pilot.press("enter")
+        await focused(pilot, "runs")
         assert "fly to Rome" in seen(top)
 
         await pilot.press("escape")
@@ -321,9 +373,10 @@ async def test_runs_are_filtered_and_the_filter_is_cleared(store: SqliteRunStore
 async def test_more_runs_are_read_when_the_end_comes_near(store: SqliteRunStore, top: Top) -> None:
     for number in range(130):
         store.create_run("s", f"number {number}")
-    async with top.run_test(size=(200, 24)) as pilot:
+    async with running(top, (200, 24)) as pilot:
         await pilot.press("3")
         await until(pilot, lambda: "100+ shown" in seen(top))
+        await focused(pilot, "runs")
 
         await pilot.press("G")
 
@@ -346,7 +399,7 @@ async def test_servers_are_shown_with_what_they_said(board: Board, top: Top) -> 
         ServerEntry(name="slack", state="failed", restarts=5, last_error="exited with 1", stderr=["no token"]),
     ]
     show(board, servers=servers)
-    async with top.run_test(size=(120, 24)) as pilot:
+    async with running(top, (120, 24)) as pilot:
         await pilot.press("5")
         await until(pilot, lambda: "✖ failed" in row(top, "slack"))
         assert "gh 1 MCP 2025-11-25" in row(top, "github")
@@ -362,7 +415,7 @@ async def test_servers_are_shown_with_what_they_said(board: Board, top: Top) -> 
 
 async def test_a_pause_keeps_the_picture_until_it_is_over(board: Board, top: Top) -> None:
     show(board, ToolEntry(name="search"))
-    async with top.run_test(size=(80, 24)) as pilot:
+    async with running(top, (80, 24)) as pilot:
         await until(pilot, lambda: "● closed" in row(top, "search"))
         await pilot.press("space")
         await until(pilot, lambda: "‖ paused" in seen(top))
@@ -377,16 +430,50 @@ async def test_a_pause_keeps_the_picture_until_it_is_over(board: Board, top: Top
         assert "● live" in seen(top)
 
 
+async def test_what_is_being_read_while_somebody_pauses_is_not_shown(board: Board, top: Top) -> None:
+    show(board, ToolEntry(name="search"))
+    begun, over = threading.Event(), threading.Event()
+    async with running(top, (80, 24)) as pilot:
+        await until(pilot, lambda: "● closed" in row(top, "search"))
+        busy = asyncio.create_task(top._watcher.do(lambda: begun.set() or over.wait(LIMIT)))
+        await until(pilot, begun.is_set)
+        top.look_soon()
+        await until(pilot, lambda: top._watcher._looking)
+
+        show(board, ToolEntry(name="search", state="open"))
+        await pilot.press("space")
+        await until(pilot, lambda: "‖ paused" in seen(top))
+        over.set()
+        await busy
+        await until(pilot, lambda: not top._watcher._looking)
+
+        assert "● closed" in row(top, "search")
+
+
+async def test_what_was_read_last_is_shown_to_nobody_once_it_has_ended(board: Board, top: Top) -> None:
+    show(board, ToolEntry(name="search"))
+    async with running(top, (80, 24)):
+        picture = top.picture
+    assert picture is not None
+
+    shown = top.show(picture)
+    top.complain("the store cannot be read")
+
+    assert not shown
+
+
 async def test_tools_are_filtered_while_somebody_types(board: Board, top: Top) -> None:
     show(board, ToolEntry(name="search"), ToolEntry(name="book", failed=1, successful=1))
-    async with top.run_test(size=(80, 24)) as pilot:
+    async with running(top, (80, 24)) as pilot:
         await until(pilot, lambda: "search" in seen(top))
 
-        await pilot.press("slash", "b", "o")
-        await until(pilot, lambda: "search" not in seen(top))
+        await type_filter(pilot, "bo")
+        await until(pilot, lambda: "book" in seen(top) and "search" not in seen(top))
         await pilot.press("x")
         await until(pilot, lambda: "No tool is like this" in seen(top))
-        await pilot.press("escape", "f")
+        await leave(pilot, "tools")
+        await until(pilot, lambda: "search" in seen(top))
+        await pilot.press("f")
         await until(pilot, lambda: "book" in seen(top) and "search" not in seen(top))
 
 
@@ -395,7 +482,7 @@ async def test_tools_are_filtered_while_somebody_types(board: Board, top: Top) -
     [("1", "holdfast wrap -- COMMAND"), ("3", "holdfast run MODULE:FUNCTION"), ("5", "holdfast install")],
 )
 async def test_an_empty_screen_says_what_to_do(path: Path, top: Top, key: str, said: str) -> None:
-    async with top.run_test(size=(80, 24)) as pilot:
+    async with running(top, (80, 24)) as pilot:
         await pilot.press(key)
 
         await until(pilot, lambda: said in seen(top))
@@ -403,7 +490,7 @@ async def test_an_empty_screen_says_what_to_do(path: Path, top: Top, key: str, s
 
 
 async def test_where_there_is_no_tool_or_run_their_screens_say_so(top: Top) -> None:
-    async with top.run_test(size=(80, 24)) as pilot:
+    async with running(top, (80, 24)) as pilot:
         await pilot.press("4")
         await until(pilot, lambda: "there is no run yet" in seen(top))
         await pilot.press("2")
@@ -412,11 +499,12 @@ async def test_where_there_is_no_tool_or_run_their_screens_say_so(top: Top) -> N
 
 async def test_the_chosen_line_is_kept_when_its_place_changes(board: Board, top: Top) -> None:
     show(board, ToolEntry(name="a"), ToolEntry(name="b"), ToolEntry(name="c"))
-    async with top.run_test(size=(80, 24)) as pilot:
+    async with running(top, (80, 24)) as pilot:
         await until(pilot, lambda: "c" in row(top, "c   "))
-        await pilot.press("j", "j", "k")
         sheet = top.query_one("#tools", Sheet)
-        assert sheet.chosen == "b"
+        for key, chosen in (("j", "b"), ("j", "c"), ("k", "b")):
+            await pilot.press(key)
+            await until(pilot, lambda chosen=chosen: sheet.chosen == chosen)
 
         show(board, ToolEntry(name="c", state="open", until_ms=2**43))
 
@@ -428,7 +516,7 @@ async def test_the_chosen_line_is_kept_when_its_place_changes(board: Board, top:
 async def test_only_cells_that_changed_are_drawn_again(board: Board, top: Top) -> None:
     tools = [ToolEntry(name=f"tool_{number:02}") for number in range(15)]
     show(board, *tools)
-    async with top.run_test(size=(80, 24)) as pilot:
+    async with running(top, (80, 24)) as pilot:
         sheet = top.query_one("#tools", Sheet)
         await until(pilot, lambda: "tool_14" in seen(top))
         picture = top.picture
@@ -454,25 +542,25 @@ async def test_every_screen_fits(board: Board, store: SqliteRunStore, top: Top, 
         servers=[ServerEntry(name="server", last_error="long " * 50)],
     )  # fmt: skip
     store.mark_failed(store.create_run("session", "prompt " * 50).id, "error " * 50)
-    async with top.run_test(size=(100, 30)) as pilot:
+    async with running(top, (100, 30)) as pilot:
         await pilot.resize_terminal(*size)
+        await until(pilot, lambda: top.screen.size == size)
         for key, screen in (("1", "tools"), ("2", "tool"), ("3", "runs"), ("5", "servers"), ("4", "run")):
-            await pilot.press(key)
-            await until(pilot, lambda screen=screen: top.picture is not None and top.picture.look.screen == screen)
+            await go_to(pilot, key, screen)
             await pilot.pause()
 
             lines = seen(top).splitlines()
             assert len(lines) == size[1]
             assert all(Text(line).cell_len <= size[0] for line in lines)
             assert lines[0].startswith(" Holdfast")
-        assert top.query_one("#events", Sheet).region.y > 0
+        await until(pilot, lambda: top.query_one("#events", Sheet).region.y > 0)
         await pilot.press("1")
         await until(pilot, lambda: "✖ open" in row(top, "a_tool"))
 
 
 async def test_wide_screens_show_more(board: Board, top: Top) -> None:
     show(board, ToolEntry(name="x", calls=1, successful=1, p50_ms=1.0, p99_ms=1.0, rate=2.0, full_rate=10.0))
-    async with top.run_test(size=(80, 24)) as pilot:
+    async with running(top, (80, 24)) as pilot:
         await until(pilot, lambda: "2/s of 10/s" in row(top, "x   "))
 
         await pilot.resize_terminal(200, 50)
@@ -488,23 +576,25 @@ async def test_hostile_names_and_texts_are_shown_as_text(board: Board, store: Sq
     )
     run = store.create_run(HOSTILE, f"{HOSTILE}\n\x00 {'x' * 1_000_000}").id
     store.record_event(run, "tool_started", {"call_id": "1", "tool": HOSTILE, "arguments": {HOSTILE: HOSTILE}})
-    async with top.run_test(size=(200, 50)) as pilot:
+    async with running(top, (200, 50)) as pilot:
         shown = r"[bold red]<img onerror=x>[/] \x1b[31m\u202e"
         await until(pilot, lambda: shown in seen(top))
         assert "[link=file:///x]boom[/link] second" in seen(top)
-        for key in ("2", "3", "4", "5"):
-            await pilot.press(key)
-            await until(pilot, lambda: shown in seen(top))
+        for key, screen in (("2", "tool"), ("3", "runs"), ("4", "run"), ("5", "servers")):
+            await go_to(pilot, key, screen, shown)
             assert not re.search("[\x00-\x09\x0b-\x1f\u202e]", seen(top))
-        await pilot.press("4", "enter")
+        await go_to(pilot, "4", "run", shown)
+        await focused(pilot, "calls")
+        await pilot.press("enter")
         await until(pilot, lambda: "arguments" in seen(top))
-        await pilot.press("escape", "3", "X")
-        await until(pilot, lambda: "Cancel the run" in seen(top))
+        await leave(pilot, "calls")
+        await go_to(pilot, "3", "runs", shown)
+        await ask_for(pilot, "X", "Cancel the run")
         assert "\x1b" not in seen(top)
 
 
 async def test_the_keys_are_listed(top: Top) -> None:
-    async with top.run_test(size=(100, 50)) as pilot:
+    async with running(top, (100, 50)) as pilot:
         await pilot.press("question_mark")
 
         await until(pilot, lambda: "Capitals change something, and ask first" in seen(top))
@@ -516,7 +606,7 @@ async def test_a_store_that_cannot_be_read_is_said_and_the_last_picture_stays(pa
     show(board, ToolEntry(name="search"))
     with SqliteRunStore(path) as other:
         app = Top(other, SystemClock())
-        async with app.run_test(size=(160, 24)) as pilot:
+        async with running(app, (160, 24)) as pilot:
             await until(pilot, lambda: "search" in seen(app))
 
             ruin(path)
@@ -626,17 +716,15 @@ def test_long_idle_times_are_cut_short() -> None:
 async def test_what_there_is_no_room_for_goes_least_needed_first(top: Top) -> None:
     columns = (Column("name"), Column("dear", need=5), Column("cheap", need=1), Column("last"))
     cells = [Text("n" * 20), Text("d" * 20), Text("c" * 20), Text("l")]
-    async with top.run_test(size=(200, 24)) as pilot:
+    async with running(top, (200, 24)) as pilot:
         sheet = top.query_one("#tools", Sheet)
         top.paused = True
         sheet.show(Contents(columns, ["x"], lambda at: cells))
-        await pilot.pause()
-        assert "cheap" in seen(top)
+        await until(pilot, lambda: "cheap" in seen(top))
 
         await pilot.resize_terminal(70, 24)
-        await pilot.pause()
 
-        assert "cheap" not in seen(top)
+        await until(pilot, lambda: "cheap" not in seen(top))
         assert "dear" in seen(top)
 
 
@@ -691,7 +779,7 @@ class Terminal:
     def press(self, keys: bytes) -> None:
         os.write(self._ours, keys)
 
-    def until(self, reached: Callable[[], bool]) -> None:
+    def until(self, reached: Callable[[], object]) -> None:
         end = SystemClock.monotonic() + LIMIT
         while not reached():
             assert SystemClock.monotonic() < end, self.text
@@ -712,11 +800,12 @@ class Terminal:
 def test_in_a_terminal_q_ends_it_and_leaves_the_terminal_as_it_was(path: Path, board: Board) -> None:
     show(board, ToolEntry(name="search", state="open"))
     with Terminal("top", "--store", str(path)) as terminal:
-        terminal.until(lambda: b"search" in terminal.text)
-        assert COLOURS.search(terminal.text)
+        terminal.until(lambda: b"search" in terminal.text and COLOURS.search(terminal.text))
         terminal.press(b"?")
         terminal.until(lambda: b"Capitals" in terminal.text)
+        before = len(terminal.text)
         terminal.press(b"q")
+        terminal.until(lambda: b"search" in terminal.text[before:])  # which was below
 
         terminal.press(b"q")
 

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +22,10 @@ from holdfast.web.security import rules
 from holdfast.web.serving import Server, bind
 
 TOKEN = "a-token-of-enough-letters"
-LIMIT = 20.0  # seconds after which a test gives up waiting for what comes within one
+LIMIT = 40.0  # seconds after which a test gives up waiting for what comes within one
+
+get = partial(httpx.get, timeout=LIMIT)
+post = partial(httpx.post, timeout=LIMIT)
 
 
 class Message(NamedTuple):

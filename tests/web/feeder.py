@@ -15,10 +15,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import holdfast
+from holdfast.testing import ManualClock
 
 POLICIES = {
     "policy": {"breaker": {"failure_threshold": 3, "min_backoff": 90.0}},
@@ -131,23 +133,34 @@ class Feeder:
         return count
 
     def rich(self, prompt: str = "Plan a week in Lisbon under 900 €") -> str:
-        """Make a run with everything: retries, waits in line, answers from the cache, refusals, an idle stretch."""
-        with self.hf.run("trip-planner", prompt) as run:
-            run.spend("usd", 0.0421)
-            self.hf.call("web_search", "flights FRA LIS")
-            run.step("think about it", lambda: self._rest(0.12))
-            self.fails["fetch_page"] = "connection reset by peer"
-            try:
-                self.hf.call("fetch_page", "https://example.org/fares")
-            except ConnectionError:
-                self.fails.pop("fetch_page")
-            for page in range(3):
-                self.hf.call("paced", page)
-            self.hf.call("web_search", "flights FRA LIS")
-            self._rest(1.6)
-            self.fail("book_hotel", "4", "503 Service Unavailable")
-            run.step("write the plan", lambda: self.hf.call("translate", "plan"))
-            run.complete("Three nights in Alfama, 612 €.")
+        """Make a run with everything: retries, waits in line, answers from the cache, refusals, an idle stretch.
+
+        It has a clock of its own: how long things take is the same on a machine that is busy.
+        """
+        clock, file = ManualClock(epoch=time.time() - 60), io.StringIO()
+        with holdfast.open(":memory:", policies=POLICIES, clock=clock) as hf:
+            for name in ("web_search", "fetch_page", "paced", "book_hotel", "translate"):
+                hf.tool(name)(self._worker(name, clock.sleep))
+            with hf.run("trip-planner", prompt) as run:
+                run.spend("usd", 0.0421)
+                hf.call("web_search", "flights FRA LIS")
+                run.step("think about it", lambda: clock.sleep(0.12))
+                self.fails |= {"fetch_page": "connection reset by peer", "book_hotel": "503 Service Unavailable"}
+                with suppress(ConnectionError):
+                    hf.call("fetch_page", "https://example.org/fares")
+                for page in range(3):
+                    hf.call("paced", page)
+                hf.call("web_search", "flights FRA LIS")
+                clock.sleep(1.6)
+                for _ in range(4):
+                    with suppress(ConnectionError, holdfast.Denied):
+                        hf.call("book_hotel")
+                del self.fails["fetch_page"], self.fails["book_hotel"]
+                run.step("write the plan", lambda: hf.call("translate", "plan"))
+                run.complete("Three nights in Alfama, 612 €.")
+            hf.runs.export(file)
+        file.seek(0)
+        self.hf.runs.import_(file)
         return run.id
 
     def broken(self, prompt: str = "Refund order 1138") -> str:
@@ -206,10 +219,6 @@ class Feeder:
         except ValueError:
             return
 
-    def _rest(self, seconds: float) -> str:
-        self.over.wait(seconds)
-        return "rested"
-
     def _traffic(self) -> None:
         while not self.over.wait(self.asked.uniform(0.002, 0.03)):
             tool = self.asked.choice(CALM)
@@ -243,13 +252,13 @@ class Feeder:
     def _know(self, name: str) -> None:
         if name not in self.known:
             self.known.add(name)
-            self.hf.tool(name)(self._worker(name))
+            self.hf.tool(name)(self._worker(name, self.over.wait))
 
-    def _worker(self, name: str) -> Callable[..., object]:
+    def _worker(self, name: str, rest: Callable[[float], object]) -> Callable[..., object]:
         slow = {"run_query": 0.06, "web_search": 0.03, "fetch_page": 0.045, "translate": 0.02}.get(name, 0.004)
 
         def work(question: object = None) -> object:
-            self.over.wait(self.asked.lognormvariate(0.0, 0.5) * slow)
+            rest(self.asked.lognormvariate(0.0, 0.5) * slow)
             if (message := self.fails.get(name)) is not None:
                 raise ConnectionError(message)
             return {"tool": name, "question": question, "answer": 42}

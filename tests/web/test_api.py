@@ -18,6 +18,7 @@ from tests.web import children as web_children
 from tests.web.conftest import Ui, until
 
 import holdfast
+from holdfast.stores.board import Board
 from holdfast.stores.ledger import Ledger
 from holdfast.stores.searching import MOST_LOOKED_AT
 
@@ -101,7 +102,11 @@ def test_a_tool_is_told_with_its_policy_transitions_durations_and_calls(ui: Ui, 
     ask(child, "fail bad")
 
     until(lambda: (tool(ui, "bad") or {}).get("state") == "open", "the open circuit")
-    until(lambda: ui.get("/api/tools/bad")["details"][0]["transitions"], "its details")
+
+    def details() -> Any:
+        return ui.get("/api/tools/bad")["details"][0]
+
+    until(lambda: details()["transitions"] and len(details()["recent"]) == 2, "its details")
     (detail,) = ui.get("/api/tools/bad")["details"]
     assert detail["pid"] == child.pid
     assert {"key": "breaker.failure_threshold", "value": 1, "origin": "policies [policy]"} in detail["policy"]
@@ -175,8 +180,8 @@ def test_calls_a_second_are_known_after_a_second_look(ui: Ui, path: Path, start:
     child = start("agent", path, "good")
     assert said(child) == "ready"
     ask(child, "ok good")
-    until(lambda: tool(ui, "good"), "the tool")
-    assert tool(ui, "good")["calls_per_second"] in (None, 0.0)
+    until(lambda: [line.calls for line in Board(ui.store).tools()] == [1], "its call")
+    assert tool(ui, "good")["calls_per_second"] is None
 
     def busy() -> bool:
         ask(child, "ok good")

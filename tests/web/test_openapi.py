@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis.specs.openapi.checks import positive_data_acceptance
-from tests.web.conftest import TOKEN, Ui, serving, warm
+from tests.web.conftest import TOKEN, Ui, get, serving, warm
 
 import holdfast
 from holdfast.cli.ui import ui as command
@@ -88,7 +87,7 @@ def test_every_reference_leads_somewhere(described: Any) -> None:
 
 
 def test_the_cookie_that_is_described_is_the_one_that_is_given(filled: Ui, described: Any) -> None:
-    answer = httpx.get(f"{filled.url}/?token={TOKEN}")
+    answer = get(f"{filled.url}/?token={TOKEN}")
 
     assert list(answer.cookies) == [described["components"]["securitySchemes"]["cookie"]["name"]]
 

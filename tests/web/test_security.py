@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
 import pytest
-from tests.web.conftest import TOKEN, Ui
+from tests.web.conftest import LIMIT, TOKEN, Ui, get, post
 
 from holdfast.web import files
 from holdfast.web.security import host_of, is_local, rules
@@ -17,11 +17,12 @@ from holdfast.web.security import host_of, is_local, rules
 
 def raw(ui: Ui, request: bytes) -> bytes:
     """What is answered to exactly these bytes."""
-    with socket.create_connection(("127.0.0.1", ui.port), 20) as connection:
+    with socket.create_connection(("127.0.0.1", ui.port), LIMIT) as connection:
         connection.sendall(request)
         answer = b""
-        while piece := connection.recv(65536):
-            answer += piece
+        with suppress(ConnectionResetError):  # it does not read to the end what it refuses
+            while piece := connection.recv(65536):
+                answer += piece
     return answer
 
 
@@ -36,7 +37,7 @@ def asked(ui: Ui, target: str, *, host: str | None = None, method: str = "GET", 
 @contextmanager
 def as_browser(ui: Ui) -> Iterator[httpx.Client]:
     """A client that has the cookie, as a browser gets it."""
-    with httpx.Client(base_url=ui.url, timeout=20) as client:
+    with httpx.Client(base_url=ui.url, timeout=LIMIT) as client:
         assert client.get("/", params={"token": TOKEN}).status_code == 303
         yield client
 
@@ -45,7 +46,7 @@ def as_browser(ui: Ui) -> Iterator[httpx.Client]:
 
 
 def test_without_the_token_nothing_is_told_but_health(ui: Ui) -> None:
-    with httpx.Client(base_url=ui.url) as stranger:
+    with httpx.Client(base_url=ui.url, timeout=LIMIT) as stranger:
         for path in (
             "/api/tools",
             "/api/runs",
@@ -76,19 +77,19 @@ def test_without_the_token_nothing_is_told_but_health(ui: Ui) -> None:
 def test_a_wrong_token_is_refused(calm: Ui, headers: dict[str, str]) -> None:
     encoded = {name: value.encode("latin-1") for name, value in headers.items()}
 
-    answer = httpx.get(f"{calm.url}/api/tools", headers=encoded)
+    answer = get(f"{calm.url}/api/tools", headers=encoded)
 
     assert answer.status_code == 401
 
 
 def test_the_token_itself_is_no_cookie(calm: Ui) -> None:
-    answer = httpx.get(f"{calm.url}/api/tools", headers={"Cookie": f"holdfast_{calm.port}={TOKEN}"})
+    answer = get(f"{calm.url}/api/tools", headers={"Cookie": f"holdfast_{calm.port}={TOKEN}"})
 
     assert (answer.status_code, answer.json()["error"]["code"]) == (401, "token_wrong")
 
 
 def test_the_token_in_the_address_becomes_a_cookie_and_leaves_the_address(calm: Ui) -> None:
-    answer = httpx.get(f"{calm.url}/?token={TOKEN}")
+    answer = get(f"{calm.url}/?token={TOKEN}")
 
     assert (answer.status_code, answer.headers["location"]) == (303, "/")
     cookie = answer.headers["set-cookie"]
@@ -103,14 +104,14 @@ def test_the_cookie_lets_in(calm: Ui) -> None:
 
 
 def test_a_wrong_token_in_the_address_gives_no_cookie(calm: Ui) -> None:
-    answer = httpx.get(f"{calm.url}/?token=wrong")
+    answer = get(f"{calm.url}/?token=wrong")
 
     assert answer.status_code == 401
     assert "set-cookie" not in answer.headers
 
 
 def test_the_token_counts_in_the_address_of_the_page_alone(calm: Ui) -> None:
-    assert httpx.get(f"{calm.url}/api/tools?token={TOKEN}").status_code == 401
+    assert get(f"{calm.url}/api/tools?token={TOKEN}").status_code == 401
 
 
 def test_servers_on_two_ports_have_cookies_of_their_own(serve: Callable[..., Ui]) -> None:
@@ -118,16 +119,14 @@ def test_servers_on_two_ports_have_cookies_of_their_own(serve: Callable[..., Ui]
 
     with as_browser(one) as browser:
         name = next(iter(browser.cookies))
-        assert (
-            httpx.get(f"{two.url}/api/tools", headers={"Cookie": f"{name}={browser.cookies[name]}"}).status_code == 401
-        )
+        assert get(f"{two.url}/api/tools", headers={"Cookie": f"{name}={browser.cookies[name]}"}).status_code == 401
 
 
 def test_without_a_token_everybody_on_this_machine_is_let_in(serve: Callable[..., Ui]) -> None:
     ui = serve(token=None)
 
-    assert httpx.get(f"{ui.url}/api/tools").status_code == 200
-    assert httpx.get(f"{ui.url}/?token=old").headers["location"] == "/"
+    assert get(f"{ui.url}/api/tools").status_code == 200
+    assert get(f"{ui.url}/?token=old").headers["location"] == "/"
 
 
 # --- names: DNS rebinding ---
@@ -222,9 +221,9 @@ def test_a_foreign_page_that_has_the_cookie_changes_nothing(ui: Ui, headers: dic
 def test_a_foreign_page_changes_nothing_where_no_token_is_asked_for(serve: Callable[..., Ui]) -> None:
     ui = serve(token=None)
 
-    assert httpx.post(f"{ui.url}/api/tools/x/open").status_code == 403
-    assert httpx.post(f"{ui.url}/api/tools/x/open", headers={"Origin": "http://evil.example"}).status_code == 403
-    assert httpx.post(f"{ui.url}/api/tools/x/open", headers={"Origin": ui.url}).status_code == 200
+    assert post(f"{ui.url}/api/tools/x/open").status_code == 403
+    assert post(f"{ui.url}/api/tools/x/open", headers={"Origin": "http://evil.example"}).status_code == 403
+    assert post(f"{ui.url}/api/tools/x/open", headers={"Origin": ui.url}).status_code == 200
 
 
 def test_the_page_itself_changes_things(ui: Ui) -> None:
@@ -275,7 +274,7 @@ def test_every_answer_forbids_what_the_page_does_not_need(ui: Ui, path: str) -> 
 
 def test_answers_about_tools_and_runs_are_kept_nowhere(calm: Ui) -> None:
     assert calm.client.get("/api/tools").headers["cache-control"] == "no-store"
-    assert httpx.get(f"{calm.url}/?token={TOKEN}").headers["cache-control"] == "no-store"
+    assert get(f"{calm.url}/?token={TOKEN}").headers["cache-control"] == "no-store"
 
 
 # --- read-only ---

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.web.conftest import LIMIT, messages, next_of
+from tests.web.conftest import LIMIT, get, messages, next_of, post
 
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -52,13 +52,13 @@ def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
 def test_the_address_that_is_printed_lets_in(start: Start) -> None:
     url = httpx.URL(address(start()))
 
-    with httpx.Client(follow_redirects=True) as browser:
+    with httpx.Client(follow_redirects=True, timeout=LIMIT) as browser:
         page = browser.get(url)
 
         assert page.status_code == 200
         assert page.url == url.copy_with(query=None)
         assert browser.get(url.join("/api/tools")).json()["tools"] == []
-    assert httpx.get(url.join("/api/tools")).status_code == 401
+    assert get(url.join("/api/tools")).status_code == 401
 
 
 def test_each_start_has_a_token_of_its_own(start: Start) -> None:
@@ -71,7 +71,7 @@ def test_each_start_has_a_token_of_its_own(start: Start) -> None:
 def test_the_environment_sets_the_token(start: Start) -> None:
     url = httpx.URL(address(start(HOLDFAST_TOKEN="sixteen-letters-or-more")))
 
-    answer = httpx.get(url.join("/metrics"), headers={"Authorization": "Bearer sixteen-letters-or-more"})
+    answer = get(url.join("/metrics"), headers={"Authorization": "Bearer sixteen-letters-or-more"})
 
     assert url.params["token"] == "sixteen-letters-or-more"
     assert answer.status_code == 200
@@ -81,13 +81,13 @@ def test_without_a_token_the_address_has_none(start: Start) -> None:
     url = httpx.URL(address(start("--no-token")))
 
     assert "token" not in url.params
-    assert httpx.get(url.join("/api/tools")).status_code == 200
+    assert get(url.join("/api/tools")).status_code == 200
 
 
 def test_a_server_that_only_reads_says_so(start: Start) -> None:
     url = httpx.URL(address(start("--read-only", "--no-token")))
 
-    answer = httpx.post(url.join("/api/tools/x/open"), headers={"Origin": str(url).rstrip("/")})
+    answer = post(url.join("/api/tools/x/open"), headers={"Origin": str(url).rstrip("/")})
 
     assert answer.json()["error"]["code"] == "read_only"
 

@@ -154,6 +154,8 @@ class Top(App[None]):
 
     def show(self, picture: Picture) -> bool:
         """Show what was read; true if there is more to be read at once."""
+        if not self.is_running:  # it came when the screen was being taken down
+            return False
         self.picture = picture
         match picture.look.screen:
             case "tools":
@@ -183,6 +185,8 @@ class Top(App[None]):
 
     def _frame(self) -> None:
         """What is around the screens."""
+        if not self.is_running:
+            return
         bar = Text("Holdfast  ", style="bold")
         for number, name in enumerate(SCREENS, 1):
             style = "bold reverse" if name == self._place else "not bold"

@@ -51,6 +51,7 @@ class Watcher:
         self._reader = Reader(store, book)
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="holdfast-top")
         self._looking = self._again = False
+        self._shown: Look | None = None
 
     async def watch(self) -> None:
         """Look again and again, unless it is paused."""
@@ -90,15 +91,21 @@ class Watcher:
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
 
     async def _look_once(self) -> None:
-        look = self._screen.wanted()
+        look, was_paused = self._screen.wanted(), self._screen.paused
         try:
             picture = await self.do(lambda: self._reader.look(look))
         except HoldfastError as error:
             self._screen.complain(f"the store cannot be read: {one_line(str(error), 500)}")
             return
         self._screen.complain("")
-        if look != self._screen.wanted() or self._screen.show(picture):
+        place = look._replace(after=-1)
+        if self._screen.paused and not was_paused and place == self._shown:
+            return  # who pauses keeps what is to be seen in that moment
+        if look != self._screen.wanted():
             self._again = True
+            return
+        self._shown = place
+        self._again |= self._screen.show(picture)
 
     def _listener(self, stack: ExitStack) -> Listener | None:
         """Hears of changes, where there is something to hear yet."""

@@ -17,8 +17,13 @@ export class Live {
     this.latest = new Picture();
     this.shown = this.latest;
     this.received = 0; // of the page's clock, when the server last told its own
-    this.standing = "connecting";
+    this.feed = "connecting"; // how the feed stands
+    this.standing = "connecting"; // the same for people: live only with everything there is
     this.detail = "";
+    /** @type {() => void} */
+    this.knows = () => {};
+    /** Comes true once the server has told whether anything may be changed here, or cannot tell. */
+    this.told = new Promise((resolve) => (this.knows = () => resolve(true)));
     this.paused = false;
     /** @type {Map<string, number[]>} */
     this.samples = new Map();
@@ -95,6 +100,8 @@ export class Live {
     if (type === "hello") {
       changes.all = true;
       document.documentElement.toggleAttribute("data-read-only", this.latest.readOnly);
+      this.knows();
+      this.stand(this.feed, this.detail);
     }
     for (const line of told.tools ?? []) {
       changes.tools.add(line.name);
@@ -127,8 +134,11 @@ export class Live {
    * @param {string} detail
    */
   stand(standing, detail) {
-    if (standing === this.standing && detail === this.detail) return;
-    this.standing = standing;
+    this.feed = standing;
+    if (standing === "waiting" || standing === "refused") this.knows();
+    const shown = standing === "live" && !this.latest.complete ? "connecting" : standing;
+    if (shown === this.standing && detail === this.detail) return;
+    this.standing = shown;
     this.detail = detail;
     for (const stander of this.standers) stander();
   }

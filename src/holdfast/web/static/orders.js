@@ -48,7 +48,7 @@ const ORDERS = {
  * @param {string} name
  */
 export async function orderTool(app, order, name) {
-  if (refused(app)) return;
+  if (await refused(app)) return;
   const { done, ...asked } = ORDERS[order];
   if (!(await ask({ ...asked, object: oneLine(name, 120), danger: order === "open" }))) return;
   await app.attempt(async () => {
@@ -97,7 +97,7 @@ export function orderButtons(app, name) {
  * @param {RunLine} run
  */
 export async function cancelRun(app, run) {
-  if (refused(app)) return;
+  if (await refused(app)) return;
   if (isOver(run)) return say("The run is over");
   const object = `${run.id}${run.prompt ? ` (${oneLine(run.prompt, 60)})` : ""}`;
   const note = run.owner ? "Its process is told; what it has finished stays." : "Nobody works on it now; it ends at once.";
@@ -116,7 +116,7 @@ export async function cancelRun(app, run) {
  * @param {Record<string, string>} filter
  */
 export async function cancelRuns(app, filter) {
-  if (refused(app)) return;
+  if (await refused(app)) return;
   const parts = Object.entries(filter).filter(([, value]) => value).map(([key, value]) => `${key} ${oneLine(value, 60)}`);
   const object = parts.length ? `with ${parts.join(", ")}` : "in this store";
   const note = "Those that are over stay as they are. Processes that work on the others are told.";
@@ -135,11 +135,12 @@ export async function cancelRuns(app, filter) {
 }
 
 /**
- * Says why nothing can be changed, where that is so: keys work although buttons are not shown.
+ * Says why nothing can be changed, where that is so: keys work although buttons are not shown, and before it is known.
  *
  * @param {App} app
  */
-function refused(app) {
+async function refused(app) {
+  await app.live.told;
   if (app.live.latest.readOnly) tell("This page changes nothing: it was started with --read-only", "bad");
   return app.live.latest.readOnly;
 }

@@ -50,7 +50,7 @@ export function run(app, route) {
   const texts = h("div", { class: "texts" });
   const search = h("input", { type: "search", placeholder: "Filter calls", "aria-label": "Filter calls by name", spellcheck: "false" });
   const failing = button({ class: "toggle", "aria-pressed": "false" }, () => failed(), "Failed only ", h("kbd", { "aria-hidden": "true" }, "f"));
-  const stop = button({ class: "danger", title: "X" }, () => line && void cancelRun(app, line), "Cancel run…");
+  const stop = button({ class: "danger", hidden: true, title: "X" }, () => line && void cancelRun(app, line), "Cancel run…");
   const out = h("a", { class: "button", href: `/api/runs/${encoded(id)}/export`, download: `run-${id.replace(/[^\w.-]/g, "_").slice(0, 60)}.jsonl`, title: "All events as JSON lines (e)" }, "Export");
   const again_ = button({ class: "resume", hidden: true, title: "Copies the command that goes on with it (y)" }, () => void copy(resume), "Copy resume command");
   const head = h("header", { class: "head" }, h("h1", {}, h("span", { class: "kind" }, "Run "), title), state, h("span", { class: "filters" }, search, failing, again_, out, stop));

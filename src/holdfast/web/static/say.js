@@ -1,18 +1,21 @@
 // Tells people what has happened: in words for those who listen, in a corner for those who look. And asks, once,
 // before something is changed.
 
-import { button, fill, h, on } from "./dom.js";
+import { button, h, on } from "./dom.js";
 
 const STAYS = 5000; // milliseconds
 
 /**
- * Says something to those who listen.
+ * Says something to those who listen. It stays for a while: words that are taken away at once are not read out.
  *
  * @param {string} words
  */
 export function say(words) {
   const place = document.getElementById("says");
-  if (place) fill(place, h("p", {}, words));
+  if (!place) return;
+  const said = h("p", {}, words);
+  place.append(said);
+  setTimeout(() => said.remove(), STAYS);
 }
 
 /**
@@ -35,6 +38,7 @@ export function tell(words, tone = "good") {
  * @returns {Promise<boolean>}
  */
 export function ask({ question, object, note, verb, danger = false }) {
+  if (document.querySelector("dialog[open]")) return Promise.resolve(false); // one at a time, though two keys were early
   const before = document.activeElement;
   const yes = button({ class: danger ? "main danger" : "main" }, () => dialog.close("yes"), verb);
   const no = button({}, () => dialog.close("no"), "Leave it");
