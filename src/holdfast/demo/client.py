@@ -27,7 +27,7 @@ deadline = 1.5
 
 [server.{NAME}.tool.visa_rules]
 retry = false
-breaker = {{ failure_threshold = {office.DOWN}, min_backoff = 3.0, max_backoff = 6.0 }}
+breaker = {{ failure_threshold = {office.DOWN}, min_backoff = 6.0, max_backoff = 6.0 }}
 
 [server.{NAME}.tool.exchange_rate]
 rate = {{ per_second = 8, burst = 8, adaptive = true }}

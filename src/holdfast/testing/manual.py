@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures.thread
 import contextvars
+import gc
 import heapq
 import itertools
 import logging
@@ -303,7 +304,14 @@ class _Watch:
 
 
 def _threads() -> list[tuple[threading.Thread, FrameType]]:
-    frames = sys._current_frames()
+    collects = sys.version_info < (3, 12) and gc.isenabled()
+    try:
+        if collects:
+            gc.disable()  # 3.11 may collect garbage while it holds a lock that the collector waits for, and so for ever
+        frames = sys._current_frames()
+    finally:
+        if collects:
+            gc.enable()
     return [(thread, frames[thread.ident]) for thread in threading.enumerate() if thread.ident in frames]
 
 
