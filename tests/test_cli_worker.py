@@ -290,6 +290,15 @@ def test_a_second_signal_does_not_wait(start: Start, store: RunStore, folder: Pa
     assert store.snapshot(run_id).interrupted
 
 
+def test_a_signal_that_comes_when_no_wait_can_end_for_it_is_heeded_soon(start: Start, store: RunStore) -> None:
+    run_id = submit(store, "agent:stops").id
+
+    child = start("agent:stops")
+
+    assert finish(child).code == 0
+    assert store.snapshot(run_id).status is RunStatus.COMPLETED
+
+
 @on_all
 def test_a_run_is_cancelled_from_another_process_while_a_worker_has_it(
     start: Start, store: RunStore, folder: Path

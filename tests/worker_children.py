@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import threading
 
 import holdfast
 from holdfast.clock import SystemClock
@@ -71,6 +73,11 @@ async def apatient(name: str) -> int:
 
 def shop() -> str:
     return pay(12)
+
+
+def stops() -> None:
+    """Tell the worker to stop, by a signal that no wait of its main thread ends for."""
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
 
 
 def fails() -> None:

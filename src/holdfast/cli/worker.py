@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 STOPS = (signal.SIGTERM, signal.SIGINT)
 LAST = 2.0  # seconds that a process which was told to stop has when its work is over
+LOOK = 1.0  # seconds until a signal is noticed that came just before the wait for it began
+
+Inbox = queue.SimpleQueue[int | BaseException | None]  # may be put into by a signal's handler
 
 
 @click.command()
@@ -111,7 +114,7 @@ def worker(
 
 
 def _serve(worker: Worker, targets: tuple[str, ...]) -> int:
-    inbox: queue.SimpleQueue[int | BaseException | None] = queue.SimpleQueue()  # may be put into by a signal's handler
+    inbox: Inbox = queue.SimpleQueue()
 
     def work() -> None:
         try:
@@ -125,7 +128,7 @@ def _serve(worker: Worker, targets: tuple[str, ...]) -> int:
     with _heard(inbox):
         thread.start()
         say(f"waiting for runs of {', '.join(map(printable, targets))}; Ctrl-C ends it")
-        while isinstance(heard := inbox.get(), int):
+        while isinstance(heard := _next(inbox), int):
             again = worker.is_stopping
             code = INTERRUPTED if heard == signal.SIGINT else code
             worker.stop(0.0 if again else None)
@@ -134,6 +137,15 @@ def _serve(worker: Worker, targets: tuple[str, ...]) -> int:
     if heard is not None:
         raise heard
     return code
+
+
+def _next(inbox: Inbox) -> int | BaseException | None:
+    """What comes next. One long wait would not do: a signal that comes just before it does not end it."""
+    while True:
+        try:
+            return inbox.get(timeout=LOOK)
+        except queue.Empty:
+            continue
 
 
 def _leave(code: int) -> None:
@@ -147,7 +159,7 @@ def _leave(code: int) -> None:
 
 
 @contextmanager
-def _heard(inbox: queue.SimpleQueue[int | BaseException | None]) -> Iterator[None]:
+def _heard(inbox: Inbox) -> Iterator[None]:
     """What would end the process is put into *inbox* instead."""
     before = {number: signal.signal(number, lambda number, _: inbox.put(number)) for number in STOPS}
     try:
