@@ -122,6 +122,16 @@ def test_who_asks_is_alive(client: Client) -> None:
     assert held(client) == {"a": 2}
 
 
+def test_who_only_gives_back_has_the_lease_that_it_had(client: Client) -> None:
+    ask(client, "a")
+    ask(client, "a")
+    tell(client, "a", LEASE - 1, slots=1)
+
+    ask(client, "b", LEASE)
+
+    assert held(client) == {"b": 1}
+
+
 def test_an_unknown_holder_has_nothing_to_give_back(client: Client) -> None:
     ask(client, "a")
 

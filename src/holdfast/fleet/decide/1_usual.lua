@@ -113,7 +113,8 @@ repeat
   end
   if asked and limit and used + mine > limit then break end
 
-  if mine ~= 0 and call('HINCRBY', HOLDERS, holder, mine) == 1 and call('ZADD', LEASES, now + lease, holder) == 1 then
+  local left = mine ~= 0 and call('HINCRBY', HOLDERS, holder, mine)
+  if left == 1 and asked and limit and call('ZADD', LEASES, now + lease, holder) == 1 then
     call('ZREM', LEASES, holder)
     call('HINCRBY', HOLDERS, holder, -mine)
     break -- a new holder
