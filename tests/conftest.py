@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, configuration, settings
 if TYPE_CHECKING:
     from holdfast.testing import ManualClock
 
-PATIENCE = 3.0  # seconds a thread may take to end; the timer thread lingers for one
+PATIENCE = 30.0  # seconds a thread may take to end; the timer thread lingers for one
 
 configuration.set_hypothesis_home_dir(Path(__file__).parents[1] / ".cache" / "hypothesis")
 # How long an example takes depends on the machine, so it never decides.

@@ -19,7 +19,7 @@ import pytest
 import holdfast
 from holdfast.testing import ManualClock, Script
 
-PATIENCE = 10.0  # real seconds after which a thread that should have come is missed
+PATIENCE = 30.0  # real seconds after which a thread that should have come is missed
 NAMES = ("function", "coroutine", "generator", "async_generator")
 
 Call = Callable[..., Any]

@@ -333,7 +333,7 @@ def test_an_order_pokes_the_processes_on_the_board(kind: str, tmp_path: Path) ->
 
         Board(store).order("open", ["x"])
 
-        assert mailbox.wait(10)
+        assert mailbox.wait(30)
         assert other.ownership.poked()
         assert not other.ownership.poked()
         mailbox.close()

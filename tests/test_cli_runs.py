@@ -15,6 +15,7 @@ import subprocess
 import sys
 import termios
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -446,6 +447,14 @@ class Tail:
         assert self.process.stdout is not None
         return self.process.stdout.readline()
 
+    def interrupt(self) -> None:
+        """Ctrl-C; once more if nothing comes of it: Python overlooks what comes just before it begins to wait."""
+        for patience in (10, 0):
+            self.process.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(patience)
+                return
+
     def end(self) -> Done:
         out, err = self.process.communicate(timeout=30)
         return Done(self.process.returncode, out, err)
@@ -484,7 +493,7 @@ def test_an_interrupted_tail_ends_with_130(store: RunStore, tail: Callable[..., 
     following = tail(run.id)
     following.line()
 
-    following.process.send_signal(signal.SIGINT)
+    following.interrupt()
 
     done = following.end()
     assert done.code == 130

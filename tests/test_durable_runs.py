@@ -701,7 +701,7 @@ def test_a_run_that_is_open_when_the_interpreter_ends_is_interrupted(disk: Place
         disk.path,
     )
 
-    _, errors = child.communicate(timeout=20)
+    _, errors = child.communicate(timeout=30)
 
     assert (child.returncode, errors) == (0, "")
     hf = disk.open(clock=ManualClock(epoch=0.0))  # long before its lease ends: the lock tells
@@ -716,7 +716,8 @@ def test_an_interrupt_from_the_keyboard_leaves_the_run_interrupted(disk: Place) 
         hf = holdfast.open(sys.argv[1], policies={})
         with hf.run(run_id="open"):
             print("in", flush=True)
-            signal.pause()
+            while True:  # one long wait would overlook what comes just before it begins
+                time.sleep(0.01)
         """,
         disk.path,
     )
@@ -724,7 +725,7 @@ def test_an_interrupt_from_the_keyboard_leaves_the_run_interrupted(disk: Place) 
     child.stdout.readline()
 
     child.send_signal(signal.SIGINT)
-    child.communicate(timeout=20)
+    child.communicate(timeout=30)
 
     hf = disk.open()
     assert types(hf, "open") == ["run_started", "run_interrupted"]
@@ -748,7 +749,7 @@ def test_a_killed_process_leaves_its_run_interrupted_at_once(disk: Place) -> Non
         hf.resume("open").__enter__()
 
     child.kill()
-    child.communicate(timeout=20)
+    child.communicate(timeout=30)
 
     assert (before.interrupted, before.owner is None) == (False, False)
     assert hf.runs.snapshot("open").interrupted

@@ -9,7 +9,7 @@ SCRIPT = """
 import faulthandler, gc, threading
 import holdfast
 
-faulthandler.dump_traceback_later(10, exit=True)
+faulthandler.dump_traceback_later(45, exit=True)
 hf = holdfast.open(":memory:", policies={})
 
 
@@ -52,7 +52,7 @@ print(hf.tracker.stats("stream").total, hf.tracker.stats("search").total)
 
 
 def test_a_stream_that_the_garbage_collector_closes_under_a_lock_of_ours_ends_all_the_same() -> None:
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=55, check=False)
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["600", "600"]

@@ -31,7 +31,8 @@ def test_one_thread_looks_after_all_runs(hf: Holdfast) -> None:
         assert len(keepers()) == 1
 
 
-def test_the_next_run_finds_the_thread_of_the_last(hf: Holdfast) -> None:
+def test_the_next_run_finds_the_thread_of_the_last(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "LINGER", 60.0)
     with hf.run():
         (first,) = keepers()
     with hf.run():

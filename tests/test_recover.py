@@ -247,7 +247,7 @@ def test_a_killed_process_is_recovered_by_another(disk: Place) -> None:
     before = hf.recover()
 
     child.send_signal(signal.SIGKILL)
-    child.communicate(timeout=20)
+    child.communicate(timeout=30)
     done = hf.recover()
 
     assert before == ([], [], [], {})
@@ -312,6 +312,7 @@ def careful(hf: Holdfast, effects: Counter[Any]) -> Any:
     return agent
 
 
+@pytest.mark.timeout(180)
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="3.13 also traces lines at which it handles no signal")
 def test_an_interrupt_at_any_line_leaves_a_run_that_can_be_resumed(tmp_path: Path) -> None:
     at = 1
@@ -524,6 +525,7 @@ def undisturbed(folder: Path, program: list[tuple[str, Any]]) -> tuple[World, li
     return world, answers, snapshot
 
 
+@pytest.mark.timeout(180)
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(program=PROGRAMS, data=st.data(), kind=st.sampled_from(durable.KINDS))
 def test_however_often_an_agent_dies_it_ends_as_if_it_had_not(

@@ -283,7 +283,7 @@ def test_a_killed_owner_is_noticed_at_once(path: Path, start: Any) -> None:
 def test_a_stopped_owner_keeps_its_run_until_the_lease_is_over_and_is_fenced_after(path: Path, start: Any) -> None:
     with SqliteRunStore(path) as store:
         store.create_run("s", "p", run_id="r")
-        child = start("own", path, "r", 1.0)
+        child = start("own", path, "r", 3.0)
         assert said(child) == "ready"
         tell(child, "write")
         assert said(child) == "ok"
@@ -352,7 +352,7 @@ def test_a_request_wakes_the_owner(one: RunStore, two: RunStore) -> None:
 
     two.cancel("r")
 
-    assert mailbox.wait(10)
+    assert mailbox.wait(30)
     mailbox.close()
 
 

@@ -464,7 +464,8 @@ def test_a_job_that_is_abandoned_before_a_thread_takes_it_up_is_not_begun(clock:
     assert workers.abandoned == 0
 
 
-def test_closing_leaves_no_thread_behind(clock: ManualClock) -> None:
+def test_closing_leaves_no_thread_behind(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "LINGER", 3600.0)
     hf = holdfast.open(":memory:", policies={}, clock=clock)
     tool = hf.tool("tool", timeout=1.0)(threading.current_thread)
     before = tool()
@@ -473,11 +474,12 @@ def test_closing_leaves_no_thread_behind(clock: ManualClock) -> None:
     after = tool()
 
     for thread in (before, after):
-        thread.join(0.5)
+        thread.join(shapes.PATIENCE)
         assert not thread.is_alive()
 
 
-def test_an_idle_thread_is_used_again(hf: Holdfast) -> None:
+def test_an_idle_thread_is_used_again(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "LINGER", 3600.0)
     tool = hf.tool("tool", timeout=1.0)(threading.get_ident)
 
     first = tool()

@@ -65,13 +65,20 @@ class Member(NamedTuple):
 
 @contextmanager
 def member(
-    url: str, policies: Mapping[str, object] = POLICIES, *, on_outage: str = "local", clock: Clock | None = None
+    url: str,
+    policies: Mapping[str, object] = POLICIES,
+    *,
+    on_outage: str = "local",
+    clock: Clock | None = None,
+    finds: bool = True,
 ) -> Iterator[Member]:
-    """One that is closed at the end."""
+    """One that is in touch with its fleet, if there is one that it *finds*, and is closed at the end."""
     with holdfast.open(":memory:", redis=url, policies=policies, on_outage=on_outage, clock=clock) as hf:
-        heard = Heard()
-        hf.bus.add(heard)
-        yield Member(hf, heard)
+        one = Member(hf, Heard())
+        # On a busy machine the first try may be too late, and what is lost already cannot be heard to be lost.
+        wait_until(lambda: one.fleet.service.settled.is_set() and (one.fleet.there or not finds), "for Redis")
+        hf.bus.add(one.heard)
+        yield one
 
 
 def agree(one: Member, other: Member, tool: str) -> bool:

@@ -56,7 +56,7 @@ def test_all_who_name_an_address_share(own_redis: RedisServer, place: Callable[[
 def test_a_wrong_password_is_an_outage_that_does_not_tell_it(own_redis: RedisServer) -> None:
     own_redis.command("CONFIG", "SET", "requirepass", "right")
 
-    with member(f"redis://:wrong-one@127.0.0.1:{own_redis.port}") as one:
+    with member(f"redis://:wrong-one@127.0.0.1:{own_redis.port}?{PATIENT}", finds=False) as one:
         went = one.call("plain")
         trouble = one.fleet.trouble
 
@@ -155,11 +155,11 @@ def test_the_next_master_is_found_through_the_sentinel() -> None:
 # --- apart ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("apart", ["/0?prefix=a /0?prefix=b", "/0 /1"])
+@pytest.mark.parametrize("apart", ["/0?prefix=a& /0?prefix=b&", "/0? /1?"])
 def test_two_fleets_on_one_redis_do_not_see_each_other(own_redis: RedisServer, apart: str) -> None:
+    ours, theirs = (f"{own_redis.url}{rest}{PATIENT}" for rest in apart.split())
     with ExitStack() as opened:
-        here, there = (opened.enter_context(member(own_redis.url + rest)) for rest in apart.split())
-        near = opened.enter_context(member(own_redis.url + apart.split(maxsplit=1)[0]))
+        here, there, near = (opened.enter_context(member(url)) for url in (ours, theirs, ours))
         known = [there.call("bad"), near.call("bad")]
         used = [here.call("three") for _ in range(4)]
 

@@ -69,12 +69,14 @@ async def test_an_exact_call_of_a_task_takes_one_round_trip_on_one_connection_fo
 def test_a_token_that_comes_soon_is_reserved_and_waited_for(own_redis: RedisServer, one: Member) -> None:
     clock = one.hf.clock
     assert isinstance(clock, ManualClock)
-    first = one.call("soon")
-    trips(own_redis)
+    went = []
 
-    second = one.call("soon")
+    while not clock.slept:  # until one comes before its token, as all do that the machine does not keep waiting
+        trips(own_redis)
+        went.append(one.call("soon"))
 
-    assert [first, second] == ["ok", "ok"]
+    assert set(went) == {"ok"}
+    assert len(went) > 1
     assert trips(own_redis) == 1
     assert 0.0 < sum(clock.slept) <= 0.2
 
@@ -87,7 +89,7 @@ async def test_slots_go_back_with_the_next_question(own_redis: RedisServer, one:
         await asyncio.gather(*(one.acall("slots") for _ in range(20)))
     told = trips(own_redis)
 
-    assert 200 <= told <= 220  # what no question takes along is told by itself, a few at a time
+    assert 200 <= told < 300  # what no question takes along is told by itself, some at a time
     key = "holdfast:{slots}"
     wait_until(lambda: own_redis.command("HGET", key, "used") in (None, b"0"), "for the slots to be given back")
 
@@ -164,12 +166,12 @@ def test_many_threads_share_a_few_connections(own_redis: RedisServer) -> None:
 
 
 def test_what_is_to_be_told_is_told_although_no_connection_was_free_in_time(own_redis: RedisServer) -> None:
-    with Toxic(own_redis.port) as toxic, member(f"{toxic.url}?wait=1", POLICIES) as one:
+    with Toxic(own_redis.port) as toxic, member(f"{toxic.url}?wait=3", POLICIES) as one:
         with ExitStack() as held:
             for _ in range(5):
                 held.enter_context(one.hf.guard("slots"))
             toxic.latency(0.6)
-            crowd = [threading.Thread(target=one.call, args=("exact",)) for _ in range(40)]
+            crowd = [threading.Thread(target=one.call, args=("exact",)) for _ in range(80)]
             for thread in crowd:
                 thread.start()
         one.call("slots")  # would take along that they are free again

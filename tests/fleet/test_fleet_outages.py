@@ -187,7 +187,7 @@ def test_a_redis_that_is_away_from_the_beginning_is_found_when_it_comes(
     toxic: Toxic, on_outage: str, went: str
 ) -> None:
     toxic.refuse()
-    with member(toxic.url + PATIENT, on_outage=on_outage) as one:
+    with member(toxic.url + PATIENT, on_outage=on_outage, finds=False) as one:
         before = one.call("plain")
 
         toxic.heal()

@@ -16,7 +16,6 @@ from tests.fleet.members import questions, wait_until
 from tests.fleet.upstream import Upstream, upstream
 from tests.servers.redis import GivenRedis, RedisServer
 
-from holdfast.clock import SystemClock
 from holdfast.fleet.desk import block_of
 from holdfast.fleet.fleet import LEASE
 from holdfast.guards.rate import RateConfig
@@ -38,7 +37,7 @@ POLICIES = {
     "tool": {
         "long": {"breaker": {"min_backoff": LONG}},
         "skewed": {"breaker": {"min_backoff": LONG}},
-        "orphan": {"breaker": {"probe_lease": 1.0}},
+        "orphan": {"breaker": {"probe_lease": 2.0}},
         "twenty": {"breaker": {"failure_threshold": 20}},
         "paced": {"rate": {"per_second": RATE, "burst": 1}},
         "leased": {"rate": LEASED, "mode": "leased"},
@@ -205,12 +204,12 @@ def test_a_rate_is_kept_by_eight_processes_in_any_second(crew: list[Child], redi
 
 
 def test_leased_tokens_exceed_a_rate_by_a_block_for_each_process_at_most(crew: list[Child]) -> None:
-    starts = paced(crew, "leased", seconds=1.5)
+    starts = paced(crew, "leased", calls=2 * RATE)
 
     block = block_of(RateConfig(**LEASED), 1.0)
     assert block > 1
-    assert most_in_a_second(starts) <= RATE + LEASED["burst"] + len(crew) * block
-    assert share_of(RATE, starts) >= 0.5  # that they get their due is measured where nobody may get more
+    # That they get their due is measured where nobody may get more.
+    assert RATE / 2 <= most_in_a_second(starts) <= RATE + LEASED["burst"] + len(crew) * block
 
 
 def test_no_more_calls_than_the_limit_are_made_at_once(
@@ -248,13 +247,13 @@ def test_the_slots_of_a_killed_process_return_with_its_lease(start: Callable[...
 def test_a_long_call_keeps_its_slot_for_as_long_as_its_process_lives(
     start: Callable[..., list[Child]], tool: Upstream, redis: RedisServer | GivenRedis
 ) -> None:
-    keeper, other = start(2, lease=1.0)
+    keeper, other = start(2, lease=2.0)
     tool.turn("hold")
     storm([keeper], "held", tool, threads=2, times=1)
     tool.wait_for(2)
 
     (first,) = leases(redis, "held")
-    wait_until(lambda: leases(redis, "held")[0] > first + 2.0)
+    wait_until(lambda: leases(redis, "held")[0] > first + 3.0)
     storm([other], "held", tool, threads=1, times=1)
     asked = questions(redis)
     wait_until(lambda: questions(redis) > asked + 10)
@@ -287,17 +286,12 @@ def stop(crew: list[Child]) -> list[Any]:
     return [answer(worker) for worker in crew]
 
 
-def paced(crew: list[Child], name: str, seconds: float) -> list[float]:
-    """When each call began in a while of all asking for more than they get; the first moments do not count."""
+def paced(crew: list[Child], name: str, calls: int) -> list[float]:
+    """When each call began of so many while all ask for more than they get; the first moments do not count."""
     storm(crew, name, None, threads=1)
-    SystemClock.sleep(seconds)
+    wait_until(lambda: sum(order(worker, "count").get("ok", 0) for worker in crew) >= calls)
     starts = sorted(at for each in stop(crew) for at in each["starts"])
     return starts[bisect_left(starts, starts[0] + 0.2) :]
-
-
-def share_of(rate: float, starts: list[float]) -> float:
-    """How much of a rate was used."""
-    return (len(starts) - 1) / (rate * (starts[-1] - starts[0]))
 
 
 def wait_for_refusals(crew: list[Child], number: int = 40) -> None:

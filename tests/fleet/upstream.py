@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from holdfast.clock import SystemClock
 
-PATIENCE = 20.0  # seconds for something to come that must
+PATIENCE = 30.0  # seconds for something to come that must
 
 
 class Arrival(NamedTuple):

@@ -168,18 +168,18 @@ def _progress_and_cancel(talk: Talk) -> None:
             {"name": "trigger-long-running-operation", "arguments": arguments, "_meta": {"progressToken": token}},
         )
     talk.call("trigger-long-running-operation", duration=0.05, steps=1)
-    arguments = {"duration": 0.5, "steps": 5}
+    # The steps go on, for this server does not stop, and meet the pings anywhere. There is a second to cancel it after
+    # the first, and one more until a gateway waits no longer for the last.
+    talk.scene("cancelled", ordered=False)
+    arguments = {"duration": 2.0, "steps": 2}
     params = {"name": "trigger-long-running-operation", "arguments": arguments, "_meta": {"progressToken": "cancelled"}}
     doomed = talk.start("tools/call", params)
     talk.wait(lambda m: _token(m) == "cancelled", "progress of the call to cancel")
-    talk.scene(
-        "cancelled", ordered=False
-    )  # the steps go on, for this server does not stop, and meet the pings anywhere
     talk.notify("notifications/cancelled", {"requestId": doomed, "reason": "changed my mind"})
     talk.ask("ping", id="after the cancel")
     talk.notify("notifications/cancelled", {"requestId": "nobody knows it"})
     talk.ask("ping", id="after the second cancel")
-    talk.wait(lambda m: _token(m) == "cancelled", "the last step of the cancelled call", count=5)
+    talk.wait(lambda m: _token(m) == "cancelled", "the last step of the cancelled call", count=2)
     assert not talk.heard(lambda m: m.get("id") == doomed), "a cancelled request was answered"
 
 

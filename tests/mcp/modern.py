@@ -63,7 +63,8 @@ def _listening(talk: Talk) -> None:
     listening = talk.start("subscriptions/listen", _with(notifications=wanted), id="ears")
     talk.wait(lambda m: m.get("method") == "notifications/subscriptions/acknowledged", "the acknowledgement")
     call(talk, "announce")
-    talk.wait(lambda m: m.get("method") == "notifications/resources/updated", "the news")
+    for news in ("resources/updated", "tools/list_changed"):  # which of them comes first is nobody's promise
+        talk.wait(lambda m, news=news: m.get("method") == f"notifications/{news}", f"the news: {news}")  # type: ignore[misc]
     talk.notify("notifications/cancelled", {"requestId": listening, "_meta": META})
     call(talk, "announce", again=True)
     talk.ask("server/discover", _with())

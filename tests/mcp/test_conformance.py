@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from tests.mcp import worlds
-from tests.mcp.web import byte_relay, free_port, gateway, running
+from tests.mcp.web import byte_relay, gateway, running
+from tests.servers.finding import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

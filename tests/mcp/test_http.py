@@ -16,8 +16,9 @@ import pytest
 from tests.mcp import everything, modern, worlds
 from tests.mcp.sameness import differences, normal
 from tests.mcp.through import proxy_to, surroundings
-from tests.mcp.web import ACCEPT, PATIENCE, Web, byte_relay, events, free_port, gateway, hang_up, running
+from tests.mcp.web import ACCEPT, PATIENCE, Web, byte_relay, events, gateway, hang_up, running
 from tests.mcp.wire import Answers, Pipe, Talk
+from tests.servers.finding import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from tests.mcp.through import proxy, proxy_to, surroundings
-from tests.mcp.web import free_port, gateway, running
+from tests.mcp.web import gateway, running
+from tests.servers.finding import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import httpx
 from tests.mcp.through import HOLDFAST, surroundings
+from tests.servers.finding import free_port
 
 PATIENCE = 30.0
 ACCEPT = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
@@ -155,12 +156,6 @@ def _name(message: dict[str, Any]) -> str | None:
 # --- the other end ---
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextmanager
 def running(command: list[str], port: int, env: Mapping[str, str] | None = None) -> Iterator[None]:
     """The server that *command* starts, from when it takes connections at *port* until the block ends."""
@@ -182,7 +177,7 @@ def running(command: list[str], port: int, env: Mapping[str, str] | None = None)
 
 
 def _await(process: subprocess.Popen[bytes], port: int, output: Any) -> None:
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + 2 * PATIENCE  # the slowest to start reads thousands of files
     while time.monotonic() < end and process.poll() is None:
         try:
             socket.create_connection(("127.0.0.1", port), 1.0).close()
@@ -210,7 +205,8 @@ def gateway(folder: Path, servers: dict[str, dict[str, Any]]) -> Iterator[Callab
 def byte_relay(port: int) -> Iterator[int]:
     """A relay of TCP bytes to *port* that understands nothing: the yardstick; gives its own port."""
     listener = socket.create_server(("127.0.0.1", 0))
-    sockets = [listener]
+    sockets: list[socket.socket] = []
+    threads: list[threading.Thread] = []
 
     def accept() -> None:
         while True:
@@ -218,22 +214,38 @@ def byte_relay(port: int) -> Iterator[int]:
                 near = listener.accept()[0]
             except OSError:
                 return  # the block has ended
-            far = socket.create_connection(("127.0.0.1", port))
-            sockets.extend((near, far))
+            sockets.append(near)
+            try:
+                far = socket.create_connection(("127.0.0.1", port))
+            except OSError:
+                _end(near)
+                continue
+            sockets.append(far)
             for source, sink in ((near, far), (far, near)):
-                threading.Thread(target=_pour, args=(source, sink), daemon=True).start()
+                threads.append(threading.Thread(target=_pour, args=(source, sink), daemon=True))
+                threads[-1].start()
 
-    threading.Thread(target=accept, daemon=True).start()
+    accepting = threading.Thread(target=accept, daemon=True)
+    accepting.start()
     try:
         yield listener.getsockname()[1]
     finally:
+        _end(listener)
+        accepting.join(PATIENCE)  # what it was just accepting is among the sockets then
         for each in sockets:
-            try:
-                each.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                continue  # closed from the other side already
-            finally:
-                each.close()
+            _end(each)
+        for thread in threads:
+            thread.join(PATIENCE)
+        for each in (listener, *sockets):
+            each.close()
+
+
+def _end(connection: socket.socket) -> None:
+    """Wake whoever waits for it."""
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return  # the other side has ended it already
 
 
 def _pour(source: socket.socket, sink: socket.socket) -> None:

@@ -153,6 +153,7 @@ async def server(answer: Callable[[Reply], Awaitable[object]]) -> AsyncIterator[
         task = asyncio.ensure_future(made.serve(reader, writer))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
+        task.add_done_callback(lambda _: writer.close())  # also of one that was cancelled before it had begun
 
     listening = await asyncio.start_server(accept, "127.0.0.1", 0, limit=2**26)
     made.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/mcp"

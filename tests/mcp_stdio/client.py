@@ -23,7 +23,7 @@ from holdfast.mcp.stdio.upstream import ChildUpstream
 from holdfast.mcp.wire import Event
 
 SERVER = Path(__file__).with_name("server.py")
-PATIENCE = 20.0  # seconds after which an answer will not come; no test is meant to wait that long
+PATIENCE = 30.0  # seconds after which an answer will not come; no test is meant to wait that long
 INITIALIZE = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
 
 
@@ -145,7 +145,8 @@ class Client:
         """What the server was told, of those *methods* if any are given."""
         if not self._journal.exists():
             return []
-        entries = [json.loads(line) for line in self._journal.read_text("utf-8").splitlines()]
+        whole = self._journal.read_text("utf-8").rpartition("\n")[0]  # the server may just be writing the next line
+        entries = [json.loads(line) for line in whole.splitlines()]
         return [entry for entry in entries if not methods or entry.get("method") in methods]
 
     def effects(self, tool: str) -> int:

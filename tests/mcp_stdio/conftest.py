@@ -8,13 +8,15 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from tests.mcp_stdio import client
 from tests.mcp_stdio.client import Proxy
 
-LEAVING = 8.0  # seconds for the processes of a test to be gone
+LEAVING = 30.0  # seconds for the processes of a test to be gone
+
+T = TypeVar("T")
 
 Wrap = Callable[..., Awaitable[Proxy]]
 
@@ -25,13 +27,11 @@ def journal(tmp_path: Path) -> Iterator[Path]:
 
     yield path
 
-    until = time.monotonic() + LEAVING
-    while (left := processes(str(path))) and time.monotonic() < until:
-        time.sleep(0.01)
+    left = remaining(lambda: processes(str(path)))
     for pid in left:
         os.kill(int(pid), 9)
     assert not left, f"still running: {left}"
-    assert not zombies(), "a child was not reaped"
+    assert not remaining(zombies), "a child was not reaped"
 
 
 @pytest.fixture
@@ -46,6 +46,14 @@ async def wrap(journal: Path) -> AsyncIterator[Wrap]:
     yield start
 
     await asyncio.gather(*(proxy.close() for proxy in proxies))
+
+
+def remaining(look: Callable[[], T]) -> T:
+    """What is seen at last: nothing, unless it will not go."""
+    until = time.monotonic() + LEAVING
+    while (left := look()) and time.monotonic() < until:
+        time.sleep(0.01)
+    return left
 
 
 def processes(mark: str) -> dict[str, str]:

@@ -101,17 +101,21 @@ async def test_a_cancel_in_the_pause_before_a_retry_stops_it(journal: Path) -> N
 
 
 async def test_a_cancel_while_a_call_waits_for_its_server_keeps_it_from_the_next_one(journal: Path) -> None:
-    async with Stage(journal) as client:
-        await client.initialize()
-        await client.result("write", do="kill")
-        client.call("write", id="x")
-        await settle()
+    clock = ManualClock()
+    with clock.busy():
+        async with Stage(journal, clock=clock) as client:
+            await client.initialize()
+            await client.result("write", do="kill")
+            client.call("write", id="x")
+            await until(lambda: clock.slept)  # the pause before the server is started again
 
-        client.cancel("x")
-        await client.ask("ping")
+            client.cancel("x")
+            await settle()
+            clock.advance(1.0)
+            await client.ask("ping")
 
-        assert client.effects("write") == 1
-        assert not client.answered("x")
+            assert client.effects("write") == 1
+            assert not client.answered("x")
 
 
 async def test_a_cancel_after_the_answer_or_of_something_unknown_only_passes(journal: Path) -> None:

@@ -176,7 +176,7 @@ def test_an_echo_that_nobody_reads_drops_lines_and_keeps_nobody_waiting() -> Non
 
         assert thread.is_alive()  # it cannot write
         reading.close()
-        thread.join(10)
+        thread.join(30)
         assert not thread.is_alive()
 
 

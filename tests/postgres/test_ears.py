@@ -35,11 +35,11 @@ def database(postgres: PostgresServer) -> Iterator[str]:
 
 @pytest.fixture
 def make(database: str) -> Iterator[Make]:
-    """Makes ears on the database, or on another, and closes them."""
+    """Makes ears on the database, or on another, and closes them. They are patient, as the machine may be busy."""
     made: list[Ears] = []
 
     def make(url: str = database, **more: Any) -> Ears:
-        made.append(Ears(url, **more))
+        made.append(Ears(url, **{"patience": PATIENCE, **more}))
         return made[-1]
 
     yield make
@@ -388,7 +388,7 @@ def test_a_connection_that_is_silently_dead_is_noticed_and_made_anew(database: s
 
 def test_nobody_waits_for_a_server_that_does_not_answer(database: str, make: Make, toxic: Toxic) -> None:
     toxic.half_open()
-    here = make(through(database, toxic.port))
+    here = make(through(database, toxic.port), patience=line.PATIENCE)
 
     held, living = here.hold("a"), here.is_living("b")
     here.close()
@@ -398,7 +398,7 @@ def test_nobody_waits_for_a_server_that_does_not_answer(database: str, make: Mak
 
 
 def test_behind_a_pool_there_is_no_session_and_watches_poll(database: str, make: Make, pgbouncer: PgBouncer) -> None:
-    here = make(pgbouncer.through(database))
+    here = make(pgbouncer.through(database), patience=line.PATIENCE)
     watch = here.watch()
 
     assert not here.hold("a")

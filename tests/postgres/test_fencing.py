@@ -6,8 +6,9 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 import pytest
-from tests.children import eventually, said, tell
+from tests.children import ask, eventually, said, tell
 from tests.store_kinds import claim
 
 from holdfast.errors import LeaseLost, RunConflict
@@ -24,6 +25,19 @@ def store(database: str) -> Iterator[RunStore]:
     with PostgresRunStore(database) as store:
         store.create_run("s", "p", run_id="r")
         yield store
+
+
+def owned(database: str, child: Any) -> Any:
+    """A process that owns the run for ever, and says that its lock tells of it; a busy machine may need a moment."""
+    other = child("own", database, "r", FOR_EVER)
+    assert said(other) == "ready"
+    assert eventually(lambda: ask(other, "renew") == "ok" and is_locked(database))
+    return other
+
+
+def is_locked(database: str) -> bool:
+    with psycopg.connect(database) as connection:
+        return connection.execute("SELECT locked FROM holdfast.owners").fetchone() == (True,)
 
 
 def write(store: RunStore, held: Claim) -> None:
@@ -48,7 +62,7 @@ def test_a_frozen_owner_loses_its_run_with_its_lease_and_writes_nothing_when_it_
 
 
 def test_an_owner_that_wakes_before_anybody_has_its_run_goes_on(database: str, store: RunStore, child: Any) -> None:
-    frozen = child("own", database, "r", 1)
+    frozen = child("own", database, "r", 3)
     assert said(frozen) == "ready"
     frozen.send_signal(signal.SIGSTOP)
     assert eventually(lambda: store.snapshot("r").interrupted)
@@ -77,8 +91,7 @@ def test_a_claim_that_was_never_written_is_not_taken_for_that_of_the_owner_who_g
 def test_an_owner_that_is_killed_is_noticed_by_its_lock_and_not_by_its_lease(
     database: str, store: RunStore, child: Any
 ) -> None:
-    other = child("own", database, "r", FOR_EVER)
-    assert said(other) == "ready"
+    other = owned(database, child)
     with pytest.raises(RunConflict):
         claim(store, "r")
 
@@ -133,8 +146,7 @@ def test_a_cancel_reaches_a_coroutine_in_another_process(database: str, store: R
 
 
 def test_a_run_whose_owner_was_killed_is_cancelled_at_once(database: str, store: RunStore, child: Any) -> None:
-    other = child("own", database, "r", FOR_EVER)
-    assert said(other) == "ready"
+    other = owned(database, child)
     other.kill()
     assert eventually(lambda: store.snapshot("r").interrupted)
 

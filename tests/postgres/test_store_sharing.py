@@ -7,11 +7,12 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
+from tests.children import eventually
 from tests.store_kinds import claim, postgres_url
 
 from holdfast.clock import SystemClock
@@ -96,12 +97,12 @@ def test_one_id_that_two_make_at_once_is_one_run(one: RunStore, two: RunStore) -
     def hesitate(point: str) -> None:
         if point == "written":
             written.set()
-            second.wait(10)
+            second.wait(30)
 
     with PostgresRunStore(one.url, crash=hesitate) as slow:
         first = threading.Thread(target=slow.create_run, args=("s", "p"), kwargs={"run_id": "new"})
         first.start()
-        written.wait(10)
+        written.wait(30)
         other = threading.Thread(target=two.create_run, args=("s", "p"), kwargs={"run_id": "new"})
         other.start()
         second.set()
@@ -261,9 +262,12 @@ LINGER = """
 import os, sys, time
 from holdfast.stores import PostgresRunStore
 
-store = PostgresRunStore(sys.argv[1])
+store = PostgresRunStore(sys.argv[1], lease=3600.0)
 owner = store.ownership.row()
 store.writer.commit(lambda ledger: ledger.claim(ledger.run("r"), owner))
+while not store.ownership.is_locked:
+    time.sleep(0.01)
+store.renew()  # says that its lock tells that it lives
 pid = os.fork()
 if pid == 0:
     time.sleep(60)
@@ -280,18 +284,8 @@ def test_a_child_that_lives_on_does_not_keep_its_parent_alive(one: RunStore) -> 
         owned = one.snapshot("r").owner
         parent.kill()
         parent.wait()
-        waiting = _until(lambda: one.snapshot("r").interrupted)
+        noticed = eventually(lambda: one.snapshot("r").interrupted)
         os.kill(child, signal.SIGKILL)
 
     assert owned is not None
-    assert waiting
-
-
-def _until(done: Callable[[], bool]) -> bool:
-    """Whether it comes true before its lease is over."""
-    end = SystemClock.monotonic() + 12
-    while not done():
-        if SystemClock.monotonic() > end:
-            return False
-        SystemClock.sleep(0.05)
-    return True
+    assert noticed

@@ -6,6 +6,7 @@ Nothing outside a temporary folder is touched, and no server runs as root: root'
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import pwd
 import random
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 FOLDERS = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/opt/homebrew/bin", "/opt/local/bin")
@@ -29,6 +31,7 @@ POSTGRES_FOLDERS = (
 )
 OLDEST_REDIS = "6.2"  # that we promise to work on
 PORTS = (10_000, 22_000)  # below those of outgoing connections, with room for a cluster's bus 10,000 above
+WORKERS = 16  # of the tests that may look for a port at once; each has ports of its own
 
 
 class Missing(Exception):
@@ -104,11 +107,8 @@ def runnable(binaries: Path, folder: Path) -> Path:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody has, nor the one 10,000 above it."""
-    while True:
-        port = random.randrange(*PORTS)
-        if _free(port) and _free(port + 10_000):
-            return port
+    """A port of 127.0.0.1 that nobody has, nor the one 10,000 above it, and that nobody is told soon."""
+    return next(port for port in _ports() if _free(port) and _free(port + 10_000))
 
 
 def reachable(path: Path) -> bool:
@@ -127,6 +127,15 @@ def _open_to_all() -> Path:
         if owner() is None or (place.is_dir() and reachable(place.resolve())):
             return place
     raise Missing(f"no temporary folder that another user can get into: {', '.join(map(str, places))}")
+
+
+@cache
+def _ports() -> Iterator[int]:
+    """Ports of this worker of the tests, each once before any comes again."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS
+    ours = list(range(PORTS[0] + worker, PORTS[1], WORKERS))
+    random.Random(os.getpid()).shuffle(ours)  # a generator of its own: that of all is reset by tests
+    return itertools.cycle(ours)
 
 
 def _free(port: int) -> bool:

@@ -25,7 +25,7 @@ from tests.servers.redis import GivenRedis, RedisSaid, ask
 __all__ = ["database", "own_postgres", "own_redis", "pgbouncer", "postgres"]
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 10.0  # seconds for what takes milliseconds
+PATIENCE = 30.0  # seconds for what takes milliseconds
 PING = b"*1\r\n$4\r\nPING\r\n"
 
 

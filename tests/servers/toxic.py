@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-PATIENCE = 10.0  # seconds for a command to take effect
+PATIENCE = 30.0  # seconds for a command to take effect
 AT_ONCE = struct.pack("ii", 1, 0)  # linger for no time: a close is a reset
 
 
@@ -90,8 +90,12 @@ class Toxic:
 
     async def _stop_listening(self) -> None:
         if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+            listener, self._listener = self._listener, None
+            for each in listener.sockets:
+                self._loop.remove_reader(each.fileno())
+            for _ in range(3):  # who was accepted before has begun by then; a server that is closed loses its socket
+                await asyncio.sleep(0)
+            listener.close()
             await asyncio.sleep(0)  # its sockets are closed in the next round
 
     async def _end(self) -> None:
