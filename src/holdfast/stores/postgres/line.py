@@ -176,6 +176,7 @@ class Line:
         self._session.close()
         _log.info("the store is behind a connection pool: it is looked at every %g s, and leases tell who lives", POLL)
         self.pause, self.has_session = POLL, False
+        self._refuse()  # who asked before that was known
         self._heard(None)
         while not self._ended:
             self._rest(_LAST_PAUSE)
