@@ -34,29 +34,22 @@ _NOBODY = "0" * _WHOSE
 _DEEPEST = 6  # levels of an argument that are looked into where it cannot be told as a whole
 
 
-class Step:
+class Step(msgspec.Struct, eq=False):
     """One call or step of a run."""
 
-    __slots__ = (
-        "call_id", "is_block", "is_cached", "is_step", "key", "name", "outcome", "repeated", "_base", "_known",
-        "_label", "_number", "_parent", "_steps",
-    )  # fmt: skip
-
-    def __init__(self, steps: Steps, name: str, parent: str, base: bytes, *, is_step: bool, is_block: bool) -> None:
-        self.name = name
-        self.is_step = is_step
-        self.is_block = is_block  # recorded, never remembered: nobody knows what it did
-        self.key = ""  # none yet
-        self.call_id = ""
-        self.outcome: bytes | None = None  # the memo of a call that has ended; LOST if it is in doubt
-        self.is_cached = False
-        self.repeated = False
-        self._steps = steps
-        self._base = base
-        self._known: bytes | None = None  # the outcome as it was found
-        self._label = "name" if is_step else "tool"
-        self._number = 0
-        self._parent = parent
+    _steps: Steps
+    name: str
+    _parent: str
+    _base: bytes
+    is_step: bool = False
+    is_block: bool = False  # recorded, never remembered: nobody knows what it did
+    key: str = ""  # none yet
+    call_id: str = ""
+    outcome: bytes | None = None  # the memo of a call that has ended; LOST if it is in doubt
+    is_cached: bool = False
+    repeated: bool = False
+    _known: bytes | None = None  # the outcome as it was found
+    _number: int = 0
 
     def take(self) -> None:
         """Get a number, unless it has one."""
@@ -72,7 +65,7 @@ class Step:
         """Write that it has begun."""
         if not self.key or self._steps.undecided:
             self._begin()
-        payload: dict[str, Any] = {"call_id": self.call_id, self._label: self.name}
+        payload = self._named()
         if not self.is_block:
             payload["key"] = self.key
         if arguments is not None:
@@ -92,7 +85,7 @@ class Step:
         if self.is_block or self._steps.is_noted:
             return self._end(facts, None)
         if memo == SAID and self._steps.says and self._known is None:  # else there may be a memo, which counts for more
-            return self._end({"key": self.key, **facts}, None)
+            return self._end(facts, None, is_said=True)
         if memo is not None:
             memo = (CACHED if facts.get("cached") else b"") + (memo + bytes(facts["result"]) if memo == SAID else memo)
         return self._end(facts, Outcome(self.key, self.name, memo or LOST))
@@ -115,9 +108,15 @@ class Step:
         """Whether somebody must still decide about it."""
         return self.key in self._steps.undecided.get(self._base, ())
 
-    def _end(self, facts: Mapping[str, Any], outcome: Outcome | None) -> Write | None:
-        payload = {"call_id": self.call_id, self._label: self.name, **facts}
+    def _end(self, facts: Mapping[str, Any], outcome: Outcome | None, *, is_said: bool = False) -> Write | None:
+        payload = self._named()
+        if is_said:
+            payload["key"] = self.key
+        payload.update(facts)
         return self._steps.log.write(events.STEP_ENDED if self.is_step else events.TOOL_ENDED, payload, outcome)
+
+    def _named(self) -> dict[str, Any]:
+        return {"call_id": self.call_id, "name" if self.is_step else "tool": self.name}
 
     def _begin(self) -> None:
         """It is this call, and no longer for somebody to decide."""
@@ -171,7 +170,7 @@ class Steps:
         digest = self._digest.copy()
         digest.update(b"\0".join((parent.encode(), kind, name.encode("utf-8", "surrogatepass"), sign)))
         base = digest.digest()
-        step = Step(self, name, parent, base, is_step=kind == b"s", is_block=False)
+        step = Step(self, name, parent, base, is_step=kind == b"s")
         if self._memory:
             self._look_up(step)
         waiting = self.undecided.get(base)
@@ -179,7 +178,7 @@ class Steps:
 
     def block(self, name: str) -> Step:
         """A guarded block, which is like no other."""
-        return Step(self, name, current_key.get(), os.urandom(_WHO // 2), is_step=False, is_block=True)
+        return Step(self, name, current_key.get(), os.urandom(_WHO // 2), is_block=True)
 
     def spent(self, unit: str, amount: float) -> Outcome | None:
         """What to remember of an amount that is reported outside of any call; None if it was reported before."""
