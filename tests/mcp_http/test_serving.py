@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -85,11 +86,11 @@ class Served:
 
     def __init__(self, server: HttpServer, site: It, port: int) -> None:
         self.server, self.site = server, site
-        self._port = port
+        self.port = port
         self._clients: list[Client] = []
 
     async def connect(self) -> Client:
-        client = Client(*await asyncio.open_connection("127.0.0.1", self._port, limit=2**24))
+        client = Client(*await asyncio.open_connection("127.0.0.1", self.port, limit=2**24))
         self._clients.append(client)
         return client
 
@@ -470,6 +471,28 @@ async def test_a_client_that_goes_on_after_a_refusal_is_let_go() -> None:
 
 
 # --- the end ---
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_who_is_just_being_accepted_at_the_end_is_let_go(turns: int) -> None:
+    async with served(echoes) as it:
+        clients = [socket.create_connection(("127.0.0.1", it.port), PATIENCE) for _ in range(20)]
+        for _ in range(turns):  # of the loop, in one of which they are taken
+            await asyncio.sleep(0)
+
+        await it.server.close()
+
+        heard = [await asyncio.to_thread(last_words, client) for client in clients]
+    assert heard == [b""] * 20
+
+
+def last_words(client: socket.socket) -> bytes:
+    """What the server says until it hangs up."""
+    with client:
+        try:
+            return client.recv(1)
+        except ConnectionError:
+            return b""
 
 
 async def test_at_the_end_who_is_being_answered_gets_an_answer_and_others_are_let_go() -> None:

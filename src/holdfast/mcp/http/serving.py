@@ -24,6 +24,7 @@ LINGER: Final = 2.0  # seconds for a client to read why it was refused, which it
 LAST_ANSWERS: Final = 3.0  # seconds for what is being written when the server ends
 MOST_AHEAD: Final = 64 * 2**10  # bytes of requests that have to wait for their turn
 BUFFER: Final = 64 * 2**10  # bytes that are read at once
+TURNS: Final = 4  # of the event loop, in which a client that was taken has become a connection
 WAITING: Final = 2048  # connections that the system may hold for us
 
 _PHRASES: Final = {status.value: status.phrase for status in HTTPStatus}
@@ -56,13 +57,18 @@ class HttpServer:
         """Take nothing more: who is not being answered is let go, the others when they are."""
         self.is_stopping = True
         if self._listening is not None:
-            self._listening.close()
+            loop = asyncio.get_running_loop()
+            for listening in self._listening.sockets:
+                loop.remove_reader(listening)
+            loop.call_soon(loop.call_soon, self._listening.close)  # once who was taken has begun: else nobody lets go
         for connection in list(self._connections):
             connection.stop()
 
     async def close(self) -> None:
         """End all answers, and wait until clients have taken them; not for long."""
         self.stop()
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
         for connection in list(self._connections):
             connection.end()
         try:
