@@ -324,6 +324,7 @@ def test_a_call_that_was_cut_off_is_in_doubt_and_fails_the_run(start: Start, sto
     until(store, lambda: "waiting" in lines(folder))
     child.kill()
     child.wait()
+    until(store, lambda: store.snapshot(run_id).interrupted)  # a server takes a moment to notice, a new one longer
 
     done = finish(start("agent:shop", "--drain"))
 

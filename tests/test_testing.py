@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import gc
 import inspect
 import math
 import queue
@@ -61,6 +62,17 @@ def test_all_is_sorted_and_complete() -> None:
 
 
 # --- the manual clock: standing and moving ---
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="garbage is collected elsewhere since 3.12")
+def test_no_garbage_is_collected_while_the_frames_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    frames, collects = sys._current_frames, []
+    monkeypatch.setattr(sys, "_current_frames", lambda: (collects.append(gc.isenabled()), frames())[1])
+
+    manual._threads()
+
+    assert collects == [False]
+    assert gc.isenabled()
 
 
 def test_the_clock_stands_still_until_it_is_moved(clock: ManualClock) -> None:
