@@ -24,6 +24,7 @@ ROWS = {
         "cli",
         "defaults",
         "demo",
+        "signals",
         "torture",
     },  # puts it together; "holdfast" is the package's own __init__
     "adapters": {"mcp", "web", "top", "wording", "frameworks", "telemetry", "testing"},  # speak to the outside

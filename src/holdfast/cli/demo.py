@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.signals import handled
+
 if TYPE_CHECKING:
     from holdfast.demo.saved import Story
 
@@ -71,15 +73,9 @@ def _ended_by_signals() -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    for number, handler in before.items():
-        if handler == signal.SIG_DFL:
-            signal.signal(number, interrupt)
-    try:
+    ends = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
+    with handled(dict.fromkeys(ends, interrupt)):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _has_display() -> bool:

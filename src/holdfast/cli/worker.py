@@ -6,8 +6,6 @@ import os
 import queue
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -19,6 +17,7 @@ from holdfast.cli.options import duration, json_option, store_option, text
 from holdfast.cli.showing import put_json, say
 from holdfast.clock import SystemClock
 from holdfast.errors import ConfigError, printable
+from holdfast.signals import handled
 from holdfast.wording import one_line
 
 if TYPE_CHECKING:
@@ -125,7 +124,7 @@ def _serve(worker: Worker, targets: tuple[str, ...]) -> int:
 
     thread = threading.Thread(target=work, name="holdfast-decider", daemon=True)
     code = DONE
-    with _heard(inbox):
+    with handled(dict.fromkeys(STOPS, lambda number, _: inbox.put(number))):
         thread.start()
         say(f"waiting for runs of {', '.join(map(printable, targets))}; Ctrl-C ends it")
         while isinstance(heard := _next(inbox), int):
@@ -156,17 +155,6 @@ def _leave(code: int) -> None:
         os._exit(code)
 
     threading.Thread(target=end, name="holdfast-end", daemon=True).start()
-
-
-@contextmanager
-def _heard(inbox: Inbox) -> Iterator[None]:
-    """What would end the process is put into *inbox* instead."""
-    before = {number: signal.signal(number, lambda number, _: inbox.put(number)) for number in STOPS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _tell(ended: Ended) -> None:

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Final, NoReturn
 
 from holdfast.clock import Clock
+from holdfast.signals import handled
 
 PATIENCE: Final = 60.0  # seconds after which whoever has not ended hangs
 GLANCE: Final = 0.001  # seconds between two looks
@@ -79,18 +80,13 @@ def stopped_once(leaving: BaseException) -> Iterator[None]:
     """Have whatever would stop us raise *leaving*, once: nothing may stop whoever tidies. What is ignored stays so."""
 
     def leave(number: int, frame: FrameType | None) -> None:
-        for each in before:
+        for each in heeded:
             signal.signal(each, lambda number, frame: None)
         raise leaving
 
-    before = {number: handler for number in STOPS if (handler := signal.getsignal(number)) != signal.SIG_IGN}
-    for number in before:
-        signal.signal(number, leave)
-    try:
+    heeded = [number for number in STOPS if signal.getsignal(number) != signal.SIG_IGN]
+    with handled(dict.fromkeys(heeded, leave)):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
