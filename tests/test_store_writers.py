@@ -429,10 +429,11 @@ def test_the_thread_ends_when_idle_and_comes_back(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("holdfast.stores.writer.TICK", 0.001)
     book: list[int] = []
     writer: Writer[list[int]] = Writer(lambda group: [_made(each, book) for each in group])
+    others = set(threading.enumerate())
 
     for at in range(20):
         writer.settle(writer.submit(lambda book, at=at: book.append(at)))
-        for thread in threading.enumerate():
+        for thread in set(threading.enumerate()) - others:
             if thread.name == "holdfast-writer":
                 thread.join()
 

@@ -254,7 +254,8 @@ class Writer(Generic[Book]):
             if self._queue:
                 idle = 0
                 self._try()
-                continue
+                if not self._closed:  # nobody rings twice: who closed meanwhile need not wait for the next tick
+                    continue
             idle += 1
             if idle > LINGER / self.ticks or self._closed:
                 self._serving.release()
