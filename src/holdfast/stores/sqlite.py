@@ -49,11 +49,12 @@ class SqliteFile:
         self._make_locks()
         self._write: sqlite3.Connection | None = None
         self._read: sqlite3.Connection | None = None
+        self._cursor: sqlite3.Cursor | None = None
         self._opened: tuple[int, int] | None = None  # device and inode of the file that was opened
         self._version: int | None = None
         self._crowded = False  # others wanted to write when we last did
-        self._abandoned: list[sqlite3.Connection | None] = []
-        self._in_use: list[sqlite3.Connection] = []
+        self._abandoned: list[object] = []
+        self._in_use: list[sqlite3.Connection | sqlite3.Cursor] = []
         weakref.finalize(self, _close, self._in_use).atexit = False  # Python wants nobody to forget a connection
 
     # -- opening and closing -------------------------------------------------------------------------------------------
@@ -72,6 +73,13 @@ class SqliteFile:
             self._write.execute("PRAGMA busy_timeout = 0")  # `begin` waits, and more fairly
             self._version = None
         return self._write
+
+    def _pen(self) -> sqlite3.Cursor:
+        """What every transaction is written with: to make a cursor for each statement costs as much as the statement."""
+        if self._cursor is None:
+            self._cursor = self.writing().cursor()
+            self._in_use.append(self._cursor)
+        return self._cursor
 
     def reader(self) -> sqlite3.Connection:
         """The connection to read with; hold `reading` while using it."""
@@ -137,18 +145,18 @@ class SqliteFile:
 
     def _drop(self) -> None:
         with self.reading:
-            self._read = self._write = None
-            connections = self._in_use[:]
+            self._read = self._write = self._cursor = None
+            in_use = self._in_use[:]
             self._in_use.clear()
-        _close(connections)
+        _close(in_use)
 
     def after_fork(self) -> None:
         """In a forked child: connections to a file do not survive a fork; closing them could harm the parent's."""
         self._make_locks()
         if self.path is not None:
-            self._abandoned += (self._read, self._write)  # kept, so that nothing finalizes them
+            self._abandoned += (self._read, self._write, self._cursor)  # kept, so that nothing finalizes them
             self._in_use.clear()
-            self._read = self._write = None
+            self._read = self._write = self._cursor = None
 
     def _make_locks(self) -> None:
         """A store in memory has one connection for all, and nobody may see half of a group; of a file all may read."""
@@ -222,34 +230,36 @@ class SqliteFile:
     def begin(self) -> bool:
         """Begin to write; true if somebody else has written since our last transaction."""
         self.check_in_place()
-        connection = self._write if self._write is not None else self.writing()
-        self._take_turn(connection)
-        (version,) = connection.execute("PRAGMA data_version").fetchone()
+        cursor = self._cursor if self._cursor is not None else self._pen()
+        if self._crowded:
+            SystemClock.sleep(PAUSE)
+            self._crowded = False
+        try:
+            cursor.execute("BEGIN IMMEDIATE")
+        except Exception as error:
+            self._wait_for_turn(cursor, error)
+        (version,) = cursor.execute("PRAGMA data_version").fetchone()
         before, self._version = self._version, version
         return bool(version != before)
 
-    def _take_turn(self, connection: sqlite3.Connection) -> None:
-        """Begin when no other process writes.
+    def _wait_for_turn(self, cursor: sqlite3.Cursor, error: Exception) -> None:
+        """Begin when the other process that writes has done so; raises an *error* that is another.
 
         SQLite's own wait favours whoever has just written, and grows; others starve for seconds. Here the longer one
         waits the oftener one asks, and who had to wait lets others ask first the next time.
         """
         import sqlite3
 
-        begun = SystemClock.monotonic()  # what waits here is the system
-        if self._crowded:
-            SystemClock.sleep(PAUSE)
-        self._crowded = False
-        while True:
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-                return
-            except sqlite3.OperationalError as error:
-                waited = SystemClock.monotonic() - begun
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or waited > PATIENCE:
-                    raise
-                self._crowded = True
+        begun, waited = SystemClock.monotonic(), 0.0  # what waits here is the system
+        while getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY and waited <= PATIENCE:
+            self._crowded = True
             SystemClock.sleep(max(2 * PAUSE - waited / 50, PAUSE / 5) * random.uniform(0.5, 1.5))
+            try:
+                cursor.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as again:
+                error, waited = again, SystemClock.monotonic() - begun
+        raise error
 
     def is_committed(self) -> bool:
         """Whether a commit that was cut short was made."""
@@ -257,8 +267,7 @@ class SqliteFile:
 
     def commit(self) -> None:
         """On disk when it returns."""
-        connection = self._write if self._write is not None else self.writing()
-        connection.execute("COMMIT")
+        self._pen().execute("COMMIT")
 
     def rollback(self, *, afresh: bool) -> None:
         """As if nothing had been written; *afresh* on new connections: one made in trouble may never get out of it."""
@@ -292,35 +301,35 @@ class SqliteFile:
     def write(self, lives: Iterable[Live], rows: list[EventRow], memos: list[MemoRow]) -> None:
         """Write what has changed of *lives*, and the new *rows* and *memos*."""
         # Plain tuples, whole numbers and bytearrays: of all else the module asks first how it wants to be stored.
-        connection, sql = self.writing(), self._sql
+        pen, sql = self._pen(), self._sql
         if rows:
-            connection.executemany(sql["add_event"], rows)
+            pen.executemany(sql["add_event"], rows)
         if memos:
-            connection.executemany(sql["add_memo"], memos)
+            pen.executemany(sql["add_memo"], memos)
         usual, used = [], []
         for live in lives:
             snapshot = live.snapshot
             if live.new_tools:
                 used += [(tool, live.header.created_at_ms, live.key) for tool in live.new_tools]
             if live.is_new:
-                self._add(connection, live)
+                self._add(pen, live)
             elif live.written == live.standing():
                 usual.append((live.touched_at, bytearray(pack(snapshot)), live.key))
             else:
                 standing = (snapshot.status, live.owner, live.fence, live.cancel)
-                connection.execute(sql["change_standing"], (live.touched_at, pack(snapshot), *standing, live.key))
+                pen.execute(sql["change_standing"], (live.touched_at, pack(snapshot), *standing, live.key))
         if usual:
-            connection.executemany(sql["change_run"], usual)
+            pen.executemany(sql["change_run"], usual)
         if used:
-            connection.executemany(sql["add_tool_of_run"], used)
+            pen.executemany(sql["add_tool_of_run"], used)
 
-    def _add(self, connection: sqlite3.Connection, live: Live) -> None:
+    def _add(self, pen: sqlite3.Cursor, live: Live) -> None:
         snapshot, header = live.snapshot, live.header
         row = (live.key, header.id, header.session_id, snapshot.status, header.created_at_ms, live.touched_at)
         standing = (live.owner, live.fence, live.cancel, live.origin)
-        connection.execute(self._sql["add_run"], (*row, pack_header(header), pack(snapshot), *standing))
+        pen.execute(self._sql["add_run"], (*row, pack_header(header), pack(snapshot), *standing))
         if header.priority is not None and header.entry is not None:
-            connection.execute(self._sql["queue_run"], (header.entry.get("target"), header.priority, live.key))
+            pen.execute(self._sql["queue_run"], (header.entry.get("target"), header.priority, live.key))
 
     def change_header(self, run: int, header: RunHeader) -> None:
         """Write the header of a run that is there anew."""
@@ -383,9 +392,9 @@ class SqliteFile:
         return self._sql[name]
 
 
-def _close(connections: list[sqlite3.Connection]) -> None:
-    for connection in connections:
-        connection.close()
+def _close(in_use: list[sqlite3.Connection | sqlite3.Cursor]) -> None:
+    for each in reversed(in_use):  # a cursor before its connection, which would stay half open for it
+        each.close()
 
 
 def _size(path: str) -> int:
