@@ -163,7 +163,7 @@ class SqliteFile:
         self.reading = threading.RLock()
         self.alone: contextlib.AbstractContextManager[object] = self.reading if self.path is None else threading.RLock()
 
-    def check_in_place(self) -> None:
+    def _check_in_place(self) -> None:
         """That the file which was opened is still the one at its path; SQLite itself would not notice."""
         if self.path is not None and self._opened is not None:
             try:
@@ -183,7 +183,7 @@ class SqliteFile:
 
     def _open(self) -> sqlite3.Connection:
         with errors_of(self):
-            self.check_in_place()
+            self._check_in_place()
             try:
                 if self.path is not None:
                     self._make(self.path)
@@ -229,7 +229,6 @@ class SqliteFile:
 
     def begin(self) -> bool:
         """Begin to write; true if somebody else has written since our last transaction."""
-        self.check_in_place()
         cursor = self._cursor if self._cursor is not None else self._pen()
         if self._crowded:
             SystemClock.sleep(PAUSE)
@@ -266,7 +265,8 @@ class SqliteFile:
         return self._write is None or not self._write.in_transaction
 
     def commit(self) -> None:
-        """On disk when it returns."""
+        """On disk when it returns; in a file that nobody can find any more it would not count."""
+        self._check_in_place()
         self._pen().execute("COMMIT")
 
     def rollback(self, *, afresh: bool) -> None:
@@ -375,7 +375,7 @@ class SqliteFile:
         if not self.exists:
             return []
         with self.reading, errors_of(self):
-            self.check_in_place()
+            self._check_in_place()
             try:
                 return self.reader().execute(self._sql[name], parameters).fetchall()
             except UnicodeEncodeError:  # nothing of that name can have been stored

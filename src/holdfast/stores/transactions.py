@@ -156,14 +156,10 @@ class Transactions:
         return told
 
     def _settle(self, group: Group) -> None:
-        """It is on disk, and must not be made again; but in a file that nobody can find any more it does not count."""
+        """It is on disk, and must not be made again."""
         for pending in group:
             pending.made = True
         self._ledger.written()
-        try:
-            self._file.check_in_place()
-        except StoreError as error:
-            _fail(group, error)
 
     def _undo(self, error: BaseException) -> None:
         """Be as before."""

@@ -145,9 +145,6 @@ class PostgresDatabase:
         except (ServerError, Broken):
             self._drop(link)
 
-    def check_in_place(self) -> None:
-        """A server that went away is noticed when it is asked."""
-
     def give_back(self, most: int) -> int:
         """The server sees to that itself."""
         return 0
