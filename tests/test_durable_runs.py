@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -682,6 +683,52 @@ def test_a_forked_child_may_have_runs_of_its_own(disk: Place) -> None:
 
     assert types(hf, "child") == ["run_started", "noted", "run_completed"]
     assert hf.runs.snapshot(run.id).status == "completed"
+
+
+def test_what_a_forked_child_writes_outlives_the_parents_store(disk: Place) -> None:
+    hf = disk.open()
+    with hf.run(run_id="parent"):
+        wait, go = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                with hf.run(run_id="child") as own:
+                    own.commit("noted")
+                    os.read(wait, 1)
+                    own.commit("noted after the parent has closed")
+                status = 0
+            finally:
+                os._exit(status)
+    while not hf.runs.list_runs() or hf.runs.list_runs()[0].id != "child" or hf.runs.snapshot("child").event_count < 2:
+        time.sleep(0.01)
+    hf.close()
+    os.write(go, b"x")
+
+    assert os.waitpid(pid, 0)[1] == 0
+    other = disk.open()
+    assert types(other, "child") == ["run_started", "noted", "noted after the parent has closed", "run_completed"]
+
+
+def test_a_child_that_was_forked_in_the_middle_of_an_export_is_refused(disk: Place) -> None:
+    hf = disk.open()
+    with hf.run():
+        pass
+    told, tell = os.pipe()
+
+    with hf.runs.file.at_one_moment():
+        pid = os.fork()
+        if pid == 0:
+            try:
+                hf.runs.list_runs()
+            except StoreError as error:
+                os.write(tell, str(error).encode())
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+
+    assert b"was forked while the file was being written or exported" in os.read(told, 1000)
+    assert len(hf.runs.list_runs()) == 1
 
 
 def script(text: str, *args: object, **more: Any) -> subprocess.Popen[str]:

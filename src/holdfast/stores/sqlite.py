@@ -53,8 +53,9 @@ class SqliteFile:
         self._opened: tuple[int, int] | None = None  # device and inode of the file that was opened
         self._version: int | None = None
         self._crowded = False  # others wanted to write when we last did
-        self._abandoned: list[object] = []
         self._in_use: list[sqlite3.Connection | sqlite3.Cursor] = []
+        self._apart: list[sqlite3.Connection] = []  # those of whoever looks at one moment
+        self._abandoned: list[object] = []  # what a fork has torn apart
         weakref.finalize(self, _close, self._in_use).atexit = False  # Python wants nobody to forget a connection
 
     # -- opening and closing -------------------------------------------------------------------------------------------
@@ -94,6 +95,7 @@ class SqliteFile:
     def at_one_moment(self) -> Iterator[sqlite3.Connection]:
         """A connection that sees everything as it is now, whatever is written meanwhile."""
         connection = (self if self.path is not None and self.exists else SqliteFile(None))._open()
+        self._apart.append(connection)
         try:
             with errors_of(self):
                 if self.path is None:
@@ -103,6 +105,8 @@ class SqliteFile:
             yield connection
         finally:
             connection.close()
+            with contextlib.suppress(ValueError):  # it was lost in a fork
+                self._apart.remove(connection)
 
     def explained(self, error: BaseException) -> StoreError | None:
         """What an error of the database means, if it is one."""
@@ -134,6 +138,13 @@ class SqliteFile:
         """Let no other thread read; false if one did so for too long."""
         return self.reading.acquire(timeout=patience)
 
+    def put_away(self) -> None:
+        """Have nothing open while the process is forked: SQLite in the child would go by the parent's file locks, which
+        it does not have, and others would delete the log in which it writes.
+        """
+        if self.path is not None:
+            self._drop()
+
     def let_go(self) -> None:
         """Let others read again."""
         self.reading.release()
@@ -151,11 +162,12 @@ class SqliteFile:
         _close(in_use)
 
     def after_fork(self) -> None:
-        """In a forked child: connections to a file do not survive a fork; closing them could harm the parent's."""
+        """In a forked child: what could not be put away belongs to the parent, and to close it could harm that."""
         self._make_locks()
         if self.path is not None:
-            self._abandoned += (self._read, self._write, self._cursor)  # kept, so that nothing finalizes them
+            self._abandoned += [*self._in_use, *self._apart]  # kept, so that nothing finalizes them
             self._in_use.clear()
+            self._apart.clear()
             self._read = self._write = self._cursor = None
 
     def _make_locks(self) -> None:
@@ -182,6 +194,11 @@ class SqliteFile:
                 )
 
     def _open(self) -> sqlite3.Connection:
+        if self._abandoned:
+            raise StoreError(
+                f"{self.name}: this process was forked while the file was being written or exported, and cannot use it; "
+                "start a new process, or fork at another time"
+            )
         with errors_of(self):
             self._check_in_place()
             try:

@@ -351,6 +351,8 @@ class RunStore:
             self.writer.turn.acquire(timeout=FORK_PATIENCE),
             self.file.hold(FORK_PATIENCE),
         )
+        if all(self._held):
+            self.file.put_away()
 
     def let_go(self) -> None:
         """The fork is over, here in the parent."""

@@ -402,6 +402,9 @@ class PostgresDatabase:
         """Let no other thread have the list of connections in hand."""
         return self.reading.acquire(timeout=patience)
 
+    def put_away(self) -> None:
+        """The connections stay open here; the child abandons its copies."""
+
     def let_go(self) -> None:
         """Go on."""
         self.reading.release()
