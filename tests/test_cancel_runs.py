@@ -18,7 +18,7 @@ from tests import durable
 from tests.durable import Entering, Killed, Place, of, stopped, types
 from tests.shapes import PATIENCE, Gate, Thread, eventually
 
-from holdfast import CancelResult, Holdfast, Hook, Run, RunCancelled, RunConflict
+from holdfast import CancelResult, Holdfast, Hook, LeaseLost, Run, RunCancelled, RunConflict, StoreError
 from holdfast.testing import ManualClock, Script, ok
 
 place, disk, memory, entering = durable.place, durable.disk, durable.memory, durable.entering
@@ -37,6 +37,57 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 # --- what cancel answers ---
+
+
+def test_the_handler_of_a_signal_may_cancel_in_the_middle_of_a_write(place: Place) -> None:
+    armed: list[Run] = []
+
+    def interrupt(point: str) -> None:
+        if point == "written" and armed:
+            answers.append(armed.pop().cancel("shutdown"))
+
+    answers: list[CancelResult] = []
+    hf = place.open(crash=interrupt)
+
+    with pytest.raises(RunCancelled), hf.run() as run:
+        armed.append(run)
+        run.commit("noted")
+        run.check()
+
+    assert answers == [CancelResult.REQUESTED]
+    assert hf.runs.snapshot(run.id).status == "cancelled"
+    assert hf.runs.snapshot(run.id).error == "shutdown"
+
+
+def test_the_handler_of_a_signal_cannot_wait_for_a_write_in_the_middle_of_another(place: Place) -> None:
+    armed: list[Run] = []
+
+    def interrupt(point: str) -> None:
+        if point == "written" and armed:
+            with pytest.raises(StoreError, match="cannot be waited for here"):
+                armed.pop().commit("from the handler")
+
+    hf = place.open(crash=interrupt)
+
+    with hf.run() as run:
+        armed.append(run)
+        run.commit("noted")
+
+    assert not armed
+    assert sorted(types(hf, run.id)[1:3]) == ["from the handler", "noted"]
+
+
+def test_who_ends_a_run_from_outside_stops_its_owner(place: Place) -> None:
+    hf = place.open()
+    work = hf.tool("work")(lambda: 1)
+
+    with pytest.raises(LeaseLost), hf.run() as run:
+        work()
+        hf.runs.mark_failed(run.id, "an operator says so")
+        work()
+        work()
+
+    assert hf.runs.snapshot(run.id).status == "failed"
 
 
 def test_cancel_answers_what_became_of_the_wish(hf: Holdfast) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 SCRIPT = """
 import faulthandler, gc, threading
@@ -56,3 +57,45 @@ def test_a_stream_that_the_garbage_collector_closes_under_a_lock_of_ours_ends_al
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["600", "600"]
+
+
+RUNS = """
+import faulthandler, gc, sys, threading
+import holdfast
+
+faulthandler.dump_traceback_later(45, exit=True)
+hf = holdfast.open(sys.argv[1], policies={})
+
+
+def agent():
+    with hf.run(session="abandoned"):
+        yield
+
+
+def abandon():
+    cycle = [agent()]
+    cycle.append(cycle)
+    next(cycle[0])
+
+
+gc.disable()
+for turn in range(200):
+    abandon()
+    gc.set_threshold(gc.get_count()[0] + turn % 60)
+    gc.enable()
+    hf.runs.create_run("other", "p")
+    gc.disable()
+gc.collect()
+while any(run.owner for run in hf.runs.list_runs(session_id="abandoned", limit=1000)):
+    threading.Event().wait(0.01)
+print(len(hf.runs.list_runs(session_id="abandoned", limit=1000)))
+"""
+
+
+def test_a_run_that_the_garbage_collector_ends_in_the_middle_of_a_write_ends_all_the_same(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", RUNS, str(tmp_path / "runs.db")]
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=55, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["200"]

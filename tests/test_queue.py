@@ -14,7 +14,7 @@ import pytest
 from tests.store_kinds import KINDS, SHARED, Open, opener
 
 from holdfast.errors import ConfigError, LeaseLost, RunConflict
-from holdfast.history import RunStatus
+from holdfast.history import CancelResult, RunStatus
 from holdfast.stores import MemoryRunStore, RunStore, SqliteRunStore, queue, schema
 from holdfast.stores.ledger import Claim, Ledger, OwnerRow
 from holdfast.stores.queue import Search
@@ -368,6 +368,18 @@ def test_a_run_that_has_changed_hands_too_often_is_failed(store: RunStore) -> No
     assert found == "next"
     assert store.snapshot("r").status is RunStatus.FAILED
     assert "begun 2 times" in (store.snapshot("r").error or "")
+
+
+def test_a_run_whose_owner_died_before_it_was_cancelled_is_cancelled_and_not_taken(store: RunStore) -> None:
+    put(store, "r")
+    claim = own(store, "r", store.ownership.row())
+    assert store.cancel("r", "enough") is CancelResult.REQUESTED
+    queue.give_back(store, [claim], "stopped")
+
+    found = taken(store)
+
+    assert found is None
+    assert (store.snapshot("r").status, store.snapshot("r").error) == (RunStatus.CANCELLED, "enough")
 
 
 # --- sessions ---

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import linecache
 import signal
@@ -25,7 +26,9 @@ from tests import durable
 from tests.durable import Killed, Place, stopped, types
 
 from holdfast import ConfigError, Holdfast, InDoubt, LeaseLost, RunCancelled
+from holdfast.policy import PolicyBook
 from holdfast.recovery import PAGE, call_inside
+from holdfast.stores import MemoryRunStore
 from holdfast.stores.store import LEASE
 from holdfast.testing import ManualClock
 
@@ -45,6 +48,10 @@ def nothing_called() -> Iterator[None]:
 def entry(*args: Any) -> dict[str, Any]:
     called.append(args)
     return {"done": list(args)}
+
+
+def leaves() -> None:
+    raise SystemExit(3)
 
 
 async def aentry(*args: Any) -> str:
@@ -119,6 +126,44 @@ def test_a_run_with_an_entry_point_is_called_again_with_its_arguments(place: Pla
     assert snapshot.result_text == (
         "done" if name == "aentry" else json.dumps({"done": [1, "x"]}, separators=(",", ":"))
     )
+
+
+def test_nothing_that_an_import_says_is_called(place: Place, clock: ManualClock) -> None:
+    dead(place, entry=target("entry"))
+    hf, text = place.open(), io.StringIO()
+    hf.runs.export(text)
+    store = MemoryRunStore(clock=clock)
+    store.import_(io.StringIO(text.getvalue()))
+
+    with Holdfast(PolicyBook.load({}), clock, store) as other:
+        done = other.recover()
+
+    assert (done.resumed, called) == ([], [])
+
+
+def test_a_run_that_ends_the_process_does_not_keep_others_from_being_recovered(place: Place) -> None:
+    first = dead(place, entry=target("leaves"))
+    second = dead(place, entry=target("entry"))
+    hf = place.open()
+
+    done = hf.recover()
+
+    assert sorted(done.resumed) == sorted([first, second])
+    assert isinstance(done.errors[first], SystemExit)
+
+
+def test_what_was_to_be_cancelled_when_its_process_died_is_not_called_again(place: Place) -> None:
+    hf = place.open()
+    with pytest.raises(Killed), hf.run(entry=target("entry")) as run:
+        hf.runs.cancel(run.id, "enough")
+        place.die(hf)
+    again = place.open()
+
+    done = again.recover()
+
+    assert isinstance(done.errors[run.id], RunCancelled)
+    assert called == []
+    assert again.runs.snapshot(run.id).status == "cancelled"
 
 
 def test_leave_touches_nothing_at_all(place: Place) -> None:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -227,6 +227,21 @@ def test_an_answer_of_the_cache_is_given_again_and_counts_for_nothing(memory: Pl
 
     assert resumed(hf, run_id, again) == [1, 1, 1, 2]
     assert hf.runs.snapshot(run_id).cached_hits == 2
+
+
+def test_a_remembered_stream_takes_what_is_sent_to_it(hf: Holdfast) -> None:
+    @hf.tool(read_only=True)
+    def talk() -> Generator[str, str, None]:
+        heard = yield "hello"
+        yield f"you said {heard}"
+
+    def agent() -> list[str]:
+        stream = talk()
+        return [next(stream), stream.send("hi"), *stream]
+
+    run_id = stopped(hf, agent)
+
+    assert resumed(hf, run_id, agent) == ["hello", "you said hi"]
 
 
 def test_a_stream_that_was_left_early_is_not_remembered(hf: Holdfast) -> None:

@@ -843,6 +843,12 @@ def test_a_unit_that_cannot_be_spent_is_a_config_error(hf: Holdfast, unit: Any) 
         hf.run().spend(unit, 1.0)
 
 
+@pytest.mark.parametrize("run_id", [None, 5, b"r"])
+def test_only_a_text_can_be_resumed(hf: Holdfast, run_id: Any) -> None:
+    with pytest.raises(ConfigError, match="run_id = .*must be a text"):
+        hf.resume(run_id)
+
+
 @pytest.mark.parametrize("wrong", [{"session": 5}, {"prompt": None}])
 def test_session_and_prompt_are_texts(hf: Holdfast, wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="must be a text"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -194,13 +194,13 @@ def drive_stream(
         for wait in execution.after():
             pause(clock, wait)
     if execution.remembered is not None:
-        yield from execution.remembered
+        yield from _items(execution.remembered)
         return execution.value
     if execution.fallback is not None:
         other = instead(execution, bound)
         return (yield from drive_stream(other.execution(args, kwargs, ONE_HOP, execution.given), other, args, kwargs))
     if execution.fell_back:
-        yield from _fallback_items(execution.value)
+        yield from _items(_fallback_items(execution.value))
         return None
     return execution.value
 
@@ -257,6 +257,11 @@ def instead(execution: Execution, bound: Bound) -> Bound:
     other = bound.kit.bound[execution.fallback or ""]
     assert isinstance(other, Bound)
     return other
+
+
+def _items(made: Iterable[Any]) -> Iterator[Any]:
+    """What is there already, as a generator: it takes what is sent to it, as a list does not."""
+    return (item for item in made)
 
 
 def _fallback_items(value: object) -> list[Any]:

@@ -35,13 +35,13 @@ def recover(store: RunStore, policy: str, resume: Callable[[str], Run]) -> Recov
     for run in interrupted(store):
         if policy == "leave":
             done.left.append(run.id)
-        elif (entry := store.memory(run.id).header.entry) is not None:
+        elif (entry := _entry(store, run.id)) is not None:
             try:
                 call_entry(resume(run.id), entry)
                 done.resumed.append(run.id)
             except RunConflict:  # somebody else was quicker
                 done.left.append(run.id)
-            except (Exception, asyncio.CancelledError) as error:
+            except (Exception, asyncio.CancelledError, SystemExit) as error:  # the process is not its own to end
                 done.resumed.append(run.id)
                 done.errors[run.id] = error
         elif policy == "fail" and _fail(store, run.id):
@@ -77,6 +77,7 @@ def call_inside(
     if shape_of(fn) is not Shape.COROUTINE:
         with run:
             begun()
+            run.check()  # one that was to be cancelled when its process died is not called again
             value = fn(*args)
             if not run.cancelled.is_set():
                 run.complete(as_text(value))
@@ -94,6 +95,7 @@ async def acall_inside(
     """The same for a coroutine function, in the event loop that runs."""
     async with run:
         begun()
+        run.check()
         value = await fn(*args)
         if not run.cancelled.is_set():
             await run.acomplete(as_text(value))
@@ -132,6 +134,12 @@ def as_text(value: object) -> str:
         return msgspec.json.encode(value).decode()
     except Exception:  # what cannot be written is still shown
         return shown(value)
+
+
+def _entry(store: RunStore, run_id: str) -> Mapping[str, Any] | None:
+    """What to call to go on with a run; nothing that an import says is called, unless by hand."""
+    memory = store.memory(run_id)
+    return None if memory.is_foreign else memory.header.entry
 
 
 def _fail(store: RunStore, run_id: str) -> bool:

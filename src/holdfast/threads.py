@@ -6,7 +6,10 @@ ends when the function does. The number of abandoned threads is bounded; all are
 
 from __future__ import annotations
 
+import _thread
+import asyncio
 import contextvars
+import logging
 import math
 import queue
 import sys
@@ -24,6 +27,8 @@ LOCKING = frozenset(
 )
 LINGER = 1.0  # seconds that an idle thread waits for the next job
 MOST_ABANDONED = 64
+
+_log = logging.getLogger("holdfast")
 
 
 class Job:
@@ -115,8 +120,10 @@ class Workers:
             inbox = self._idle.pop() if self._idle else None
         if inbox is not None:
             inbox.put(job)
-        else:
-            threading.Thread(target=self._serve, args=(job,), name="holdfast-worker", daemon=True).start()
+            return
+        inbox = queue.SimpleQueue()
+        inbox.put(job)  # not as an argument: a thread keeps those for as long as it lives
+        threading.Thread(target=self._serve, args=(inbox,), name="holdfast-worker", daemon=True).start()
 
     def close(self) -> None:
         """Let idle threads end now, and others as soon as they become idle."""
@@ -126,8 +133,8 @@ class Workers:
         for inbox in idle:
             inbox.put(None)
 
-    def _serve(self, job: Job | None) -> None:
-        inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+    def _serve(self, inbox: queue.SimpleQueue[Job | None]) -> None:
+        job = inbox.get()
         while job is not None:
             job.run()
             del job  # an idle thread keeps nobody's result alive
@@ -149,13 +156,26 @@ class Workers:
             self.abandoned += by
 
 
+def elsewhere(end: Callable[..., object], *args: object) -> None:
+    """Have *end* called in a thread of its own, where no lock is held; what it raises is logged."""
+    _thread.start_new_thread(_alone, (end, args))
+
+
+def _alone(end: Callable[..., object], args: tuple[object, ...]) -> None:
+    try:
+        end(*args)
+    except (Exception, asyncio.CancelledError):
+        _log.exception("what was left to the garbage collector could not be ended")
+
+
 def may_hold_a_lock() -> bool:
-    """Whether this thread is within code of ours that locks.
+    """Whether this thread is within code of ours that locks, the caller itself not counted.
 
     The garbage collector closes abandoned streams and coroutines wherever it happens to run, also there.
     """
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code is not Job._in_context.__code__:  # beyond that, no lock is held
+    frame: FrameType | None = sys._getframe(2)
+    free = (Job._in_context.__code__, _alone.__code__)  # below them, no lock is held
+    while frame is not None and frame.f_code not in free:
         name = frame.f_globals.get("__name__", "")
         if isinstance(name, str) and name.startswith("holdfast.") and name.split(".")[1] in LOCKING:
             return True

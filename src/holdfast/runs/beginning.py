@@ -40,6 +40,8 @@ class Start(NamedTuple):
         header = self.header
         live = ledger.find(header.id)
         if live is not None:
+            if live.snapshot.status.is_terminal and live.snapshot.started_at_ms is None:
+                raise RunConflict(f"run {header.id!r} was {live.snapshot.status} before it began: choose another id")
             if live.snapshot.event_count:
                 raise RunConflict(f"run {header.id!r} has begun before: use resume")
             if (live.header.session_id, live.header.prompt) != (header.session_id, header.prompt):

@@ -15,9 +15,8 @@ from typing import Any, TypeVar
 
 from holdfast import events
 from holdfast.bus import WatchedRun
-from holdfast.checks import shown
 from holdfast.clock import Clock
-from holdfast.errors import ConfigError, HoldfastError, LeaseLost, RunCancelled, RunConflict, RunDiverged, StoreError
+from holdfast.errors import HoldfastError, LeaseLost, RunCancelled, RunConflict, RunDiverged, StoreError
 from holdfast.history import CancelResult, Report, RunEventRecord, RunSnapshot, RunStatus, write_reports
 from holdfast.runs.beginning import Begun, Resume, Start, note
 from holdfast.runs.cancelling import Cancelling
@@ -28,7 +27,7 @@ from holdfast.runs.limits import Limits
 from holdfast.runs.log import Log, Write
 from holdfast.runs.remembered import aremember, remember
 from holdfast.runs.steps import Steps
-from holdfast.threads import Job
+from holdfast.threads import Job, elsewhere, may_hold_a_lock
 from holdfast.waiting import Wait, apause, pause
 
 T = TypeVar("T")
@@ -38,8 +37,6 @@ class Run:
     """One run, entered once; calls inside it are recorded and count against its budgets and its loop guard."""
 
     def __init__(self, home: Home, plan: Plan) -> None:
-        if not isinstance(plan.resumed, str | None):
-            raise ConfigError(f"run_id = {shown(plan.resumed)}: must be a text")
         self._home = home
         self._plan = plan
         self.clock: Clock = home.clock
@@ -238,6 +235,9 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if isinstance(error, GeneratorExit) and may_hold_a_lock():
+            elsewhere(self.__exit__, kind, error, None)
+            return
         try:
             diverged = self._leave(error)
             if (hooks := self._cancelling.cleanup) is not None:

@@ -211,6 +211,14 @@ class Ledger:
         if snapshot.status.is_terminal and not late:
             self._ended(live)
 
+    def intervene(self, live: Live, type: str, payload: Mapping[str, Any], encoded: str) -> None:
+        """Add an event from outside: if it ends the run, whoever has it may not go on, and is told."""
+        owner = live.owner
+        self.append(live, type, payload, encoded)
+        if owner is not None and live.owner is None:
+            live.fence += 1
+            self._to_wake.add(owner)
+
     def say(self, live: Live, type: str, **payload: Any) -> None:
         """Add an event of our own."""
         self.append(live, type, payload, _JSON.encode(payload).decode())

@@ -141,6 +141,9 @@ class _Taking(NamedTuple):
         live = None if run_id is None else ledger.find(run_id)
         if live is None or live.snapshot.status.is_terminal or ledger.is_owned(live):
             return None
+        if live.cancel is not None:  # asked of an owner who died before it was done
+            ledger.cancel(live.header.id, live.cancel or None)
+            return True
         if live.fence >= self.search.attempts:
             _give_up(ledger, live)
             return True

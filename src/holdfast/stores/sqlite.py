@@ -76,7 +76,7 @@ class SqliteFile:
         return self._write
 
     def _pen(self) -> sqlite3.Cursor:
-        """What every transaction is written with: to make a cursor for each statement costs as much as the statement."""
+        """What every transaction is written with: a cursor for each statement would cost as much as the statement."""
         if self._cursor is None:
             self._cursor = self.writing().cursor()
             self._in_use.append(self._cursor)
@@ -196,8 +196,8 @@ class SqliteFile:
     def _open(self) -> sqlite3.Connection:
         if self._abandoned:
             raise StoreError(
-                f"{self.name}: this process was forked while the file was being written or exported, and cannot use it; "
-                "start a new process, or fork at another time"
+                f"{self.name}: this process was forked while the file was being written or exported, and cannot use "
+                "it; start a new process, or fork at another time"
             )
         with errors_of(self):
             self._check_in_place()

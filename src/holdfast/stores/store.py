@@ -113,7 +113,7 @@ class RunStore:
 
         def record(ledger: Ledger) -> RunSnapshot:
             live = ledger.run(run_id)
-            ledger.append(live, type, plain, encoded)
+            ledger.intervene(live, type, plain, encoded)
             return self._picture(live)
 
         return self.writer.commit(record)
@@ -136,7 +136,7 @@ class RunStore:
         if reason is not None:
             _check_text("reason", reason)
             reason = reason[: self.payloads.limit]
-        return self.writer.commit(lambda ledger: ledger.cancel(run_id, reason))
+        return self.writer.request(lambda ledger: ledger.cancel(run_id, reason), CancelResult.REQUESTED)
 
     def handle(self, run_id: str) -> RunHandle:
         """The run of that id, which is not looked up yet."""

@@ -86,6 +86,7 @@ class Writer(Generic[Book]):
         self._bell = threading.Lock()  # locked while there is nothing to do
         self._bell.acquire()
         self._main = threading.main_thread().ident
+        self._leader: int | None = None  # the thread that commits
         self._rung = self._closed = self._complained = False
 
     def submit(self, op: Callable[[Book], T]) -> Pending[Book, T]:
@@ -105,6 +106,18 @@ class Writer(Generic[Book]):
         self.settle(pending)
         return pending.result()
 
+    def request(self, op: Callable[[Book], T], otherwise: T) -> T:
+        """Make a write as `commit` does; above a commit of this very thread, where the handler of a signal may be, it
+        can only be queued, which gives *otherwise*.
+        """
+        pending = Pending(op)
+        self._queue.append(pending)
+        if self._leader == threading.get_ident():
+            self._ring()
+            return otherwise
+        self.settle(pending)
+        return pending.result()
+
     async def acommit(self, op: Callable[[Book], T]) -> T:
         """Make a write; it is on disk when this returns. Cancelling the wait does not take it back."""
         pending = Pending(op)
@@ -118,6 +131,12 @@ class Writer(Generic[Book]):
         while not pending.done:
             if self._led():
                 continue
+            if self._leader == threading.get_ident():
+                self._ring()
+                raise StoreError(
+                    "a write was begun in the middle of another of the same thread, by the handler of a signal say: it "
+                    "is made, but cannot be waited for here"
+                )
             woken = threading.Lock()  # an Event would cost as much again as all else here
             woken.acquire()
             pending.waiter = woken
@@ -173,12 +192,16 @@ class Writer(Generic[Book]):
         """Commit one group, when it is our turn."""
         try:
             with turn:
-                queue = self._queue
-                group = list(queue.copy())[:MOST_AT_ONCE]
-                self._make(group)
-                self._tell(group)
-                for _ in group:
-                    queue.popleft()
+                try:
+                    self._leader = threading.get_ident()
+                    queue = self._queue
+                    group = list(queue.copy())[:MOST_AT_ONCE]
+                    self._make(group)
+                    self._tell(group)
+                    for _ in group:
+                        queue.popleft()
+                finally:
+                    self._leader = None
             if len(group) == MOST_AT_ONCE:
                 self._ring()  # for those who are left
         except BaseException:  # what hits this thread from outside is no reason for others to wait for ever
