@@ -29,6 +29,7 @@ from holdfast import (
     CircuitOpen,
     ErrorCategory,
     Holdfast,
+    Hook,
     InDoubt,
     LoopDetected,
     RateLimited,
@@ -227,6 +228,37 @@ def test_an_answer_of_the_cache_is_given_again_and_counts_for_nothing(memory: Pl
 
     assert resumed(hf, run_id, again) == [1, 1, 1, 2]
     assert hf.runs.snapshot(run_id).cached_hits == 2
+
+
+async def test_finished_calls_are_found_beside_identical_ones_that_were_never_made(disk: Place) -> None:
+    async def look(call: object) -> None:
+        await asyncio.sleep(0)  # so that all of them are looked up before the first begins
+
+    hf = disk.open(hooks=[Hook("before_tool", look)])
+    paid: list[int] = []
+
+    @hf.tool(loop=False)
+    async def pay(amount: int) -> int:
+        paid.append(amount)
+        return len(paid)
+
+    with pytest.raises(KeyboardInterrupt):
+        async with hf.run() as run:
+            with hf.runs.writer.turn:  # nothing can be written meanwhile, so none is called
+                tasks = [asyncio.create_task(pay(1)) for _ in range(4)]
+                while len(hf.runs.writer._queue) < 4:  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0)
+                for task in tasks[:2]:
+                    task.cancel()
+                await asyncio.wait(tasks[:2])
+            await asyncio.gather(*tasks[2:])
+            raise KeyboardInterrupt
+    assert len(paid) == 2
+
+    async with hf.resume(run.id):
+        await asyncio.gather(*(pay(1) for _ in range(4)))
+
+    assert len(paid) == 4
 
 
 def test_a_remembered_stream_takes_what_is_sent_to_it(hf: Holdfast) -> None:

@@ -31,6 +31,7 @@ AMOUNT = b"$"  # it is no call, but an amount that was spent
 
 _WHO, _WHOSE = 24, 8  # the digits of a key: who it is, and the first of whoever made it
 _NOBODY = "0" * _WHOSE
+_AHEAD = 8  # numbers at which a call of a resumed run is looked for
 _DEEPEST = 6  # levels of an argument that are looked into where it cannot be told as a whole
 
 
@@ -222,15 +223,13 @@ class Steps:
 
     def _look_up(self, step: Step) -> None:
         with self._lock:
-            number = self._begun.get(step._base, 0)
-            key = self._key(step, number)
-            known = self._memory.pop(key, None)
-            if known is None:  # a call of that number may have ended without a trace: its twin must not be lost for it
-                ahead = self._key(step, number + 1)
-                if (known := self._memory.pop(ahead, None)) is not None:
-                    number, key = number + 1, ahead
+            first = self._begun.get(step._base, 0)
+            for number in range(first, first + _AHEAD):  # one may have ended without a trace: its twin stands for it
+                key = self._key(step, number)
+                if (known := self._memory.pop(key, None)) is not None:
+                    break
             if known is None and self._foreign is not None and (keys := self._foreign.get(step.name)):
-                key = keys.pop(0)
+                number, key = first, keys.pop(0)
                 known = self._memory.pop(key, None)
             if known is None:
                 return
