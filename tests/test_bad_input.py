@@ -171,6 +171,19 @@ def test_an_absurd_retry_after_stops_a_limiter_for_a_day_at_most(clock: ManualCl
     assert 0.0 < limiter.try_acquire("t") <= 1.1 * 86_400
 
 
+@pytest.mark.parametrize("argument", ["retry_after", "admitted_at"])
+def test_a_refusal_with_a_time_that_is_no_number_is_refused_and_teaches_nothing(
+    clock: ManualClock, argument: str
+) -> None:
+    limiter = AdaptiveRateLimiter(clock=clock)
+    limiter.try_acquire("t")
+    before = limiter.snapshot()
+
+    assert problem(lambda: limiter.record_rate_limited("t", **{argument: "5"})).startswith(f"{argument} = '5'")  # type: ignore[arg-type]
+
+    assert limiter.snapshot() == before
+
+
 @pytest.mark.parametrize("priority", ["urgent", 5, None])
 def test_a_limiter_names_a_priority_that_is_none(clock: ManualClock, priority: Any) -> None:
     assert "priority" in problem(lambda: AdaptiveRateLimiter(clock=clock).try_acquire("t", priority))
@@ -366,6 +379,18 @@ def test_the_parts_refuse_a_name_that_is_no_text(clock: ManualClock, name: Any) 
     assert "must be a text" in problem(lambda: CircuitBreaker(clock=clock).force_open(name))
     assert "must be a text" in problem(lambda: RateLimiter(clock=clock).try_acquire(name))
     assert "must be a text" in problem(lambda: ExecutionTracker(clock=clock).record(name, ExecutionStatus.FAILED, 1.0))
+
+
+def test_a_long_name_in_the_data_of_a_tracker_is_kept_short(clock: ManualClock) -> None:
+    tracker = ExecutionTracker(clock=clock)
+    tracker.record("t", ExecutionStatus.SUCCESS, 1.0)
+    data: Any = tracker.to_dict()
+    data["history"][0]["tool"] = data["tools"][0]["tool"] = MEGABYTE
+
+    restored = ExecutionTracker.from_dict(data, clock=clock)
+
+    assert [len(record.tool) for record in restored.recent(1)] == [117]
+    assert restored.stats(MEGABYTE).total == 1
 
 
 def test_thousands_of_names_of_a_hundred_kilobytes_cost_little_memory(clock: ManualClock) -> None:

@@ -112,9 +112,10 @@ def test_a_category_that_does_not_exist_is_an_error(breaker: CircuitBreaker) -> 
 
 
 @pytest.mark.parametrize("ask", ["admit", "allow_request", "record_success", "record_failure", "state", "force_open"])
-def test_a_name_that_is_no_text_is_a_config_error(breaker: CircuitBreaker, ask: str) -> None:
-    with pytest.raises(ConfigError, match="name = 5: must be a text"):
-        getattr(breaker, ask)(5)
+@pytest.mark.parametrize("name", [5, ["t"]], ids=repr)
+def test_a_name_that_is_no_text_is_a_config_error(breaker: CircuitBreaker, ask: str, name: object) -> None:
+    with pytest.raises(ConfigError, match=r"name = .*: must be a text"):
+        getattr(breaker, ask)(name)
 
 
 def test_a_very_long_name_is_kept_short_and_still_found(breaker: CircuitBreaker) -> None:
@@ -630,6 +631,54 @@ def test_wall_times_follow_a_clock_that_was_set(breaker: CircuitBreaker, clock: 
     clock.shift_time(3600.0)
 
     assert breaker.diagnostics("t").opened_at == clock.time()
+
+
+class Meddling(ManualClock):
+    """A clock whose time of day, when a snapshot reckons with it, lets a test change circuits in the midst of that."""
+
+    def __init__(self, meddle: Callable[[], object]) -> None:
+        super().__init__()
+        self.meddle = meddle
+
+    def time(self) -> float:
+        return MeddlingTime(self)
+
+
+class MeddlingTime(float):
+    clock: Meddling
+
+    def __new__(cls, clock: Meddling) -> MeddlingTime:
+        self = super().__new__(cls, ManualClock.time(clock))
+        self.clock = clock
+        return self
+
+    def __sub__(self, other: float) -> float:
+        self.clock.meddle()
+        return float(self) - other
+
+
+def test_a_snapshot_shows_all_circuits_at_one_instant() -> None:
+    def the_other() -> None:
+        clock.meddle = lambda: None
+        breaker.force_open("first")
+        breaker.reset("second")
+
+    clock = Meddling(the_other)
+    breaker = steady(clock, failure_threshold=1)
+    fail(breaker, "middle", 1)
+    breaker.force_closed("first")
+    breaker.force_open("second")
+
+    assert breaker.snapshot().open_circuits == ("first", "middle")
+
+
+def test_a_snapshot_ends_though_circuits_change_without_pause() -> None:
+    clock = Meddling(lambda: breaker.reset("t"))
+    breaker = steady(clock, failure_threshold=1)
+    fail(breaker, "middle", 1)
+    breaker.force_closed("t")
+
+    assert breaker.snapshot().open_circuits == ("middle",)
 
 
 def test_the_snapshot_is_sorted_by_name_and_names_those_that_refuse_now(

@@ -264,6 +264,37 @@ def test_a_number_or_word_in_another_sense_makes_no_category(text: str) -> None:
     assert classify(text) is C.EXECUTION_ERROR
 
 
+FILES = {
+    "ENOENT: no such file or directory, open '/repo/src/timeout.ts'": C.RESOURCE_NOT_FOUND,
+    "ENOENT: no such file or directory, open 'C:\\repo\\rate_limit\\main'": C.RESOURCE_NOT_FOUND,
+    "File not found: src/rate_limit.py.": C.RESOURCE_NOT_FOUND,
+    "File not found: test_timeout.spec.ts, timeouts.mp4": C.RESOURCE_NOT_FOUND,
+    "Parent directory does not exist: ~/tests/rate-limit": C.RESOURCE_NOT_FOUND,
+    "Permission denied:/etc/timeout.conf": C.PERMISSION_DENIED,
+    "FAILED ../tests/test_timeout.py::test_x - assert 1 == 2": C.EXECUTION_ERROR,
+    "could not open ./cancelled/connection-error": C.EXECUTION_ERROR,
+    "/repo/timeout.ts: timed out": C.TIMEOUT,
+    "cannot fetch https://example.com/a.html: connection refused.": C.NETWORK,
+    "cannot read /repo/a.py: HTTP 503": C.SERVICE_UNAVAILABLE,
+}
+
+
+@pytest.mark.parametrize(("text", "category"), FILES.items())
+def test_the_name_of_a_file_says_what_was_asked_for_and_not_what_failed(text: str, category: C) -> None:
+    assert classify(text) is category
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("socket.timeout", "httpx.ReadTimeout: ", "it raised java.net.SocketTimeoutException", "i/o timeout"),
+        *("net/http: request failed (Client.Timeout exceeded)", "request.timeout=30 timed out", "timeout/cancelled"),
+    ],
+)
+def test_a_name_with_dots_or_slashes_that_is_no_file_is_read(text: str) -> None:
+    assert classify(text) is C.TIMEOUT
+
+
 @pytest.mark.parametrize("text", ["timeout must be positive", "invalid timeout value", "unknown timeout parameter"])
 def test_a_timeout_that_is_an_argument_is_no_timeout(text: str) -> None:
     assert classify(text) is C.INVALID_PARAMETERS
@@ -286,7 +317,11 @@ def test_a_number_cut_in_two_is_no_status(digits: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "piece", ["a", "A", "4", ".", " ", "_", "Error", "Error: ", "tool ", "tool a not ", "not ", "rate ", "HTTP ", "Aa1"]
+    "piece",
+    [
+        *("a", "A", "4", ".", " ", "_", "Error", "Error: ", "tool ", "tool a not ", "not ", "rate ", "HTTP ", "Aa1"),
+        *("/", "/a", "~/", "a/", "a.", "a.py", "a.py.", "-", "a:\\", "../"),
+    ],
 )
 @pytest.mark.timeout(5)
 def test_a_megabyte_of_anything_is_read_in_no_time(piece: str) -> None:
@@ -327,6 +362,14 @@ def test_a_local_refusal_is_never_a_failure_of_the_tool(error: Denied, category:
 @pytest.mark.parametrize(("error", "category"), OWN)
 def test_a_local_refusal_that_comes_back_as_text_is_never_a_failure_of_the_tool(error: Denied, category: C) -> None:
     assert classify(error.for_model()) is category
+
+
+@pytest.mark.parametrize("tool", ["rate_limit_check", "unauthorized", "content_filter", "x was not called: timeout"])
+@pytest.mark.parametrize(("error", "category"), OWN)
+def test_the_name_of_the_tool_says_nothing_about_its_refusal(error: Denied, category: C, tool: str) -> None:
+    refusal = type(error)(tool, retry_after=error.retry_after)
+
+    assert classify(refusal.for_model()) is category
 
 
 @pytest.mark.parametrize("reason", ["its last answer was HTTP 503", "it timed out", "somebody said so"])
@@ -485,6 +528,12 @@ def test_a_status_is_found_on_the_exception_and_on_its_response(name: str) -> No
 @pytest.mark.parametrize("status", [0, 200, 302, 600, "429", 4.29, None])
 def test_a_status_that_is_no_error_says_nothing(status: object) -> None:
     assert classify(ApiError(status_code=status)) is C.EXECUTION_ERROR
+
+
+@pytest.mark.parametrize("own", [{"code": 50001}, {"status": -1}, {"status_code": True}, {"code": 0, "status": 0}])
+def test_a_number_that_is_no_status_does_not_hide_the_status_of_the_response(own: dict[str, int]) -> None:
+    assert classify(ApiError(**own, response=SimpleNamespace(status_code=503))) is C.SERVICE_UNAVAILABLE
+    assert classify(ApiError(**own, response={"ResponseMetadata": {"HTTPStatusCode": 429}})) is C.RATE_LIMIT
 
 
 CODES = [
@@ -751,6 +800,7 @@ HOSTILE: dict[str, dict[str, Any]] = {
     "text of its own kind": {"__str__": lambda _: Text("boom" * 2000)},
     "attributes": {"__getattr__": refuse},
     "all attributes": {"__getattribute__": refuse},
+    "own attributes": {"__dict__": property(refuse)},
     "properties": {
         name: property(refuse)
         for name in ("category", "status_code", "response", "body", "reason", "args", "__cause__", "__context__")
@@ -761,11 +811,35 @@ HOSTILE: dict[str, dict[str, Any]] = {
 }
 
 
+def kind(traits: dict[str, Any]) -> Any:
+    """A kind of classes whose members, too, do as *traits* say."""
+    return type("Kind", (type,), traits)
+
+
+HOSTILE_KINDS = {
+    "no hash": kind({"__eq__": lambda cls, other: cls is other, "__hash__": None}),
+    "hash": kind({"__hash__": refuse}),
+    "module": kind({"__module__": property(refuse)}),
+    "name": kind({"__name__": property(refuse)}),
+    "all attributes": kind({"__getattribute__": refuse}),
+}
+
+
 @pytest.mark.parametrize("habits", HOSTILE.values(), ids=HOSTILE)
 def test_an_exception_that_resists_is_an_execution_error(habits: dict[str, Any]) -> None:
     error = type("Hostile", (Exception,), habits)(Liar())
 
     assert classify(error) is C.EXECUTION_ERROR
+
+
+@pytest.mark.parametrize("kind", HOSTILE_KINDS.values(), ids=HOSTILE_KINDS)
+def test_an_exception_whose_class_resists_is_still_known_by_the_class_below_and_what_it_carries(kind: Any) -> None:
+    plain, late = (kind("Hostile", (base,), {"__module__": "tests"}) for base in (Exception, TimeoutError))
+    told = kind("Hostile", (ApiError,), {"__module__": "tests", "status_code": 403})
+
+    assert classify(plain("boom")) is C.EXECUTION_ERROR
+    assert classify(late()) is C.TIMEOUT
+    assert classify(told()) is C.PERMISSION_DENIED
 
 
 @pytest.mark.parametrize("habits", HOSTILE.values(), ids=HOSTILE)

@@ -62,6 +62,29 @@ def test_the_wait_of_a_cause_is_found() -> None:
     assert retry_after(error) == 7.0
 
 
+def test_the_wait_of_what_an_exception_replaced_is_found() -> None:
+    replaced, error = RuntimeError("boom"), RuntimeError("no price")
+    replaced.__cause__ = ApiError(headers=HEADERS)
+    error.__context__ = replaced
+
+    assert retry_after(error) == 7.0
+
+
+def test_the_wait_of_what_an_exception_replaced_counts_after_its_text() -> None:
+    error = RuntimeError("try again in 30s")
+    error.__context__ = ApiError(headers=HEADERS)
+
+    assert retry_after(error) == 30.0
+
+
+def test_the_wait_of_what_an_exception_hides_with_from_none_stays_hidden() -> None:
+    error = RuntimeError("no price")
+    error.__context__ = ApiError(headers=HEADERS)
+    error.__suppress_context__ = True
+
+    assert retry_after(error) is None
+
+
 def test_the_outermost_wait_counts() -> None:
     error = ApiError(retry_after=2.5)
     error.__cause__ = ApiError(headers=HEADERS)
@@ -186,6 +209,8 @@ TEXTS = {
     "try again in 250ms": 0.25,
     "retry in about 2 minutes": 120.0,
     "retry after 3 milliseconds": 0.003,
+    "Retry-After: 120, 60": 120.0,
+    "Retry after 5. 3 attempts left": 5.0,
     '{"retry_after": 4.5}': 4.5,
     '{"retry_after_ms": 500}': 0.5,
     '{"retryAfter":"12"}': 12.0,
@@ -202,6 +227,8 @@ def test_a_text_that_says_when_to_come_back_is_understood(text: str, seconds: fl
 NO_WAITS = [
     *("Retry-After: -5", "Retry-After: 99999999", "Retry-After: 1e3", "try again in 30 hours", "try again in 40 days"),
     *("retry after 3 failures", "retry after 30% more", "try again later", "retried 5 times"),
+    *("Retry after 2026-01-01T00:00:00Z", "try again after 12:30", "try again after 5/1/2026", "retry after 1.5.2"),
+    *("try again in 5-10 minutes", "retry after 10 – 20 seconds", "retry after 2,5 seconds", "try again in 1,000 ms"),
 ]
 
 

@@ -635,6 +635,31 @@ def test_of_the_keys_that_were_cut_the_most_recovered_go_first(clock: ManualCloc
     assert list(limiter.snapshot()) == ["new", "now 0", "now 1", "now 2"]
 
 
+def test_keys_that_were_cut_and_are_as_new_go_before_those_that_are_not_full(clock: ManualClock) -> None:
+    limiter = AdaptiveRateLimiter(clock=clock, max_keys=16)
+    for number in range(7):
+        limiter.record_rate_limited(f"long ago {number}")
+    clock.advance(1e7)
+    busy = [f"busy {number}" for number in range(9)]
+    for key in busy:
+        limiter.try_acquire(key)
+
+    limiter.try_acquire("new")
+
+    assert list(limiter.snapshot()) == [*busy, "new"]
+
+
+def test_a_key_that_was_cut_and_has_yet_to_pause_stays(clock: ManualClock) -> None:
+    limiter = AdaptiveRateLimiter(0.5, clock=clock, max_keys=2, floor=1.0, random=lambda: 0.0)
+    limiter.record_rate_limited("paused", retry_after=60.0)
+    clock.advance(59.8)
+    limiter.try_acquire("busy", Priority.HIGH)
+
+    limiter.try_acquire("new", Priority.HIGH)
+
+    assert "paused" in limiter.snapshot()
+
+
 def test_a_flood_of_names_does_not_wash_away_what_was_learnt(clock: ManualClock) -> None:
     limiter = AdaptiveRateLimiter(clock=clock, max_keys=32)
     limiter.record_rate_limited("cut")

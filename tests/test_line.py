@@ -73,13 +73,13 @@ def test_nobody_starves_behind_a_stream_of_urgent_callers() -> None:
     assert now == pytest.approx(3.0, abs=0.05)
 
 
-def test_how_many_stand_ahead() -> None:
+def test_how_many_tokens_they_want_who_stand_ahead() -> None:
     line = Line()
-    first, second, third = (line.join(0.0, NORMAL) for _ in range(3))
-    urgent = line.join(0.0, HIGH)
+    first, second, third = (line.join(0.0, NORMAL, cost) for cost in (1.0, 2.0, 4.0))
+    urgent = line.join(0.0, HIGH, 0.5)
 
-    assert [line.ahead(ticket) for ticket in (urgent, first, second, third)] == [0, 1, 2, 3]
-    assert line.ahead(None) == 4
+    assert [line.ahead(ticket) for ticket in (urgent, first, second, third)] == [0, 0.5, 1.5, 3.5]
+    assert line.ahead(None) == 7.5
 
 
 def test_who_left_is_not_counted_and_stands_behind_everybody() -> None:

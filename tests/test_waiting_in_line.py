@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import random
 import sys
 from collections.abc import Iterator
@@ -17,7 +18,11 @@ from tests.shapes import Call, Gate, Shape, Thread, eventually, settled
 
 import holdfast
 from holdfast import CircuitOpen, CircuitState, ConcurrencyFull, Holdfast, Priority, RateLimited, ToolTimeout
+from holdfast.guards.rate import RateConfig
+from holdfast.limiting import Limiting
+from holdfast.policy import Policy
 from holdfast.testing import ManualClock, Recorder, Script, fail, ok, slow
+from holdfast.verdicts import Refusal
 
 shape, hf = shapes.shape, shapes.hf
 
@@ -244,10 +249,10 @@ def test_a_slot_that_comes_back_just_before_the_waiter_joins_the_line_is_not_mis
         def __len__(self) -> int:
             return len(line)
 
-        def join(self, now: float, rank: int) -> Any:
+        def join(self, now: float, *wanted: float) -> Any:
             if slots.in_flight:
                 tool.limiting.leave(now, 0.0, slots)
-            return join(now, rank)
+            return join(now, *wanted)
 
     line = tool.limiting.line
     tool.limiting.line = Late()  # type: ignore[assignment]
@@ -607,6 +612,51 @@ async def test_who_will_not_wait_is_told_about_how_long_the_line_takes(hf: Holdf
 
     assert refused.value.retry_after == pytest.approx(3.5)
     assert await asyncio.gather(*waiters) == ["a", "b", "c"]
+
+
+async def test_how_long_the_line_takes_follows_from_the_tokens_that_it_wants(hf: Holdfast, clock: ManualClock) -> None:
+    @hf.tool(rate={"per_second": 1, "burst": 2}, max_wait=30)
+    async def search() -> float:
+        return clock.monotonic()
+
+    await hf.acall(search, policy={"priority": "low"})
+    waiters = [asyncio.create_task(hf.acall(search, policy={"priority": "low"})) for _ in range(3)]
+    await clock.asleep(0.5)
+
+    with pytest.raises(RateLimited) as refused:
+        await hf.acall(search, policy={"priority": "low", "max_wait": 0})
+
+    assert refused.value.retry_after == pytest.approx(7.5)
+    assert await asyncio.gather(*waiters) == pytest.approx([2.0, 4.0, 6.0])
+
+
+@pytest.mark.parametrize("patience", [0, 0.5])
+async def test_who_stands_behind_those_that_wait_for_a_slot_is_refused_for_the_slot(
+    hf: Holdfast, clock: ManualClock, patience: float
+) -> None:
+    @hf.tool(rate={"per_second": 100, "burst": 100}, concurrency=1)
+    async def search() -> None:
+        await clock.asleep(2)
+
+    running = [asyncio.create_task(search()) for _ in range(2)]
+    await settled()
+    assert waiting(hf, "search") == 1
+
+    with pytest.raises(ConcurrencyFull) as refused:
+        await hf.acall(search, policy={"max_wait": patience})
+
+    assert refused.value.retry_after is None
+    await asyncio.gather(*running)
+
+
+def test_who_stands_behind_others_that_wait_for_a_shared_rate_is_not_told_a_time() -> None:
+    limiting, policy = Limiting(), Policy(rate=RateConfig(per_second=1, burst=5))
+    limiting.configure(policy, 0.0)
+    limiting.stay_in_line(0.0, policy, None, 5.0, Refusal(RateLimited, 2.0), 1.8)
+
+    refusal = limiting.line_up(0.0, policy, None, 0.0, shared=True)
+
+    assert refusal == Refusal(RateLimited, math.inf)
 
 
 async def test_who_will_not_wait_for_a_slot_is_not_told_a_time(hf: Holdfast, clock: ManualClock) -> None:

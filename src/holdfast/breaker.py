@@ -9,6 +9,7 @@ import math
 import random
 import threading
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
@@ -22,6 +23,8 @@ from holdfast.guards.names import short_key
 from holdfast.permit import Permit
 
 _log = logging.getLogger("holdfast")
+
+_MOST_LOOKS: Final = 4  # at all circuits, for one snapshot
 
 
 class CircuitDiagnostics(msgspec.Struct, frozen=True):
@@ -93,7 +96,10 @@ class CircuitBreaker:
 
     def admit(self, tool: str) -> Permit:
         """A permit for one attempt on *tool*; raises `CircuitOpen` if it is refused."""
-        circuit = self._circuits.get(tool)
+        try:
+            circuit = self._circuits.get(tool)
+        except TypeError:
+            circuit = None
         if circuit is None and (circuit := self._find(tool)) is None:
             return Permit(self, tool, None, self._founding, self._monotonic() if self._slow else 0.0)
         grant = circuit.grant
@@ -152,10 +158,14 @@ class CircuitBreaker:
         return self._diagnose(tool, circuit, *self._now())
 
     def snapshot(self) -> BreakerSnapshot:
-        """All circuits at one instant, and which of them refuse now."""
-        now = self._now()
-        circuits = sorted(self._all())
-        diagnostics = tuple(self._diagnose(tool, circuit, *now) for tool, circuit in circuits)
+        """All circuits at one instant, unless they change state without pause, and which of them refuse now."""
+        for _ in range(_MOST_LOOKS):
+            circuits = sorted(self._all())
+            states = [(circuit.generation, circuit.state) for _, circuit in circuits]
+            now = self._now()
+            diagnostics = tuple(self._diagnose(tool, circuit, *now) for tool, circuit in circuits)
+            if states == [(circuit.generation, circuit.state) for _, circuit in circuits]:
+                break  # none has changed between the first look and the last
         refusing = tuple(d.tool for d in diagnostics if d.is_open)
         return BreakerSnapshot(diagnostics, refusing, len(refusing))
 

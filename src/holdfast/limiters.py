@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 import random as chance
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 
 from holdfast import checks
 from holdfast.clock import Clock, SystemClock
+from holdfast.errors import ConfigError
 from holdfast.guards.names import short_key
 from holdfast.guards.rate import (
     LEAST_COST,
@@ -62,6 +63,7 @@ class AdaptiveRateLimiter:
         self._lock = threading.Lock()
         self._plain = _Buckets(refill_per_second, capacity)
         self._learnt: dict[str, Bucket] = {}
+        self._as_new = KeyState(capacity, refill_per_second)
 
     def try_acquire(self, key: str, priority: Priority = Priority.NORMAL) -> float:
         """0.0 if the call may be made; else the seconds after which it may if nobody else asks (nothing is taken)."""
@@ -89,6 +91,9 @@ class AdaptiveRateLimiter:
         That halves the key's rate and empties its bucket; nothing is admitted for *retry_after* seconds and a little
         longer. Calls that were under way at the last cut do not cut again.
         """
+        for name, time in (("retry_after", retry_after), ("admitted_at", admitted_at)):
+            if time is not None and not isinstance(time, int | float):
+                raise ConfigError(f"{name} = {checks.shown(time)}: must be a number")
         now, key = self._now(), short_key(key)
         with self._lock:
             bucket = self._learnt.get(key)
@@ -128,8 +133,7 @@ class AdaptiveRateLimiter:
         now = self._now()
         with self._lock:
             states = self._plain.states(now)
-            for key, bucket in self._learnt.items():
-                states[key] = KeyState(bucket.tokens(now), bucket.rate_at(now), bucket.pause(now))
+            states |= {key: state for key, state in self._learnt_states(now) if state != self._as_new}
         return dict(sorted(states.items()))
 
     def _take_locked(self, key: str, now: float, cost: float) -> float:
@@ -153,7 +157,10 @@ class AdaptiveRateLimiter:
         plain, learnt = self._plain, self._learnt
         if len(plain.full_at) + len(learnt) < self._max_keys:
             return
-        wanted = _share(self._max_keys) - plain.drop_full(now)
+        recovered = [key for key, state in self._learnt_states(now) if state == self._as_new]
+        for key in recovered:
+            del learnt[key]
+        wanted = _share(self._max_keys) - plain.drop_full(now) - len(recovered)
         if wanted <= 0:
             return
         if len(plain.full_at) >= len(learnt):
@@ -161,6 +168,10 @@ class AdaptiveRateLimiter:
         else:
             for key in sorted(learnt, key=lambda key: learnt[key].rate_at(now), reverse=True)[:wanted]:
                 del learnt[key]
+
+    def _learnt_states(self, now: float) -> Iterator[tuple[str, KeyState]]:
+        for key, bucket in self._learnt.items():
+            yield key, KeyState(bucket.tokens(now), bucket.rate_at(now), bucket.pause(now))
 
 
 class RateLimiter:

@@ -58,13 +58,13 @@ class Limiting:
         with self._lock:
             refusal = self._reserve(now, policy, ticket, shared=shared)
             if refusal is not None and ticket is None and patience > 0:
-                ticket = self.line.join(now, policy.priority.rank)
+                ticket = self.line.join(now, policy.priority.rank, policy.priority.cost)
                 # A slot may have come back while there was nobody to wake; from now on there is.
                 refusal = self._reserve(now, policy, ticket, shared=shared)
             if refusal is not None and patience > 0 and (refusal.wait <= patience or refusal.wait == math.inf):
                 return refusal._replace(ticket=ticket)
-            if refusal is not None and refusal.wait == math.inf:
-                refusal = refusal._replace(wait=self._wait_in_line(now, policy, ticket))
+            if refusal is not None and not shared and self.line.head() is not ticket:
+                refusal = self._behind(now, policy, ticket, refusal)
             if ticket is not None and not (shared and refusal is None and ticket is mine):
                 self.line.leave(ticket)
         self.wake()
@@ -76,8 +76,9 @@ class Limiting:
         """A *refusal* from elsewhere, with a place in line and a *wait* for callers whose *patience* is enough."""
         with self._lock:
             if patience > 0 and (refusal.wait <= patience or refusal.wait == math.inf):
-                place = ticket if ticket is not None else self.line.join(now, policy.priority.rank)
-                return refusal._replace(wait=wait, ticket=place)
+                if ticket is None:
+                    ticket = self.line.join(now, policy.priority.rank, policy.priority.cost)
+                return refusal._replace(wait=wait, ticket=ticket)
             if ticket is not None:
                 self.line.leave(ticket)
         self.wake()
@@ -194,13 +195,16 @@ class Limiting:
 
     # -- inside the lock -----------------------------------------------------------------------------------------------
 
-    def _wait_in_line(self, now: float, policy: Policy, ticket: Ticket | None) -> float:
-        """About how long it takes until those ahead have their tokens, then this one; infinite if it is for slots."""
+    def _behind(self, now: float, policy: Policy, ticket: Ticket | None, refusal: Refusal) -> Refusal:
+        """*refusal* with about how long it takes until those ahead have their tokens, then this one."""
         bucket = self.bucket if policy.rate is not None else None
-        if bucket is None or self.line.head() is ticket:
-            return math.inf
+        if bucket is None:
+            return refusal
         missing = self.line.ahead(ticket) + policy.priority.cost - bucket.tokens(now)
-        return max(bucket.pause(now), missing / bucket.rate_at(now))
+        wait = max(bucket.pause(now), missing / bucket.rate_at(now))
+        if wait <= 0 and policy.concurrency is not None:  # there are tokens for all of them: it is slots that they want
+            return Refusal(ConcurrencyFull, math.inf)
+        return refusal._replace(wait=wait)
 
     def _reserve(self, now: float, policy: Policy, ticket: Ticket | None, *, shared: bool) -> Refusal | None:
         """Ask rate, unless that is *shared*, then concurrency."""

@@ -221,7 +221,7 @@ class ExecutionTracker:
         )
         ahead = tracker._clock.time() - tracker._clock.monotonic()
         for record in dump.history[-tracker.max_history :] if tracker.max_history else ():
-            tracker._write(record, record.at - ahead)
+            tracker._write(msgspec.structs.replace(record, tool=short_key(record.tool)), record.at - ahead)
         dump.evicted.add_to(tracker._evicted)
         for entry in dump.tools:
             entry.add_to(tracker._of(short_key(entry.tool)))

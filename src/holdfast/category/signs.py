@@ -70,7 +70,7 @@ def _of_context(error: BaseException, groups: set[int]) -> ErrorCategory | None:
 
 def _sign(error: BaseException, groups: set[int]) -> ErrorCategory | None:
     kind = _kind(type(error))
-    bare = kind.bare and not error.__dict__
+    bare = kind.bare and attribute(error, "__dict__", dict) == {}
     if not bare and (own := attribute(error, "category", ErrorCategory)) is not None:
         return own
     if kind.sure is not None:
@@ -100,8 +100,16 @@ def _read_kind(cls: type[BaseException]) -> _Kind:
     )
 
 
-# The cast is for mypy, to which a class is not hashable.
-_kind = cast("Callable[[type[BaseException]], _Kind]", lru_cache(maxsize=1024)(_read_kind))
+# The casts are for mypy, to which a class is not hashable, and a descriptor has no type.
+_known_kind = cast("Callable[[type[BaseException]], _Kind]", lru_cache(maxsize=1024)(_read_kind))
+_base = cast("Callable[[type[BaseException]], type[BaseException]]", type.__dict__["__base__"].__get__)
+
+
+def _kind(cls: type[BaseException]) -> _Kind:
+    try:
+        return _known_kind(cls)
+    except Exception:  # a metaclass of theirs: what the class is made from can tell
+        return _kind(_base(cls))._replace(bare=False)
 
 
 def _of_group(group: BaseException, groups: set[int]) -> ErrorCategory | None:
@@ -130,9 +138,10 @@ def _of_answer(error: BaseException) -> ErrorCategory | None:
 
 def _status(error: BaseException, response: object) -> int:
     for thing in (error, response):
-        for name in ("status_code", "status", "code"):
-            if (status := attribute(thing, name, int)) is not None:
-                return status
+        numbers = (attribute(thing, name, int) for name in ("status_code", "status", "code"))
+        status = next((number for number in numbers if number is not None), 0)
+        if 100 <= status <= 599:  # a vendor's own numbers are no statuses
+            return status
     return entry(response, int, "ResponseMetadata", "HTTPStatusCode") or 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from holdfast.category.looking import attribute, chain, cut, entry, leaves, text_of
+from holdfast.category.looking import attribute, chain, context, cut, entry, leaves, text_of
 
 _DAY: Final = 86_400
 
@@ -29,6 +29,10 @@ def _of_chain(error: BaseException, now: float | None) -> float | None:
             return wait
     for link in links:
         if (wait := _in_text(text_of(link))) is not None:
+            return wait
+    replaced = context(links[-1])  # that counts last, and without its text, as it does for the category
+    for link in chain(replaced) if replaced is not None else ():
+        if (wait := _of_thing(link, now)) is not None:
             return wait
     return None
 
@@ -110,10 +114,11 @@ def _sane(seconds: float | None) -> float | None:
 _NUMBER: Final = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,12})?")
 _AMOUNT: Final = r"[0-9]{1,9}+(?:\.[0-9]{1,9}+)?+"
 _UNIT: Final = r"(?:ms|msecs?|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?)(?![A-Za-z])"
-# "Retry-After: 30", "retry_after_ms": 500, "try again in 1m30s", "retry after 20 seconds"; not "retry after 3 tries".
+# "Retry-After: 30", "retry_after_ms": 500, "try again in 1m30s", "retry after 20 seconds"; not "retry after 3 tries",
+# nor where the number goes on: a date, a time of day, "in 5-10 minutes", "in 1,000 ms".
 _WAIT: Final = re.compile(
     r"(?:retry[-_ ]?after(?P<ms>[-_ ]?ms)?|(?:try|retry) (?:again )?(?:in|after)|available in)[^\w-]{1,4}(?:about )?"
-    rf"(?:(?P<parts>(?:{_AMOUNT} ?{_UNIT}[ ,]?)+)|(?P<bare>{_AMOUNT})(?! ?[A-Za-z%]))",
+    rf"(?:(?P<parts>(?:{_AMOUNT} ?{_UNIT}[ ,]?)+)|(?P<bare>{_AMOUNT})(?! ?[A-Za-z%]| ?[-–:/] ?[0-9]|[.,][0-9]))",
     re.IGNORECASE,
 )
 _PART: Final = re.compile(rf"({_AMOUNT}) ?({_UNIT})", re.IGNORECASE)

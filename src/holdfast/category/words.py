@@ -28,7 +28,7 @@ def of_text(text: str) -> ErrorCategory | None:
     """The category that a message or a tool's error text speaks of."""
     text = cut(text).strip()
     if all(part in text for part in _REFUSAL):
-        said = _of_words(_split(text))
+        said = _of_words(_split(text.rpartition(_REFUSAL[0])[2]))  # the name of the tool stands before it
         return _C.CIRCUIT_OPEN if said is None or said.trips_breaker else said
     if _TRACEBACK in text:
         text = text.rpartition("\n")[2]  # the lines above quote code
@@ -39,7 +39,7 @@ def of_text(text: str) -> ErrorCategory | None:
     words = _split(text)
     if (status := _status_in(words if raised is None else _split(text[raised.end() :]))) is not None:
         return of_status(status, quota="insufficient_quota" in text)
-    found = _of_words(words)
+    found = _of_words(_split(_FILE.sub(" ", text)))
     return _C.TOOL_NOT_FOUND if found is _C.RESOURCE_NOT_FOUND and _TOOL_GONE.search(text) else found
 
 
@@ -101,6 +101,12 @@ _REFUSAL: Final = (" was not called: ", "Do not repeat this call")  # our own wo
 _TRACEBACK: Final = "Traceback (most recent call last)"
 _TOOL: Final = re.compile(r"\AError executing tool [^:\n]{1,200}: ?")
 _RAISED: Final = re.compile(r"(?:[A-Za-z_][A-Za-z0-9_]{0,60}\.){0,6}(?P<name>[A-Za-z_]{0,60}(?:Error|Exception)): ?")
+# The name of a file says what was asked for, not what failed: /repo/timeout, C:\timeout, src/timeout.ts. A word with
+# dots is one if it ends as files do, so `socket.timeout` is none.
+_FILE: Final = re.compile(
+    r"(?<![\w./])(?:~|\.{1,2})?/(?!/)[\w.@+/-]+|(?<!\w)[A-Za-z]:\\[\w.@+\\-]+"
+    r"|(?<![\w./@+-])[\w@+-]+(?:[./][\w@+-]+)*\.[a-z][a-z0-9]{0,3}(?!\.?\w)"
+)
 _TOOL_GONE: Final = re.compile(
     r"\Amethod not found|\b(?:tool|function)\W{1,3}[\w./-]{1,128}\W{1,3}(?:was |is |does )?not (?:found|exist)",
     re.IGNORECASE,

@@ -39,12 +39,13 @@ class Signal:
 
 
 class Ticket:
-    """A place in line; its *signal* says that the holder should ask again."""
+    """A place in line; its *signal* says that the holder should ask again, for *cost* tokens."""
 
-    __slots__ = ("signal", "_place")
+    __slots__ = ("cost", "signal", "_place")
 
-    def __init__(self, place: tuple[float, int]) -> None:
+    def __init__(self, place: tuple[float, int], cost: float) -> None:
         self._place: tuple[float, int] | None = place
+        self.cost = cost
         self.signal = Signal()
 
 
@@ -64,10 +65,10 @@ class Line:
     def __len__(self) -> int:
         return self._live
 
-    def join(self, now: float, rank: int) -> Ticket:
+    def join(self, now: float, rank: int, cost: float = 1.0) -> Ticket:
         """Take a place; a higher *rank* stands further ahead."""
         place = (now - rank, next(self._order))
-        ticket = Ticket(place)
+        ticket = Ticket(place, cost)
         heapq.heappush(self.heap, (*place, ticket))
         self._live += 1
         return ticket
@@ -86,9 +87,8 @@ class Line:
         """Whose turn it is."""
         return self.heap[0][2] if self.heap else None
 
-    def ahead(self, ticket: Ticket | None) -> int:
-        """How many stand before *ticket*, or before one who has none."""
+    def ahead(self, ticket: Ticket | None) -> float:
+        """How many tokens they want who stand before *ticket*, or before one who has none."""
         place = ticket._place if ticket is not None else None
-        if place is None:
-            return self._live
-        return sum(other._place is not None and other._place < place for *_, other in self.heap)
+        places = ((other._place, other.cost) for *_, other in self.heap)
+        return sum(cost for its, cost in places if its is not None and (place is None or its < place))
