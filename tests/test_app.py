@@ -22,6 +22,7 @@ from holdfast import (
     ConfigError,
     Event,
     Holdfast,
+    Hook,
     RateLimited,
     ToolTimeout,
 )
@@ -185,6 +186,11 @@ def refused(**settings: Any) -> str:
     with pytest.raises(ConfigError) as caught:
         holdfast.open(**settings)
     return str(caught.value)
+
+
+@pytest.mark.parametrize("hooks", [Hook("after_tool", print), 5, [print]])
+def test_hooks_that_are_no_list_of_hooks_are_a_config_error(hooks: Any) -> None:
+    assert "must be a" in refused(policies={}, hooks=hooks)
 
 
 def test_a_file_that_is_not_there_is_a_config_error_that_names_it() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -161,6 +162,14 @@ def test_a_rate_limit_in_disguise_slows_the_rate_down(block: Block, clock: Manua
     assert 3.0 <= clock.monotonic() <= 3.3
 
 
+@pytest.mark.parametrize("pause", ["20", -1.0, float("nan"), True])
+def test_a_bad_pause_is_a_config_error_and_the_slot_comes_back(block: Block, pause: Any) -> None:
+    with pytest.raises(ConfigError, match=r"retry_after = .*must be a number of at least 0"):
+        block(lambda attempt: attempt.fail(ErrorCategory.RATE_LIMIT, pause), concurrency=1, max_wait=0)
+
+    assert block(fine, concurrency=1, max_wait=0) == "fine"
+
+
 @pytest.mark.parametrize("error", [asyncio.CancelledError, KeyboardInterrupt])
 def test_a_cancelled_block_is_neutral(block: Block, hf: Holdfast, error: type[BaseException]) -> None:
     with pytest.raises(error):
@@ -267,4 +276,43 @@ def test_a_block_inside_a_generator_may_stay_open(hf: Holdfast) -> None:
             return state
 
     assert asyncio.run(main()) == "connected"
+    assert hf.tracker.stats("web").successful == 1
+
+
+def test_a_block_in_use_is_refused_to_others(hf: Holdfast) -> None:
+    guard = hf.guard("web")
+
+    with guard, ThreadPoolExecutor() as pool:
+        error = pool.submit(guard.__enter__).exception()
+
+    assert isinstance(error, ConfigError)
+    assert str(error) == "the guarded block of 'web' is in use: call hf.guard again"
+    assert hf.tracker.stats("web").total == 1
+
+
+async def test_a_block_that_waits_for_its_turn_is_in_use(hf: Holdfast) -> None:
+    guard = hf.guard("web", concurrency=1)
+    async with hf.guard("web", concurrency=1):
+        waiting = asyncio.create_task(guard.__aenter__())
+        await settled()
+
+        with pytest.raises(ConfigError, match="in use"):
+            await guard.__aenter__()
+
+    await waiting
+    await guard.__aexit__(None, None, None)
+    assert hf.tracker.stats("web").successful == 2
+
+
+def test_a_block_is_free_again_however_it_was_left(hf: Holdfast) -> None:
+    guard = hf.guard("web", breaker=EASY)
+    with pytest.raises(ConnectionError), guard:
+        raise ConnectionError
+    with pytest.raises(CircuitOpen), guard:
+        pass
+    hf.breaker.reset("web")
+
+    with guard:
+        pass
+
     assert hf.tracker.stats("web").successful == 1

@@ -238,6 +238,18 @@ def test_a_wait_for_the_limiter_is_in_the_span_and_measured(hf: Holdfast, traces
     assert (point.count, point.sum) == (1, 1.0)
 
 
+def test_a_call_that_is_let_in_at_once_has_not_waited(traces: Traces) -> None:
+    with holdfast.open(":memory:", policies={}) as hf:  # on the system's clock, which moves on all the time
+        traces.of(hf)
+
+        hf.tool("quick")(lambda: None)()
+
+    (span,) = traces.all("execute_tool quick")
+    assert facts(span)["holdfast.wait.duration"] == 0.0
+    assert not span.events
+    assert not traces.points("holdfast.wait.duration")
+
+
 def test_a_timeout_says_so(traces: Traces) -> None:
     async def main() -> None:
         with holdfast.open(":memory:", policies={}) as hf:

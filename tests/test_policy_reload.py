@@ -8,6 +8,7 @@ import os
 import tempfile
 import threading
 import time
+import tomllib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -79,6 +80,23 @@ def change(hf: Holdfast, write: Write, clock: ManualClock) -> Write:
 
 
 # --- noticing ---
+
+
+def test_a_policy_merged_while_the_file_changes_is_not_kept(hf: Holdfast, write: Write, change: Write) -> None:
+    class Changing(dict[str, object]):
+        """Settings of one call during whose reading the file changes."""
+
+        def items(self) -> Any:
+            change("[policy]\nmax_wait = 2.0\n")
+            return super().items()
+
+    hf.tool("t")(Script(ok()).function)
+    change("[policy]\nmax_wait = 1.0\n")
+    tool = hf._box.tool("t")
+
+    tool.override(Changing(timeout=9.0))
+
+    assert tool.override({"timeout": 9.0}).max_wait == 2.0
 
 
 def test_a_changed_file_is_noticed_within_a_second(hf: Holdfast, write: Write, clock: ManualClock) -> None:
@@ -243,6 +261,48 @@ def test_tools_that_nobody_has_named_yet_are_under_the_new_policies(hf: Holdfast
     with hf.guard("fresh"):
         pass
     with pytest.raises(RateLimited), hf.guard("fresh"):
+        pass
+
+
+def test_a_tool_that_comes_while_the_file_is_read_is_under_the_new_policies(
+    hf: Holdfast, change: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Caller] = []
+
+    def loads(text: str) -> dict[str, Any]:
+        made.append(hf.tool("t", fallback={"value": "old"})(Script(fail(ConnectionError)).function))
+        return parsed(text)
+
+    parsed = tomllib.loads
+    monkeypatch.setattr(tomllib, "loads", loads)
+
+    change('[tool.t]\nfallback = { value = "new" }\n')
+
+    assert [tool() for tool in made] == ["new"]
+
+
+def test_a_tool_that_does_not_go_with_the_file_keeps_no_other_from_its_new_policies(
+    hf: Holdfast, change: Write, recorder: Recorder
+) -> None:
+    class Bringing(dict[str, Any]):
+        """A table that brings another tool along when a new file is compared with it."""
+
+        def items(self) -> Any:
+            if armed:
+                armed.clear()
+                hf.tool("picky", retry={"initial": 2.0})(lambda: None)
+            return super().items()
+
+    armed: list[bool] = []
+    hf.tool("odd", retry=Bringing())(lambda: None)
+    with hf.guard("t"):
+        armed.append(True)
+
+    change(ONE_CALL + "[tool.picky]\nretry = { max = 1.0 }\n")
+
+    assert "picky" in str(recorder.of("policy_rejected")[0].payload["error"])
+    assert recorder.of("policy_reloaded")
+    with hf.guard("t"), pytest.raises(RateLimited), hf.guard("t"):
         pass
 
 

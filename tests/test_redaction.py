@@ -86,6 +86,7 @@ def encoded(payload: Any, payloads: Payloads | None = None) -> Any:
 
 odd_names = ["Token", "max_tokens", "apiKey", "ssh key", "authKey", "x-auth", "JWT", "myAuth", "auth_url", "auth.x"]
 odd_names += ["tokenIser", "auth\n", "éauth", "passWord", "api..key", "secret\x00", "accessKEY", "a jwt", "tokens"]
+odd_names += ["http_auth", "basicAuth", "user_jwt", "userJwt", "jwt_value"]
 named = st.sampled_from(odd_names)
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
@@ -136,6 +137,7 @@ wild = st.recursive(
         *("api_key", "apikey", "api-key", "apiKey", "X-API-Key", "Authorization", "proxy-authorization", "cookie"),
         *("Set-Cookie", "cookies", "credential", "credentials", "private_key", "privateKey", "access_key", "auth"),
         *("secret_access_key", "ssh_key", "jwt", "encryption_key", "signing-key", "tokens", "secrets"),
+        *("basic-auth", "basic_auth", "basicAuth", "http_auth", "user-jwt", "user_jwt", "userJwt", "jwt_value"),
     ],
 )
 def test_what_stands_under_a_secret_key_is_masked(key: str) -> None:
@@ -182,7 +184,55 @@ def test_a_secret_in_json_within_a_text_is_masked() -> None:
     assert msgspec.json.decode(result["content"][0]["text"]) == {"user": "ann", "password": MASK}
 
 
-@pytest.mark.parametrize("text", ['{ "a" : 1, "token_count": 2 }', "[token", "the token is here", '{"password": '])
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ('{"password": "s3cret", "score": NaN}', '{"password": "[redacted]", "score": NaN}'),
+        ('{"token": "s3cret"}\n{"token": "s3cret"}', '{"token": "[redacted]"}\n{"token": "[redacted]"}'),
+        ('{"token": "s3cret"} and more', '{"token": "[redacted]"} and more'),
+        ('{"token": "s3cret", "token": null}', '{"token": "[redacted]", "token": null}'),
+        ('{"a": {"token": "s3cret"}, "a": 1}', '{"a": {"token": "[redacted]"}, "a": 1}'),
+        ('{"password": "a \\" s3cret", "n": 1', '{"password": "[redacted]", "n": 1'),
+        ('[{"credentials": {"user": "s3cret"}, "n": 1}, ', '[{"credentials": "[redacted]", "n": 1}, '),
+        ('{"tokens": ["s3cret"], "n": 1', '{"tokens": "[redacted]", "n": 1'),
+        ("{'basicAuth': 's3cret', 'n': 1}", "{'basicAuth': '[redacted]', 'n': 1}"),
+        ('{"body": "{\\"token\\": \\"s3cret\\"}", "n": NaN}', '{"body": "{\\"token\\": \\"[redacted]\\"'),
+    ],
+)
+@pytest.mark.parametrize("padding", [0, 300])
+def test_a_secret_in_a_text_that_is_only_like_json_is_masked(text: str, masked: str, padding: int) -> None:
+    pad = "x" * padding
+
+    assert shown({"text": text, "pad": pad}) == {"text": masked, "pad": pad}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"password": "s3cret',
+        '{"password": {"first": "s3cret", "second": ',
+        "{'password': ['s3cret']}",
+        '{"password": 123s3cret}',
+        '{"password": null-s3cret}',
+        '[{"token":' * 50_000 + '"s3cret"',
+    ],
+    ids=lambda text: text[:30],
+)
+def test_of_a_secret_that_cannot_be_read_nothing_is_shown(text: str) -> None:
+    result = shown(text)
+
+    assert "s3cret" not in result
+    assert result.endswith(MASK + text[text.index(":") - 1])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *('{ "a" : 1, "token_count": 2 }', "[token", "the token is here", '{"password": ', '["password", NaN, "x"]'),
+        *("{'password': None, 'token': True}", '{"max_tokens": 5, "tokens": {"input": 3}, "n": NaN}'),
+        """{"note": "say 'password': 'open sesame'"}""",
+    ],
+)
 def test_a_text_without_a_secret_stays_as_it_is(text: str) -> None:
     assert shown({"text": text}) == {"text": text}
 

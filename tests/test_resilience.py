@@ -6,6 +6,7 @@ import asyncio
 import sys
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import strategies as st
@@ -623,6 +624,19 @@ def test_none_means_the_default_of_its_kind(clock: ManualClock) -> None:
 def test_a_max_wait_that_is_no_length_of_time_is_a_config_error(max_wait: float) -> None:
     with pytest.raises(ConfigError, match="max_wait"):
         ToolResilience(max_wait=max_wait)
+
+
+@pytest.mark.parametrize(
+    ("parts", "complaint"),
+    [
+        ({"limiter": CircuitBreaker()}, "limiter = .*must be a RateLimiter or an AdaptiveRateLimiter"),
+        ({"breaker": RateLimiter()}, "breaker = .*must be a CircuitBreaker"),
+        ({"breaker": 5}, "breaker = 5: must be a CircuitBreaker"),
+    ],
+)
+def test_what_is_no_limiter_or_breaker_is_a_config_error(parts: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        ToolResilience(**parts)
 
 
 def test_the_default_instance_is_one_a_process() -> None:

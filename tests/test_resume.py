@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import io
 import subprocess
 import sys
 import textwrap
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from enum import Enum
@@ -27,6 +29,7 @@ import holdfast
 from holdfast import (
     BudgetExceeded,
     CircuitOpen,
+    ConcurrencyFull,
     ErrorCategory,
     Holdfast,
     Hook,
@@ -119,6 +122,34 @@ def test_a_result_comes_back_with_its_types(hf: Holdfast, value: Any) -> None:
 
     assert answer == value
     assert type(answer) is type(value)
+
+
+def test_partials_are_known_again_by_what_they_were_given(hf: Holdfast) -> None:
+    def read(owner: str, folder: str) -> str:
+        return f"{owner}'s {folder}"
+
+    def ask(*owners: str) -> list[str]:
+        return [hf.call(functools.partial(read, owner), "inbox") for owner in owners]
+
+    run_id = stopped(hf, lambda: ask("alice", "bob"))
+
+    assert resumed(hf, run_id, lambda: ask("bob", "alice")) == ["bob's inbox", "alice's inbox"]
+
+
+def test_a_call_refused_for_want_of_a_thread_is_in_no_doubt(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def refused() -> None:
+        with monkeypatch.context() as patch, pytest.raises(ConcurrencyFull):
+            patch.setattr(threading.Thread, "start", full)
+            pay()
+
+    pay = hf.tool("pay", timeout=60.0)(Script(ok("paid")).function)
+    run_id = stopped(hf, refused)
+
+    assert not hf.runs.snapshot(run_id).active_calls
+    assert resumed(hf, run_id, pay) == "paid"
 
 
 def test_a_result_that_comes_back_is_not_the_redacted_one(hf: Holdfast) -> None:
@@ -770,6 +801,47 @@ def test_the_budget_of_a_tool_counts_old_calls(hf: Holdfast) -> None:
             fetch(3)
 
 
+def test_the_seconds_of_a_budget_start_anew_when_the_run_is_resumed(hf: Holdfast, clock: ManualClock) -> None:
+    fetch = hf.tool("fetch")(lambda number: number)
+    run_id = stopped(hf, lambda: fetch(1), budget={"seconds": 60.0})
+    clock.advance(86_400.0)
+
+    with hf.resume(run_id):
+        assert fetch(2) == 2
+        clock.advance(60.0)
+        with pytest.raises(BudgetExceeded):
+            fetch(3)
+
+
+def test_a_warning_that_was_given_is_not_given_again_when_the_run_is_resumed(hf: Holdfast) -> None:
+    fetch = hf.tool("fetch", budget={"calls": 10})(lambda number: number)
+
+    def agent() -> None:
+        for number in range(8):
+            fetch(number)
+        assert hf.current_run is not None
+        hf.current_run.spend("usd", 0.9)
+
+    run_id = stopped(hf, agent, budget={"calls": 10, "usd": 1.0})
+
+    with hf.resume(run_id):
+        agent()
+        fetch(8)
+
+    assert types(hf, run_id).count("budget_warning") == 3
+
+
+def test_a_resumed_run_warns_of_what_was_not_reached_before(hf: Holdfast) -> None:
+    fetch = hf.tool("fetch")(lambda number: number)
+    run_id = stopped(hf, lambda: fetch(1), budget={"calls": 2})
+
+    with hf.resume(run_id):
+        fetch(1)
+        fetch(2)
+
+    assert types(hf, run_id).count("budget_warning") == 1
+
+
 def test_what_was_spent_is_known_when_the_run_is_resumed_and_counts_once(place: Place) -> None:
     hf = place.open()
     fetch = hf.tool("fetch")(lambda: 1)
@@ -834,6 +906,25 @@ def test_the_loop_guard_remembers_failures_from_before(memory: Place) -> None:
         with pytest.raises(LoopDetected):
             fetch("x")
     assert script.count == 3
+
+
+def test_calls_that_the_loop_guard_passes_over_move_its_window_after_a_resume_too(memory: Place) -> None:
+    hf = memory.open({"policy": {"breaker": False}})
+    fetch = hf.tool(loop={"repeats": 2, "window": 3})(Script(fail(ValueError), name="fetch").function)
+    poll = hf.tool("poll", loop=False)(lambda number: number)
+
+    def agent() -> None:
+        for _ in range(2):
+            with pytest.raises(ValueError):  # noqa: PT011
+                fetch("x")
+        poll(1), poll(2)
+
+    run_id = stopped(hf, agent)
+
+    with hf.resume(run_id):
+        agent()
+        with pytest.raises(ValueError):  # noqa: PT011
+            fetch("x")
 
 
 # --- ownership ---

@@ -65,6 +65,20 @@ def test_a_call_that_failed_three_times_of_late_is_refused_without_touching_the_
     assert "Change the arguments" in denied.for_model()
 
 
+class Host:
+    def ping(self, port: int) -> None:
+        raise RuntimeError("down")
+
+
+def test_the_same_method_of_another_object_is_another_call(hf: Holdfast) -> None:
+    one, other = Host(), Host()
+
+    with hf.run():
+        fails(lambda: hf.call(one.ping, 22), times=3)
+        refused(lambda: hf.call(one.ping, 22))
+        fails(lambda: hf.call(other.ping, 22))
+
+
 @pytest.mark.parametrize("shape", ["function", "coroutine", "generator", "async_generator"])
 async def test_the_loop_guard_works_for_all_four_shapes(hf: Holdfast, shape: str) -> None:
     script = Script(fail(RuntimeError))
@@ -478,6 +492,19 @@ def test_what_is_spent_of_a_unit_counts_against_its_budget(hf: Holdfast) -> None
     assert run.spent == {"usd": 0.05, "tokens": 1_000_000}
 
 
+def test_ten_tenths_are_one(hf: Holdfast, recorder: Recorder) -> None:
+    search = hf.tool("search")(lambda: None)
+
+    with hf.run(budget={"usd": 1.0}) as run:
+        for _ in range(10):
+            search()
+            run.spend("usd", 0.1)
+        with pytest.raises(BudgetExceeded, match=r"\(1 used\)"):
+            search()
+
+    assert [event.payload["used"] for event in recorder.of("budget_warning")] == [0.8]
+
+
 def test_a_tool_may_have_a_budget_of_a_unit(hf: Holdfast) -> None:
     search = hf.tool("search", budget={"usd": 1.0})(lambda: None)
     other = hf.tool("other")(lambda: None)
@@ -569,6 +596,35 @@ def test_time_that_runs_out_warns_at_the_next_call(hf: Holdfast, recorder: Recor
         search()
 
     assert [event.payload for event in warnings(recorder)] == [{"unit": "seconds", "used": 8.0, "limit": 10.0}]
+
+
+def test_a_budget_that_is_passed_in_one_go_warns_before_it_refuses(
+    hf: Holdfast, recorder: Recorder, clock: ManualClock
+) -> None:
+    search = hf.tool("search")(lambda: None)
+
+    with hf.run(budget={"seconds": 10.0}):
+        search()
+        clock.advance(12.0)
+        with pytest.raises(BudgetExceeded):
+            search()
+
+    assert recorder.types()[3:5] == ["budget_warning", "tool_denied"]
+    assert [event.payload for event in warnings(recorder)] == [{"unit": "seconds", "used": 12.0, "limit": 10.0}]
+
+
+def test_what_is_spent_warns_at_once_of_the_budgets_of_tools(hf: Holdfast, recorder: Recorder) -> None:
+    search = hf.tool("search", budget={"usd": 1.0})(lambda: None)
+
+    with hf.run() as run:
+        search()
+        run.spend("usd", 1.2)
+        told = [(event.tool, event.payload) for event in warnings(recorder)]
+        with pytest.raises(BudgetExceeded):
+            search()
+
+    assert told == [("search", {"unit": "usd", "used": 1.2, "limit": 1.0})]
+    assert len(warnings(recorder)) == 1
 
 
 def test_the_warning_of_a_tool_s_own_budget_names_the_tool(hf: Holdfast, recorder: Recorder) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast import events
+from holdfast import checks, events
 from holdfast.category import ErrorCategory, classify, retry_after
 from holdfast.errors import (
     BudgetExceeded,
@@ -63,6 +63,9 @@ class Attempt:
 
     def fail(self, category: ErrorCategory, retry_after: float | None = None) -> None:
         """Count the attempt as failed although it raises nothing: the tool's answer says so."""
+        checks.choice("category", category, [*ErrorCategory])
+        if retry_after is not None:
+            checks.number("retry_after", retry_after, least=0)
         self._told = ErrorCategory(category)
         self._pause = retry_after
 
@@ -80,9 +83,9 @@ class Attempt:
     def _waits(self) -> Iterator[Wait]:
         execution = self._execution
         clock, policy = execution._kit.clock, execution.policy
-        asked = now = clock.monotonic()
+        now = clock.monotonic()
         if execution._delay:
-            yield from execution.patiently(Wait(now + execution._delay))
+            yield from self._wait(now, Wait(now + execution._delay))
             now = clock.monotonic()
         until = min(now + policy.max_wait, execution.deadline)
         while True:
@@ -97,11 +100,10 @@ class Attempt:
             if answer.ticket is None:
                 raise self._refuse(answer)
             signal = answer.ticket.signal if answer.wait == math.inf or answer.wakes else None
-            yield from execution.patiently(Wait(min(until, now + answer.wait), signal))
+            yield from self._wait(now, Wait(min(until, now + answer.wait), signal))
             now = clock.monotonic()
         now = clock.monotonic()
         self._begin(answer, now)
-        execution.waited += now - asked
         if execution.watched is not None:
             execution.watched.admitted()
         if execution.attempts == 1 and (write := execution.begun()) is not None:
@@ -132,9 +134,15 @@ class Attempt:
             self._ticket = answer.ticket
         if isinstance(answer, Pass) and answer.held is not None and answer.held.wait > 0:
             self._reserved = answer
-            yield from execution.patiently(Wait(now + answer.held.wait))
+            yield from self._wait(now, Wait(now + answer.held.wait))
             self._reserved = None
         return answer
+
+    def _wait(self, now: float, wait: Wait) -> Iterator[Wait]:
+        """Wait for its turn, as long as the run is wanted."""
+        execution = self._execution
+        yield from execution.patiently(wait)
+        execution.waited += execution._kit.clock.monotonic() - now
 
     def rest(self, seconds: float) -> None:
         """The consumer of a stream took *seconds*: they are not the tool's."""

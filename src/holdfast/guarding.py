@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from types import TracebackType
 
 from holdfast.attempt import Attempt
+from holdfast.errors import ConfigError
 from holdfast.execution import Execution
 from holdfast.kit import Kit
 from holdfast.making import limiting
@@ -16,7 +17,7 @@ from holdfast.waiting import apause, pause
 
 
 class Guard:
-    """A guarded block, entered once. It gives the attempt, whose `fail` counts an answer that is an error in disguise.
+    """A guarded block, for one at a time: gives the attempt, whose `fail` counts an error in disguise as one.
 
     There is no retry, cache or fallback, and a plain block cannot be interrupted: time limits hold in `async with`.
     """
@@ -25,12 +26,15 @@ class Guard:
         self._kit = kit
         self._tool = tool
         self._policy = tool.override(policy)
+        self._free = [True]  # an item to take: of two threads one gets it
         self._plain: AbstractContextManager[Attempt] | None = None
         self._async: AbstractAsyncContextManager[Attempt] | None = None
 
     def __enter__(self) -> Attempt:
-        self._plain = self._block()
-        return self._plain.__enter__()
+        block = self._block()
+        attempt = block.__enter__()
+        self._plain = block
+        return attempt
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -39,8 +43,10 @@ class Guard:
             self._plain.__exit__(kind, error, traceback)
 
     async def __aenter__(self) -> Attempt:
-        self._async = self._ablock()
-        return await self._async.__aenter__()
+        block = self._ablock()
+        attempt = await block.__aenter__()
+        self._async = block
+        return attempt
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -50,37 +56,50 @@ class Guard:
 
     @contextmanager
     def _block(self) -> Iterator[Attempt]:
-        execution = self._execution()
-        try:
-            with execution:
-                for wait in execution.lookup():
+        with self._alone():
+            execution = self._execution()
+            try:
+                with execution:
+                    for wait in execution.lookup():
+                        pause(self._kit.clock, wait)
+                    for attempt in execution:
+                        with attempt:
+                            for wait in attempt.waits():
+                                pause(self._kit.clock, wait)
+                            with execution.inside():
+                                yield attempt
+            finally:
+                for wait in execution.after():
                     pause(self._kit.clock, wait)
-                for attempt in execution:
-                    with attempt:
-                        for wait in attempt.waits():
-                            pause(self._kit.clock, wait)
-                        with execution.inside():
-                            yield attempt
-        finally:
-            for wait in execution.after():
-                pause(self._kit.clock, wait)
 
     @asynccontextmanager
     async def _ablock(self) -> AsyncIterator[Attempt]:
-        execution = self._execution(as_task=True)
-        try:
-            with execution:
-                for wait in execution.lookup():
+        with self._alone():
+            execution = self._execution(as_task=True)
+            try:
+                with execution:
+                    for wait in execution.lookup():
+                        await apause(self._kit.clock, wait)
+                    for attempt in execution:
+                        with attempt:
+                            for wait in attempt.waits():
+                                await apause(self._kit.clock, wait)
+                            with limiting(self._kit, self._tool, attempt), execution.inside():
+                                yield attempt
+            finally:
+                for wait in execution.after():
                     await apause(self._kit.clock, wait)
-                for attempt in execution:
-                    with attempt:
-                        for wait in attempt.waits():
-                            await apause(self._kit.clock, wait)
-                        with limiting(self._kit, self._tool, attempt), execution.inside():
-                            yield attempt
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        try:
+            self._free.pop()
+        except IndexError:
+            raise ConfigError(f"the guarded block of {self._tool.name!r} is in use: call hf.guard again") from None
+        try:
+            yield
         finally:
-            for wait in execution.after():
-                await apause(self._kit.clock, wait)
+            self._free.append(True)
 
     def _execution(self, *, as_task: bool = False) -> Execution:
         execution = Execution(self._kit, self._tool, self._policy, running(), single=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import json
 import os
 import re
 from collections import deque
@@ -32,9 +33,10 @@ _WORDS = (
     r"passw|passphrase|passcode|secret(?!ar)|token(?!i[sz])|authorization|cookie|credential"
     r"|(?:api|private|access|ssh|signing|encryption)[-_ .]?key"
 )
-_SECRET = re.compile(rf"{_WORDS}|\bauth$|\bjwt\b", re.ASCII)
-_SUSPECT = re.compile(rf'{_WORDS}|auth[\\"]|jwt'.encode())
-_STEMS = b'passw passphrase passcode secret token authorization cookie credential auth" auth\\ jwt'.split()
+_SECRET = re.compile(_WORDS)
+_SECRET_ALONE = re.compile(r"(?:\b|_)(?:auth$|jwt(?:\b|_))", re.ASCII)  # a word of its own: an author is no secret
+_SUSPECT = re.compile(rf"""{_WORDS}|auth[\\"']|jwt""".encode())
+_STEMS = b"passw passphrase passcode secret token authorization cookie credential auth\" auth' auth\\ jwt".split()
 _KEYS = re.compile(rb"key(?:(?<=(?:api|ate|ess|ssh|ing|ion)key)|(?<=(?:api|ate|ess|ssh|ing|ion)[-_ .]key))")
 _HARMLESS = re.compile(
     r"(?:^|_)(?:page|next|prev|previous|continuation|cursor|sync|eos|bos|pad|stop|unk)_?token$"
@@ -45,6 +47,9 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[-. ]")
 
 def redact(value: object) -> object:
     """*value* with what stands under keys that look like secrets masked, at any depth and in JSON within texts.
+
+    A text that begins like JSON and is none (cut, a `str` of a dict) is searched for quoted keys; where the value of a
+    secret one cannot be read, the rest of the text is masked.
 
     Secret are passwords, secrets, tokens, cookies, credentials, authorization and API, private or access keys, however
     spelt. Shown are: true, false and null; numbers under plural tokens (`max_tokens`, `tokens: {"input": 3}`); cursors
@@ -153,7 +158,7 @@ def _secrecy(key: str) -> _Secrecy:
     if not key.isascii():
         key = "".join(char if char.isascii() else "?" for char in key)  # only ASCII has the same small letters in JSON
     name = _HUMP.sub("_", key).lower()
-    if not _SECRET.search(key.lower()) or _HARMLESS.search(name):
+    if not (_SECRET.search(key.lower()) or _SECRET_ALONE.search(name)) or _HARMLESS.search(name):
         return _Secrecy.NONE
     return _Secrecy.TEXTS if "tokens" in name else _Secrecy.ALL
 
@@ -169,10 +174,48 @@ def _redact_text(text: str) -> str:
         return text
     try:
         inner = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError):
-        return text
-    masked = redact(inner)
-    return text if masked == inner else _JSON.encode(masked).decode()
+        masked = redact(inner)
+        if masked == inner:
+            _EACH_KEY_ONCE.decode(text)  # the value that came first is in the text, and was not looked at
+            return text
+    except (ValueError, RecursionError):
+        return _redact_pairs(text)
+    return _JSON.encode(masked).decode()
+
+
+def _redact_pairs(text: str) -> str:
+    """*text* with the values of quoted keys masked, one pair after the other, whatever stands around them."""
+    pieces: list[str] = []
+    shown = 0
+    pair = _PAIR.search(text)
+    while pair is not None:
+        key, quote = pair.groups()
+        begin = end = pair.end()
+        if _is_secret(key, MASK):
+            value, end = _value_at(text, begin)
+            if end > begin and _is_secret(key, value):
+                pieces += text[shown:begin], quote, MASK, quote
+                shown = end
+        pair = _PAIR.search(text, end)
+    return "".join(pieces) + text[shown:] if pieces else text
+
+
+def _once(pairs: list[tuple[str, object]]) -> None:
+    if len(pairs) > 1 and len(dict(pairs)) < len(pairs):
+        raise ValueError("a key stands there twice")
+
+
+def _value_at(text: str, begin: int) -> tuple[object, int]:
+    """The value that stands there, and its end; all of the rest if it cannot be read."""
+    if (quoted := _QUOTED.match(text, begin)) is not None:
+        return quoted[0], quoted.end()
+    if (nothing := _NOTHING.match(text, begin)) is not None:
+        return None, nothing.end()
+    try:
+        value, end = _BEGINNING.raw_decode(text, begin)
+    except (ValueError, RecursionError):
+        return text[begin:], len(text)
+    return (value, end) if _BORDER.match(text, end) else (text[begin:], len(text))
 
 
 # --- any value as JSON ---
@@ -341,4 +384,10 @@ _READ = msgspec.json.Decoder().decode
 _SKIP = msgspec.json.Decoder(msgspec.Raw)
 _PARTS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _TEXTS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_PAIR = re.compile(r"""["']([^"'\\]{1,100}+)(\\*+["'])\s*+:\s*+""")
+_QUOTED = re.compile(r""""[^"\\]*+(?:\\.[^"\\]*+)*+"|'[^'\\]*+(?:\\.[^'\\]*+)*+'""", re.DOTALL)
+_NOTHING = re.compile(r"(?:None|True|False)(?=[\s,}\]]|\Z)")  # as Python writes it
+_BORDER = re.compile(r"[\s,}\]]|\Z")
+_BEGINNING = json.JSONDecoder()
+_EACH_KEY_ONCE = json.JSONDecoder(object_pairs_hook=_once)
 _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")

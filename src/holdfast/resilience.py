@@ -9,7 +9,7 @@ from holdfast import checks
 from holdfast.breaker import BreakerSnapshot, CircuitBreaker
 from holdfast.category import ErrorCategory, retry_after
 from holdfast.clock import Clock, SystemClock
-from holdfast.errors import RateLimited
+from holdfast.errors import ConfigError, RateLimited
 from holdfast.guards.rate import Priority, priority_of
 from holdfast.limiters import AdaptiveRateLimiter, RateLimiter
 from holdfast.permit import Permit
@@ -50,6 +50,10 @@ class ToolResilience:
         clock: Clock | None = None,
     ) -> None:
         checks.number("max_wait", max_wait, least=0)
+        if limiter is not None and not isinstance(limiter, AdaptiveRateLimiter | RateLimiter):
+            raise ConfigError(f"limiter = {checks.shown(limiter)}: must be a RateLimiter or an AdaptiveRateLimiter")
+        if breaker is not None and not isinstance(breaker, CircuitBreaker):
+            raise ConfigError(f"breaker = {checks.shown(breaker)}: must be a CircuitBreaker")
         self._clock = clock if clock is not None else SystemClock()
         self._limiter = limiter if limiter is not None else AdaptiveRateLimiter(clock=self._clock)
         self._breaker = breaker if breaker is not None else CircuitBreaker(clock=self._clock)

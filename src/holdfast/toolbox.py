@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from holdfast import checks, events
 from holdfast.errors import ConfigError
@@ -76,15 +76,17 @@ class Toolbox:
         book, bus = self.kit.book, self.kit.bus
         if now < book.next_check:
             return
-        tools = self._all()
-        reload = book.refresh(now, known=((tool.name, tool.given) for tool in tools))
+        reload = book.refresh(now, known=self._given())
         if reload is None:
             return
         if reload.error is not None:
             bus.emit(events.POLICY_REJECTED, file=reload.path, error=str(reload.error))
             return
-        for tool in tools:
-            tool.reload()
+        for tool in self._all():
+            try:
+                tool.reload()
+            except ConfigError as error:  # it came after the file was found to go with all others
+                bus.emit(events.POLICY_REJECTED, file=reload.path, error=str(error))
         bus.emit(events.POLICY_RELOADED, file=reload.path)
 
     def after_fork(self) -> None:
@@ -93,6 +95,11 @@ class Toolbox:
         self.kit.after_fork()
         for tool in self._all():
             tool.after_fork()
+
+    def _given(self) -> Iterator[tuple[str, Mapping[str, object] | None]]:
+        """Each tool with what its decorator gave; listed when first asked for, as tools come while a file is read."""
+        for tool in self._all():
+            yield tool.name, tool.given
 
     def _all(self) -> list[Tool]:
         with self._lock:

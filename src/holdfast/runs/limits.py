@@ -15,6 +15,7 @@ from holdfast.guards.loop import LoopGuard, LoopVerdict
 from holdfast.policy import Policy
 
 Call = tuple[str, bytes]  # a tool and its canonical arguments
+_PLACES = 9  # behind the point that count: sums of floats are off by less
 
 
 class Tell(Protocol):
@@ -50,6 +51,7 @@ class Limits:
             self._begun = self._clock.monotonic()
             self._budget = Budget({} if budget is None else budget)
             self._spend = dict(spend)
+            self._budget.warnings(self._made())  # of what is reached already was warned before
 
     def spend(self, unit: str, amount: float, record: Callable[[str, float], bool]) -> None:
         """Count *amount* of *unit* if *record* says that it is new."""
@@ -62,7 +64,8 @@ class Limits:
             return
         with self._lock:
             self._spend[unit] = self._spend.get(unit, 0.0) + amount
-        self._warn()
+            tools = list(self._tool_budgets)
+        self._warn(*tools)
 
     def admit(self, tool: str, call: Call | None, policy: Policy) -> None:
         """Count a call in, or refuse it for looping or for a budget that is used up."""
@@ -82,20 +85,23 @@ class Limits:
             self._tell(events.LOOP_DETECTED, tool, stopped=stopped)
         if verdict is not LoopVerdict.PASS:
             raise LoopDetected(tool, "the run was stopped for looping" if stopped else None)
+        self._warn(tool)
         if spent is not None:
             raise BudgetExceeded(
                 tool, f"the run's budget of {spent.limit:g} {spent.unit} is used up ({spent.used:g} used)"
             )
-        self._warn(tool)
 
     def recount(self, tool: str, call: Call | None, policy: Policy, *, failed: bool) -> None:
         """Count a call that was made before the run was resumed, and is answered from its log."""
         with self._lock:
-            if policy.budget:
-                self._tool_budget(tool, policy)
+            budget = self._tool_budget(tool, policy) if policy.budget else None
             self._count(tool, 1)
-            if call is not None and policy.loop is not None:
-                self._loop.admit(call, policy.loop)
+            self._budget.warnings(self._made())
+            if budget is not None:
+                budget.warnings(self._made(tool))
+            if call is not None:
+                if policy.loop is not None:
+                    self._loop.admit(call, policy.loop)
                 self._loop.settle(call, failed=failed)
 
     def forget(self, tool: str) -> None:
@@ -113,8 +119,12 @@ class Limits:
 
     def _used(self, tool: str | None = None) -> dict[str, float]:
         """What was used of each unit; with *tool*, its calls stand for the calls."""
+        return {**self._made(tool), "seconds": self._clock.monotonic() - self._begun}
+
+    def _made(self, tool: str | None = None) -> dict[str, float]:
+        """What was used of each unit but for time, which starts anew when the run is resumed."""
         calls = self._calls if tool is None else self._tool_calls[tool]
-        return {**self._spend, "calls": calls, "seconds": self._clock.monotonic() - self._begun}
+        return {**{unit: round(amount, _PLACES) for unit, amount in self._spend.items()}, "calls": calls}
 
     def _count(self, tool: str, by: int) -> None:
         self._calls += by
@@ -127,13 +137,13 @@ class Limits:
             budget = self._tool_budgets[tool] = Budget(policy.budget)
         return budget
 
-    def _warn(self, tool: str | None = None) -> None:
-        """Say of each budget once that four fifths of it are gone."""
-        if not self._budget.limits and tool not in self._tool_budgets:
+    def _warn(self, *tools: str) -> None:
+        """Say of the run's budget, and of those of *tools*, once that four fifths are gone."""
+        if not self._budget.limits and not self._tool_budgets:
             return
         with self._lock:
-            lines = [(None, line) for line in self._budget.warnings(self._used())]
-            if tool is not None and tool in self._tool_budgets:
-                lines += [(tool, line) for line in self._tool_budgets[tool].warnings(self._used(tool))]  # type: ignore[misc]
+            budgets: list[tuple[str | None, Budget]] = [(None, self._budget)]
+            budgets += [(tool, self._tool_budgets[tool]) for tool in tools if tool in self._tool_budgets]
+            lines = [(tool, line) for tool, budget in budgets for line in budget.warnings(self._used(tool))]
         for whose, line in lines:
             self._tell(events.BUDGET_WARNING, whose, unit=line.unit, used=line.used, limit=line.limit)
