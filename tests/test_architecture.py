@@ -30,7 +30,7 @@ ROWS = {
     "adapters": {"mcp", "web", "top", "wording", "frameworks", "telemetry", "testing"},  # speak to the outside
     "doing": {"attempt", "calls", "execution", "resilience", "runs", "guarding", "backtest"}  # make things happen
     | {"protecting", "retrying"}  # … one thing alone
-    | {"hooks", "making", "publishing", "recording", "recovery"}  # … and what goes with a call or a run
+    | {"answering", "hooks", "making", "publishing", "recording", "recovery"}  # … and what goes with a call or a run
     | {"workers"}  # … and whole runs that were submitted
     | {
         "kit",

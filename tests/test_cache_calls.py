@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import datetime as dt
+import enum
+import functools
 import io
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -144,6 +148,124 @@ def test_arguments_that_cannot_be_compared_pass_the_cache_by(shape: Shape, hf: H
     call = shape(hf, numbered(), **CACHED)
 
     assert [call(argument), call(argument)] == [0, 1]
+
+
+class Mailbox:
+    def __init__(self, owner: str) -> None:
+        self.owner = owner
+
+    def __eq__(self, other: object) -> bool:
+        raise AssertionError("nobody asks an object whether it is another")
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def read(self, folder: str) -> str:
+        return f"{self.owner}'s {folder}"
+
+    def __call__(self, folder: str) -> str:
+        return self.read(folder)
+
+
+def read(owner: str, folder: str) -> str:
+    return f"{owner}'s {folder}"
+
+
+OWNED: dict[str, Callable[[str], Callable[[str], str]]] = {
+    "methods": lambda owner: Mailbox(owner).read,
+    "objects": Mailbox,
+    "partials": lambda owner: functools.partial(read, owner),
+    "partials of methods": lambda owner: functools.partial(Mailbox(owner).read),
+}
+
+
+@pytest.mark.parametrize("make", OWNED.values(), ids=OWNED)
+def test_nobody_gets_the_answer_of_another_object(hf: Holdfast, make: Callable[[str], Callable[[str], str]]) -> None:
+    alices, bobs = make("alice"), make("bob")
+
+    answers = [hf.call(tool, "inbox", policy=CACHED) for tool in (alices, bobs, alices)]
+
+    assert answers == ["alice's inbox", "bob's inbox", "alice's inbox"]
+    assert answers[2] is answers[0]
+
+
+def test_a_decorated_method_has_answers_for_each_object(hf: Holdfast) -> None:
+    class Guarded(Mailbox):
+        fetch = hf.tool("fetch", **CACHED)(Mailbox.read)
+
+    alice, bob = Guarded("alice"), Guarded("bob")
+
+    answers = [hf.call(box.fetch, "inbox") for box in (alice, bob, alice)]
+
+    assert answers == ["alice's inbox", "bob's inbox", "alice's inbox"]
+    assert answers[2] is answers[0]
+
+
+def test_a_partial_made_anew_is_the_same_call(hf: Holdfast) -> None:
+    script = numbered()
+
+    answers = [hf.call(functools.partial(script.function, "x"), 1, policy=CACHED) for _ in range(2)]
+
+    assert answers == [0, 0]
+
+
+def test_functions_of_one_name_have_answers_of_their_own(shape: Shape, hf: Holdfast) -> None:
+    one, other = (shape(hf, Script(ok(answer)), **CACHED) for answer in ("one", "other"))
+
+    assert (one(1), other(1), one(1)) == ("one", "other", "one")
+
+
+@dataclasses.dataclass
+class ById:
+    value: str
+
+
+@dataclasses.dataclass
+class ByName:
+    value: str
+
+
+class Red(enum.Enum):
+    FIRST = 1
+
+
+class Blue(enum.Enum):
+    FIRST = 1
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (ById("7"), ByName("7")),
+        (ById("7"), {"value": "7"}),
+        ([ById("7")], [ByName("7")]),
+        ({"key": ById("7")}, {"key": ByName("7")}),
+        (Red.FIRST, Blue.FIRST),
+        (Red.FIRST, 1),
+        (dt.date(2024, 1, 1), "2024-01-01"),
+    ],
+)
+def test_arguments_of_different_types_are_different_calls(
+    shape: Shape, hf: Holdfast, one: object, other: object
+) -> None:
+    def find(key: object) -> list[object]:
+        return [key]
+
+    call = shape(hf, find, **CACHED)
+
+    assert (call(one), call(other), call(one)) == ([one], [other], [one])
+
+
+def test_a_tool_that_changes_its_argument_is_kept_by_what_it_was_given(shape: Shape, hf: Holdfast) -> None:
+    def count(basket: list[object]) -> int:
+        basket.append(None)
+        return len(basket)
+
+    call = shape(hf, count, **CACHED)
+    call(["tea"])
+
+    assert call(["tea"]) == 2
+    assert hf.tracker.stats("count").cached_hits == 1
+    assert not hf._box.tool("count").cache._flights  # type: ignore[union-attr]
 
 
 def test_a_failure_is_not_kept(shape: Shape, hf: Holdfast) -> None:
@@ -370,6 +492,67 @@ async def test_a_follower_waits_no_longer_than_its_deadline(hf: Holdfast, clock:
     assert clock.monotonic() == 1.0
     assert hf.tracker.stats("script").timed_out == 1
     assert await leader == "late"
+
+
+async def test_a_follower_waits_for_a_slower_call_no_longer_than_its_own_timeout(
+    hf: Holdfast, clock: ManualClock
+) -> None:
+    script = Script(slow(10.0, "late"), clock=clock)
+    tool = hf.tool(**CACHED)(script.coroutine)
+    leader = asyncio.create_task(tool())
+    await settled()
+
+    with pytest.raises(ToolTimeout, match=r"1\.5"):
+        await hf.acall(tool, policy={"timeout": 1.5, "deadline": 5.0})
+
+    assert clock.monotonic() == 1.5
+    assert await leader == "late"
+
+
+async def test_a_follower_with_the_same_timeout_waits_for_all_attempts(hf: Holdfast, clock: ManualClock) -> None:
+    script = Script(slow(2.0, "too late"), slow(0.5, "in time"), clock=clock)
+    tool = hf.tool(read_only=True, cache=60.0, timeout=1.0, retry={"attempts": 2, "initial": 0, "max": 0})(
+        script.coroutine
+    )
+
+    assert await asyncio.gather(tool(), tool()) == ["in time", "in time"]
+
+
+@pytest.mark.parametrize("timeout", [None, 60.0])
+def test_a_tool_that_comes_to_ask_itself_the_same_does_not_wait_for_itself(hf: Holdfast, timeout: float | None) -> None:
+    depth = 0
+
+    @hf.tool(**CACHED, **({} if timeout is None else {"timeout": timeout}))
+    def research(topic: str) -> str:
+        nonlocal depth
+        depth += 1
+        return "notes" if depth == 2 else "based on " + research(topic)
+
+    assert research("tides") == "based on notes"
+    assert research("tides") == "based on notes"
+
+
+async def test_a_task_that_comes_to_ask_itself_the_same_does_not_wait_for_itself(hf: Holdfast) -> None:
+    depth = 0
+
+    @hf.tool(timeout=60.0, **CACHED)
+    async def research(topic: str) -> str:
+        nonlocal depth
+        depth += 1
+        return "notes" if depth == 2 else "based on " + await asyncio.create_task(research(topic))
+
+    assert await research("tides") == "based on notes"
+
+
+async def test_a_plain_call_does_not_wait_for_a_task_of_the_event_loop_it_blocks(hf: Holdfast, gate: Gate) -> None:
+    tool = hf.tool("tool", **CACHED)(gate)
+    leader = asyncio.create_task(hf.acall("tool", "same"))
+    await asyncio.to_thread(eventually, lambda: gate.entered)
+    gate.let_out(2)
+
+    assert tool("same") == ["same"]
+    assert await leader == ["same"]
+    assert len(gate.entered) == 2
 
 
 def test_who_follows_a_call_that_has_just_ended_does_not_wait() -> None:

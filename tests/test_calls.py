@@ -1091,6 +1091,17 @@ def test_the_policy_of_one_call_does_not_empty_what_others_share(hf: Holdfast, c
     assert script.count == 2
 
 
+@pytest.mark.parametrize("verb", ["call", "acall", "stream", "astream"])
+async def test_a_tool_may_have_any_argument_but_policy(hf: Holdfast, verb: str) -> None:
+    def take(tool: str, self: str) -> list[str]:
+        return [tool, self]
+
+    given = getattr(hf, verb)(take, tool="hammer", self="me")
+    answer = [item async for item in given] if verb == "astream" else list(await given if verb == "acall" else given)
+
+    assert answer == ["hammer", "me"]
+
+
 def test_a_bad_policy_of_one_call_is_refused(hf: Holdfast) -> None:
     with pytest.raises(ConfigError, match="unknown key"):
         hf.call(plain, 1, policy={"tiemout": 1})

@@ -18,7 +18,7 @@ from tests import durable
 from tests.durable import Entering, Killed, Place, of, stopped, types
 from tests.shapes import PATIENCE, Gate, Thread, eventually
 
-from holdfast import CancelResult, Holdfast, Hook, LeaseLost, Run, RunCancelled, RunConflict, StoreError
+from holdfast import CancelResult, CircuitState, Holdfast, Hook, LeaseLost, Run, RunCancelled, RunConflict, StoreError
 from holdfast.testing import ManualClock, Script, ok
 
 place, disk, memory, entering = durable.place, durable.disk, durable.memory, durable.entering
@@ -736,3 +736,30 @@ def test_an_interrupt_while_the_hooks_work_leaves_the_run_to_others_and_the_wish
     with pytest.raises(RunCancelled), hf.resume(run.id):
         hf.call(lambda: pytest.fail("was called"))
     assert hf.runs.snapshot(run.id).status == "cancelled"
+
+
+async def test_a_call_left_over_from_a_cancelled_run_tells_of_the_circuit_it_opens_and_gives_its_slot_back(
+    hf: Holdfast,
+) -> None:
+    going = asyncio.Event()
+
+    @hf.tool("fetch", concurrency=1, breaker={"failure_threshold": 1})
+    async def fetch() -> None:
+        await going.wait()
+        raise ConnectionError("down")
+
+    with pytest.raises(RunCancelled):
+        async with hf.run() as run:
+            left = asyncio.create_task(fetch())
+            await until(lambda: hf._box.tool("fetch").limiting.slots.in_flight)  # type: ignore[union-attr]
+            run.cancel()
+            run.check()
+
+    going.set()
+    with pytest.raises(ConnectionError):
+        await left
+
+    slots = hf._box.tool("fetch").limiting.slots
+    assert slots is not None
+    assert slots.in_flight == 0
+    assert hf.breaker.state("fetch") is CircuitState.OPEN

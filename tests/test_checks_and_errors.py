@@ -372,14 +372,25 @@ def test_a_callable_that_cannot_be_hashed_is_known_by_what_it_is_given() -> None
     assert canonical(Tool("t"), ("x",), {}) != canonical(Tool("t"), ("y",), {})
 
 
-def test_methods_and_partials_are_known_by_their_own_arguments() -> None:
+def test_methods_are_known_by_their_own_arguments() -> None:
     class Search:
         def find(self, query: str, limit: int = 10) -> None: ...
 
     assert canonical(Search().find, ("x",), {}) == canonical(Search().find, (), {"limit": 10, "query": "x"})
-    assert canonical(functools.partial(find, "x"), (5,), {}) == canonical(
-        functools.partial(find, "x"), (), {"limit": 5}
-    )
+
+
+@pytest.mark.parametrize(
+    ("partial", "args", "kwargs"),
+    [
+        (functools.partial(find, "x"), (5,), {}),
+        (functools.partial(find, "x"), (), {"limit": 5}),
+        (functools.partial(find, limit=5), ("x",), {}),
+        (functools.partial(find, limit=4), ("x",), {"limit": 5}),
+        (functools.partial(functools.partial(find, "x"), 5), (), {}),
+    ],
+)
+def test_what_a_partial_was_given_are_arguments_like_the_others(partial: Any, args: Any, kwargs: Any) -> None:
+    assert canonical(partial, args, kwargs) == canonical(find, ("x", 5), {})
 
 
 def test_paths_and_models_have_values_to_compare() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from typing import Any
 
 import pytest
 from tests import shapes
 from tests.shapes import Shape
 
-from holdfast import BudgetExceeded, CircuitOpen, CircuitState, Holdfast, LoopDetected, RateLimited
+from holdfast import BudgetExceeded, CircuitOpen, CircuitState, ErrorCategory, Holdfast, LoopDetected, RateLimited
 from holdfast.testing import ManualClock, Recorder, Script, fail, hang, ok, rate_limit
 
 shape, hf = shapes.shape, shapes.hf
@@ -212,6 +213,29 @@ def test_the_fallback_is_guarded_itself(shape: Shape, hf: Holdfast) -> None:
     with pytest.raises(RateLimited) as caught:
         call()
     assert caught.value.tool == "other"
+
+
+def test_the_fallback_of_one_call_is_the_value_that_this_call_brought(hf: Holdfast) -> None:
+    tool = hf.tool(breaker=False)(Script(fail(ConnectionError)).function)
+    values: list[Any] = [[], [], ()]
+
+    answers = [hf.call(tool, policy={"fallback": {"value": value}}) for value in values]
+
+    assert list(map(id, answers)) == list(map(id, values))
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    category = ErrorCategory.NETWORK
+
+
+@pytest.mark.parametrize("other", ["nobody", "stream"])
+def test_an_error_that_takes_no_note_leaves_as_it_is_where_the_fallback_cannot_answer(hf: Holdfast, other: str) -> None:
+    hf.tool("stream")(Script(ok()).generator)
+    tool = hf.tool(fallback={"tool": other})(Script(fail(Frozen())).function)
+
+    with pytest.raises(Frozen):
+        tool()
 
 
 # --- what is counted ---

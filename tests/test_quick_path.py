@@ -16,7 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests import shapes
-from tests.shapes import Call, Shape, Thread, settled
+from tests.shapes import Call, Shape, Thread, eventually, settled
 
 import holdfast
 from holdfast import BudgetExceeded, CircuitState, ConcurrencyFull, ExecutionStats, Holdfast, limiting
@@ -438,3 +438,15 @@ async def test_a_call_that_runs_while_its_tool_gets_other_slots_gives_its_own_ba
     slots = hf._box.tool("script").limiting.slots
     assert slots is not None
     assert (slots.in_flight, slots.limit) == (0, 2)
+
+
+def test_successes_that_were_noted_are_read_and_taken_over_in_one_go(hf: Holdfast, clock: ManualClock) -> None:
+    """Else two threads that do so at the same time bring the counts out of order, and all of them count once more."""
+    hf.tool("tool", breaker={"failure_rate": 0.5})(Script(ok()).function)
+    tool = hf._box.tool("tool")
+
+    with hf.tracker._lock:
+        draining = Thread(tool.drain, clock.monotonic())
+        eventually(tool._lock.locked)
+
+    draining.result()

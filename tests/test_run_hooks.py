@@ -99,6 +99,16 @@ def test_a_hook_that_fails_is_a_no(memory: Place) -> None:
         pay()
 
 
+def test_a_hook_has_no_longer_than_its_call(memory: Place, shape: Shape) -> None:
+    hf = memory.open(hooks=[Hook("before_tool", lambda call: memory.clock.advance(2.0), name="slow", timeout=30.0)])
+    pay = shape(hf, Script(ok([1]), name="pay"), deadline=2.0)
+
+    with pytest.raises(Denied, match="the hook 'slow' took longer than 2 s"):
+        pay()
+
+    assert memory.clock.monotonic() == 2.0
+
+
 def test_a_refusal_of_a_guard_is_told(memory: Place) -> None:
     hf, diary = with_diary(memory)
     pay = hf.tool("pay", rate={"per_second": 1.0, "burst": 1.0}, max_wait=0.0)(lambda: 1)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -442,10 +444,75 @@ def test_a_thread_that_cannot_be_started_is_not_counted_as_abandoned(
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", full)
-    with pytest.raises(RuntimeError, match="can't start new thread"):
+    with pytest.raises(ConcurrencyFull):
         tool()
 
     assert hf._kit.workers.abandoned == 0
+
+
+@pytest.fixture
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", full)
+
+
+@pytest.mark.usefixtures("no_threads")
+def test_a_call_for_which_no_thread_can_be_started_is_refused_and_says_nothing_about_the_tool(hf: Holdfast) -> None:
+    script = Script(ok())
+    tool = hf.tool(timeout=1.0, concurrency=1, breaker=ALIKE)(script.function)
+
+    for _ in range(2):
+        with pytest.raises(ConcurrencyFull, match="no thread can be started"):
+            tool()
+
+    stats = hf.tracker.stats("script")
+    assert (stats.denied, stats.total, script.count) == (2, 0, 0)
+    assert hf.breaker.state("script") is CircuitState.CLOSED
+
+
+@pytest.mark.usefixtures("no_threads")
+async def test_a_plain_tool_called_from_a_coroutine_is_refused_where_no_thread_can_be_started(hf: Holdfast) -> None:
+    script = Script(ok())
+    tool = hf.tool(breaker=ALIKE)(script.function)
+
+    with pytest.raises(ConcurrencyFull, match="no thread can be started"):
+        await hf.acall(tool)
+
+    assert script.count == 0
+    assert hf.breaker.state("script") is CircuitState.CLOSED
+
+
+@pytest.mark.usefixtures("no_threads")
+def test_a_stream_for_which_no_thread_can_be_started_says_nothing_about_the_tool(hf: Holdfast) -> None:
+    tool = hf.tool(timeout=1.0, breaker=ALIKE)(Script(ok([1])).generator)
+
+    with pytest.raises(ConcurrencyFull, match="no thread can be started"):
+        list(tool())
+
+    assert hf.breaker.state("script") is CircuitState.CLOSED
+
+
+def test_a_failure_that_cannot_be_repeated_for_want_of_a_thread_leaves_as_it_is(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hf._kit.workers.close()  # no thread is used again
+    failure = ConnectionError("down")
+
+    def full(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    @hf.tool(timeout=60.0, read_only=True, retry={"attempts": 2, "initial": 0, "max": 0})
+    def tool() -> None:
+        monkeypatch.setattr(threading.Thread, "start", full)
+        raise failure
+
+    with pytest.raises(ConnectionError) as caught:
+        tool()
+
+    assert caught.value is failure
+    assert hf.breaker.diagnostics("tool").failure_count == 1
 
 
 def test_a_job_that_is_abandoned_before_a_thread_takes_it_up_is_not_begun(clock: ManualClock) -> None:
@@ -486,6 +553,21 @@ def test_an_idle_thread_is_used_again(hf: Holdfast, monkeypatch: pytest.MonkeyPa
     eventually(lambda: hf._kit.workers._idle)
 
     assert tool() == first
+
+
+def test_an_idle_thread_keeps_no_result_alive(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "LINGER", 3600.0)
+
+    class Result:
+        pass
+
+    tool = hf.tool("tool", timeout=1.0)(Result)
+
+    result = weakref.ref(tool())
+    eventually(lambda: hf._kit.workers._idle)
+    gc.collect()
+
+    assert result() is None
 
 
 def test_a_thread_that_is_idle_for_long_ends(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:

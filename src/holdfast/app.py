@@ -24,6 +24,7 @@ from holdfast.policy import OUTAGES, PolicyBook
 from holdfast.recovery import POLICIES, Recovered, recover
 from holdfast.redaction import Payloads, Redactor
 from holdfast.runs import Home, Keeper, Plan, Run, running
+from holdfast.runs.current import still_open
 from holdfast.shape import Shape, name_of, shape_of
 from holdfast.stores import RunStore, open_store
 from holdfast.stores.entries import ToolEntry
@@ -41,6 +42,7 @@ _log = logging.getLogger("holdfast")
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+Settings = Mapping[str, object]
 
 EASY = 10  # ticks that the writes of a noted run wait for company: it is soon enough for who looks, and costs little
 _TRANSITIONS = {
@@ -84,7 +86,7 @@ def open(
         runs.payloads = Payloads(redactor)
     shared = redis if redis is not None else redis_url(book.redis)
     fleet = _fleet(shared, on_outage or book.on_outage or "local") if shared is not None else None
-    hf = Holdfast(book, clock, runs, goes_on=on_store_error == "continue", hooks=tuple(hooks), fleet=fleet)
+    hf = Holdfast(book, clock, runs, goes_on=on_store_error == "continue", hooks=hooks, fleet=fleet)
     hf._has_store = url is not None
     hf._prunes = url is not None and url == default_store()
     if is_named:
@@ -154,7 +156,7 @@ class Holdfast:
         return decorate
 
     def call(
-        self, tool: Callable[..., T] | str, *args: object, policy: Mapping[str, object] | None = None, **kwargs: object
+        self, tool: Callable[..., T] | str, /, *args: object, policy: Settings | None = None, **kwargs: object
     ) -> T:
         """One guarded call of *tool*, a function or the name of a decorated one; *policy* is for this call only."""
         bound = self._bound(tool, (Shape.FUNCTION,), "call", policy)
@@ -163,35 +165,23 @@ class Holdfast:
 
     @overload
     async def acall(
-        self,
-        tool: Callable[..., Awaitable[T]],
-        *args: object,
-        policy: Mapping[str, object] | None = None,
-        **kwargs: object,
+        self, tool: Callable[..., Awaitable[T]], /, *args: object, policy: Settings | None = None, **kwargs: object
     ) -> T: ...
 
     @overload
     async def acall(
-        self, tool: Callable[..., T] | str, *args: object, policy: Mapping[str, object] | None = None, **kwargs: object
+        self, tool: Callable[..., T] | str, /, *args: object, policy: Settings | None = None, **kwargs: object
     ) -> T: ...
 
     async def acall(
-        self,
-        tool: Callable[..., Any] | str,
-        *args: object,
-        policy: Mapping[str, object] | None = None,
-        **kwargs: object,
+        self, tool: Callable[..., Any] | str, /, *args: object, policy: Settings | None = None, **kwargs: object
     ) -> Any:
         """One guarded call of a coroutine function; a plain function is called in a thread."""
         bound = self._bound(tool, (Shape.COROUTINE, Shape.FUNCTION), "acall", policy)
         return await adrive(bound.execution(args, kwargs, policy), bound, args, kwargs)
 
     def stream(
-        self,
-        tool: Callable[..., Iterable[T]] | str,
-        *args: object,
-        policy: Mapping[str, object] | None = None,
-        **kwargs: object,
+        self, tool: Callable[..., Iterable[T]] | str, /, *args: object, policy: Settings | None = None, **kwargs: object
     ) -> Generator[T, Any, Any]:
         """One guarded call of a generator function, or of a function that returns an iterable."""
         bound = self._bound(tool, (Shape.GENERATOR, Shape.FUNCTION), "stream", policy)
@@ -200,8 +190,9 @@ class Holdfast:
     def astream(
         self,
         tool: Callable[..., AsyncIterable[T]] | Callable[..., Iterable[T]] | str,
+        /,
         *args: object,
-        policy: Mapping[str, object] | None = None,
+        policy: Settings | None = None,
         **kwargs: object,
     ) -> AsyncGenerator[T]:
         """One guarded call of an async generator function; a plain generator's items are made in a thread."""
@@ -250,6 +241,8 @@ class Holdfast:
         """
         checks.choice("in_doubt", in_doubt, ("raise", "repeat"))
         checks.choice("diverged", diverged, ("record", "raise"))
+        if not isinstance(run_id, str):
+            raise ConfigError(f"run_id = {checks.shown(run_id)}: must be a text")
         self._prepare()
         return Run(self._home, Plan(resumed=run_id, repeats=in_doubt == "repeat", diverges=diverged == "record"))
 
@@ -384,7 +377,7 @@ class Holdfast:
         return bound
 
     def _on_transition(self, tool: str, old: CircuitState, new: CircuitState, diagnostics: CircuitDiagnostics) -> None:
-        run = running()
+        run = still_open()
         tell = run.tell if run is not None else self._tell
         tell(
             _TRANSITIONS[new],

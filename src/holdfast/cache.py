@@ -6,18 +6,23 @@ cancelled hands over: one of its followers leads next.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict
+from collections.abc import Hashable
 
 from holdfast.guards.line import Signal
 
 
 class Flight:
-    """One call that others may wait for."""
+    """One call that others may wait for, under its *key* in the cache; *timeout* bounds each of its attempts."""
 
-    __slots__ = ("error", "landed", "value", "_followers", "_lock", "_over")
+    __slots__ = ("error", "key", "landed", "loop", "timeout", "value", "_followers", "_lock", "_over")
 
-    def __init__(self) -> None:
+    def __init__(self, key: Hashable = None, timeout: float | None = None) -> None:
+        self.key = key
+        self.timeout = math.inf if timeout is None else timeout
+        self.loop: object = None  # whose task leads it, if it is a task
         self._lock = threading.Lock()
         self._followers: list[Signal] = []
         self._over = False
@@ -54,19 +59,19 @@ class Hit:
 
 
 class Cache:
-    """The answers of one tool by canonical arguments; the least recently used go first."""
+    """The answers of one tool by what makes calls of it identical; the least recently used go first."""
 
     def __init__(self, max_entries: int) -> None:
         self.max_entries = max_entries
         self._lock = threading.Lock()
-        self._answers: OrderedDict[bytes, tuple[float, object]] = OrderedDict()
-        self._flights: dict[bytes, Flight] = {}
+        self._answers: OrderedDict[Hashable, tuple[float, object]] = OrderedDict()
+        self._flights: dict[Hashable, Flight] = {}
 
     def __len__(self) -> int:
         return len(self._answers)
 
-    def ask(self, key: bytes, now: float) -> Hit | tuple[Flight, bool]:
-        """An answer; or the flight that will bring one, and whether the caller leads it."""
+    def ask(self, key: Hashable, now: float, timeout: float | None = None) -> Hit | tuple[Flight, bool]:
+        """An answer; or the flight that will bring one, and whether the caller leads it, with that *timeout*."""
         with self._lock:
             kept = self._answers.get(key)
             if kept is not None:
@@ -77,10 +82,10 @@ class Cache:
             flight = self._flights.get(key)
             if flight is not None:
                 return flight, False
-            flight = self._flights[key] = Flight()
+            flight = self._flights[key] = Flight(key, timeout)
             return flight, True
 
-    def land(self, key: bytes, flight: Flight, value: object, expires: float) -> None:
+    def land(self, key: Hashable, flight: Flight, value: object, expires: float) -> None:
         """The leader has an answer, good until *expires*."""
         with self._lock:
             self._answers[key] = (expires, value)
@@ -91,7 +96,7 @@ class Cache:
         flight.landed = True
         flight.end()
 
-    def crash(self, key: bytes, flight: Flight, error: BaseException | None) -> None:
+    def crash(self, key: Hashable, flight: Flight, error: BaseException | None) -> None:
         """The leader has none: its followers share *error*, or lead themselves if it was cancelled (None)."""
         with self._lock:
             self._flights.pop(key, None)

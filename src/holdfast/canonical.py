@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from hashlib import blake2b
+from types import MethodType
 from typing import Any
 
 import msgspec
@@ -24,7 +25,12 @@ def canonical(fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: Mapp
 
 
 def bind(fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
-    """The arguments of a call of *fn* by name, with defaults; as they were given where that cannot be told."""
+    """The arguments of a call of *fn* by name, with defaults; as they were given where that cannot be told.
+
+    What a partial was given before are arguments like the others.
+    """
+    while isinstance(fn, functools.partial):
+        args, kwargs, fn = (*fn.args, *args), {**fn.keywords, **kwargs}, fn.func
     try:
         if (signature := _signature(fn)) is not None:
             bound = signature.bind(*args, **kwargs)
@@ -44,12 +50,36 @@ def encode(call: object) -> bytes | None:
     return encoded if len(encoded) <= LONG else _DIGEST + blake2b(encoded, digest_size=32).digest()
 
 
+def owner(fn: Callable[..., Any] | None) -> tuple[Hashable, ...]:
+    """The object that *fn* is a method of, if any, as something that only the same object equals."""
+    fn = _whole(fn)
+    return (_itself(fn.__self__),) if isinstance(fn, MethodType) else ()
+
+
+def itself(fn: Callable[..., Any] | None) -> tuple[Hashable, ...]:
+    """What only the same function equals, or the same method of the same object."""
+    fn = _whole(fn)
+    return (_itself(fn.__func__ if isinstance(fn, MethodType) else fn), *owner(fn))
+
+
 @functools.lru_cache(maxsize=1024)
 def _signature(fn: Callable[..., Any] | None) -> inspect.Signature | None:
     try:
         return inspect.signature(fn) if fn is not None else None
     except (TypeError, ValueError):
         return None
+
+
+def _whole(fn: Callable[..., Any] | None) -> Callable[..., Any] | None:
+    """What a partial is part of."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return fn
+
+
+def _itself(thing: object) -> Hashable:
+    """Methods are compared by whose they are, never by its own `__eq__`; and they keep it, so its id stays its own."""
+    return MethodType(id, thing)
 
 
 def _plain(value: object) -> object:

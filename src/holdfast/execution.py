@@ -15,15 +15,15 @@ import logging
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from types import TracebackType
 from typing import Any
 
-from holdfast import events
-from holdfast.attempt import OF_ITS_RUN, STEPS_IN, Attempt, Made
+from holdfast import answering, events
+from holdfast.attempt import STEPS_IN, Attempt, Made
 from holdfast.bus import Origin, Verdict, WatchedCall
-from holdfast.cache import Flight, Hit
-from holdfast.canonical import bind, encode
+from holdfast.cache import Flight
+from holdfast.canonical import bind, encode, owner
 from holdfast.category import ErrorCategory, classify
 from holdfast.errors import Denied, ToolTimeout, in_words, printable
 from holdfast.fleet.desk import Question
@@ -133,17 +133,16 @@ class Execution:
         """Ask those who come before the guards: hooks, cache, gate and run."""
         hooks = self._kit.hooks
         if hooks is not None and hooks.has(HookKind.BEFORE_TOOL):
-            yield from hooks.ask(self._context(HookKind.BEFORE_TOOL), as_task=self.as_task)
+            context = self._context(HookKind.BEFORE_TOOL)
+            yield from hooks.ask(context, as_task=self.as_task, deadline=self.deadline)
         if self.policy.cache is not None and self.made is None and self.driver in ANSWERS:
-            yield from self._ask_cache()
+            yield from answering.ask(self)
         if self._over:
             return
         if self.gate is not None:
             self.gate()
         if self.run is not None:
-            wants_sign = self.policy.loop is not None
-            call = (self.tool.name, sign) if wants_sign and (sign := self.sign()) is not None else None
-            self.run.limits.admit(self.tool.name, call, self.policy)
+            self.run.limits.admit(self.tool.name, self._same(), self.policy)
             self._counted = True
 
     def __iter__(self) -> Iterator[Attempt]:
@@ -162,6 +161,11 @@ class Execution:
             self._arguments = bind(self._fn, self._args, self._kwargs)
         return self._arguments
 
+    def _same(self) -> tuple[Any, ...] | None:
+        """What the loop guard knows it by: tool, arguments, and the object of a method."""
+        sign = self.sign()
+        return None if sign is None else (self.tool.name, sign, *owner(self._fn))
+
     def __enter__(self) -> Execution:
         return self
 
@@ -178,7 +182,8 @@ class Execution:
         self._error = None  # its traceback leads here
         if self._silent:
             return error is not None and self._falls_back(error)
-        self._end_flight(error)
+        if self._flight is not None:
+            answering.end(self, self._flight, error)
         if error is not None and error is self._denied:
             status = self._report_denied(self._denied)
         else:
@@ -229,6 +234,8 @@ class Execution:
     def inside(self) -> AbstractContextManager[None]:
         """Around the tool's own code."""
         inside = self.record.inside() if self.record is not None else _OUTSIDE
+        if self._flight is not None:
+            inside = answering.leading(self._flight, inside)
         return inside if self.watched is None else self.watched.inside(inside)
 
     def give(self, item: object) -> None:
@@ -280,8 +287,7 @@ class Execution:
     def recount(self, *, failed: bool) -> None:
         """Count a call with its run that was made before; the cache's answers never counted."""
         if self.run is not None and self.record is not None and not self.record.step.is_cached:
-            call = (self.tool.name, sign) if (sign := self.sign()) is not None else None
-            self.run.limits.recount(self.tool.name, call, self.policy, failed=failed)
+            self.run.limits.recount(self.tool.name, self._same(), self.policy, failed=failed)
 
     def patiently(self, wait: Wait) -> Iterable[Wait]:
         """Wait as long as the run is wanted."""
@@ -303,43 +309,6 @@ class Execution:
             key=(self.record.step.key or None) if self.record is not None else None,
             **facts,
         )
-
-    # -- the cache -----------------------------------------------------------------------------------------------------
-
-    def _ask_cache(self) -> Iterator[Wait]:
-        cache, key, clock = self.tool.cache, self.sign(), self._kit.clock
-        while cache is not None and key is not None:
-            answer = cache.ask(key, clock.monotonic())
-            if isinstance(answer, Hit):
-                return self._answer(answer.value)
-            flight, leads = answer
-            if leads:
-                self._flight = flight
-                return None
-            yield from self.patiently(Wait(self.deadline, flight.follow()))
-            if flight.error is not None:
-                self._cached = True
-                self._category = classify(flight.error)
-                raise flight.error
-            if flight.landed:
-                return self._answer(flight.value)
-            if clock.monotonic() >= self.deadline:
-                raise self._too_late()
-        return None
-
-    def _answer(self, value: object) -> None:
-        self.value = value
-        self._cached = self._over = True
-
-    def _end_flight(self, error: BaseException | None) -> None:
-        cache, flight, key = self.tool.cache, self._flight, self._call
-        if cache is None or flight is None or key is None:
-            return
-        if error is None and self.policy.cache is not None:
-            cache.land(key, flight, self.value, self._kit.clock.monotonic() + self.policy.cache.ttl)
-        else:
-            own = not isinstance(error, Exception) or isinstance(error, OF_ITS_RUN)
-            cache.crash(key, flight, None if own else error)
 
     # -- what comes after an attempt -----------------------------------------------------------------------------------
 
@@ -379,19 +348,24 @@ class Execution:
             return True
         other = self._kit.bound.get(fallback.tool)
         if other is None:
-            error.add_note(f"{NOTE}the fallback {fallback.tool!r} is not a tool that was decorated here")
+            why = "is not a tool that was decorated here"
         elif self.driver is not None and other.shape not in DRIVES[self.driver]:
-            error.add_note(f"{NOTE}the fallback {fallback.tool!r} is {other.shape.value}: it cannot answer here")
+            why = f"is {other.shape.value}: it cannot answer here"
         else:
             self.fallback = fallback.tool
-        return self.fallback is not None
+            return True
+        with suppress(AttributeError, TypeError):  # an error that is frozen takes no note
+            error.add_note(f"{NOTE}the fallback {fallback.tool!r} {why}")
+        return False
 
     # -- telling -------------------------------------------------------------------------------------------------------
 
     def _report_denied(self, denied: Denied) -> str:
         if self._counted and self.run is not None:
             self.run.limits.forget(self.tool.name)
-        if self.record is not None:
+        if self.attempts:  # it had begun, and then there was no thread for it
+            self._tell_end(ExecutionStatus.CANCELLED, denied)
+        elif self.record is not None:
             self.record.refuse()
         self._kit.tracker.denied(self.tool.name, type(denied).__name__)
         wait = denied.retry_after
@@ -415,11 +389,20 @@ class Execution:
             if isinstance(error, Exception) and not self._cached:
                 note(error, self.tool.name, self.attempts, self._why, self.waited)
         if self._counted and self.run is not None and status is not ExecutionStatus.CANCELLED:
-            call = (self.tool.name, self._call) if self._call is not None else None
+            call = self._same() if self._call is not None else None
             self.run.limits.settle(call, failed=status is not ExecutionStatus.SUCCESS)
         self._kit.tracker.record(
             self.tool.name, status, self._spent, self._cached, attempts=max(1, self.attempts), category=category
         )
+        self._tell_end(status, error)
+        if error is None or self.left:
+            self._tell(HookKind.AFTER_TOOL, result=self.value)
+        elif isinstance(error, Exception):
+            self._tell(HookKind.ON_ERROR, error=error)
+        return str(status)
+
+    def _tell_end(self, status: ExecutionStatus, error: BaseException | None) -> None:
+        category = self._category
         facts: dict[str, object] = {
             "status": str(status),
             "duration_ms": round(self._spent * 1000),
@@ -432,15 +415,10 @@ class Execution:
         self._kit.bus.emit(events.TOOL_ENDED, self.tool.name, self.run_id, call_id=self.call_id, **facts)
         if self.record is not None:
             self.record.end(self, facts, error)
-        if error is None or self.left:
-            self._tell(HookKind.AFTER_TOOL, result=self.value)
-        elif isinstance(error, Exception):
-            self._tell(HookKind.ON_ERROR, error=error)
-        return str(status)
 
-    def _too_late(self) -> ToolTimeout:
+    def _too_late(self, limit: float | None = None) -> ToolTimeout:
         self._category = ErrorCategory.TIMEOUT
-        return ToolTimeout(self.tool.name, self.policy.deadline or 0.0)
+        return ToolTimeout(self.tool.name, limit or self.policy.deadline or 0.0)
 
     def _emit(self, type: str, **payload: object) -> None:
         if self.run is None:

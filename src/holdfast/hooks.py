@@ -110,15 +110,15 @@ class Hooks:
         """Whether there is any hook of *kind*; it never changes."""
         return kind in self._by_kind
 
-    def ask(self, context: HookContext, *, as_task: bool) -> Iterator[Wait]:
+    def ask(self, context: HookContext, *, as_task: bool, deadline: float = math.inf) -> Iterator[Wait]:
         """Ask one hook after the other whether the call may be made; raises `Denied` at the first no.
 
-        Yields what to wait for; *as_task* says that the caller waits with `apause`.
+        Yields what to wait for, not beyond *deadline*; *as_task* says that the caller waits with `apause`.
         """
         tool = context.tool or ""
         for hook in self._callable(HookKind.BEFORE_TOOL):
             try:
-                answer = yield from self._call(hook, context, as_task)
+                answer = yield from self._call(hook, context, as_task, deadline)
             except Denied as denied:
                 if denied.tool == tool:
                     raise
@@ -147,7 +147,9 @@ class Hooks:
     def _callable(self, kind: HookKind) -> Iterable[Hook]:
         return self._by_kind.get(kind, ()) if self not in _around.get() else ()
 
-    def _call(self, hook: Hook, context: HookContext, as_task: bool) -> Generator[Wait, None, object]:
+    def _call(
+        self, hook: Hook, context: HookContext, as_task: bool, deadline: float = math.inf
+    ) -> Generator[Wait, None, object]:
         """What *hook* returned; `Denied` as it raised it, `_Trouble` for whatever else became of it."""
         call, job = self._prepare(hook, context, as_task)
         unbegun = []
@@ -159,7 +161,8 @@ class Hooks:
                 unbegun.append(in_words(error))
                 job.signal.fire()
 
-        until = self._clock.monotonic() + hook.timeout
+        now = self._clock.monotonic()
+        until = min(now + hook.timeout, deadline)
         try:
             yield Wait(until, job.signal, begin)
         except GeneratorExit:  # the caller was cancelled, or the garbage collector came by
@@ -170,7 +173,7 @@ class Hooks:
         if unbegun:
             raise _Trouble(f"could not be started ({unbegun[0]})")
         if not job.ended_before(until):
-            raise _Trouble(f"took longer than {hook.timeout:g} s")
+            raise _Trouble(f"took longer than {until - now:g} s")
         return _result(job)
 
     def _prepare(self, hook: Hook, context: HookContext, as_task: bool) -> tuple[_Call, Job | _TaskJob]:

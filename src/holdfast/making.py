@@ -10,12 +10,14 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from holdfast.attempt import Attempt
-from holdfast.errors import ToolTimeout
+from holdfast.category import ErrorCategory
+from holdfast.errors import ConcurrencyFull, ToolTimeout
 from holdfast.execution import Execution
 from holdfast.kit import Kit
 from holdfast.shape import Shape
 from holdfast.threads import Job
 from holdfast.tools import Tool
+from holdfast.verdicts import Refusal
 from holdfast.waiting import Wait, apause, pause
 
 if TYPE_CHECKING:
@@ -31,10 +33,15 @@ def call(execution: Execution, attempt: Attempt, bound: Bound, fn: Callable[[], 
         if limit is None:
             return fn()
         job = Job(bound.kit.workers, clock, fn)
+    refused = None
     try:
         pause(clock, Wait(now + limit, job.signal, job.start))
+    except RuntimeError:  # nothing of the tool's is called in here: there is no thread, or none for a timer
+        refused = _without_thread(execution, attempt)
     finally:
         job.abandon()
+    if refused is not None:
+        raise refused
     if not job.ended_before(now + limit):
         raise ToolTimeout(bound.tool.name, limit)
     return job.result()
@@ -48,10 +55,15 @@ async def acall(execution: Execution, attempt: Attempt, bound: Bound, fn: Callab
     with execution.inside():
         job = Job(bound.kit.workers, clock, fn)
     until = math.inf if limit is None else now + limit
+    refused = None
     try:
         await apause(clock, Wait(until, job.signal, job.start))
+    except RuntimeError:  # nothing of the tool's is called in here: there is no thread, or none for a timer
+        refused = _without_thread(execution, attempt)
     finally:
         job.abandon()
+    if refused is not None:
+        raise refused
     if not job.ended_before(until):
         raise ToolTimeout(bound.tool.name, limit or 0.0)
     return job.result()
@@ -110,6 +122,18 @@ async def aitems(execution: Execution, attempt: Attempt, bound: Bound, fn: Calla
 
 
 _END = object()
+
+
+def _without_thread(execution: Execution, attempt: Attempt) -> BaseException:
+    """What to raise where no thread can be started: to the guards, the attempt was never made."""
+    tool, why, passed = execution.tool, "no thread can be started for it", attempt._pass
+    if execution.is_stream or passed is None:  # some of it may have been called
+        return ConcurrencyFull(tool.name, why)
+    attempt._pass = None
+    tool.settle(execution._kit.clock.monotonic(), passed, attempt.begun, ErrorCategory.CANCELLED)
+    if execution.record is not None and execution.attempts == 1:
+        execution.record.called = False
+    return attempt._refuse(Refusal(ConcurrencyFull, math.inf, why=why))
 
 
 def _close(stream: Iterator[Any]) -> None:

@@ -145,10 +145,12 @@ class Tool:
             # The attempt is being left by its error, unless it was only told that it failed.
             error = sys.exception()
             self.last_error = (self._kit.clock.time(), category.label if error is None else in_words(error))
-        self._tell_circuit(now, passed, category, duration=now - begun, pause=pause, sign=sign)
-        if now >= self._due:
-            self._kit.ended(self.name)
-        self.limiting.settle(now, passed.slots, begun, category, pause)
+        try:
+            self._tell_circuit(now, passed, category, duration=now - begun, pause=pause, sign=sign)
+            if now >= self._due:
+                self._kit.ended(self.name)
+        finally:  # a slot comes back whatever strikes whoever hears of a circuit
+            self.limiting.settle(now, passed.slots, begun, category, pause)
 
     def passed(self, generation: int, taken: Slots | Question | bool) -> Pass:
         """What the quick path was given: by the circuit, and by the gate."""
@@ -244,14 +246,15 @@ class Tool:
             self.tidy(now)
         if not call:
             return self.policy
-        key = canonical(None, (), call)
-        policy = self._overrides.get(key) if key is not None else None
+        key = canonical(None, (), call) if not call.get("fallback") else None  # its value is the caller's own object
+        overrides = self._overrides  # another one once policies have changed: what is merged of old ones goes with it
+        policy = overrides.get(key) if key is not None else None
         if policy is None:
             policy = self._kit.book.resolve(self.name, self.given, call)
             if key is not None:
-                if len(self._overrides) >= MOST_OVERRIDES:
-                    self._overrides.clear()
-                self._overrides[key] = policy
+                if len(overrides) >= MOST_OVERRIDES:
+                    overrides.clear()
+                overrides[key] = policy
         return policy
 
     def use(self, policy: Policy) -> None:
@@ -302,13 +305,13 @@ class Tool:
         """Be decorated anew, with other settings."""
         policy = self._kit.book.resolve(self.name, given)
         self.given = given
-        self._overrides.clear()
+        self._overrides = {}
         self.policy = policy
         self.use(policy)
 
     def reload(self) -> None:
         """Take up changed policies."""
-        self._overrides.clear()
+        self._overrides = {}
         self.policy = self._kit.book.resolve(self.name, self.given)
         self.use(self.policy)
 
@@ -316,8 +319,8 @@ class Tool:
         """Tell the circuit of the successes that the quick path only noted; they matter to its rates."""
         if self.circuit.window is None:
             return
-        _, noted = self._kit.tracker.counts(self.name)
-        with self._lock:
+        with self._lock:  # the count too, so that counts come in order
+            _, noted = self._kit.tracker.counts(self.name)
             fresh, self._noted = noted - self._noted, noted
         if fresh < 0:  # the tracker was cleared, or had to forget the tool
             fresh = noted

@@ -30,6 +30,14 @@ def running() -> Run | None:
     return run
 
 
+def still_open() -> Run | None:
+    """The same for who only has something to tell: nobody is stopped."""
+    run = current_run.get() if open_runs else None
+    while run is not None and not run.is_open:
+        run = run.outer
+    return run
+
+
 def leave(token: Token[str]) -> None:
     """What is called from here on no longer belongs to the call or step that the *token* is of."""
     try:

@@ -1,0 +1,112 @@
+"""A call and the cache of its tool: it is answered from there, follows an identical call under way, or leads one.
+
+Nobody follows a call that cannot end before the follower does: such a follower makes its call itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Final
+
+from holdfast.attempt import OF_ITS_RUN
+from holdfast.cache import Flight, Hit
+from holdfast.canonical import itself
+from holdfast.category import classify
+from holdfast.waiting import Wait
+
+if TYPE_CHECKING:
+    from holdfast.execution import Execution
+
+_led: Final[ContextVar[tuple[Flight, ...]]] = ContextVar("holdfast_led", default=())  # by the calls one is within
+
+
+def ask(execution: Execution) -> Iterator[Wait]:
+    """Answer from the cache if possible, perhaps after an identical call; yields what to wait for meanwhile."""
+    cache, key, clock = execution.tool.cache, _key(execution), execution._kit.clock
+    timeout = execution.policy.timeout
+    while cache is not None and key is not None:
+        now = clock.monotonic()
+        answer = cache.ask(key, now, timeout)
+        if isinstance(answer, Hit):
+            return _answer(execution, answer.value)
+        flight, leads = answer
+        if leads:
+            flight.loop = _running_loop() if execution.as_task else None
+            execution._flight = flight
+            return None
+        if _waits_for_us(execution, flight):
+            return None
+        until, limit = execution.deadline, execution.policy.deadline
+        if timeout is not None and timeout < flight.timeout and now + timeout < until:
+            until, limit = now + timeout, timeout
+        yield from execution.patiently(Wait(until, flight.follow()))
+        if flight.error is not None:
+            execution._cached = True
+            execution._category = classify(flight.error)
+            raise flight.error
+        if flight.landed:
+            return _answer(execution, flight.value)
+        if clock.monotonic() >= until:
+            raise execution._too_late(limit)
+    return None
+
+
+def end(execution: Execution, flight: Flight, error: BaseException | None) -> None:
+    """Let those who follow *flight*, which *execution* led, have what came of it."""
+    cache, policy = execution.tool.cache, execution.policy.cache
+    if cache is None:
+        return
+    if error is None and policy is not None:
+        cache.land(flight.key, flight, execution.value, execution._kit.clock.monotonic() + policy.ttl)
+    else:
+        own = not isinstance(error, Exception) or isinstance(error, OF_ITS_RUN)
+        cache.crash(flight.key, flight, None if own else error)
+
+
+@contextmanager
+def leading(flight: Flight, inside: AbstractContextManager[None]) -> Iterator[None]:
+    """Around the code of a tool whose call leads *flight*, and what is *inside* that."""
+    token = _led.set((*_led.get(), flight))
+    try:
+        with inside:
+            yield
+    finally:
+        with suppress(ValueError):  # a coroutine that is closed in another context than it was begun in
+            _led.reset(token)
+
+
+def _key(execution: Execution) -> Hashable | None:
+    """Which calls are identical: of the same function and object, with arguments of the same types and values."""
+    sign, arguments = execution.sign(), execution.arguments()
+    if sign is None or execution.given is not None:  # given are plain data, whatever function passes them on
+        return sign
+    kinds = tuple(map(_kinds, arguments.values())) if isinstance(arguments, dict) else ()
+    return (itself(execution._fn), kinds, sign)
+
+
+def _kinds(argument: object) -> tuple[type, frozenset[type]]:
+    """Its type, and those of what it holds; not of what is deeper inside, which would take a walk through all of it."""
+    held = argument.values() if isinstance(argument, dict) else argument if isinstance(argument, list | tuple) else ()
+    return type(argument), frozenset(map(type, held))
+
+
+def _answer(execution: Execution, value: object) -> None:
+    execution.value = value
+    execution._cached = execution._over = True
+
+
+def _waits_for_us(execution: Execution, flight: Flight) -> bool:
+    """Whether *flight* cannot end before *execution* does: it made this call, or its task waits for this thread."""
+    if flight in _led.get():
+        return True
+    return not execution.as_task and flight.loop is not None and flight.loop is _running_loop()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
