@@ -89,6 +89,14 @@ def test_a_reader_that_goes_away_is_no_reason_for_a_traceback() -> None:
     assert (done.returncode, done.stderr) == (1, "")
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="only Linux has a disk that is always full")
+def test_a_disk_that_is_full_is_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([HOLDFAST, "--help"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (1, "holdfast: No space left on device\n")
+
+
 def test_what_a_terminal_cannot_show_is_replaced(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(terminal, encoding="ascii"))
@@ -112,7 +120,7 @@ def test_an_error_of_holdfast_is_one_line_on_stderr(plant: Plant, capsys: pytest
 
     code = cli.main([plant(work)])
 
-    assert code == 1
+    assert code == 2  # whoever uses it must say something else
     assert capsys.readouterr() == ("", "holdfast: holdfast.toml: timeout = -1; holdfast.toml: retry = 0\n")
 
 

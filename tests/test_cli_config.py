@@ -69,6 +69,12 @@ def test_the_environment_is_named_as_the_origin(tmp_path: Path) -> None:
     assert facts(tmp_path, "--store", "given.db", HOLDFAST_STORE="env.db")["", "store"] == ("given.db", "--store")
 
 
+def test_the_password_of_a_store_is_not_shown(tmp_path: Path) -> None:
+    found = facts(tmp_path, "--store", "postgresql://me:hunter2@db.example/runs?schema=mine&password=hunter3")
+
+    assert found["", "store"] == ("postgresql://me@db.example/runs?schema=mine", "--store")
+
+
 def test_people_get_a_table_with_the_origin_if_they_ask(tmp_path: Path) -> None:
     (tmp_path / "holdfast.toml").write_text(FILE)
 

@@ -22,7 +22,7 @@ from holdfast.stores import RunStore, SqliteRunStore
 from holdfast.stores.board import Board
 from holdfast.stores.entries import Process, ServerEntry
 from holdfast.stores.ledger import OwnerRow
-from holdfast.stores.sqlite import SCHEMA
+from holdfast.stores.sqlite import APPLICATION, SCHEMA
 
 CHECKS = [
     "Python",
@@ -173,6 +173,22 @@ def test_a_newer_schema_is_a_failure_and_is_not_touched(store: RunStore, path: P
     assert (report.code, report.status("schema")) == (1, "FAIL")
     assert "upgrade" in report.checks["schema"]["fix"]
     assert crashed.read_bytes() == before
+
+
+@pytest.mark.parametrize("version", range(SCHEMA))
+def test_an_older_schema_is_told_and_not_brought_up_to_date(version: int, path: Path, doctor: Doctor) -> None:
+    path.touch(0o600)
+    if version:
+        change(path, f"PRAGMA application_id = {APPLICATION}")
+        change(path, f"PRAGMA user_version = {version}")
+    before = path.read_bytes()
+
+    report = doctor()
+
+    assert (report.code, report.status("schema")) == (0, "PASS")
+    assert report.checks["schema"]["message"].startswith(f"version {version}; brought to {SCHEMA} with the next use")
+    assert "runs" not in report.checks
+    assert path.read_bytes() == before
 
 
 def test_a_database_of_something_else_is_a_failure_and_is_not_touched(path: Path, doctor: Doctor) -> None:

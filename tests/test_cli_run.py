@@ -289,6 +289,8 @@ def test_the_module_opens_the_store_that_was_named(holdfast: Command, folder: Pa
         (["agent:add", "text"], "write '\"text\"'"),
         (["agent:add", "NaN"], "is not JSON"),
         (["agent:add", "it's"], """write '"it'"'"'s"'"""),
+        (["agent:add", "[" * 100_000], "is nested too deeply"),
+        (["--run-id", "", "agent:nothing"], "run_id = ''"),
         ([], "Missing argument"),
     ],
 )

@@ -347,6 +347,12 @@ def test_show_says_how_to_go_on_with_an_interrupted_run(store: RunStore, holdfas
     assert "holdfast runs resume 'my run'" in holdfast("runs", "show", run.id).err
 
 
+def test_the_command_that_resumes_names_the_store_that_was_named(store: RunStore, holdfast: Command) -> None:
+    interrupt(store, store.create_run("default", "", run_id="one").id)
+
+    assert "holdfast runs resume one --store ./runs.db\n" in holdfast("runs", "show", "one", "--store", "./runs.db").err
+
+
 def test_the_first_letters_of_an_id_will_do(store: RunStore, holdfast: Command) -> None:
     for name in ("alpha", "beta", "alphabet"):
         store.create_run("default", "", run_id=name)
@@ -527,6 +533,19 @@ def test_tail_says_when_nobody_runs_the_run(store: RunStore, tail: Callable[...,
     store.mark_failed(run.id, "given up")
 
     assert f"holdfast runs resume {run.id}" in said
+    assert following.end().code == 5
+
+
+def test_tail_names_the_store_that_was_named(store: RunStore, tail: Callable[..., Tail]) -> None:
+    run = store.create_run("default", "")
+    interrupt(store, run.id)
+    following = tail(run.id, "--store", "./runs.db")
+    assert following.process.stderr is not None
+
+    said = following.process.stderr.readline()
+    store.mark_failed(run.id, "given up")
+
+    assert said.endswith(f"holdfast runs resume {run.id} --store ./runs.db\n")
     assert following.end().code == 5
 
 
@@ -739,6 +758,13 @@ def test_prune_as_json_says_how_much_went(store: RunStore, holdfast: Command) ->
         "runs": 0,
         "events": 0,
     }
+
+
+def test_prune_with_a_limit_that_is_no_number_of_runs_is_wrong_usage(store: RunStore, holdfast: Command) -> None:
+    done = holdfast("runs", "prune", "--max-runs", "9" * 25, "--yes")
+
+    assert (done.code, done.out) == (2, "")
+    assert "max_runs" in done.err
 
 
 def test_prune_without_a_limit_is_wrong_usage(store: RunStore, holdfast: Command) -> None:

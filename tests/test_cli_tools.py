@@ -241,10 +241,11 @@ def test_programs_get_what_became_of_an_order(board: Board, tools: Tools) -> Non
     assert (json.loads(out), err) == ([{"name": "x", "order": "reset", "processes": 1, "note": None}], "")
 
 
-def test_a_name_that_no_tool_can_have_ends_with_1(tools: Tools) -> None:
-    code, _, err = tools("open", "x" * 201)
+@pytest.mark.parametrize("name", ["", "x" * 201])
+def test_a_name_that_no_tool_can_have_is_wrong_usage(tools: Tools, name: str) -> None:
+    code, _, err = tools("open", name)
 
-    assert code == 1
+    assert code == 2
     assert "1 to 200 printable characters" in err
 
 

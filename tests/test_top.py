@@ -46,9 +46,11 @@ from holdfast.stores.entries import (
     Transition,
     pack,
 )
+from holdfast.stores.searching import RunPage
+from holdfast.top import runs
 from holdfast.top.app import Top
 from holdfast.top.calls import Scale, Story, bars
-from holdfast.top.reading import wanted
+from holdfast.top.reading import Look, Picture, wanted
 from holdfast.top.sheet import Column, Contents, Sheet
 
 HOLDFAST = Path(sys.executable).with_name("holdfast")
@@ -368,6 +370,39 @@ async def test_runs_are_filtered_and_the_filter_is_cleared(store: SqliteRunStore
         await pilot.press("f")
         await until(pilot, lambda: "1 shown" in seen(top))
         assert "tired" in seen(top)
+
+
+async def test_the_command_that_resumes_is_copied_with_its_store(store: SqliteRunStore, path: Path) -> None:
+    entry = {"target": "agent:main", "args": []}
+    with holdfast.open(path, policies={}) as hf, pytest.raises(LookupError), hf.run(run_id="broken", entry=entry):
+        raise LookupError("oh")
+    top = Top(store, SystemClock(), named=str(path))
+    async with running(top, (80, 24)) as pilot:
+        await go_to(pilot, "3", "runs", "broken")
+
+        await pilot.press("y")
+
+        await until(pilot, lambda: top.clipboard == f"holdfast runs resume broken --store {path}")
+
+
+@pytest.mark.parametrize("ends", ["complete", "fail"])
+async def test_of_a_run_that_cannot_be_resumed_nothing_is_copied(store: SqliteRunStore, top: Top, ends: str) -> None:
+    store.create_run("s", "p", run_id="over")
+    store.record_event("over", "run_completed") if ends == "complete" else store.mark_failed("over", "oh")
+    async with running(top, (80, 24)) as pilot:
+        await go_to(pilot, "3", "runs", "over")
+
+        await pilot.press("y")
+
+        await until(pilot, lambda: "no command goes on with this run" in seen(top))
+        assert top.clipboard == ""
+
+
+def test_a_search_that_has_not_looked_at_every_run_says_so() -> None:
+    found = Picture(Look("runs", text="needle"), 0.0, [], {}, runs=RunPage([], "r1"))
+
+    assert runs.contents(found).empty[0].startswith("None of the 20,000 newest is like this")
+    assert runs.contents(found._replace(runs=RunPage([], None))).empty == runs.NO_MATCH
 
 
 async def test_more_runs_are_read_when_the_end_comes_near(store: SqliteRunStore, top: Top) -> None:

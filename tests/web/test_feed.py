@@ -204,6 +204,62 @@ def test_runs_that_are_deleted_lead_to_everything(ui: Ui) -> None:
     assert ids(second) == ["one"]
 
 
+def test_runs_that_are_deleted_though_newer_ones_stay_lead_to_everything(
+    ui: Ui, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "COUNTING", 0.0)
+    create(ui, "one", "two")
+    ui.store.mark_failed("one", "oh")
+    ui.store.record_event("two", "note")
+
+    with ui.stream() as found:
+        next_of(found, "hello")
+        ui.store.prune(max_runs=0)
+        create(ui, "mark")  # as many as were deleted
+        second = next(found)
+
+    assert second.event == "hello"
+    assert ids(second) == ["mark", "two"]
+
+
+def test_runs_that_are_made_are_not_taken_for_deleted_ones(ui: Ui, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed, "COUNTING", 0.0)
+    create(ui, "one")
+    ui.store.mark_failed("one", "oh")
+    create(ui, "two")
+    ui.store.prune(max_runs=0)
+
+    with ui.stream() as found:
+        next_of(found, "hello")
+        create(ui, "three")
+        first = read_until(found, "three")
+        create(ui, "four")
+        second = read_until(found, "four")
+
+    assert {each.event for each in first + second} == {"runs"}
+
+
+def test_what_changes_while_another_page_comes_is_told_to_those_already_there(
+    ui: Ui, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(ui, "one")
+    list_runs = ui.store.list_runs
+
+    def while_it_begins(**how: Any) -> Any:
+        ui.store.record_event("one", "run_started", {})
+        return list_runs(**how)
+
+    with ui.stream() as staying:
+        next_of(staying, "hello")
+        monkeypatch.setattr(ui.store, "list_runs", while_it_begins)
+        with ui.stream() as coming:
+            assert ids(next_of(coming, "hello")) == ["one"]
+        create(ui, "mark")
+        read = read_until(staying, "mark")
+
+    assert "one" in [run for each in read for run in ids(each)]
+
+
 def test_a_store_that_is_made_later_is_told_of(ui: Ui, path: Path) -> None:
     with ui.stream() as found:
         assert next(found).data["runs"] == []
@@ -295,6 +351,18 @@ def test_who_was_away_too_long_gets_everything(ui: Ui, monkeypatch: pytest.Monke
     with ui.stream() as staying:
         last = next_of(staying, "hello").id
         for number in range(4):
+            create(ui, f"run {number}")
+            read_until(staying, f"run {number}")
+
+    with ui.stream(last=last) as found:
+        assert next(found).event == "hello"
+
+
+def test_who_missed_more_than_may_wait_for_a_page_gets_everything(ui: Ui, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed, "MOST_BEHIND", 1000)
+    with ui.stream() as staying:
+        last = next_of(staying, "hello").id
+        for number in range(5):
             create(ui, f"run {number}")
             read_until(staying, f"run {number}")
 

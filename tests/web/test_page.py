@@ -13,13 +13,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
 from tests.web.browser import browser
 from tests.web.feeder import Child
 from tests.web.typecheck import node
+
+from holdfast.stores import SqliteRunStore
 
 playwright = pytest.importorskip("playwright.sync_api")
 expect = playwright.expect
@@ -104,6 +106,25 @@ class Server:
         self.process.communicate()
 
 
+class Alone(NamedTuple):
+    """A store with a server."""
+
+    store: SqliteRunStore
+    server: Server
+
+    def begin(self, count: int) -> None:
+        """Make so many runs."""
+        self.store.writer.commit(
+            lambda ledger: [ledger.add(self.store.header("s", "p", f"r{number}")) for number in range(count)]
+        )
+
+    def end(self, count: int) -> None:
+        """Let so many of them end."""
+        self.store.writer.commit(
+            lambda ledger: [ledger.say(ledger.run(f"r{number}"), "run_completed") for number in range(count)]
+        )
+
+
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with browser() as chromium:
@@ -123,6 +144,13 @@ def lived_in(world: World) -> dict[str, str]:
     world.feeder.ask("fail", "charge_card", 4, "402 Payment Required: card declined")
     world.feeder.ask("traffic")
     return {"rich": rich, "broken": broken, "waiting": waiting}
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[Alone]:
+    """A store that this process alone writes to, and its server."""
+    with SqliteRunStore(tmp_path / "alone.db") as store, closing(Server(tmp_path / "alone.db")) as server:
+        yield Alone(store, server)
 
 
 @pytest.fixture
@@ -168,6 +196,12 @@ def ready(page: Any) -> None:
 def heard(page: Any, words: str) -> None:
     """Wait until the page has said something, whatever it has said since."""
     until(lambda: page.evaluate("(words) => heard.some((said) => said.includes(words))", words))
+
+
+def scroll_to(page: Any, summary: str) -> None:
+    """Scroll down until so much is shown."""
+    bottom = "(box) => { box.scrollTop = box.scrollHeight }"
+    until(lambda: (page.locator(".scroll").evaluate(bottom), page.locator(".summary").text_content())[1] == summary)
 
 
 def show(page: Any, screen: str, runs: dict[str, str]) -> None:
@@ -358,6 +392,17 @@ def test_all_runs_of_a_filter_are_cancelled_at_once(world: World, opened: Any) -
     expect(page.get_by_text("No run is like this")).to_be_visible()
 
 
+def test_without_a_filter_every_run_is_cancelled(world: World, alone: Alone, opened: Any) -> None:
+    alone.store.create_run("s", "one of all", run_id="one")
+    page = opened("#/runs", server=alone.server)
+    expect(row(page, "one of all")).to_be_visible()
+
+    page.keyboard.press("Shift+B")
+    confirm(page, "in this store")
+
+    expect(row(page, "one of all")).to_contain_text("cancelled")
+
+
 def test_reload_loses_nothing(world: World, lived_in: Any, opened: Any) -> None:
     page = opened(f"#/runs/{lived_in['rich']}/6")
     expect(page.locator("tr.selected").first).to_be_visible()
@@ -449,6 +494,62 @@ def test_space_pauses_and_goes_on(world: World, opened: Any) -> None:
     page.keyboard.press("Space")
 
     expect(row(page, "spare_4").locator("td.state")).to_contain_text("open")
+
+
+def test_more_runs_than_the_page_remembers_may_change_while_it_is_paused(
+    world: World, alone: Alone, opened: Any
+) -> None:
+    alone.begin(600)
+    page = opened("#/runs", server=alone.server)
+    scroll_to(page, "600 shown · 600 active")
+    page.keyboard.press("Space")
+    expect(page.get_by_role("button", name="The page is paused: go on")).to_be_visible()
+
+    alone.end(600)
+    other = opened("#/runs?session=s", server=alone.server, context=page.context)
+    expect(other.locator(".summary")).to_have_text("100+ shown · 0 active")
+    page.keyboard.press("Space")
+
+    expect(page.locator(".summary")).to_have_text("600 shown · 0 active")
+
+
+def test_a_server_that_comes_back_tells_of_every_run_that_is_shown(world: World, tmp_path: Path) -> None:
+    with SqliteRunStore(tmp_path / "back.db") as store, pages(world, complaints_are_fine=True) as open_:
+        with closing(Server(tmp_path / "back.db", port=unclaimed_port())) as server:
+            alone = Alone(store, server)
+            alone.begin(250)
+            page = open_("#/runs", server=server)
+            scroll_to(page, "250 shown · 250 active")
+        expect(page.get_by_role("button", name="The page is reconnecting")).to_be_visible()
+        alone.end(250)
+
+        with closing(Server(tmp_path / "back.db", port=server.port)):
+            expect(page.locator(".summary")).to_have_text("250 shown · 0 active")
+
+
+def test_runs_that_are_deleted_leave_the_page(world: World, alone: Alone, opened: Any) -> None:
+    alone.begin(120)
+    alone.end(110)
+    page = opened("#/runs", server=alone.server)
+    scroll_to(page, "120 shown · 10 active")
+
+    alone.store.prune(max_runs=0)
+
+    expect(page.locator(".summary")).to_have_text("10 shown · 10 active")
+
+
+def test_an_interrupted_run_took_as_long_as_it_was_run(world: World, tmp_path: Path, opened: Any) -> None:
+    store = tmp_path / "dead.db"
+    with closing(Child(store)) as feeder:
+        feeder.ask("wait", "dies")
+    with closing(Server(store)) as server:
+        page = opened("#/runs", server=server)
+        expect(row(page, "dies")).to_contain_text("interrupted")
+        before = row(page, "dies").locator(".took").text_content()
+        began = row(page, "dies").locator(".began")
+        expect(began).not_to_have_text(began.text_content())  # so time has passed, and was shown
+
+        assert row(page, "dies").locator(".took").text_content() == before
 
 
 # -- what must not happen ----------------------------------------------------------------------------------------------
@@ -700,6 +801,35 @@ def test_the_feed_is_parsed_however_it_is_cut(modules: Any) -> None:
         heard
         == [[{"id": "x-1", "type": "tools", "data": '{"a":\n1}'}, {"id": "x-2", "type": "message", "data": "é"}]] * 3
     )
+
+
+def test_who_looks_later_hears_how_much_time_is_left_now(modules: Any) -> None:
+    at, lines = modules(
+        """const { Picture } = await import("/static/picture.js");
+        let clock = 0; performance.now = () => clock;
+        const picture = new Picture();
+        const tools = [{ name: "a", remaining_ms: 60000 }, { name: "b", remaining_ms: null }];
+        picture.take("hello", { at_ms: 1000, tools });
+        clock = 9000;
+        const whole = picture.whole();
+        return [whole.at_ms, whole.tools.map((line) => line.remaining_ms)];"""
+    )
+
+    assert (at, lines) == (10_000, [51_000, None])
+
+
+def test_what_was_missed_turns_no_clock_back(modules: Any) -> None:
+    now, since = modules(
+        """const { Live } = await import("/static/live.js");
+        let clock = 0; performance.now = () => clock;
+        const live = new Live();
+        live.take("hello", { at_ms: 1000, tools: [{ name: "a", remaining_ms: null }] });
+        clock = 9000;
+        live.take("tools", { at_ms: 2000, tools: [{ name: "a", remaining_ms: 60000 }] });
+        return [live.now(), live.since("a")];"""
+    )
+
+    assert (now, since) == (10_000, 8000)
 
 
 def test_a_page_is_live_once_it_has_everything(modules: Any) -> None:

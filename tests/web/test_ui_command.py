@@ -14,6 +14,8 @@ import httpx
 import pytest
 from tests.web.conftest import LIMIT, get, messages, next_of, post
 
+import holdfast
+
 Start = Callable[..., subprocess.Popen[str]]
 
 
@@ -82,6 +84,16 @@ def test_without_a_token_the_address_has_none(start: Start) -> None:
 
     assert "token" not in url.params
     assert get(url.join("/api/tools")).status_code == 200
+
+
+def test_the_command_that_resumes_names_the_store_that_the_server_was_given(start: Start, path: Path) -> None:
+    entry = {"target": "agent:main", "args": []}
+    with holdfast.open(path, policies={}) as hf, pytest.raises(LookupError), hf.run(run_id="one", entry=entry):
+        raise LookupError("oh")
+
+    url = httpx.URL(address(start("--no-token")))
+
+    assert get(url.join("/api/runs/one")).json()["resume"] == f"holdfast runs resume one --store {path}"
 
 
 def test_a_server_that_only_reads_says_so(start: Start) -> None:

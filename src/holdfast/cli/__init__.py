@@ -6,6 +6,7 @@ used, 5 the run that was awaited failed, 130 interrupted.
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -55,12 +56,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        click.echo(f"holdfast: {error.strerror}", err=True)
+        sys.stdout = None  # else what is left in it would be tried again at the end, with a traceback
+        return FAILED
     except Exception as error:
-        from holdfast.errors import HoldfastError, StoreError, printable  # not above: help would be half as quick
+        # Not above: help would be half as quick.
+        from holdfast.errors import ConfigError, HoldfastError, StoreError, printable
 
         if not isinstance(error, HoldfastError):
             raise
         click.echo(f"holdfast: {'; '.join(printable(line, 2000) for line in str(error).splitlines())}", err=True)
+        if isinstance(error, ConfigError):
+            return WRONG_USAGE
         return NO_STORE if isinstance(error, StoreError) else FAILED
 
 

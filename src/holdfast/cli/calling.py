@@ -9,7 +9,6 @@ import asyncio
 import inspect
 import json
 import os
-import shlex
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -23,7 +22,7 @@ from holdfast.cli import CANCELLED, DONE, FAILED, INTERRUPTED, NO_STORE
 from holdfast.cli.showing import put_json, say
 from holdfast.errors import ConfigError, InDoubt, LeaseLost, RunDiverged, StoreError, in_words, printable
 from holdfast.recovery import as_text, call_inside, load_target
-from holdfast.wording import in_full, one_line
+from holdfast.wording import in_full, one_line, resume_command
 
 if TYPE_CHECKING:
     from holdfast.runs import Run
@@ -120,8 +119,7 @@ class Calling:
 
     @property
     def _again(self) -> str:
-        store = "" if self._store is None else f" --store {shlex.quote(self._store)}"
-        return f"holdfast runs resume {shlex.quote(self._run.id)}{store}"
+        return resume_command(self._run.id, self._store)
 
     # -- how it went ---------------------------------------------------------------------------------------------------
 

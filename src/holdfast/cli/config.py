@@ -73,7 +73,7 @@ def _facts(store: str | None, tools: tuple[str, ...]) -> Iterator[Fact]:
         (default_store(), "default"),
     )
     url, origin = next(((value, who) for value, who in named if value), (None, "there is no home folder"))
-    yield Fact("", "store", url, origin)
+    yield Fact("", "store", _shown(url), origin)
     yield from _fleet(book, file)
     yield Fact("", "policy file", file, file_origin)
     common = list(_policy(book, "every tool", "*"))
@@ -81,6 +81,15 @@ def _facts(store: str | None, tools: tuple[str, ...]) -> Iterator[Fact]:
     said = {(fact.key, str(fact.value), fact.origin) for fact in common}
     for name in (*book.names, *tools):
         yield from (fact for fact in _policy(book, name, name) if (fact.key, str(fact.value), fact.origin) not in said)
+
+
+def _shown(url: str | None) -> str | None:
+    """The store without its password, if it has one."""
+    if url is None or not url.startswith(("postgresql://", "postgres://")):
+        return url
+    from holdfast.stores.postgres.address import parse
+
+    return parse(url).name
 
 
 def _fleet(book: PolicyBook, file: str | None) -> Iterator[Fact]:

@@ -8,7 +8,7 @@ import shlex
 import shutil
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -153,11 +153,8 @@ def _examine_file(store: RunStore, path: str) -> Iterator[Finding]:
         return
     yield Finding("store", PASS, f"{path}, {size(os.path.getsize(path))}")
     yield from _permissions(path)
-    readable = True
-    for finding in _contents(path):
-        readable = readable and finding.status != FAIL
-        yield finding
-    if readable:
+    is_current = yield from _contents(path)
+    if is_current:
         try:
             yield _interrupted(store)
             yield _owners(store, path)
@@ -169,6 +166,7 @@ def _examine_file(store: RunStore, path: str) -> Iterator[Finding]:
 
 def _examine_server(store: PostgresRunStore) -> Iterator[Finding]:
     from holdfast.stores.postgres.checkup import checkup
+    from holdfast.stores.postgres.schema import SCHEMA
 
     try:
         seen = checkup(store.file)
@@ -176,11 +174,12 @@ def _examine_server(store: PostgresRunStore) -> Iterator[Finding]:
         if seen.schema == 0:
             yield Finding("schema", PASS, "no tables yet; the first run makes them")
         else:
-            yield Finding("schema", PASS, f"version {seen.schema}")
+            yield _version(seen.schema, SCHEMA)
         yield from _server_settings(seen)
-        yield _interrupted(store)
-        yield _times(store)
-        yield from _servers(store)
+        if seen.schema in (0, SCHEMA):
+            yield _interrupted(store)
+            yield _times(store)
+            yield from _servers(store)
     except (StoreError, ConfigError) as error:
         yield Finding("store", FAIL, one_line(str(error)), "mend what it names, then ask again")
 
@@ -290,17 +289,22 @@ def _permissions(path: str) -> Iterator[Finding]:
         yield Finding("permissions", PASS, f"file {stat.S_IMODE(os.stat(path).st_mode):04o}, folder {mode:04o}")
 
 
-def _contents(path: str) -> Iterator[Finding]:
-    """Schema and integrity, read over a connection that cannot write."""
+def _contents(path: str) -> Generator[Finding, None, bool]:
+    """Schema and integrity, read over a connection that cannot write; gives whether it can be used as it is."""
     import sqlite3
+
+    from holdfast.stores.sqlite import SCHEMA
 
     try:
         with closing(_read_only(path)) as connection:
-            yield _schema(connection)
-            yield _integrity(connection)
+            yield (schema := _schema(connection))
+            yield (integrity := _integrity(connection))
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            return version == SCHEMA and FAIL not in (schema.status, integrity.status)
     except sqlite3.Error as error:
         fix = "keep a copy of it, then restore a backup or an export, or try `sqlite3 FILE .recover`"
         yield Finding("integrity", FAIL, f"cannot be read: {one_line(str(error))}", fix)
+        return False
 
 
 def _read_only(path: str) -> sqlite3.Connection:
@@ -321,8 +325,13 @@ def _schema(connection: sqlite3.Connection) -> Finding:
     if version > SCHEMA:
         message = f"version {version}, of a newer Holdfast; this one knows {SCHEMA}"
         return Finding("schema", FAIL, message, "upgrade Holdfast")
-    if version < SCHEMA:
-        return Finding("schema", PASS, f"version {version}; brought to {SCHEMA} with the next use")
+    return _version(version, SCHEMA)
+
+
+def _version(version: int, current: int) -> Finding:
+    if version < current:
+        message = f"version {version}; brought to {current} with the next use, so its runs were not looked at"
+        return Finding("schema", PASS, message)
     return Finding("schema", PASS, f"version {version}")
 
 

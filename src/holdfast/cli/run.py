@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from holdfast.cli.calling import Calling, load
 from holdfast.cli.finding import opened
 from holdfast.cli.options import json_option, store_option, text
+from holdfast.wording import one_line
+
+LONGEST: Final = 200  # characters of an argument that are shown
 
 
 @click.command()
@@ -53,6 +56,10 @@ def read(argument: str) -> Any:
 
     try:
         return msgspec.json.decode(argument)
+    except RecursionError:
+        raise click.UsageError(f"{one_line(argument, LONGEST)} is nested too deeply") from None
     except msgspec.DecodeError as error:
-        quoted = shlex.quote(msgspec.json.encode(argument).decode())
-        raise click.UsageError(f"{argument!r} is not JSON ({error}); to pass it as a text, write {quoted}") from error
+        message = f"{one_line(argument, LONGEST)!r} is not JSON ({error})"
+        if len(argument) <= LONGEST:
+            message += f"; to pass it as a text, write {shlex.quote(msgspec.json.encode(argument).decode())}"
+        raise click.UsageError(message) from error

@@ -27,6 +27,6 @@ def top(store: str | None) -> int:
         raise click.UsageError(f"this needs {error.name}: pip install 'holdfast[tui]'") from error
     with opened(store) as hf:
         hf.runs.counts()  # a store that cannot be used is told before the screen is taken
-        app = Top(hf.runs, hf.runs.clock, hf.policies)
+        app = Top(hf.runs, hf.runs.clock, hf.policies, named=None if store is None else hf.runs.file.path)
         app.run()
     return app.return_code or 0

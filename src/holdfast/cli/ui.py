@@ -51,7 +51,7 @@ def ui(
     with opened(store) as hf:
         listening = bind(host, port)
         allowed = rules(host, listening.getsockname()[1], token=token, read_only=read_only, names=names)
-        app = App(hf.runs, allowed, book=hf.policies)
+        app = App(hf.runs, allowed, book=hf.policies, named=None if store is None else hf.runs.file.path)
         server = Server(app, on_ready=lambda: _announce(host, allowed, hf.runs.file.name, opens=not no_open))
         server.answer(listening)
 

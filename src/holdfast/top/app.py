@@ -29,7 +29,7 @@ from holdfast.top.reading import Look, Picture
 from holdfast.top.sheet import Sheet
 from holdfast.top.steering import ORDERS, Deed
 from holdfast.top.watching import Watcher
-from holdfast.wording import one_line
+from holdfast.wording import one_line, resume_command
 
 PAGE: Final = 100  # runs that are read, and as many more whenever the end comes near
 MOST_RUNS: Final = 5000
@@ -47,7 +47,10 @@ HINTS: Final = {
 
 
 class Top(App[None]):
-    """Shows *store*, and what *book* says of tools that nobody has called yet."""
+    """Shows *store*, and what *book* says of tools that nobody has called yet.
+
+    *named* is what commands have to call the store by, where it is not the one they use anyway.
+    """
 
     CSS_PATH = "style.tcss"
     ENABLE_COMMAND_PALETTE = False
@@ -70,12 +73,15 @@ class Top(App[None]):
         Binding("ctrl+c", "quit", show=False, priority=True),
     ]
 
-    def __init__(self, store: RunStore, clock: Clock, book: PolicyBook | None = None) -> None:
+    def __init__(
+        self, store: RunStore, clock: Clock, book: PolicyBook | None = None, *, named: str | None = None
+    ) -> None:
         super().__init__(ansi_color=True)
         self.paused = False
         self.picture: Picture | None = None
         self._store = store
         self._clock = clock
+        self._named = named
         self._watcher = Watcher(self, store, clock, book)
         self._place = "tools"
         self._names = {"tool": "", "run": ""}
@@ -175,7 +181,7 @@ class Top(App[None]):
     def _show_run(self, picture: Picture) -> None:
         if picture.events is not None:
             self._story.add(picture.events.events)
-        self.query_one("#facts", Static).update(one_run.facts(picture))
+        self.query_one("#facts", Static).update(one_run.facts(picture, self._named))
         calls, log = self._sheet("calls"), self._sheet("events")
         room = -1
         while room != calls.room:  # how long the bars may be shows when the names have found their place
@@ -388,9 +394,19 @@ class Top(App[None]):
             self.say(one_line(str(error), 500), "bold red")
         await self._watcher.look()
 
-    def action_copy(self) -> None:
-        """Copy the command that goes on with a run."""
+    async def action_copy(self) -> None:
+        """Copy the command that goes on with a run, where there is one."""
         run = self._chosen_run()
-        if run is not None:
-            self.copy_to_clipboard(one_run.resume(run))
-            self.say(f"copied: {printable(one_run.resume(run), 300)}")
+        if run is None:
+            return
+        try:
+            resumable = await self._watcher.do(lambda: one_run.is_resumable(self._store, run))
+        except HoldfastError as error:
+            self.say(one_line(str(error), 500), "bold red")
+            return
+        if not resumable:
+            self.say("no command goes on with this run")
+            return
+        command = resume_command(run.id, self._named)
+        self.copy_to_clipboard(command)
+        self.say(f"copied: {printable(command, 300)}")

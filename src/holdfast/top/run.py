@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -10,13 +9,14 @@ import msgspec
 from rich.text import Text
 
 from holdfast.errors import printable
-from holdfast.history import RunEventRecord, RunSnapshot
+from holdfast.history import RunEventRecord, RunHeader, RunSnapshot, RunStatus
+from holdfast.stores import RunStore
 from holdfast.top.calls import Bar, Call, Scale, Story, bars
 from holdfast.top.reading import Look, Picture
 from holdfast.top.runs import doing, took
 from holdfast.top.sheet import Column, Contents
 from holdfast.top.signs import TONES, outcome, run_state, sign
-from holdfast.wording import age, in_full, one_line, span
+from holdfast.wording import age, in_full, one_line, resume_command, span
 from holdfast.wording.runs import calls, event_line, identity
 from holdfast.wording.tools import duration
 
@@ -30,8 +30,8 @@ LETTERS: Final = {"wait": "░", "backoff": "·"}
 OUTCOMES: Final = {"failed": "×", "timed_out": "×", "unknown": "?"}  # of an attempt; all others are solid
 
 
-def facts(picture: Picture) -> Text:
-    """A run in a few lines."""
+def facts(picture: Picture, named: str | None = None) -> Text:
+    """A run in a few lines; *named* is what commands have to call its store by."""
     run = picture.run
     if run is None:
         name = printable(picture.look.name, 200)
@@ -46,13 +46,17 @@ def facts(picture: Picture) -> Text:
     if (last := doing(run, picture.at)).plain:
         text.append("\n").append_text(last)
     if run.interrupted:
-        text.append(f"; {resume(run)}", style="yellow")
+        text.append(f"; {resume_command(run.id, named)}", style="yellow")
     return text
 
 
-def resume(run: RunSnapshot) -> str:
-    """The command that goes on with a run."""
-    return f"holdfast runs resume {shlex.quote(run.id)}"
+def is_resumable(store: RunStore, run: RunSnapshot) -> bool:
+    """Whether a command can go on with it: it stands still, and says what to call. Blocks."""
+    if not run.interrupted and run.status not in (RunStatus.FAILED, RunStatus.CANCELLED):
+        return False
+    rows = store.file.fetch("head", run.id)
+    header = msgspec.json.decode(rows[0][1], type=RunHeader) if rows else None
+    return header is not None and header.entry is not None and not header.noted
 
 
 def call_contents(story: Story, look: Look, at: float, room: int) -> Contents:

@@ -7,6 +7,7 @@ from typing import Final
 from rich.text import Text
 
 from holdfast.history import ActiveCall, RunSnapshot
+from holdfast.stores.searching import MOST_LOOKED_AT
 from holdfast.top.reading import Picture
 from holdfast.top.sheet import Column, Contents
 from holdfast.top.signs import run_state
@@ -38,18 +39,28 @@ NOTHING: Final = (
     "    holdfast run MODULE:FUNCTION",
 )
 NO_MATCH: Final = ("No run is like this; esc shows all of them.",)
+NOT_YET: Final = (
+    f"None of the {MOST_LOOKED_AT:,} newest is like this; esc shows all of them.",
+    "",
+    "A word such as session=NAME, tool=NAME or status=failed leaves fewer to look at.",
+)
 
 
 def contents(picture: Picture) -> Contents:
     """The lines of the runs that the filter lets through."""
     runs = [] if picture.runs is None else picture.runs.runs
-    filtered = picture.look.text or picture.look.failed
     return Contents(
         COLUMNS,
         [run.id for run in runs],
         lambda at: _cells(runs[at], picture.at),
-        NO_MATCH if filtered else NOTHING,
+        _nothing(picture),
     )
+
+
+def _nothing(picture: Picture) -> tuple[str, ...]:
+    if picture.runs is not None and picture.runs.next is not None:
+        return NOT_YET
+    return NO_MATCH if picture.look.text or picture.look.failed else NOTHING
 
 
 def summary(picture: Picture) -> Text:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
@@ -26,6 +25,7 @@ from holdfast.web.answers import Problem, answer, encode, view
 from holdfast.web.desk import Desk
 from holdfast.web.feed import Feed
 from holdfast.web.sse import BEAT, SIGN, EventStream, message, note
+from holdfast.wording import resume_command
 
 MOST_CANCELLED = 500  # runs by one request
 PIECE = 64  # events that are read at once for a stream
@@ -181,7 +181,7 @@ class Api:
         header = _HEADER.decode(rows[0][1]) if rows else None
         if header is None or header.entry is None or header.noted:
             return None
-        return f"holdfast runs resume {shlex.quote(run.id)}"
+        return resume_command(run.id, self._desk.named_store)
 
     def _cancel_many(self, wanted: Wanted, before: str | None, reason: str | None) -> answers.ManyCancelled:
         if wanted.status is None:

@@ -33,11 +33,14 @@ _log = logging.getLogger("holdfast")
 class App:
     """The page and the API over *store*, by *rules*; an ASGI app. The store is the caller's to close.
 
-    *book* names tools that are to be shown before any process has them.
+    *book* names tools that are to be shown before any process has them; *named* is what commands have to call the store
+    by, where it is not the one they use anyway.
     """
 
-    def __init__(self, store: RunStore, rules: Rules, *, book: PolicyBook | None = None) -> None:
-        self.desk = Desk(store, book or PolicyBook())
+    def __init__(
+        self, store: RunStore, rules: Rules, *, book: PolicyBook | None = None, named: str | None = None
+    ) -> None:
+        self.desk = Desk(store, book or PolicyBook(), named)
         api, files = Api(self.desk, Feed(self.desk, read_only=rules.read_only)), Files(self.desk)
         inner = Starlette(
             routes=[_get("/openapi.json", _describing(rules)), *_routes(api, files)],

@@ -29,9 +29,10 @@ MOST_STREAMS = 100
 class Desk:
     """The store of one server, as its requests use it."""
 
-    def __init__(self, store: RunStore, book: PolicyBook) -> None:
+    def __init__(self, store: RunStore, book: PolicyBook, named: str | None = None) -> None:
         self.store = store
         self.book = book
+        self.named_store = named
         self.board = Board(store)
         self.rates = Rates()
         self.clock: Clock = store.clock

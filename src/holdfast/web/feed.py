@@ -14,11 +14,12 @@ import secrets
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import ExitStack
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from holdfast.errors import HoldfastError, in_words
+from holdfast.stores import RunStore
 from holdfast.stores.bell import Listener
 from holdfast.stores.entries import ServerLine, ToolLine
 from holdfast.web.answers import RunView, encode, view
@@ -27,13 +28,13 @@ from holdfast.web.sse import BEAT, SIGN, message, note
 
 PERIOD = 1.0  # seconds between two looks where nothing tells of a change
 GAP = 0.1  # seconds between two looks, at least
+COUNTING = 10.0  # seconds between two looks whether runs were deleted, which takes counting all of them
 NEWEST = 100  # runs that a page begins with
 MOST_RUNS = 1000  # that are told of one by one; if more have changed, everything is sent anew
 MOST_EVENTS = 50_000  # of runs, between two looks; the same
 MOST_KNOWN = 5000  # runs of which is known what was sent last
 KEPT = 500  # messages, for pages that come back
-KEPT_BYTES = 8 * 2**20
-MOST_BEHIND = 4 * 2**20  # bytes that may wait for a page that reads slowly
+MOST_BEHIND = 4 * 2**20  # bytes that may wait for a page that reads slowly, or is away
 
 _log = logging.getLogger("holdfast")
 
@@ -118,7 +119,9 @@ class Feed:
         """Send everything to those who have nothing to go on from."""
         strangers = [reader for reader in self._readers if not reader.knows]
         if strangers:
-            hello = message(await self._desk.read(self._everything), event="hello", id=self._id())
+            # What is new in it is not noted as told: those who are here already have yet to hear of it.
+            everything = await self._desk.read(lambda: encode(self._everything()))
+            hello = message(everything, event="hello", id=self._id())
             for reader in strangers:
                 reader.knows = True
                 reader.put(hello)
@@ -181,7 +184,7 @@ class Feed:
         piece = message(data, event=event, id=self._id())
         self._kept.append((self._number, piece))
         self._weight += len(piece)
-        while len(self._kept) > KEPT or (self._weight > KEPT_BYTES and len(self._kept) > 1):
+        while len(self._kept) > KEPT or (self._weight > MOST_BEHIND and len(self._kept) > 1):
             self._weight -= len(self._kept.popleft()[1])
         self._tell(piece)
 
@@ -219,7 +222,9 @@ class Feed:
             seen.has_begun = True
             return _News([], None)
         if runs is None:
-            return _News([], self._everything())
+            everything = self._everything()
+            seen.know(everything.runs)
+            return _News([], encode(everything))
         messages = []
         if fresh or gone:
             messages.append(("tools", encode(ToolsChanged(at_ms=at_ms, tools=fresh, gone=gone))))
@@ -229,15 +234,12 @@ class Feed:
             messages.append(("runs", encode(RunsChanged(at_ms=at_ms, runs=runs))))
         return _News(messages, None)
 
-    def _everything(self) -> bytes:
+    def _everything(self) -> Everything:
         desk = self._desk
         tools = desk.tools()
         runs = [view(run) for run in desk.store.list_runs(limit=NEWEST)]
-        self._seen.know(runs)
         servers = desk.board.servers()
-        return encode(
-            Everything(at_ms=desk.now_ms(), read_only=self._read_only, tools=tools, servers=servers, runs=runs)
-        )
+        return Everything(at_ms=desk.now_ms(), read_only=self._read_only, tools=tools, servers=servers, runs=runs)
 
 
 class _News(NamedTuple):
@@ -252,7 +254,8 @@ class _Seen:
         self.has_begun = False
         self._event = self._key = 0  # the last ones in the store
         self._version: list[tuple[object, ...]] = []  # of the board
-        self._looked_at = self._asked_at = -math.inf
+        self._looked_at = self._asked_at = self._counted_at = -math.inf
+        self._missing = math.inf  # numbers of runs that no run has, at most
         self._tools: dict[str, bytes] = {}
         self._servers: list[tuple[str, bytes]] = []
         self._runs: OrderedDict[str, bytes] = OrderedDict()
@@ -277,18 +280,17 @@ class _Seen:
 
     def runs_changed(self, desk: Desk) -> list[RunView] | None:
         """The runs that are different; None if there are too many to tell, or some that nobody can tell."""
-        file = desk.store.file
-        rows = file.fetch("last_change")
-        event, key = rows[0] if rows else (0, 0)
+        file, now = desk.store.file, desk.clock.monotonic()
+        event, key = _last(desk.store)
         (since_event, since_key), (self._event, self._key) = (self._event, self._key), (event, key)
-        if not self.has_begun:
-            return []
-        if event < since_event or event - since_event > MOST_EVENTS:  # deleted, or imported
-            return None
-        rows = file.fetch("changed", since_event, since_key, MOST_RUNS + 1)
-        if len(rows) > MOST_RUNS:
-            return None
-        now = desk.clock.monotonic()
+        deleted = self._some_are_deleted(desk.store, key, now) or event < since_event
+        rows: list[tuple[Any, ...]] = []
+        if self.has_begun:
+            if deleted or event - since_event > MOST_EVENTS:  # which is an import
+                return None
+            rows = file.fetch("changed", since_event, since_key, MOST_RUNS + 1)
+            if len(rows) > MOST_RUNS:
+                return None
         if now >= self._asked_at + PERIOD:  # whether their processes live
             self._asked_at = now
             rows += file.fetch("owned", MOST_RUNS)
@@ -296,6 +298,15 @@ class _Seen:
         changed = [each for each in views.values() if self._runs.get(each.id) != encode(each)]
         self.know(changed)
         return changed
+
+    def _some_are_deleted(self, store: RunStore, key: int, now: float) -> bool:
+        """Whether more numbers are missing than at the last count, where *key* was the last one before this count."""
+        if now < self._counted_at + COUNTING:
+            return False
+        self._counted_at = now
+        total = sum(store.counts().values())
+        before, self._missing = self._missing, _last(store)[1] - total
+        return key - total > before
 
     def know(self, runs: list[RunView]) -> None:
         """These were sent."""
@@ -319,6 +330,8 @@ class _Reader:
 
     def put(self, piece: bytes, *, last: bool = False) -> bool:
         """Have *piece* sent; false if it is the *last*, or the page is too far behind and let go."""
+        if self._over:
+            return False
         if self._weight > MOST_BEHIND:
             self._pieces.clear()
             self._weight = 0
@@ -344,6 +357,12 @@ class _Reader:
                     await self._woken.wait()
             except TimeoutError:
                 yield SIGN
+
+
+def _last(store: RunStore) -> tuple[int, int]:
+    """The last event and the last run, by their numbers."""
+    rows = store.file.fetch("last_change")
+    return rows[0] if rows else (0, 0)
 
 
 def _sign(line: ToolLine) -> bytes:

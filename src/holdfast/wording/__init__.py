@@ -5,6 +5,7 @@ Prompts, errors and names come from models and tools: what leaves here does noth
 
 from __future__ import annotations
 
+import shlex
 from datetime import UTC, datetime
 
 from holdfast.errors import printable
@@ -65,3 +66,9 @@ def plural(count: int, word: str) -> str:
 
 def _local(at_ms: int) -> datetime:
     return datetime.fromtimestamp(min(max(0, at_ms), LATEST) / 1000, tz=UTC).astimezone()
+
+
+def resume_command(run_id: str, store: str | None) -> str:
+    """What to type to go on with a run, where *store* is the one that the user named."""
+    option = "" if store is None else f" --store {shlex.quote(store)}"
+    return f"holdfast runs resume {shlex.quote(run_id)}{option}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -13,9 +12,10 @@ from holdfast.cli.finding import find, opened
 from holdfast.cli.options import json_option, store_option, text
 from holdfast.cli.showing import console, put_json, put_line, say
 from holdfast.errors import HoldfastError
+from holdfast.wording import resume_command
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from holdfast.history import RunEventRecord
     from holdfast.stores import RunStore
@@ -40,7 +40,8 @@ def tail(run_id: str, after: int, store: str | None, as_json: bool) -> int:
         page = there.event_page(run.id, after, 1)
         if page.gap:
             say(f"events before {page.first_available} are no longer kept")
-        asyncio.run(_follow(there, run.id, after, put_json if as_json else _lines()))
+        looking = _look(there, run.id, resume_command(run.id, store))
+        asyncio.run(_follow(there, run.id, after, put_json if as_json else _lines(), looking))
         return CODES[there.snapshot(run.id).status.value]
 
 
@@ -51,8 +52,14 @@ def _lines() -> Callable[[RunEventRecord], object]:
     return lambda event: put_line(out, event_line(event, out.width))
 
 
-async def _follow(store: RunStore, run_id: str, after: int, put: Callable[[RunEventRecord], object]) -> None:
-    looking = asyncio.create_task(_look(store, run_id))
+async def _follow(
+    store: RunStore,
+    run_id: str,
+    after: int,
+    put: Callable[[RunEventRecord], object],
+    beside: Coroutine[None, None, None],
+) -> None:
+    looking = asyncio.create_task(beside)
     try:
         async for event in store.afollow(run_id, after):
             put(event)
@@ -60,7 +67,7 @@ async def _follow(store: RunStore, run_id: str, after: int, put: Callable[[RunEv
         looking.cancel()
 
 
-async def _look(store: RunStore, run_id: str) -> None:
+async def _look(store: RunStore, run_id: str, resume: str) -> None:
     """Say that nobody runs it, where that is so: nothing may happen for ever."""
     said = False
     while True:
@@ -69,6 +76,6 @@ async def _look(store: RunStore, run_id: str) -> None:
         except HoldfastError:  # whoever follows learns of it
             return
         if interrupted and not said:
-            say(f"nobody runs it any more; waiting for somebody to go on: holdfast runs resume {shlex.quote(run_id)}")
+            say(f"nobody runs it any more; waiting for somebody to go on: {resume}")
         said = interrupted
         await store.clock.asleep(LOOK)

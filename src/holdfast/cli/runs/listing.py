@@ -12,7 +12,7 @@ from holdfast.cli.finding import all_runs, find, opened
 from holdfast.cli.options import json_option, store_option, text
 from holdfast.cli.showing import Column, console, put_json, put_line, put_table, say
 from holdfast.errors import printable
-from holdfast.wording import age, in_full, moment, one_line, span
+from holdfast.wording import age, in_full, moment, one_line, resume_command, span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -99,7 +99,7 @@ def show(run_id: str, events: int, store: str | None, as_json: bool) -> None:
         if last:
             _put_events(out, last, run)
     if run.interrupted:
-        say(f"nobody runs it any more; to go on: holdfast runs resume {shlex.quote(run.id)}")
+        say(f"nobody runs it any more; to go on: {resume_command(run.id, store)}")
 
 
 def _interrupted(store: RunStore, status: str | None, session: str | None, before: str | None) -> Iterator[RunSnapshot]:

@@ -16,7 +16,6 @@ export class Live {
   constructor() {
     this.latest = new Picture();
     this.shown = this.latest;
-    this.received = 0; // of the page's clock, when the server last told its own
     this.feed = "connecting"; // how the feed stands
     this.standing = "connecting"; // the same for people: live only with everything there is
     this.detail = "";
@@ -27,8 +26,6 @@ export class Live {
     this.paused = false;
     /** @type {Map<string, number[]>} */
     this.samples = new Map();
-    /** @type {Map<string, number>} */
-    this.heard = new Map(); // of the page's clock, when each tool was last told of
     /** @type {Set<(changes: Changes) => void>} */
     this.watchers = new Set();
     /** @type {Set<() => void>} */
@@ -95,7 +92,6 @@ export class Live {
     if (type === "note") return this.noted(told.message ?? "");
     const turns = this.turns(told);
     this.latest.take(type, told);
-    if (told.at_ms) this.received = performance.now();
     const { changes } = this;
     if (type === "hello") {
       changes.all = true;
@@ -103,10 +99,7 @@ export class Live {
       this.knows();
       this.stand(this.feed, this.detail);
     }
-    for (const line of told.tools ?? []) {
-      changes.tools.add(line.name);
-      this.heard.set(line.name, performance.now());
-    }
+    for (const line of told.tools ?? []) changes.tools.add(line.name);
     for (const name of told.gone ?? []) changes.tools.add(name);
     for (const run of told.runs ?? []) changes.runs.add(run.id);
     if (told.servers) changes.servers = true;
@@ -179,7 +172,7 @@ export class Live {
 
   /** The time of the server, in milliseconds since the epoch. */
   now() {
-    return this.received ? this.latest.at + performance.now() - this.received : Date.now();
+    return this.latest.now();
   }
 
   /**
@@ -188,7 +181,7 @@ export class Live {
    * @param {string} name
    */
   since(name) {
-    return performance.now() - (this.heard.get(name) ?? 0);
+    return this.latest.since(name);
   }
 
   /**
@@ -208,9 +201,8 @@ export class Live {
       if (samples.length > SAMPLES) samples.shift();
       this.samples.set(name, samples);
     }
-    for (const each of this.latest.complete ? [this.samples, this.heard] : []) {
-      for (const name of each.keys()) if (!this.latest.tools.has(name)) each.delete(name);
-    }
+    if (!this.latest.complete) return;
+    for (const name of this.samples.keys()) if (!this.latest.tools.has(name)) this.samples.delete(name);
   }
 
   /** Keeps the samples for a page that is loaded again. */

@@ -124,8 +124,9 @@ export async function cancelRuns(app, filter) {
   await app.attempt(async () => {
     let requested = 0;
     let before = "";
+    const all = parts.length ? "" : "true";
     for (;;) {
-      const done = await post(`/api/runs/cancel${query({ ...filter, before })}`, { reason: REASON });
+      const done = await post(`/api/runs/cancel${query({ ...filter, all, before })}`, { reason: REASON });
       requested += done.requested;
       if (!done.next) break;
       before = done.next;

@@ -26,7 +26,9 @@ export class Picture {
     this.runs = new Map();
     /** @type {ServerLine[]} */
     this.servers = [];
-    this.at = 0;
+    /** @type {Map<string, number>} */
+    this.heard = new Map(); // when each tool was told of, by the server's clock
+    this.ahead = Date.now() - performance.now(); // of our clock is the server's
     this.readOnly = false;
     this.complete = false; // once everything has been told
   }
@@ -38,15 +40,25 @@ export class Picture {
    * @param {Told} told
    */
   take(type, told) {
-    if (told.at_ms) this.at = told.at_ms;
+    if (told.at_ms) {
+      const ahead = told.at_ms - performance.now();
+      this.ahead = type === "hello" ? ahead : Math.max(ahead, this.ahead); // what was missed is told late
+    }
     if (type === "hello") {
       this.tools = new Map();
+      this.heard = new Map();
       this.runs = new Map();
       this.complete = true;
       this.readOnly = told.read_only ?? false;
     }
-    for (const line of told.tools ?? []) this.tools.set(line.name, line);
-    for (const name of told.gone ?? []) this.tools.delete(name);
+    for (const line of told.tools ?? []) {
+      this.tools.set(line.name, line);
+      this.heard.set(line.name, told.at_ms ?? this.now());
+    }
+    for (const name of told.gone ?? []) {
+      this.tools.delete(name);
+      this.heard.delete(name);
+    }
     if (told.servers) this.servers = told.servers;
     for (const run of told.runs ?? []) {
       this.runs.delete(run.id); // those that moved last stand at the end
@@ -58,11 +70,26 @@ export class Picture {
     }
   }
 
-  /** All of it, as the feed would say it. */
+  /** The time of the server, in milliseconds since the epoch. */
+  now() {
+    return performance.now() + this.ahead;
+  }
+
+  /**
+   * Milliseconds since a tool was last told of.
+   *
+   * @param {string} name
+   */
+  since(name) {
+    return this.now() - (this.heard.get(name) ?? 0);
+  }
+
+  /** All of it, as the feed would say it now. */
   whole() {
+    const left = (/** @type {ToolLine} */ line) => (line.remaining_ms === null ? null : Math.max(0, line.remaining_ms - this.since(line.name)));
     return {
-      at_ms: this.at,
-      tools: [...this.tools.values()],
+      at_ms: this.now(),
+      tools: [...this.tools.values()].map((line) => ({ ...line, remaining_ms: left(line) })),
       servers: this.servers,
       runs: [...this.runs.values()],
       read_only: this.readOnly,

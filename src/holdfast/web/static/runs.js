@@ -14,6 +14,7 @@ import { toRun } from "./routes.js";
 
 const STATUSES = ["created", "planning", "executing", "verifying", "completed", "failed", "cancelled", "interrupted"];
 const PAGE = 100;
+const MOST = 1000; // that the server gives at once
 const OFTEN = 1000; // milliseconds between two questions for what is new
 const FIELDS = /** @type {const} */ (["status", "tool", "session", "text"]);
 const COLUMNS = [
@@ -60,7 +61,11 @@ export function runs(app, route) {
   let busy = false;
   let loaded = false;
   let timer = 0;
+  let due = false;
   let asked = 0;
+  let stale = false; // whether all that is known has to be asked for again, not the newest alone
+  /** @type {Map<string, RunLine> | null} */
+  let fresh = null; // what is being asked for again; what the feed tells meanwhile counts for more
   let moved = true; // whether other runs are to be shown, or in another order
 
   function filter() {
@@ -81,6 +86,7 @@ export function runs(app, route) {
       moved = true;
       next = page.next;
       loaded = true;
+      stale = false;
       scroller.scrollTop = 0;
       draw();
     });
@@ -105,27 +111,51 @@ export function runs(app, route) {
   /**
    * @param {string} before
    * @param {AbortSignal} signal
+   * @param {number} limit
    * @returns {Promise<{runs: RunLine[], next: string | null}>}
    */
-  function find(before, signal) {
-    return get(`/api/runs${query({ ...filter(), limit: PAGE, before })}`, signal);
+  function find(before, signal, limit = PAGE) {
+    return get(`/api/runs${query({ ...filter(), limit, before })}`, signal);
   }
 
-  /** Asks for the newest again, where it takes the server to tell whether they are meant. */
+  /** Asks again, where it takes the server to tell which runs are meant, or what became of them. */
   function soon() {
+    due = true;
     if (timer) return;
     const wait = Math.max(0, asked + OFTEN - performance.now());
-    timer = setTimeout(() => {
-      timer = 0;
-      const { signal } = loading;
+    timer = setTimeout(async () => {
+      due = false;
       asked = performance.now();
-      void app.attempt(async () => {
-        const page = await find("", signal);
-        for (const run of page.runs) known.set(run.id, run);
-        moved = true;
-        draw();
-      });
+      await app.attempt(() => again(stale, loading.signal));
+      fresh = null;
+      timer = 0;
+      if (due) soon();
     }, wait);
+  }
+
+  /**
+   * Asks for the newest, or for all down to the oldest that is known: then those that are gone are left out.
+   *
+   * @param {boolean} whole
+   * @param {AbortSignal} signal
+   */
+  async function again(whole, signal) {
+    const oldest = whole ? Math.min(...[...known.values()].map((run) => run.created_at_ms)) : Infinity;
+    const found = new Map();
+    fresh = found;
+    stale = false;
+    let before = "";
+    let reached = Infinity;
+    do {
+      const page = await find(before, signal, whole ? Math.max(PAGE, Math.min(known.size, MOST)) : PAGE);
+      for (const run of page.runs) if (!found.has(run.id)) found.set(run.id, run);
+      reached = page.runs.at(-1)?.created_at_ms ?? reached;
+      before = page.next ?? "";
+    } while (before && reached > oldest);
+    known = whole ? found : new Map([...known, ...found]);
+    if (whole) next = before || null;
+    moved = true;
+    draw();
   }
 
   /** @param {import("./live.js").Changes} changes */
@@ -134,13 +164,19 @@ export function runs(app, route) {
     const wanted = filter();
     const plain = !wanted.tool && !wanted.text;
     let strange = changes.all;
+    stale ||= changes.all;
     moved ||= Object.values(wanted).some(Boolean);
     for (const id of changes.runs) {
       const run = app.live.shown.runs.get(id);
-      if (!run) continue;
+      if (!run) {
+        strange = stale = true; // more have changed than the picture holds
+        continue;
+      }
       moved ||= !known.has(id);
-      if (known.has(id) || (plain && fits(run, wanted))) known.set(id, run);
-      else if (!plain) strange = true;
+      if (known.has(id) || (plain && fits(run, wanted))) {
+        known.set(id, run);
+        fresh?.set(id, run);
+      } else if (!plain) strange = true;
     }
     if (strange) soon();
     draw();
@@ -304,7 +340,7 @@ function row(app) {
         }
         fill(doing, ...activity(each, now));
         text(began, ago(each.started_at_ms ?? each.created_at_ms, now));
-        text(took, span((each.finished_at_ms ?? (over ? each.updated_at_ms : now)) - (each.started_at_ms ?? each.created_at_ms)));
+        text(took, span((each.finished_at_ms ?? (isActive(each) ? now : each.updated_at_ms)) - (each.started_at_ms ?? each.created_at_ms)));
       },
     },
   };
