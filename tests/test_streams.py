@@ -455,3 +455,16 @@ def test_one_record_and_one_event_are_written_when_a_stream_ends(stream: Stream,
 
     assert seen == [["tool_started"], ["tool_started"]]
     assert recorder.types() == ["tool_started", "tool_ended"]
+
+
+def test_a_cache_for_all_tools_passes_over_streams(clock: ManualClock) -> None:
+    hf = holdfast.open(":memory:", policies={"policy": {"cache": 60.0, "read_only": True}}, clock=clock)
+    made: list[int] = []
+
+    @hf.tool
+    def numbers() -> Iterator[int]:
+        made.append(1)
+        yield 1
+
+    assert [list(numbers()), list(numbers())] == [[1], [1]]
+    assert len(made) == 2

@@ -40,7 +40,8 @@ class Bound:
         self.fn = fn
         self.shape = shape_of(fn)
         self._memo: Memo | None = None
-        if tool.policy.cache is not None and self.shape in (Shape.GENERATOR, Shape.ASYNC_GENERATOR):
+        is_stream = self.shape in (Shape.GENERATOR, Shape.ASYNC_GENERATOR)
+        if is_stream and tool.policy.cache is not None and "cache" in (tool.given or ()):  # a file may mean other tools
             raise ConfigError(f"policy of {tool.name!r}: cache: a stream cannot be cached, only a tool with one answer")
 
     def execution(
