@@ -203,6 +203,7 @@ class PlainBucket(RuleBasedStateMachine):
         self.it = bucket(rate, burst)
         self.now = start
         self.rate, self.burst, self.tokens = rate, burst, burst
+        self.left: dict[tuple[float, float], float] = {}
 
     @rule(target=admitted, cost=COSTS)
     def ask(self, cost: float) -> float:
@@ -235,9 +236,11 @@ class PlainBucket(RuleBasedStateMachine):
         self.it.refund(cost, self.now)
         self.tokens = min(self.burst, self.tokens + cost)
 
-    @rule(rate=st.floats(0.01, 1000.0), burst=st.floats(2.0, 100.0))
+    @rule(rate=st.sampled_from([1.0, 10.0]) | st.floats(0.01, 1000.0), burst=st.just(2.0) | st.floats(2.0, 100.0))
     def configure(self, rate: float, burst: float) -> None:
         used = min(self.burst - self.tokens, burst)
+        self.left[self.rate, self.burst] = self.now + (self.burst - self.tokens) / self.rate
+        used = max(used, (self.left.pop((rate, burst), self.now) - self.now) * rate)
         self.it.configure(RateConfig(per_second=rate, burst=burst), self.now)
         self.rate, self.burst, self.tokens = rate, burst, burst - used
 
@@ -270,6 +273,16 @@ def test_a_smaller_bucket_is_empty_rather_than_in_debt() -> None:
     it.configure(RateConfig(per_second=10.0, burst=2.0), 0.0)
 
     assert it.admit(0.0) == pytest.approx(0.1)
+
+
+def test_settings_that_come_back_find_what_was_owed_under_them() -> None:
+    it = bucket(10.0, 10.0)
+    drain(it, now=0.0)
+    it.configure(RateConfig(per_second=10.0, burst=2.0), 0.0)
+
+    it.configure(RateConfig(per_second=10.0, burst=10.0), 0.5)
+
+    assert it.tokens(0.5) == pytest.approx(5.0)
 
 
 def test_new_settings_keep_what_was_learnt() -> None:

@@ -901,7 +901,7 @@ def test_a_unit_that_cannot_be_spent_is_a_config_error(hf: Holdfast, unit: Any) 
 
 @pytest.mark.parametrize("run_id", [None, 5, b"r"])
 def test_only_a_text_can_be_resumed(hf: Holdfast, run_id: Any) -> None:
-    with pytest.raises(ConfigError, match="run_id = .*must be a text"):
+    with pytest.raises(ConfigError, match=r"run_id = .*must be a text"):
         hf.resume(run_id)
 
 

@@ -10,8 +10,6 @@ with execution:                          the whole call: record, event, fallback
 
 from __future__ import annotations
 
-import _thread
-import logging
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -34,12 +32,10 @@ from holdfast.recording import Callee, Record
 from holdfast.retry import NOTE, note
 from holdfast.runs import Run, Write, likeness
 from holdfast.shape import DRIVES, Shape
-from holdfast.threads import may_hold_a_lock
+from holdfast.threads import elsewhere, may_hold_a_lock
 from holdfast.tools import Tool
 from holdfast.tracker import ExecutionStatus
 from holdfast.waiting import Wait
-
-_log = logging.getLogger("holdfast")
 
 _OUTSIDE: AbstractContextManager[None] = nullcontext()
 ANSWERS = (Shape.FUNCTION, Shape.COROUTINE)  # calls with one answer, which can be kept
@@ -174,7 +170,7 @@ class Execution:
     ) -> bool:
         if isinstance(error, GeneratorExit) and (self._unsettled is not None or may_hold_a_lock()):
             self._forsaken = True
-            _thread.start_new_thread(self._end_elsewhere, (error,))
+            elsewhere(self._end_forsaken, error)
             return False
         return self._end(error)
 
@@ -193,14 +189,10 @@ class Execution:
             self.watched.end(error, Verdict(status, self._category, self._cached, self._spent))
         return falls_back
 
-    def _end_elsewhere(self, error: BaseException) -> None:
-        """Settle and end in a thread of its own, where no lock is held."""
-        try:
-            if self._unsettled is not None:
-                self._unsettled.leave(error)
-            self._end(error)
-        except Exception:
-            _log.exception("a call of %s that was left to the garbage collector could not be ended", self.tool.name)
+    def _end_forsaken(self, error: BaseException) -> None:
+        if self._unsettled is not None:
+            self._unsettled.leave(error)
+        self._end(error)
 
     # -- the run and the hooks -----------------------------------------------------------------------------------------
 

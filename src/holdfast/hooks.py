@@ -7,7 +7,6 @@ the caller's event loop, so none of them holds a caller up for longer than its t
 
 from __future__ import annotations
 
-import _thread
 import asyncio
 import inspect
 import logging
@@ -24,7 +23,7 @@ from holdfast.clock import Clock
 from holdfast.errors import ConfigError, Denied, in_words
 from holdfast.guards.line import Signal
 from holdfast.shape import Shape, name_of, shape_of
-from holdfast.threads import Job, Workers, may_hold_a_lock
+from holdfast.threads import Job, Workers, elsewhere, may_hold_a_lock
 from holdfast.waiting import Wait
 
 _log = logging.getLogger("holdfast")
@@ -314,7 +313,7 @@ def _leave_behind(call: _Call, job: Job | _TaskJob) -> None:
         job.abandon()
 
     if may_hold_a_lock():
-        _thread.start_new_thread(leave, ())
+        elsewhere(leave)
     else:
         leave()
 

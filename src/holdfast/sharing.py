@@ -207,7 +207,8 @@ class Share:
         if held is None:
             if grant.generation != self._tool.circuit.generation:
                 return True  # it began before the circuit changed, and says nothing any more
-            held = Held(self.fleet.holder, self.desk.generation, NO_PROBE, 0, 0.0, -1, self._tool.circuit.calm, 0.0)
+            calm = self._tool.circuit.calm and self.desk.rate is None
+            held = Held(self.fleet.holder, self.desk.generation, NO_PROBE, 0, 0.0, -1, calm, 0.0)
         if says == "ok" and held.calm and not _counts_all(policy):
             says = ""
         if not says and held.probe == NO_PROBE:

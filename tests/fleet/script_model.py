@@ -92,7 +92,7 @@ class Model:
         """Go on under another rate; the same one changes nothing."""
         assert self.rate is not None
         assert self.bucket is not None
-        if terms(rate) != terms(self.rate):
+        if rate.terms != self.rate.terms:
             self.bucket.configure(rate, seconds(now_us))
         self.rate = rate
 
@@ -116,7 +116,7 @@ class Model:
                 self.bucket.succeeded(now)
         elif one.says == "rate_limit":
             pause = one.pause_us / 1e6 if one.pause_us >= 0 else None
-            admitted_at = seconds(one.admitted_at_us) if one.admitted_at_us >= 0 else None
+            admitted_at = seconds(one.admitted_at_us) if one.admitted_at_us >= 0 else now - one.duration_us / 1e6
             owed = max(0.0, self.bucket.full_at - now) * self.bucket.rate
             if self.bucket.limited(now, pause, admitted_at):  # what was reserved stays owed
                 self.bucket.full_at = max(self.bucket.full_at, now + owed * self.bucket.interval)
@@ -197,11 +197,6 @@ class Model:
             del self.leases[gone]
             for _ in range(self.held.pop(gone, 0)):
                 self.slots.give()
-
-
-def terms(rate: RateConfig) -> tuple[float, float, float | None]:
-    """What a bucket depends on."""
-    return rate.per_second, rate.capacity, rate.floor if rate.adaptive else None
 
 
 def seconds(micros: int) -> float:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 
+import msgspec
 import pytest
 from tests.fleet.members import Member, askers, member, questions, wait_until
 from tests.servers import RedisServer, Toxic
@@ -26,6 +27,7 @@ POLICIES = {
         "soon": {"rate": {"per_second": 5, "burst": 1}, "max_wait": 60.0},
         "unguarded": {"breaker": False},
         "adaptive": {"rate": {"per_second": 1000, "adaptive": True}},
+        "learning": {"mode": "leased", "rate": {"per_second": 1000, "adaptive": True}},
     },
 }
 
@@ -103,6 +105,25 @@ def test_leased_tokens_take_one_round_trip_a_block(own_redis: RedisServer, one: 
     assert block == 100
     assert went == ["ok"] * (3 * block)
     assert trips(own_redis) == 3
+
+
+def test_successes_of_leased_calls_are_told_while_the_rate_is_cut(own_redis: RedisServer, one: Member) -> None:
+    class TooMany(Exception):
+        status_code = 429
+        retry_after = 600.0  # in which nothing recovers
+
+    def good() -> object:
+        learnt = own_redis.command("HGET", "holdfast:{learning}", "learnt")
+        return msgspec.msgpack.decode(learnt)["good"] if learnt else None
+
+    with pytest.raises(TooMany), one.hf.guard("learning"):
+        raise TooMany
+    share = one.hf._box.tool("learning").share
+    wait_until(lambda: share is not None and share.desk.rate is not None, "for the cut to be seen")
+
+    assert one.call("learning") == "ok"
+
+    wait_until(lambda: good() == 1, "for the success to be told")
 
 
 def test_a_view_takes_no_round_trip_while_all_is_calm(own_redis: RedisServer, one: Member) -> None:

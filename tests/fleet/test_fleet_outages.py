@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 import pytest
-from tests.fleet.members import Member, agree, member, wait_until_agreed
+from tests.fleet.members import Member, agree, member, wait_until, wait_until_agreed
+from tests.fleet.nonsense import Nonsense
 from tests.servers import RedisServer, Toxic
 
 from holdfast import CircuitOpen
 from holdfast.clock import SystemClock
+from holdfast.fleet.pool import SPARE
 
 MUCH = 0.5  # seconds: ten times the bound, because machines are busy
 PATIENT = "?wait=10"  # where the bound is not what is asked about: a busy machine may be late once
@@ -107,6 +109,18 @@ def test_a_redis_that_has_forgotten_is_asked_all_the_same(
         assert {how for how, _ in went} == {"ok"}
         assert agree(one, other, "three after")
         assert not one.heard.of("fleet_lost")
+
+
+def test_slots_that_redis_has_forgotten_are_put_back_although_their_holder_asked_before(own_redis: RedisServer) -> None:
+    policies = {"tool": {"slots": {"concurrency": 9}}}
+    with member(own_redis.url + PATIENT, policies) as one, one.hf.guard("slots"), one.hf.guard("slots"):
+        own_redis.command("FLUSHALL")
+        one.call("slots")
+
+        one.fleet.service._renewed = 0.0  # the next sign of life is due
+        one.fleet.service.ring()
+
+        wait_until(lambda: own_redis.command("HGET", "holdfast:{slots}", "used") == b"2", "for the slots")
 
 
 def test_a_circuit_that_was_open_stays_open_while_redis_is_away(own_redis: RedisServer) -> None:
@@ -250,6 +264,48 @@ def test_a_redis_that_is_too_slow_for_calls_is_not_taken_for_back(own_redis: Red
 
         assert before == "ok"
         assert not back
+
+
+def test_a_redis_that_answers_and_writes_nothing_is_not_taken_for_back(own_redis: RedisServer) -> None:
+    with member(own_redis.url + PATIENT) as one:
+        own_redis.command("CONFIG", "SET", "maxmemory", "1")
+        one.call("three")
+        lost = one.heard.wait_for("fleet_lost")
+        tried = tries(own_redis)
+        wait_until(lambda: tries(own_redis) >= tried + 2, "for it to be looked for again and again")
+        back = one.heard.of("fleet_returned")
+
+        own_redis.command("CONFIG", "SET", "maxmemory", "0")
+        one.heard.wait_for("fleet_returned")
+
+        assert "OOM" in str(lost.payload["error"])
+        assert not back
+
+
+def test_connections_that_were_closed_while_idle_are_replaced_and_are_no_outage(own_redis: RedisServer) -> None:
+    def connections() -> int:
+        listed = own_redis.command("CLIENT", "LIST", "TYPE", "normal")
+        assert isinstance(listed, bytes)
+        return listed.count(b"\n") - 1  # but for who asks
+
+    with member(own_redis.url + PATIENT, on_outage="refuse") as one:
+        wait_until(lambda: connections() == SPARE, "for connections that lie ready")
+
+        own_redis.command("CLIENT", "KILL", "TYPE", "normal")
+        wait_until(lambda: connections() == SPARE, "for others in their place")
+
+        assert one.call("plain") == "ok"
+        assert not one.heard.of("fleet_lost")
+
+
+@pytest.mark.parametrize("calls", [as_threads, as_tasks])
+def test_no_call_fails_where_something_answers_that_is_no_redis(calls: Calls) -> None:
+    with Nonsense() as server, member(server.url + PATIENT) as one:
+        went = calls(one)
+        lost = one.heard.wait_for("fleet_lost")
+
+        assert {how for how, _ in went} == {"ok"}
+        assert "Protocol error" in str(lost.payload["error"])
 
 
 def tries(server: RedisServer) -> int:

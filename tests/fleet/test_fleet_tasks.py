@@ -1,16 +1,22 @@
-"""Tasks: one connection for all of an event loop, each loop its own, and a cancelled one keeps nothing."""
+"""Tasks: one connection for all of an event loop, each loop its own; who is cancelled or cut short keeps nothing."""
 
 from __future__ import annotations
 
 import asyncio
+import select
+import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 from tests.fleet.members import Member, askers, member, wait_until
+from tests.fleet.upstream import PATIENCE
 from tests.servers import RedisServer
 
+from holdfast.fleet.link import Link
 from holdfast.fleet.multiplexed import TURNS
+from holdfast.fleet.pool import MOST
 
 ASKED = 400  # questions, one after the other
 RARE = {"per_second": 0.001, "burst": 1}
@@ -56,6 +62,83 @@ async def test_a_task_that_is_cancelled_while_it_asks_gives_back_its(
 
     wait_until(lambda: other.call(tool) == "ok", f"for the {tool} to be given back")
     assert one.fleet.fallbacks == 0
+
+
+@pytest.mark.parametrize("tool", ["token", "slot", "probe", "all"])
+async def test_a_task_that_is_cancelled_in_the_turn_of_its_answer_gives_back_its(
+    own_redis: RedisServer, one: Member, other: Member, tool: str
+) -> None:
+    await one.acall("warm")
+    if tool == "probe":
+        one.trip(tool)
+        await asyncio.sleep(0.2)  # more than the wait of its circuit, which is on the server's clock
+    link = one.fleet.linked(b"holdfast:{warm}")
+    assert link is not None
+
+    own_redis.pause()
+    asking = asyncio.create_task(one.acall(tool))
+    await asyncio.sleep(0)  # it begins …
+    await asyncio.sleep(0)  # … and its question is sent
+    own_redis.resume()
+    select.select([link._link.socket], [], [], PATIENCE)
+    link._receive()
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+
+    wait_until(lambda: other.call(tool) == "ok", f"for the {tool} to be given back")
+    assert one.fleet.fallbacks == 0
+
+
+async def test_a_task_that_is_cancelled_in_the_turn_in_which_a_connection_comes_gives_it_back(one: Member) -> None:
+    (pool,) = one.fleet.pools.values()
+    taken: list[Link] = []
+    while len(taken) < MOST:
+        taken += [link for link in [pool.take()] if link is not None]
+        await asyncio.sleep(0.001)  # the service opens more
+    asking = asyncio.create_task(one.acall("plain"))
+    await asyncio.sleep(0)  # it begins …
+    await asyncio.sleep(0)  # … and waits for one
+
+    pool.give(taken.pop())
+    asyncio.get_running_loop().call_soon(asking.cancel)
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+
+    assert len(pool._free) == 1
+    for link in taken:
+        pool.give(link)
+
+
+def test_a_thread_that_is_interrupted_while_it_asks_goes_on_under_another_name(
+    own_redis: RedisServer, one: Member
+) -> None:
+    class Interrupt(BaseException):
+        pass
+
+    def interrupt(*_: object) -> None:
+        raise Interrupt
+
+    def when_it_waits(thread: int) -> None:
+        wait_until(lambda: sys._current_frames()[thread].f_code is Link._read.__code__)
+        signal.pthread_kill(thread, signal.SIGUSR1)
+
+    before = one.fleet.holder
+    handler = signal.signal(signal.SIGUSR1, interrupt)
+    own_redis.pause()
+    interrupting = threading.Thread(target=when_it_waits, args=(threading.get_ident(),))
+    interrupting.start()
+
+    try:
+        with pytest.raises(Interrupt):
+            one.call("slot")
+    finally:
+        interrupting.join()
+        own_redis.resume()
+        signal.signal(signal.SIGUSR1, handler)
+
+    assert one.fleet.holder != before  # what it may have been given ends with the lease of the old one
+    assert one.fleet.there
 
 
 async def test_what_a_cancelled_task_asked_was_decided_all_the_same(own_redis: RedisServer, one: Member) -> None:

@@ -233,6 +233,23 @@ def test_a_success_makes_a_circuit_that_never_opened_as_new(client: Client) -> N
     assert replies[1].circuit is None
 
 
+@pytest.mark.parametrize(
+    "other", [{"window": 120.0}, {"window": 30.0}, {"window_calls": 8}], ids=["longer", "shorter", "counted"]
+)
+def test_two_who_tell_under_different_windows_judge_by_what_both_have_told(
+    client: Client, other: dict[str, Any]
+) -> None:
+    one = BreakerConfig(failure_threshold=10_000, failure_rate=0.5, minimum_calls=6, window=60.0)
+    breakers = [one, msgspec.structs.replace(one, **other)]
+
+    replies = [
+        client.ask(Question(now_us=START + at, breaker=breakers[at % 2], outcomes=(Outcome(says="timeout"),)))
+        for at in range(6)
+    ]
+
+    assert [reply.circuit.state for reply in replies if reply.circuit] == [CLOSED] * 5 + [OPEN]
+
+
 def test_a_tool_without_a_breaker_passes_whatever_was_told_of_it(client: Client) -> None:
     trip(client)
 

@@ -169,6 +169,16 @@ def test_a_smaller_bucket_does_not_owe_more_than_it_holds(client: Client) -> Non
     assert ask(client, rate=smaller).wait_us == SECOND // 10
 
 
+def test_two_who_ask_under_different_settings_do_not_fill_the_bucket_for_each_other(client: Client) -> None:
+    drain(client)
+    smaller = RateConfig(per_second=10.0, burst=1.0)
+
+    went = [[ask(client, rate=smaller).verdict, ask(client).verdict] for _ in range(5)]
+
+    assert went == [[BY_RATE, BY_RATE]] * 5
+    assert ask(client, SECOND // 2).verdict == ADMITTED
+
+
 def test_a_pause_that_the_server_asked_for_holds_for_all_and_then_they_come_one_by_one(client: Client) -> None:
     rate = RateConfig(per_second=10.0, burst=5.0, adaptive=True)
     ask(client, rate=rate)
@@ -196,6 +206,17 @@ def test_refusals_of_calls_under_way_at_the_cut_cut_once(client: Client) -> None
     cuts = [tell(client, at, rate, says="rate_limit", admitted_at_us=START).rate_permille for at in (1, 2, 3)]
 
     assert cuts == [5_000, 5_000, 5_000]
+
+
+def test_refusals_of_calls_that_were_made_without_asking_cut_once_too(client: Client) -> None:
+    rate = RateConfig(per_second=10.0, burst=5.0, adaptive=True)
+
+    refusals = [tell(client, at, rate, says="rate_limit", duration_us=SECOND) for at in (1, 2, 3)]
+    later = tell(client, 4 * SECOND, rate, says="rate_limit", duration_us=SECOND)
+
+    assert [reply.rate_permille for reply in refusals] == [5_000, 5_000, 5_000]
+    assert later.rate_permille is not None
+    assert later.rate_permille < 5_000
 
 
 def test_a_probe_is_one_attempt_however_many_tokens_are_there(client: Client) -> None:

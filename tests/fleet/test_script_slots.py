@@ -104,6 +104,14 @@ def test_a_new_holder_lets_the_dead_ones_go_although_there_is_room(client: Clien
     assert held(client) == {"b": 1}
 
 
+def test_who_renews_its_lease_is_told_how_many_slots_are_known(client: Client) -> None:
+    ask(client, "a")
+
+    known = [tell(client, "a", renew=renew).taken for renew in ("1", "2", "=2", "2")]
+
+    assert known == [1, 1, 2, 2]
+
+
 def test_who_renews_its_lease_keeps_its_slots(client: Client) -> None:
     ask(client, "a")
     ask(client, "a")

@@ -12,9 +12,10 @@ from tests.children import eventually, said, tell
 from tests.servers import PgBouncer
 from tests.store_kinds import claim
 
-from holdfast.errors import RunConflict
+from holdfast.errors import RunConflict, StoreError
 from holdfast.history import CancelResult, RunStatus
 from holdfast.stores import PostgresRunStore, RunStore
+from holdfast.stores.postgres import database as tables
 
 PATIENCE = 30.0
 
@@ -135,6 +136,19 @@ def test_one_with_a_session_does_not_take_one_behind_a_pool_for_dead(
         assert not direct.snapshot("r").interrupted
         with pytest.raises(RunConflict):
             claim(direct, "r")
+
+
+def test_what_another_process_does_not_let_go_of_is_an_error_soon_through_a_pool(
+    store: RunStore, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "HELD", 0.2)
+    with psycopg.connect(database) as other:
+        other.execute("SELECT FROM holdfast.runs FOR UPDATE")
+
+        with pytest.raises(StoreError, match="somebody else holds what is needed"):
+            store.record_event("r", "note")
+
+    assert store.record_event("r", "note").event_count == 1
 
 
 def test_nothing_is_left_in_the_sessions_of_the_pool(store: RunStore, database: str) -> None:

@@ -397,6 +397,20 @@ def test_nobody_waits_for_a_server_that_does_not_answer(database: str, make: Mak
     assert "holdfast-ears" not in {each.name for each in threading.enumerate()}
 
 
+def test_a_mailbox_is_looked_into_often_where_there_is_no_session(
+    database: str, make: Make, toxic: Toxic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line, "_LOOK_LOST", 3600.0)
+    monkeypatch.setattr(ears, "_LOOK_ALONE", 0.05)
+    toxic.refuse()
+    box = make(through(database, toxic.port), patience=line.PATIENCE).mailbox("a")
+
+    looks = [box.wait(PATIENCE) for _ in range(3)]
+
+    assert looks == [True] * 3
+    assert not box.notified
+
+
 def test_behind_a_pool_there_is_no_session_and_watches_poll(database: str, make: Make, pgbouncer: PgBouncer) -> None:
     here = make(pgbouncer.through(database), patience=line.PATIENCE)
     watch = here.watch()

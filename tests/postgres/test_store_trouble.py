@@ -16,6 +16,7 @@ from tests.store_kinds import postgres_url
 from holdfast.clock import SystemClock
 from holdfast.errors import ConfigError, StoreError
 from holdfast.stores import PostgresRunStore, RunStore, open_store
+from holdfast.stores.postgres import database
 from holdfast.stores.postgres.address import parse
 from holdfast.stores.postgres.database import PostgresDatabase
 
@@ -195,6 +196,63 @@ def test_what_was_queued_while_the_server_was_away_fails_and_what_comes_later_do
 
     assert [isinstance(each.error, StoreError) for each in pending] == [True] * 3
     assert store.record_event("r", "note").event_count == 1
+
+
+# --- processes that are stopped in the middle of it ---
+
+
+def test_the_server_sees_whether_a_transaction_goes_on_and_ends_one_that_does_not(
+    url: str, server: psycopg.Connection[Any]
+) -> None:
+    with PostgresRunStore(url) as store:
+        store.create_run("s", "p", run_id="r")
+        assert isinstance(store.file, PostgresDatabase)
+        store.file.begin()
+        store.file.hold_queue()
+
+        ((pid,),) = store.file.writing().execute("SELECT pg_backend_pid()").fetchall()
+
+        seen = server.execute("SELECT state FROM pg_stat_activity WHERE pid = %s", [pid]).fetchone()
+        ((bound,),) = store.file.writing().execute("SHOW idle_in_transaction_session_timeout").fetchall()
+        store.file.rollback(afresh=False)
+        assert (seen, bound) == (("idle in transaction",), "5s")
+
+
+def test_what_another_process_does_not_let_go_of_is_an_error_soon(
+    url: str, server: psycopg.Connection[Any], schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "HELD", 0.2)
+    with PostgresRunStore(url) as store:
+        store.create_run("s", "p", run_id="r")
+        with server.transaction():
+            server.execute(f"SELECT FROM {schema}.runs FOR UPDATE".encode())
+
+            with pytest.raises(StoreError, match="somebody else holds what is needed"):
+                store.record_event("r", "note")
+
+        assert store.record_event("r", "note").event_count == 1
+
+
+def test_a_run_that_is_held_spoils_no_other_of_the_same_group(
+    url: str, server: psycopg.Connection[Any], schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "HELD", 0.2)
+    monkeypatch.setattr(database, "HELD_AGAIN", 0.1)
+    with PostgresRunStore(url) as store:
+        for run_id in ("free", "r"):
+            store.create_run("s", "p", run_id=run_id)
+        with server.transaction():
+            server.execute(f"SELECT FROM {schema}.runs WHERE id = 'r' FOR UPDATE".encode())
+
+            with store.writer.turn:  # both are in one group
+                free = store.writer.submit(lambda ledger: ledger.say(ledger.run("free"), "note"))
+                held = store.writer.submit(lambda ledger: ledger.say(ledger.run("r"), "note"))
+            for each in (free, held):
+                store.writer.settle(each)
+
+        assert free.error is None
+        assert isinstance(held.error, StoreError)
+        assert store.snapshot("free").event_count == 1
 
 
 # --- what is said ---

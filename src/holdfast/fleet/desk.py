@@ -5,6 +5,7 @@ What is to be told goes along with the next question; if none comes, the service
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -260,6 +261,9 @@ class Question:
             self._took(fleet.ask(self.form, self._words))
         except Away as error:
             fleet.lose(error)
+        except BaseException:  # of a signal, say: nobody will ever know what was given under this name
+            fleet.rename()
+            raise
 
     async def asettle(self) -> None:
         """Ask as a task."""
@@ -269,12 +273,21 @@ class Question:
             if link is None:
                 return
             words = self._words()
-            reply = await link.ask(words, self)
+            reply = await self.heard(link.ask(words, self))
             if type(reply) is not list:
                 reply = await fleet.aask(form, words, reply, self)
             self._took(reply)
         except Away as error:
             fleet.lose(error)
+
+    async def heard(self, answer: asyncio.Future[Any]) -> Any:
+        """What comes with *answer*; what is there already when the task is cancelled counts as forsaken."""
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if answer.done() and not answer.cancelled():
+                self.forsaken(answer.exception() or answer.result())
+            raise
 
     @property
     def passes(self) -> bool:

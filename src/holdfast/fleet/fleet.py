@@ -180,7 +180,7 @@ class Fleet:
             link = self.linked(form.key) or await self.connected(form.key)
             if link is None:
                 break
-            reply = await link.ask(words if moved else form.in_full(words), asker)
+            reply = await asker.heard(link.ask(words if moved else form.in_full(words), asker))
         raise Away("Redis: keys are moved about")
 
     def _place(self, node: Node | None) -> None:
@@ -215,6 +215,8 @@ class Fleet:
             return await arrived
         except asyncio.CancelledError:
             pool.leave(waiter)
+            if not arrived.cancelled():  # it has come in the same turn of the loop
+                pool.give(arrived.result())
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
@@ -250,8 +252,7 @@ class Fleet:
             self.there = False
             self.outages += 1
             self.trouble = str(error)
-            self._epoch += 1
-            self.holder = f"{self._id}.{self._epoch}"  # what is still held under the old name ends with its lease
+        self.rename()
         self._give_up()
         self.places.forget()
         for desk in self.desks():
@@ -259,6 +260,12 @@ class Fleet:
         self._emit(events.FLEET_LOST, None, redis=self.address.shown, error=str(error), outages=self.outages)
         self._on_change()
         self.service.ring()
+
+    def rename(self) -> None:
+        """Ask under another name: what was given without our knowing ends with the lease of the old one."""
+        with self._lock:
+            self._epoch += 1
+            self.holder = f"{self._id}.{self._epoch}"
 
     def found(self) -> None:
         """Redis is back."""

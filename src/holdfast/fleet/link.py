@@ -5,6 +5,7 @@ Several commands may be sent at once; their answers come in order.
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 from collections.abc import Iterable, Sequence
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from holdfast.fleet.places import Node
 
 RECEIVE = 65_536
+# The system's own way to notice that the other side is gone; it also keeps what lies between from forgetting us.
+_ALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 3, "TCP_KEEPCNT": 3}
 
 
 class Away(HoldfastError):
@@ -33,7 +36,7 @@ class Link:
     def __init__(self, node: Node, address: Address, *, bound: float) -> None:
         hiredis = parser()
         self.node = node
-        self._reader = hiredis.Reader()
+        self._reader = reader()
         try:
             self.socket = _connect(node, bound)
         except OSError as error:
@@ -90,6 +93,13 @@ class Link:
             raise Away(f"{self.node.shown}: closed the connection")
         reader.feed(data)
 
+    @property
+    def is_stale(self) -> bool:
+        """Whether the other side has hung up: while nothing is asked there is nothing else to read."""
+        ready = select.poll()
+        ready.register(self.socket, select.POLLIN)
+        return bool(ready.poll(0))
+
     def wait_at_most(self, seconds: float) -> None:
         """Have every wait end after *seconds* from now on."""
         _bound(self.socket, seconds)
@@ -100,12 +110,17 @@ class Link:
 
 
 def parser() -> Any:
-    """The reader of Redis's answers."""
+    """What knows how Redis speaks."""
     try:
         import hiredis
     except ImportError as error:
         raise ConfigError("redis: hiredis is not installed: pip install 'holdfast[redis]'") from error
     return hiredis
+
+
+def reader() -> Any:
+    """Reads Redis's answers; what is none is no better than silence."""
+    return parser().Reader(protocolError=Away)
 
 
 def packed(parts: Sequence[bytes | str | int | float]) -> bytes:
@@ -146,6 +161,10 @@ def _connect(node: Node, bound: float) -> socket.socket:
     try:
         if connection.family != socket.AF_UNIX:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in _ALIVE.items():
+                if hasattr(socket, name):  # not on every system
+                    connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         if node.tls:
             import ssl
 

@@ -12,7 +12,7 @@ import weakref
 from collections import deque
 from typing import Any, Protocol
 
-from holdfast.fleet.link import RECEIVE, Away, Link, parser
+from holdfast.fleet.link import RECEIVE, Away, Link, reader
 
 STAY = 0.00015  # seconds in which an answer comes on the same host, or from next door
 TURNS = 8  # questions of which the loop has its turn with one, at least
@@ -40,7 +40,7 @@ class Multiplexed:
         self._loop = loop
         self._link = link
         self._bound = bound  # seconds that anybody waits
-        self._reader = parser().Reader()
+        self._reader = reader()
         self._out: list[bytes] = []
         self._rest = b""  # what the system would not take yet
         self._waiting: deque[tuple[asyncio.Future[Any], float, Asker]] = deque()
@@ -120,18 +120,26 @@ class Multiplexed:
         if not data:
             self._give_up(Away(f"{self._link.node.shown}: closed the connection"))
             return
-        reader, waiting = self._reader, self._waiting
-        reader.feed(data)
+        self._reader.feed(data)
+        try:
+            self._answer()
+        except Away as error:
+            self._give_up(error)
+            return
+        if _has_more(self._link.socket):
+            self._loop.call_soon(self._receive)
+
+    def _answer(self) -> None:
+        """Give what has come to who asked for it."""
+        gets, waiting = self._reader.gets, self._waiting
         late_by = self._loop.time() + self._bound
-        while (reply := reader.gets()) is not False:
+        while (reply := gets()) is not False:
             future, late_at, asker = waiting.popleft()
             self._usual += (late_by - late_at - self._usual) / TURNS
             if future.done():
                 asker.forsaken(reply)
             else:
                 future.set_result(reply)
-        if _has_more(self._link.socket):
-            self._loop.call_soon(self._receive)
 
     def _look_at_clock(self) -> None:
         self._timer = None

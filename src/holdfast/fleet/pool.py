@@ -108,6 +108,18 @@ class Pool:
         if link is not None:
             link.close()
 
+    def sweep(self) -> None:
+        """Drop those that were closed while nobody used them."""
+        for _ in range(len(self._free)):
+            try:
+                link = self._free.popleft()
+            except IndexError:
+                return
+            if link.is_stale:
+                self.drop(link)
+            else:
+                self.give(link)
+
     @property
     def lacks(self) -> int:
         """How many connections should be opened now."""

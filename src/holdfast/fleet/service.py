@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from holdfast.clock import SystemClock
 from holdfast.errors import in_words
 from holdfast.fleet.link import Away, Link, packed
-from holdfast.fleet.script import Form, answer, change, load
+from holdfast.fleet.script import Answer, Form, answer, change, load
 
 if TYPE_CHECKING:
     from holdfast.fleet.desk import Desk
@@ -29,6 +29,7 @@ GATHER = 0.002  # seconds in which outcomes come together before they are told
 PERIOD = 1.0  # seconds between two signs of life of the connection that hears
 PATIENCE = 1.0  # seconds that a connection may take to be made
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0  # seconds between two looks for a Redis that is away
+WHILE = 5.0  # seconds for which it must have been there to be looked for that soon again
 
 _PING = packed(("PING",))
 _log = logging.getLogger("holdfast")
@@ -91,17 +92,19 @@ class Service:
         pause = FIRST_PAUSE
         try:
             while not self._closing:
+                begun = SystemClock.monotonic()
                 try:
                     self._attend()
-                    pause = FIRST_PAUSE
                 except Away as error:
-                    pause = FIRST_PAUSE if self._fleet.there else min(pause * 2, LONGEST_PAUSE)
                     self._fleet.lose(error)
                 except Exception as error:
                     _log.exception("the shared guards cannot be kept in touch with")
                     self._fleet.lose(Away(in_words(error)))
                 self.settled.set()
+                if SystemClock.monotonic() - begun > WHILE:
+                    pause = FIRST_PAUSE
                 self._wait((), 0.0 if self._closing else pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
         finally:
             self._rung = False
             self._serving.release()
@@ -116,6 +119,7 @@ class Service:
             ear.wait_at_most(fleet.address.wait)  # one that is too slow for calls is not back
             ear.ask(_PING)
             ear.wait_at_most(PATIENCE)
+            self._try_writing(ear)
             ear.ask(packed(("SUBSCRIBE", fleet.channel)))
             fleet.pool(node)
             self._stock()
@@ -124,6 +128,13 @@ class Service:
             self._listen(ear)
         finally:
             ear.close()
+
+    def _try_writing(self, ear: Link) -> None:
+        """One that answers and writes nothing, being full or a replica, is not back."""
+        key = f"{self._fleet.address.prefix}:written"
+        for reply in ear.ask_all([packed(("HSET", key, "once", 1)), packed(("DEL", key))]):
+            if isinstance(reply, Exception) and not str(reply).startswith(("MOVED", "ASK")):  # another has that key
+                raise Away(f"{ear.node.shown}: {reply}")
 
     def _listen(self, ear: Link) -> None:
         fleet, clock = self._fleet, SystemClock
@@ -138,6 +149,8 @@ class Service:
                     raise Away(f"{ear.node.shown}: did not answer in time")
                 asked = now
                 ear.send(_PING)
+                for pool in list(fleet.pools.values()):
+                    pool.sweep()
             self._stock()
             self._tell()
             if now - self._renewed >= fleet.lease / 3:
@@ -183,7 +196,7 @@ class Service:
         fleet = self._fleet
         for desk in fleet.marked():
             form = desk.form_of(desk.shared, fleet.holder)
-            if desk.has_news and not self._say(desk, form, partial(_news, desk, form)):
+            if desk.has_news and self._say(desk, form, partial(_news, desk, form)) is None:
                 fleet.dirty(desk)  # no connection was free
 
     def _renew(self) -> None:
@@ -194,14 +207,20 @@ class Service:
                 form = desk.form_of(desk.shared, holder)
                 # Under a name from before an outage nobody asks for more: what was given without our knowing ends here.
                 renew = str(slots) if holder == fleet.holder else f"={slots}"
-                self._say(desk, form, partial(form.telling, [], renew=renew))
+                told = self._say(desk, form, partial(form.telling, [], renew=renew))
+                if told is not None and told.taken < slots and holder == fleet.holder:
+                    # Forgotten by Redis, or given back meanwhile: a name under which nobody asks can be put right.
+                    fleet.rename()
+                    self._renewed = 0.0
 
-    def _say(self, desk: Desk, form: Form, compose: Callable[[], bytes]) -> bool:
-        """Tell something; whether it was told."""
+    def _say(self, desk: Desk, form: Form, compose: Callable[[], bytes]) -> Answer | None:
+        """Tell something; None if it was not told."""
         reply = self._fleet.ask(form, compose)
-        if reply is not None:
-            desk.see(answer(reply))
-        return reply is not None
+        if reply is None:
+            return None
+        said = answer(reply)
+        desk.see(said)
+        return said
 
 
 def _news(desk: Desk, form: Form) -> bytes:

@@ -26,6 +26,7 @@ UNDIVIDED = sys.implementation.name == "cpython" and "t" not in getattr(sys, "ab
 _ALMOST = 1e-6  # tokens a bucket may lack: clocks and sums of floats are off by that little
 _LONGEST_PAUSE = 86_400.0  # a server that asks for more is not believed
 _JITTER = 0.1
+_MOST_LEFT = 64  # settings of before under which something is owed
 
 
 class Priority(StrEnum):
@@ -82,17 +83,25 @@ class RateConfig(msgspec.Struct, frozen=True, kw_only=True):
         """How many tokens the bucket holds when it is full."""
         return max(self.per_second, 5.0) if self.burst is None else self.burst
 
+    @property
+    def terms(self) -> tuple[float, float, float | None]:
+        """What a bucket depends on."""
+        return self.per_second, self.capacity, self.floor if self.adaptive else None
+
 
 class Bucket:
     """The bucket of one tool; its owner locks, and, unless it says otherwise with *reports*, tells of every success."""
 
-    __slots__ = ("capacity", "config", "full_at", "interval", "learnt", "rate", "_horizon", "_random", "_reports")
+    __slots__ = (
+        "capacity", "config", "full_at", "interval", "learnt", "rate", "_horizon", "_left", "_random", "_reports",
+    )  # fmt: skip
 
     def __init__(
         self, config: RateConfig, *, random: Callable[[], float] = chance.random, reports: bool = True
     ) -> None:
         self.full_at = -math.inf
         self.learnt: Learnt | None = None
+        self._left: dict[tuple[float, float, float | None], float] = {}  # full_at under settings of before
         self._random = random
         self._reports = reports
         self._apply(config, config.per_second)
@@ -168,15 +177,23 @@ class Bucket:
         return 0.0 if self.learnt is None else max(0.0, self.learnt.paused_until - now)
 
     def configure(self, config: RateConfig, now: float) -> None:
-        """Take new settings and keep the state: the tokens that were used, and, if still adaptive, what was learnt."""
+        """Take new settings and keep the state: the tokens that were used, and, if still adaptive, what was learnt.
+
+        What a smaller bucket cannot owe is owed again when settings come back: callers may have different ones.
+        """
         owed = max(0.0, self.full_at - now) * self.rate
+        left = {terms: full_at for terms, full_at in self._left.items() if full_at > now}
+        if len(left) >= _MOST_LEFT:
+            left = {}
+        left[self.config.terms] = self.full_at
+        self._left = left
         if not config.adaptive:
             self.learnt = None
         rate = config.per_second
         if self.learnt is not None:
             rate = max(config.floor * rate, min(rate, self.rate))
         self._apply(config, rate)
-        self.full_at = now + min(owed, self.capacity) * self.interval
+        self.full_at = max(now + min(owed, self.capacity) * self.interval, left.pop(config.terms, now))
         if self.learnt is not None:
             self._pause(self.learnt, now, self.learnt.paused_until - now)
 

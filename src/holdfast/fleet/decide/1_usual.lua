@@ -8,7 +8,8 @@
 --
 -- KEYS, one hash tag, all gone after an idle hour or twice the longest time that the policy needs
 --   1 main      hash  generation; circuit, learnt, window: msgpack, empty or missing while there is nothing to say;
---                     full_at and terms: the bucket, and the settings it was filled under; used: slots in use;
+--                     full_at and terms: the bucket, and the settings it was filled under; left: msgpack of terms ->
+--                     full_at, of settings before those; used: slots in use;
 --                     touched: when the keys were last told to live on
 --   2 failures  zset  what tells a failure apart -> when
 --   3 window    list  of msgpack [begun, calls, failures, slow], oldest first; its sums are in main
@@ -27,11 +28,13 @@
 --                                                    are settled: put back if the server forgot them; "=n": exactly n
 --                                                 15 random, 0 to 1
 -- says: "" nothing (a probe is given back), "ok" (count times), "reset", or the category of a failure.
--- generation -1: told without a grant. A refund of tokens for several attempts has their number as count.
+-- generation -1: told without a grant; admitted_at_us -1: its duration ago. A refund of tokens for several attempts has
+-- their number as count.
 --
 -- Reply: verdict, wait_us (-1: nobody knows), generation, probe (-1: none), taken, now_us, rate_permille or nil if it
 -- was not cut, circuit or nil while it is as new: state, remaining_us, failures, backoff_us, times_opened, probes,
--- last_category, opened_at_us (-1: not open). An ask takes one slot, whatever take is.
+-- last_category, opened_at_us (-1: not open). An ask takes one slot, whatever take is. Where nothing is asked and a
+-- lease is renewed, taken is how many slots the holder has.
 
 local EPOCH_US = 1767225600000000
 local CLOSED, OPEN, HALF_OPEN = 0, 1, 2

@@ -1,5 +1,6 @@
 -- The rate: Bucket of guards/rate.py, and what it learns, guards/learning.py.
 
+local MOST_LEFT = 64
 local least = tonumber(ARGV[7])
 local full_at, rate, interval, learnt, spent, taught -- spent: full_at has changed; taught: learnt has
 
@@ -14,12 +15,20 @@ local function pause(seconds) -- Bucket._pause
   end
 end
 
-local function configure(terms) -- Bucket.configure: other settings than those the bucket was filled under
-  local before = learnt and learnt.rate or tonumber(string.match(terms, '^%S+'))
+local function configure(others) -- Bucket.configure: other settings than those the bucket was filled under
+  local before = learnt and learnt.rate or tonumber(string.match(others, '^%S+'))
+  local text, left, count = call('HGET', MAIN, 'left'), {}, 0
+  for each, at in pairs(text and unpacked(text) or {}) do
+    if at > now then left[each], count = at, count + 1 end
+  end
+  if count >= MOST_LEFT then left = {} end
+  if full_at > now then left[others] = full_at end
   local owed = max(0.0, full_at - now) * before
   if not least then learnt = nil end
   set_rate(learnt and max(least * per_second, min(per_second, before)) or per_second)
-  full_at = now + min(owed, capacity) * interval
+  full_at = max(now + min(owed, capacity) * interval, left[terms] or now)
+  left[terms] = nil
+  set('left', pack(left))
   if learnt then pause(learnt.paused_until - now) end
   spent, taught = true, true
 end
@@ -100,7 +109,7 @@ local function learning()
     local seconds = 0.0
     if retry_after > 0 then seconds = min(retry_after, LONGEST_PAUSE) * (1.0 + JITTER * tonumber(ARGV[15])) end
     spent, taught = true, true
-    if learnt and admitted_at and admitted_at <= learnt.cut_at then return pause(seconds) end
+    if learnt and admitted_at <= learnt.cut_at then return pause(seconds) end
     if learnt then seconds = max(seconds, learnt.paused_until - now) end
     local refused = learnt and self.rate_now() or rate
     local owed = max(0.0, full_at - now) * rate

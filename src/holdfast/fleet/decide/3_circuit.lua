@@ -8,7 +8,7 @@ local function the_window(seconds, most)
     if sums then return end
     local text = call('HGET', MAIN, 'window')
     sums = text and unpacked(text)
-    if not sums or sums.seconds ~= seconds or sums.most ~= most then self.clear() end
+    if not sums then self.clear() end
   end
 
   local function drop(run)
@@ -21,7 +21,8 @@ local function the_window(seconds, most)
     while text do
       local run = unpacked(text)
       local surplus = most and sums.calls - most or 0
-      if run[1] <= now - seconds or (surplus > 0 and run[2] <= surplus) then
+      local whole = run[2] <= surplus or run[3] + run[4] > 0 -- failures come together where others count by time
+      if run[1] <= now - seconds or (surplus > 0 and whole) then
         drop(run)
         text = call('LINDEX', WINDOW, 0)
       else
@@ -36,7 +37,7 @@ local function the_window(seconds, most)
 
   function self.clear()
     call('DEL', WINDOW)
-    sums = { calls = 0, failures = 0, slow = 0, seconds = seconds, most = most }
+    sums = { calls = 0, failures = 0, slow = 0 }
   end
 
   function self.add(calls, failures, slow)

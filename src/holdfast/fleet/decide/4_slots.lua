@@ -39,6 +39,7 @@ local function renew(text)
     used = used + believed - (known or 0)
   end
   if known or believed > 0 then live_on() end
+  return not exact and known or believed
 end
 
 local function balance() -- once a minute: a server that evicts keys may have taken one from under the others

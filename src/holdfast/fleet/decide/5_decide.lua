@@ -5,12 +5,12 @@
 local circuit
 if ARGV[4] ~= '' and kept[2] and kept[2] ~= '' then circuit = the_circuit(kept[2]) end
 
-local function tell_rate(says, count, pause_us, admitted_at_us)
+local function tell_rate(says, count, duration, pause_us, admitted_at_us)
   if says == 'ok' then
     if learnt then lessons.succeeded(count) end
   elseif says == 'rate_limit' then
     lessons = lessons or learning()
-    lessons.limited(pause_us / 1e6, admitted_at_us >= 0 and (admitted_at_us - EPOCH_US) / 1e6 or nil)
+    lessons.limited(pause_us / 1e6, admitted_at_us >= 0 and (admitted_at_us - EPOCH_US) / 1e6 or now - duration)
   end
 end
 
@@ -21,7 +21,7 @@ for _, outcome in ipairs(outcomes) do
   if tokens > 0 and per_second then refund(tokens, max(1, count)) end
   if says ~= '' and ARGV[4] ~= '' then circuit = circuit or the_circuit() end
   if circuit then circuit.tell(says, count, of, probe, duration_us / 1e6, sign) end
-  if least then tell_rate(says, count, pause_us, admitted_at_us) end
+  if least then tell_rate(says, count, duration_us / 1e6, pause_us, admitted_at_us) end
 end
 for who, slots in pairs(given) do
   if who == holder and limit and asked and ARGV[14] == '' then -- it may take one at once: written together, below
@@ -32,11 +32,11 @@ for who, slots in pairs(given) do
     give_back(who, slots)
   end
 end
-if ARGV[14] ~= '' then renew(ARGV[14]) end
+local renewed = ARGV[14] ~= '' and renew(ARGV[14]) or 0
 
 -- ---- admit ---------------------------------------------------------------------------------------------------------
 
-local verdict, wait, probe, taken = NOT_ASKED, 0, -1, 0
+local verdict, wait, probe, taken = NOT_ASKED, 0, -1, renewed
 
 local function admit(cost, take, horizon)
   local after, before

@@ -28,12 +28,14 @@ from holdfast.stores.postgres.link import Broken, Link, ServerError
 from holdfast.stores.postgres.locks import ServerLocks
 from holdfast.stores.postgres.schema import prepare, statements
 from holdfast.stores.postgres.timing import ServerClock
-from holdfast.stores.postgres.trouble import explained, is_again, is_gone
+from holdfast.stores.postgres.trouble import explained, is_again, is_gone, is_locked
 from holdfast.stores.postgres.writing import Group
 from holdfast.stores.rows import pack_header
 from holdfast.stores.trouble import errors_of
 
 READERS = 4  # connections to read with, at most
+HELD = 8.0  # seconds to wait for what another process holds: a lease outlives that
+HELD_AGAIN = 1.0  # the same when one was not let go of: what spoils a group is being found, and others want to write
 BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 T = TypeVar("T")
@@ -58,6 +60,7 @@ class PostgresDatabase:
         self._abandoned: list[Link] = []
         self._contended: list[int] = []  # the runs of a group that is to be made again
         self._group: Group | None = None
+        self._impatient_until = 0.0
         self._tokens = random.Random(os.urandom(32))  # to ask the system for each takes ten microseconds
         self.reading = threading.Lock()  # guards the list alone
         self.alone: contextlib.AbstractContextManager[object] = contextlib.nullcontext()  # readers need not wait
@@ -85,7 +88,8 @@ class PostgresDatabase:
 
     def begin(self) -> bool:
         """Begin to write; what is at hand is never known to be outdated before it is written."""
-        self._group = Group(self._fresh_writer(), self._sql, self._tokens.getrandbits(64) - 2**63)
+        link = self._fresh_writer()
+        self._group = Group(link, self._sql, self._tokens.getrandbits(64) - 2**63, self._patience(link))
         if self._contended:
             self._group.lock(self._contended)
             self._contended = []
@@ -134,7 +138,7 @@ class PostgresDatabase:
         group, self._group = self._group, None
         if group is None:
             return
-        self._contended = sorted(group.keys)
+        self._contended = [] if afresh else group.keys
         link = group.link
         try:
             if afresh or link.is_broken:
@@ -148,6 +152,12 @@ class PostgresDatabase:
     def give_back(self, most: int) -> int:
         """The server sees to that itself."""
         return 0
+
+    def _patience(self, link: Link) -> int | None:
+        """Milliseconds for what others hold, where it is not what the connection was told."""
+        if SystemClock.monotonic() < self._impatient_until:
+            return int(1000 * HELD_AGAIN)
+        return int(1000 * HELD) if link.pooled else None
 
     def _fresh_writer(self) -> Link:
         """The connection to write with, about which nothing speaks against its being alive."""
@@ -307,6 +317,8 @@ class PostgresDatabase:
                 return Again(str(error))
             if is_again(error):
                 return Again(str(error))
+            if is_locked(error):
+                self._impatient_until = SystemClock.monotonic() + HELD
         return explained(self.name, error)
 
     # -- connections ---------------------------------------------------------------------------------------------------
@@ -374,6 +386,8 @@ class PostgresDatabase:
         link = Link(self.address.dsn, pooled=self.address.pooled)
         try:
             self._has_tables(link, create=create)
+            if not link.pooled:
+                link.ask(self._sql["wait_at_most"], str(int(1000 * HELD)), False)
         except BaseException:
             link.close()
             raise

@@ -21,6 +21,7 @@ from holdfast.errors import ConfigError
 from holdfast.stores.postgres.line import GAP, GRACE, PATIENCE, Line, number
 
 _BLINK = 0.25  # seconds in which one whose connection broke has a new one
+_LOOK_ALONE = 1.0  # seconds between two looks into a mailbox where there is no session: a cancel is waited for
 _FRESH = 5.0  # seconds for which what was seen of the locks is worth something
 _LONGEST_WAIT = 86_400.0  # seconds; the system takes no endless ones
 _LONGEST_CALL = 7_000  # bytes; PostgreSQL takes 8000
@@ -272,7 +273,9 @@ class Ear:
 
     def _pause(self) -> float:
         line = self._of._line
-        return math.inf if line is None else line.pause
+        if line is None:
+            return math.inf
+        return line.pause if self.owner is None or line.has_session else min(line.pause, _LOOK_ALONE)
 
 
 class _Seen(NamedTuple):

@@ -146,9 +146,8 @@ class Link:
     def wait_for(self, answer: Answer) -> None:
         """Until *answer* is there, or cannot be any more."""
         if not answer.is_there:
-            if not self._pending:
-                self._pgconn.send_flush_request()
-            self._pump(lambda: answer.is_there)
+            self.end_batch()  # in a transaction it ends nothing, but lets the server see whether we go on
+            self._pump(lambda: not self._pending)
         if self._trouble is not None:
             raise self._trouble
 

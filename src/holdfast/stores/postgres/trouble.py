@@ -9,6 +9,7 @@ from holdfast.stores.postgres.link import Broken, ServerError
 from holdfast.stores.trouble import explained as of_sqlite
 
 STALE = "HF001"  # our own: others have written
+_LOCKED = "55P03"
 _AGAIN = {STALE, "23505", "40001", "40P01"}  # a number taken twice, transactions that cross, a circle of waiting
 _GONE = {"57P01", "57P02", "57P03", "57P05", "25P03", "26000", "0A000", "08P01"}  # of the connection, or with it
 
@@ -49,6 +50,11 @@ _AWAY = "cannot be reached; see that the server runs and that host and port are 
 def is_again(error: BaseException) -> bool:
     """Whether a transaction failed because of others, and may be made again."""
     return isinstance(error, ServerError) and error.code in _AGAIN
+
+
+def is_locked(error: BaseException) -> bool:
+    """Whether somebody else would not let go of what is needed."""
+    return isinstance(error, ServerError) and error.code == _LOCKED
 
 
 def is_gone(error: BaseException) -> bool:

@@ -27,12 +27,16 @@ class _Written(NamedTuple):
 
 
 class Group:
-    """A transaction on *link*, begun with its first statement; *token* is a number that no other one has."""
+    """A transaction on *link*, begun with its first statement; *token* is a number that no other one has.
 
-    def __init__(self, link: Link, sql: Mapping[str, str], token: int) -> None:
+    It waits *patience* milliseconds for what others hold; None: as long as all of that connection.
+    """
+
+    def __init__(self, link: Link, sql: Mapping[str, str], token: int, patience: int | None) -> None:
         self.link = link
         self._sql = sql
         self._token = token
+        self._patience = patience
         self._written: dict[int, _Written] = {}
         self.has_begun = self._hurries = False
         self._single: tuple[str, Sequence[object]] | None = None  # all there is to write, in one statement
@@ -52,6 +56,7 @@ class Group:
     def commit(self) -> None:
         """Send the end of it; a single statement is a transaction by itself."""
         if self._single is not None:
+            self._bound()
             self.link.execute(*self._single)
         else:
             self.link.execute("COMMIT")
@@ -138,9 +143,14 @@ class Group:
         if not self.has_begun:
             self.has_begun = True
             self.link.execute(BEGIN)
+            self._bound()
             if self._single is not None:  # there is more to it after all
                 self.link.execute(*self._single)
                 self._single = None
+
+    def _bound(self) -> None:
+        if self._patience is not None:
+            self.link.execute(self._sql["wait_at_most"], (str(self._patience), True))
 
     def _of_one_run(
         self,

@@ -14,7 +14,11 @@ SELECT key FROM holdfast.runs WHERE key = ANY ($1::bigint[]) ORDER BY key FOR UP
 
 -- name: hurry
 -- Whoever is stopped in the middle of it must not keep others waiting.
-SELECT set_config('idle_in_transaction_session_timeout', '10000', true)
+SELECT set_config('idle_in_transaction_session_timeout', '5000', true)
+
+-- name: wait_at_most
+-- So many milliseconds for what another holds; in this transaction alone, or from now on.
+SELECT set_config('lock_timeout', $1, $2)
 
 -- name: confirm
 -- What was only looked at is still so.
