@@ -490,6 +490,36 @@ def test_variables_that_were_added_to_those_of_headers_stay_variables(place: str
     assert got["mcpServers"]["s"] == {"url": "http://h", "headers": {"A": "a", "B": "b"}, "env": {"NO_PROXY": "*"}}
 
 
+@pytest.mark.parametrize(
+    "words", [["--header", "A: b: c"], ["--header=A:b: c"], ["--header", "A: x", "--header", "A: b: c"]]
+)
+def test_a_header_among_the_arguments_of_ones_own_entry_is_one_of_the_server_again(words: list[str]) -> None:
+    text = config(s={"command": "holdfast", "args": ["wrap", "--url", "http://h", *words, "--name", "s"]})
+
+    result = unwrap(text, "file")
+
+    assert only(text).headers == {"A": "b: c"}
+    assert read(result.text)["mcpServers"]["s"] == {"url": "http://h", "headers": {"A": "b: c"}}
+
+
+@pytest.mark.parametrize("more", [{}, {"NO_PROXY": "*"}])
+def test_headers_of_arguments_and_of_variables_come_together(more: dict[str, str]) -> None:
+    args = ["wrap", "--header", "-A: a", "--url", "http://h", "--header-env", "B=TOKEN"]
+    text = config(s={"args": args, "env": {"TOKEN": "b", **more}, "command": "holdfast"})
+
+    got = read(unwrap(text, "file").text)
+
+    assert got["mcpServers"]["s"] == {"url": "http://h", "headers": {"-A": "a", "B": "b"}, "env": more}
+
+
+def test_a_header_may_come_from_the_environment_of_who_reads_the_file() -> None:
+    text = config(s={"command": "holdfast", "args": ["wrap", "--url", "http://h", "--header-env", "A=TOKEN"]})
+
+    (found,) = servers(text, "file", {"TOKEN": "t"})
+
+    assert found.headers == {"A": "t"}
+
+
 def test_an_entry_whose_header_is_held_elsewhere_is_left_alone() -> None:
     text = config(s={"command": "holdfast", "args": ["wrap", "--url", "http://h", "--header-env", "A=TOKEN"]})
 

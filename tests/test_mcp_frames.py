@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -67,6 +68,33 @@ def test_half_a_character_is_read_as_the_sign_for_a_missing_one() -> None:
 
     assert head.is_answer
     assert frames.texts(frames.tool_result(head).content) == "a\ufffd b\ufffd \U0001f389"
+
+
+def test_numbers_that_are_none_are_read_as_texts() -> None:
+    data = rb'{"id":1,"method":"x","params":{"arguments":[NaN,-Infinity,"NaN, \"NaN"]},"result":Infinity}'
+
+    head = frames.head(data)
+
+    assert json.loads(bytes(head.params)) == {"arguments": ["NaN", "-Infinity", 'NaN, "NaN']}
+    assert json.loads(bytes(head.result)) == "Infinity"
+
+
+def test_a_frame_that_is_nested_too_deep_is_read_as_far_as_it_goes() -> None:
+    nested = b'[{"]}":"]}"},%b,{}]' % (b"[" * 5000 + b"]" * 5000)
+
+    head = frames.head(b'{"jsonrpc":"2.0","result":{"content":[],"structuredContent":%b},"id":7}' % nested)
+
+    assert (head.id, head.is_answer) == (7, True)
+    assert json.loads(bytes(frames.tool_result(head).content)) == []
+
+
+def test_a_text_without_an_end_is_looked_at_once() -> None:
+    with pytest.raises(msgspec.DecodeError):
+        frames.head(b'{"id":1,"result":"' + rb"\"" * 2**20)
+
+
+def test_an_answer_may_have_a_method_that_is_null() -> None:
+    assert frames.head(b'{"id":1,"method":null,"result":{}}').is_answer
 
 
 @pytest.mark.parametrize("data", [b'{"id":1,"method":""}', b'{"id":1}', b'{"id":1,"method":"x","result":{}}'])

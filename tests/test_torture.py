@@ -558,7 +558,7 @@ def test_a_broken_promise_is_told_with_its_evidence_and_ends_with_1(
 def test_a_store_in_memory_cannot_be_tortured(capsys: pytest.CaptureFixture[str]) -> None:
     code = cli.main(["doctor", "--torture", "1", "--store", ":memory:"])
 
-    assert code == 1
+    assert code == 2
     assert "nothing to torture" in capsys.readouterr().err
 
 

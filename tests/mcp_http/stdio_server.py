@@ -1,4 +1,7 @@
-"""A server on standard input and output: `add` adds, `slow` tells of progress and waits for a cancel, `ask` asks."""
+"""A server on standard input and output: `add` adds, `slow` tells of progress and waits for a cancel, `ask` asks.
+
+The method `release` has another call answered.
+"""
 
 from __future__ import annotations
 
@@ -67,6 +70,9 @@ for line in sys.stdin:
         CANCELLED.append(params["requestId"])
     elif method == "tools/call":
         call(id, params)
+    elif method == "release":
+        text(params["of"], "released")
+        say(id=id, result={})
     elif method == "subscriptions/listen":
         meta = {"io.modelcontextprotocol/subscriptionId": id}
         say(method="notifications/subscriptions/acknowledged", params={"_meta": meta, "notifications": {}})

@@ -406,7 +406,7 @@ async def test_a_cookie_of_one_client_is_not_sent_for_another() -> None:
 async def test_the_answer_to_a_request_that_its_client_cancels_ends(
     session: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.mcp.http.http_site.GRACE", 0.01)
+    monkeypatch.setattr("holdfast.mcp.http.session.GRACE", 0.01)
     started = asyncio.Event()
 
     async def call(reply: Reply) -> None:
@@ -423,6 +423,44 @@ async def test_the_answer_to_a_request_that_its_client_cancels_ends(
         assert cancel.status_code == 202
         assert (await calling).content == b""
         assert made.asked("notifications/cancelled")[0].frame["params"]["requestId"] == 5
+
+
+@pytest.mark.parametrize("session", ["one", None], ids=["session", "none"])
+async def test_who_cancels_one_request_of_a_batch_gets_the_answers_to_the_others(
+    session: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.mcp.http.session.GRACE", 0)
+    started, told = asyncio.Event(), asyncio.Event()
+
+    async def answer(reply: Reply) -> None:
+        if reply.request.body.startswith(b"["):
+            started.set()
+            await told.wait()
+            await reply.stream()
+            await reply.frame(id=2, result={"x": 1})
+            await reply.end()
+        else:
+            await plain(works, session=session)(reply)
+            if reply.request.body and reply.request.asks == "notifications/cancelled":
+                told.set()
+
+    async with server(answer) as made, gateway(remote(made.url)) as address, web(address, "remote") as client:
+        await client.begin()
+        asking = asyncio.ensure_future(client.post([frame("x/y", 1), frame("x/z", 2)]))
+        await started.wait()
+        await client.post(frame("notifications/cancelled", None, requestId=1))
+
+        assert b'"x": 1' in (await asking).content
+
+
+async def test_an_id_that_comes_back_as_a_text_is_the_client_s_number() -> None:
+    async def call(reply: Reply) -> None:
+        await reply.json({"jsonrpc": "2.0", "id": str(reply.request.frame["id"]), "result": {"content": []}})
+
+    async with server(plain(call)) as made, gateway(remote(made.url)) as address, web(address, "remote") as client:
+        await client.begin()
+
+        assert (await client.call(id=5)).json() == {"jsonrpc": "2.0", "id": 5, "result": {"content": []}}
 
 
 async def test_an_answer_of_ten_megabytes_passes() -> None:
@@ -511,6 +549,36 @@ async def test_a_batch_of_an_older_version_is_answered_as_a_batch() -> None:
 
         assert [each["id"] for each in (await client.post([frame("ping", 5), frame("ping", 6)])).json()] == [5, 6]
         assert sorted(each["id"] for each in (await client.post(mixed)).json()) == [1, 2]
+
+
+async def test_who_cancels_one_call_of_a_batch_gets_the_answers_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.mcp.http.session.GRACE", 0)
+    async with gateway(LOCAL) as address, web(address, "local") as client:
+        await client.begin()
+        batch = [frame("tools/call", id, name="slow") for id in (1, 2)]
+        async with client.stream("POST", batch) as stream:
+            for _ in batch:
+                assert (await stream.frame())["method"] == "notifications/progress"
+            await client.post(frame("notifications/cancelled", None, requestId=1))
+            await client.post(frame("release", 3, of=2))
+
+            assert [text_of(answer) for answer in await stream.frame()] == ["released"]
+
+
+async def test_a_late_answer_to_a_cancelled_call_of_a_batch_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.mcp.http.session.GRACE", 0)
+    async with gateway(LOCAL) as address, web(address, "local") as client:
+        await client.begin()
+        batch = [frame("tools/call", id, name="slow") for id in (1, 2)]
+        async with client.stream("POST", batch) as stream:
+            for _ in batch:
+                assert (await stream.frame())["method"] == "notifications/progress"
+            await client.post(frame("notifications/cancelled", None, requestId=1))
+            for id in (1, 2):
+                await client.post(frame("release", 3, of=id))
+
+            assert (await stream.frame())["id"] == 1
+            assert [answer["id"] for answer in await stream.frame()] == [2]
 
 
 @pytest.mark.parametrize(
@@ -613,6 +681,28 @@ async def test_a_session_of_a_server_over_http_is_a_run_of_its_name() -> None:
         assert (run.session_id, run.tool_calls, run.interrupted) == ("one", 1, True)
 
 
+async def test_a_session_that_only_the_server_knows_is_one_run_however_many_requests_come_at_once() -> None:
+    begun = 0
+    all_begun = asyncio.Event()
+
+    async def call(reply: Reply) -> None:
+        nonlocal begun
+        begun += 1
+        if begun == 3:
+            all_begun.set()
+        await all_begun.wait()
+        await reply.text()
+
+    with holdfast.open(":memory:", policies={}) as hf:
+        async with server(plain(call)) as made, gateway(remote(made.url), hf=hf) as url, web(url, "remote") as client:
+            client.session = {"mcp-session-id": "one"}
+            await asyncio.gather(*(client.call(id=id, n=id) for id in range(3)))
+            await client.call(id=3)
+        runs = hf.runs.list_runs()
+
+    assert [run.session_id for run in runs] == ["one"]
+
+
 async def test_a_session_that_is_silent_for_half_an_hour_is_interrupted() -> None:
     clock = ManualClock()
     with holdfast.open(":memory:", policies={}, clock=clock) as hf:
@@ -701,7 +791,7 @@ def test_a_gateway_that_others_can_reach_needs_a_token(host: str) -> None:
 
 def test_the_command_serves_what_a_client_s_file_lists_and_leaves_nobody_behind(tmp_path: Path) -> None:
     config = tmp_path / "mcp.json"
-    config.write_text(json.dumps({"mcpServers": {"local": {"command": STDIO[0], "args": [STDIO[1]]}}}))
+    config.write_text(json.dumps({"mcpServers": {"50%41 local": {"command": STDIO[0], "args": [STDIO[1]]}}}))
     command = [str(Path(sys.executable).with_name("holdfast")), "gateway", "--config", str(config), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -718,6 +808,15 @@ def test_the_command_serves_what_a_client_s_file_lists_and_leaves_nobody_behind(
             assert not alive(pid)
         finally:
             process.kill()
+
+
+@pytest.mark.parametrize("name", ["a?b", "a b", "50%41", "@s/p", "ü#"])
+async def test_the_address_that_is_listed_leads_to_the_server_of_any_name(name: str) -> None:
+    entry = ServerEntry(name=name, transport="stdio", command=STDIO[0], args=(STDIO[1],))
+    async with gateway(entry) as address, httpx.AsyncClient(headers=ACCEPT, timeout=20) as http:
+        (listed,) = (await http.get(address)).json()["servers"]
+
+        assert (await http.post(address + listed["path"], json=BEGIN)).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.mcp_http.clients import META, failure_of, text_of, wrapped
 from tests.mcp_http.servers import INITIALIZED, Reply, plain, server
+
+from holdfast.clock import SystemClock
+from holdfast.mcp import frames
+from holdfast.mcp.frames import Id
+from holdfast.mcp.handshake import Handshake
+from holdfast.mcp.http.endpoint import Endpoint
+from holdfast.mcp.http.passing import Passing
+from holdfast.mcp.http.upstream import HttpUpstream
+from holdfast.mcp.wire import Channel, Event, ServerLost, Upstream
 
 
 async def works(reply: Reply) -> None:
@@ -293,6 +303,55 @@ async def test_a_server_that_forgets_every_session_is_not_asked_for_ever() -> No
         assert len(made.asked("tools/call")) == 2
 
 
+async def test_a_session_is_begun_anew_with_the_answer_though_its_stream_goes_on() -> None:
+    async def answer(reply: Reply) -> None:
+        if reply.request.body and reply.request.asks == "initialize" and made.asked("tools/call"):
+            await reply.stream(mcp_session_id="s1")
+            await reply.frame(id=reply.request.frame["id"], result=INITIALIZED)
+            await reply.gone.wait()
+            reply.keeps = False
+        elif reply.request.headers.get("mcp-session-id") == "s1" and "id" in reply.request.frame:
+            await reply.text()
+        else:
+            await forgets(reply)
+
+    forgets = forgetful()
+    async with server(answer) as made, wrapped(made.url) as client:
+        assert text_of(await client.call()) == "done"
+
+
+async def test_a_server_that_does_not_begin_another_session_is_not_waited_for_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("holdfast.mcp.http.session.PATIENCE", 0.01)
+
+    async def answer(reply: Reply) -> None:
+        if reply.request.body and reply.request.asks == "initialize" and made.asked("resources/list"):
+            await reply.gone.wait()
+            reply.keeps = False
+        else:
+            await forgets(reply)
+
+    forgets = forgetful()
+    async with server(answer) as made, wrapped(made.url) as client:
+        assert "did not begin another" in (await client.ask("resources/list"))["error"]["message"]
+
+
+async def test_a_null_error_beside_the_answer_to_a_new_handshake_is_no_refusal() -> None:
+    async def answer(reply: Reply) -> None:
+        if reply.request.body and reply.request.asks == "initialize" and made.asked("tools/call"):
+            frame = {"jsonrpc": "2.0", "id": reply.request.frame["id"], "result": INITIALIZED, "error": None}
+            await reply.json(frame, mcp_session_id="s1")
+        elif reply.request.headers.get("mcp-session-id") == "s1" and "id" in reply.request.frame:
+            await reply.text()
+        else:
+            await forgets(reply)
+
+    forgets = forgetful()
+    async with server(answer) as made, wrapped(made.url) as client:
+        assert text_of(await client.call()) == "done"
+
+
 async def test_level_and_subscriptions_are_restored_in_a_new_session() -> None:
     async with server(forgetful()) as made, wrapped(made.url) as client:
         client.say(id=1, method="logging/setLevel", params={"level": "debug"})
@@ -482,6 +541,34 @@ async def test_an_error_that_names_no_request_is_for_the_one_it_answers() -> Non
         assert (answer["id"], answer["error"]["message"]) == (4, "no")
 
 
+async def test_an_error_on_many_lines_that_names_no_request_becomes_one_line() -> None:
+    async def call(reply: Reply) -> None:
+        frame = {"jsonrpc": "2.0", "error": {"code": -32602, "message": "no"}, "id": None}
+        await reply.whole(400, json.dumps(frame, indent=2).encode(), content_type="application/json")
+
+    async with server(plain(call)) as made, wrapped(made.url) as client:
+        assert (await client.ask("x/y", 4))["error"]["message"] == "no"
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_an_id_that_comes_back_as_a_text_is_the_client_s_number(streams: bool) -> None:
+    async def call(reply: Reply) -> None:
+        frame = {"id": str(reply.request.frame["id"]), "result": {"content": [{"type": "text", "text": "done"}]}}
+        if streams:
+            await reply.stream()
+            await reply.frame(**frame)
+            await reply.end()
+        else:
+            await reply.json({"jsonrpc": "2.0", **frame})
+
+    async with server(plain(call)) as made, wrapped(made.url) as client:
+        answer = await client.call(id=9)
+
+        assert (answer["id"], text_of(answer)) == (9, "done")
+        assert (await client.ask("x/y", 10))["id"] == 10
+        assert client.session.upstream.facts()["last_error"] is None
+
+
 @pytest.mark.parametrize(
     "body",
     [b"garbage", b"", b"[]", b'{"jsonrpc":"2.0","id":"other","result":{}}'],
@@ -493,6 +580,52 @@ async def test_an_answer_that_is_none_to_the_request_is_a_call_of_unknown_outcom
 
     async with server(plain(call)) as made, wrapped(made.url) as client:
         assert failure_of(await client.call())["called"] is True
+
+
+class Clearing:
+    """The place of a server in a gateway."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    def blame(self, error: ServerLost | None) -> None: ...
+
+    def facts(self) -> list[dict[str, object]]:
+        return []
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda endpoint: HttpUpstream(endpoint, SystemClock()), lambda endpoint: Passing(Clearing(endpoint), None)],
+    ids=["wrap", "gateway"],
+)
+async def test_a_request_whose_answer_cannot_be_handed_on_has_failed(make: Callable[[Endpoint], Upstream]) -> None:
+    failed: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    class Clumsy:
+        def arrive(self, event: Event, channel: Channel | None = None) -> bool:
+            raise ValueError("dropped it")
+
+        def failed(self, id: Id, error: ServerLost) -> None:
+            failed.set_result((id, str(error)))
+
+        def lost(self, error: ServerLost) -> None: ...
+
+        def changed(self) -> None: ...
+
+        def hold(self, held: bool) -> None: ...
+
+    async with server(plain(works)) as made:
+        endpoint = Endpoint(made.url)
+        upstream = make(endpoint)
+        upstream.attach(Clumsy(), Handshake())
+        data = frames.request(7, "x/y")
+        upstream.send(data, frames.head(data))
+
+        assert await asyncio.wait_for(failed, 20) == (7, "the proxy has failed: dropped it")
+        await upstream.close()
+        await endpoint.close()
 
 
 async def test_garbage_in_a_stream_is_passed_over_and_a_second_answer_dropped() -> None:
@@ -576,6 +709,33 @@ async def test_a_client_s_cancel_reaches_the_server() -> None:
         await asyncio.wait_for(gone.wait(), 20)
         assert made.asked("notifications/cancelled")[0].frame["params"]["requestId"] == 9
         assert client.came.empty()
+
+
+async def test_who_cancels_one_request_of_a_batch_gets_the_answers_to_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("holdfast.mcp.http.session.GRACE", 0)
+    started, told = asyncio.Event(), asyncio.Event()
+
+    async def answer(reply: Reply) -> None:
+        if reply.request.body.startswith(b"["):
+            started.set()
+            await told.wait()
+            await reply.stream()
+            await reply.frame(id=2, result={"x": 1})
+            await reply.end()
+        else:
+            await plain(works)(reply)
+            if reply.request.body and reply.request.asks == "notifications/cancelled":
+                told.set()
+
+    async with server(answer) as made, wrapped(made.url) as client:
+        batch = [{"jsonrpc": "2.0", "id": id, "method": "x/y"} for id in (1, 2)]
+        client.session.receive(json.dumps(batch).encode(), client)
+        await started.wait()
+        client.say(method="notifications/cancelled", params={"requestId": 1})
+
+        assert [answer["result"] for answer in await client.next()] == [{"x": 1}]
 
 
 async def test_a_call_that_takes_too_long_is_answered_and_the_server_told() -> None:

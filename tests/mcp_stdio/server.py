@@ -33,7 +33,7 @@ class Server:
         self.held: dict[str, Any] = {}  # calls that wait for `release`
         self.asked: dict[Any, tuple[Any, str]] = {}  # our requests to the client: the call that waits for the answer
         self.batch: list[object] | None = None
-        self.tools = dict(TOOLS)
+        self.tools: dict[str, object] = dict(TOOLS)
 
     # -- frames --------------------------------------------------------------------------------------------------------
 
@@ -175,7 +175,7 @@ class Server:
         self.do_answer(id, params, " second")
 
     def do_unknown(self, id: Any, params: dict[str, Any], rest: str) -> None:
-        for other in (987654, "987654", str(id), None):
+        for other in (987654, "987654", f"{id}.0", None):
             if other != id:
                 self.say(result(other, text("for nobody")))
         self.do_answer(id, params, "")
@@ -230,7 +230,7 @@ class Server:
             signal.pause()
 
     def do_add_tool(self, id: Any, params: dict[str, Any], rest: str) -> None:
-        self.tools[rest] = {}
+        self.tools[rest] = []
         self.tell("notifications/tools/list_changed", {})
         self.do_answer(id, params, "")
 

@@ -286,7 +286,7 @@ async def test_answers_that_nobody_asked_for_are_dropped_but_for_those_to_no_id(
         assert text(answer["result"]) == "read"
         assert not client.answered(987654)
         assert not client.answered("987654")
-        assert not client.answered(str(answer["id"]))
+        assert not client.answered(f"{answer['id']}.0")
         assert len(client.answered(None)) == 1  # "I could not read that" belongs to the client
 
 
@@ -301,6 +301,7 @@ async def test_answers_that_nobody_asked_for_are_dropped_but_for_those_to_no_id(
         '{"jsonrpc":"2.0","id":ID,"error":17}',
         '{"jsonrpc":"2.0","id":ID,"error":{"code":"x","message":7}}',
         '{"jsonrpc":"2.0","id":ID,"result":{"content":[]},"error":null}',
+        '{"jsonrpc":"2.0","id":ID,"result":{"content":[],"structuredContent":{"x":NaN,"y":-Infinity}}}',
         '{"unheard":["of",{}],"id":ID,"jsonrpc":"2.0","result":{"content":[{"text":5},1]}}',
     ],
 )
@@ -313,11 +314,27 @@ async def test_an_answer_of_any_shape_goes_to_the_client_as_it_came(said: str, j
         assert client.heard[-1] == said.replace("ID", "99").encode()
 
 
-async def test_a_null_error_beside_a_result_is_no_failure(journal: Path) -> None:
+@pytest.mark.parametrize("method", ["tools/call", "custom/do"])
+async def test_an_id_that_comes_back_as_a_text_is_the_client_s_number(method: str, journal: Path) -> None:
     async with Stage(journal) as client:
         await client.initialize()
 
-        await client.result("write", do='raw {"jsonrpc":"2.0","id":ID,"result":{"content":[]},"error":null}')
+        do = 'raw {"jsonrpc":"2.0","id":"ID","result":{"content":[]}}'
+        answer = await client.ask(method, {"name": "write", "arguments": {"do": do}, "do": do})
+
+        assert answer["result"] == {"content": []}
+
+
+@pytest.mark.parametrize(
+    "more",
+    ['"result":{"content":[]},"error":null', '"result":{"content":[],"isError":null}', '"result":{"x":NaN}'],
+    ids=["error", "isError", "NaN"],
+)
+async def test_what_is_odd_about_an_answer_is_no_failure(more: str, journal: Path) -> None:
+    async with Stage(journal) as client:
+        await client.initialize()
+
+        await client.ask("tools/call", {"name": "write", "arguments": {"do": f'raw {{"id":ID,{more}}}'}})
 
         assert client.hf.tracker.stats("srv.write").failed == 0
 

@@ -182,6 +182,18 @@ async def test_ten_thousand_names_do_not_stop_the_next(journal: Path) -> None:
         assert text(await client.result("one more")) == "one more"
 
 
+async def test_a_call_with_a_number_that_is_none_is_guarded_and_answered(journal: Path) -> None:
+    async with Stage(journal) as client:
+        await client.initialize()
+
+        answer = client.expect(9)
+        params = b'{"name":"write","arguments":{"x":NaN}}'
+        client.say(b'{"jsonrpc":"2.0","id":9,"method":"tools/call","params":%b}' % params)
+
+        assert text((await within(answer))["result"]) == "write"
+        assert client.hf.tracker.stats("srv.write").successful == 1
+
+
 # --- batches ---
 
 
@@ -194,6 +206,32 @@ async def test_a_batch_without_calls_reaches_the_server_as_it_is_and_is_answered
 
         batch = json.loads(client.heard[-2])
         assert [each["id"] for each in batch] == [10, "11"]
+
+
+async def test_a_batch_that_has_an_id_twice_is_answered_twice_under_it(journal: Path) -> None:
+    async with Stage(journal) as client:
+        await client.initialize()
+
+        answer = client.expect(7)
+        client.say([request("ping", 7), request("ping", 7)])
+        await within(answer)
+
+        assert [each["id"] for each in json.loads(client.heard[-1])] == [7, 7]
+
+
+async def test_a_batch_does_not_take_the_answer_to_a_request_of_the_same_id(journal: Path) -> None:
+    async with Stage(journal) as client:
+        await client.initialize()
+        client.begin("custom/do", {"do": "hold a"}, id=7)
+        await client.next("notifications/holds")
+
+        client.say([request("ping", 7)])
+        await client.result("put", do="release a")
+        await client.ask("ping")
+
+        ping, held = client.answered(7)
+        assert ping["result"] == {}
+        assert text(held["result"]) == "released a"
 
 
 async def test_a_batch_with_calls_is_answered_as_one_with_each_call_guarded(journal: Path) -> None:

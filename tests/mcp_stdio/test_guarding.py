@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.mcp_stdio.client import Stage, failure, settle, text, within
+from tests.mcp_stdio.client import INITIALIZE, Stage, failure, settle, text, within
 
 from holdfast import CircuitState, ErrorCategory
 from holdfast.testing import ManualClock
@@ -179,6 +180,18 @@ async def test_annotations_decide_what_is_repeated(tool: str, times: int, journa
 
         assert client.effects(tool) == times
         assert ("isError" in result) == (times == 1)
+
+
+async def test_a_tool_with_odd_annotations_does_not_spoil_those_of_the_others(journal: Path) -> None:
+    async with Stage(journal) as client:
+        await client.initialize(lists=False)
+        await client.result("write", do="add_tool odd")
+        listed = await client.ask("tools/list")
+
+        await client.result("read", do=["error connection refused", "answer"])
+
+        assert listed["result"]["tools"][-1] == {"name": "odd", "inputSchema": {}, "annotations": []}
+        assert client.effects("read") == 2
 
 
 async def test_without_a_list_of_tools_nothing_is_repeated(journal: Path) -> None:
@@ -393,6 +406,14 @@ async def test_an_open_tool_leaves_the_list_and_comes_back_when_it_may_be_tried(
         await client.next("notifications/tools/list_changed")
         assert await names(client) == ["read", "other", "put", "write"]
         assert text(await client.result("write")) == "write"
+
+
+@pytest.mark.parametrize("result", ["null", "[]", '{"capabilities":{"tools":{}},"instructions":"cut \\ud83d"}'])
+async def test_an_odd_answer_to_the_handshake_reaches_the_client_all_the_same(result: str, journal: Path) -> None:
+    said = f'{{"jsonrpc":"2.0","id":1,"result":{result}}}'
+    code = f"import sys; sys.stdin.readline(); print({said!r}, flush=True); sys.stdin.read()"
+    async with Stage(journal, words=[sys.executable, "-IS", "-c", code], hides=True) as client:
+        assert "result" in await client.ask("initialize", INITIALIZE)
 
 
 async def test_without_the_wish_to_hide_the_list_is_the_servers_byte_for_byte(journal: Path) -> None:

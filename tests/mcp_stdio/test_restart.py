@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 
 import pytest
 from tests.mcp_stdio.client import INITIALIZE, Stage, command, failure, settle, text, until, within
 
+from holdfast.mcp import frames
+from holdfast.mcp.handshake import Handshake
 from holdfast.mcp.stdio.upstream import MOST_QUEUED, REPLAY_PATIENCE
 from holdfast.testing import ManualClock
+
+ASKS = 'raw {"jsonrpc":"2.0","id":7,"method":"elicitation/create"}'
 
 # --- what a new server is told ---
 
@@ -75,6 +80,29 @@ async def test_what_is_said_while_it_is_started_waits_for_it_in_order(journal: P
         assert client.effects("write") == 4
 
 
+def test_a_handshake_that_names_no_capabilities_is_told_to_the_new_server_too() -> None:
+    handshake = Handshake()
+    asked = frames.request(1, "initialize", INITIALIZE)
+    handshake.note(frames.head(asked), asked)
+
+    handshake.answered(frames.head(frames.result(1, {"protocolVersion": "2025-06-18", "capabilities": None})))
+
+    assert handshake.begins is not None
+
+
+async def test_the_last_words_of_a_server_are_not_those_of_the_one_before(journal: Path) -> None:
+    says = "import sys; sys.stderr.write('bad password\\n'); sys.stderr.flush(); sys.stdin.readline(); sys.exit(1)"
+    async with Stage(journal, words=[sys.executable, "-IS", "-c", says]) as client:
+        await client.turns("ready")
+        client.upstream.command.words = [sys.executable, "-IS", "-c", "import sys; sys.stdin.readline(); sys.exit(7)"]
+
+        first, second = [text(await client.result("write", n=n)) for n in range(2)]
+
+        assert "exited with code 1; its last words: bad password" in first
+        assert "exited with code 7" in second
+        assert "bad password" not in second
+
+
 # --- its own requests ---
 
 
@@ -91,6 +119,40 @@ async def test_a_request_of_a_server_that_died_is_cancelled_and_its_late_answer_
 
         assert cancelled["params"]["requestId"] == asked["id"]
         assert not any(entry.get("id") == asked["id"] for entry in client.journal())
+
+
+async def test_a_late_answer_to_a_server_that_died_is_none_to_what_the_next_one_asks_under_the_same_id(
+    journal: Path,
+) -> None:
+    async with Stage(journal) as client:
+        await client.initialize()
+        client.call("write", do=ASKS)
+        old = await client.next("elicitation/create")
+        await client.result("read", do=["kill", "answer"])
+        client.call("write", do=ASKS)
+        new = await client.next("elicitation/create")
+
+        client.say({"jsonrpc": "2.0", "id": old["id"], "result": {"to": "the old question"}})
+        client.say({"jsonrpc": "2.0", "id": new["id"], "result": {"to": "the new question"}})
+        await client.ask("ping")
+
+        answers = [entry["result"] for entry in client.journal() if entry.get("id") == 7 and entry["method"] is None]
+        assert answers == [{"to": "the new question"}]
+
+
+async def test_a_server_withdraws_a_question_under_the_id_by_which_its_client_knows_it(journal: Path) -> None:
+    async with Stage(journal) as client:
+        await client.initialize()
+        client.call("write", do=ASKS)
+        await client.next("elicitation/create")
+        await client.result("read", do=["kill", "answer"])
+        await client.next("notifications/cancelled")
+        client.call("write", do=ASKS)
+        asked = await client.next("elicitation/create")
+
+        client.call("put", do='raw {"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}')
+
+        assert (await client.next("notifications/cancelled"))["params"]["requestId"] == asked["id"]
 
 
 @pytest.mark.parametrize("method", ["sampling/createMessage", "roots/list", "elicitation/create", "not/invented"])

@@ -66,11 +66,12 @@ def _serve(hf: Holdfast, entries: list[ServerEntry], address: Address, *, hides:
     import asyncio
 
     from holdfast.cli import DONE
+    from holdfast.mcp.http.front import path_of
     from holdfast.mcp.http.gateway import gateway
 
     def tell(url: str) -> None:
         for entry in entries:
-            click.echo(f"{url}/{entry.name}/mcp")
+            click.echo(url + path_of(entry.name))
 
     asyncio.run(
         gateway(hf, entries, address, hides=hides, stderr=sys.stderr.buffer, env=dict(os.environ), on_ready=tell)
@@ -84,7 +85,7 @@ def _entries(path: str) -> list[ServerEntry]:
     from holdfast.mcp.clients.configs import servers
 
     try:
-        found = servers(Path(path).read_text(encoding="utf-8"), path)
+        found = servers(Path(path).read_text(encoding="utf-8"), path, os.environ)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
     named = {entry.name: entry for entry in found if not entry.disabled}

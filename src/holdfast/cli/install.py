@@ -86,17 +86,20 @@ def executable() -> list[str]:
 
 
 def _perform(target: str, rewrite: Rewrite, only: Sequence[str], dry_run: bool, as_json: bool) -> None:
+    from holdfast.errors import ConfigError, HoldfastError
     from holdfast.mcp.clients.rewriting import UnknownServer
     from holdfast.mcp.clients.saving import load, save
 
-    path = _find(target)
-    loaded = load(path)
     try:
+        path = _find(target)
+        loaded = load(path)
         rewritten = rewrite(loaded.text, path, only)
+        changed = rewritten.text != loaded.text
+        backup = save(loaded, rewritten.text) if changed and not dry_run else None
     except UnknownServer as error:
         raise click.UsageError(str(error)) from error
-    changed = rewritten.text != loaded.text
-    backup = save(loaded, rewritten.text) if changed and not dry_run else None
+    except ConfigError as error:  # the file is a client's: that something is wrong with it is no wrong usage of ours
+        raise HoldfastError(str(error)) from error
     if as_json:
         servers = [outcome._asdict() for outcome in rewritten.outcomes]
         diff = "".join(_diff(path, loaded.text, rewritten.text)) if dry_run else None

@@ -30,7 +30,7 @@ class ToolFailed(Exception):
 
 def judge(head: Head) -> msgspec.Raw:
     """The result of a tool that did its work; else a `ToolFailed`."""
-    if head.error and bytes(head.error) != b"null":
+    if head.is_refusal:
         error = frames.rpc_error(head)
         raise ToolFailed(error.message, _CODES.get(error.code) or classify(error.message), error.code)
     try:

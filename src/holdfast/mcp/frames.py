@@ -12,6 +12,7 @@ T = TypeVar("T")
 
 Id = str | int | float  # as JSON-RPC has it; 1 and "1" are two ids
 
+DEEPEST: Final = 200  # levels that are read of a frame that has too many
 LOST: Final = -32000  # the code of the errors that are ours: the server gave no answer
 
 
@@ -19,7 +20,7 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     """What a frame is: a request has a method and an id, a notification a method, an answer an id."""
 
     id: Id | msgspec.UnsetType | None = msgspec.UNSET
-    method: str = ""
+    method: str | None = ""
     params: msgspec.Raw = msgspec.Raw()
     result: msgspec.Raw = msgspec.Raw()
     error: msgspec.Raw = msgspec.Raw()
@@ -33,6 +34,11 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     def is_answer(self) -> bool:
         """Whether it answers a request."""
         return not self.method and self.id is not msgspec.UNSET and bool(self.result or self.error)
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether it has an error; many have a null there, beside the result."""
+        return bool(self.error) and bytes(self.error) != b"null"
 
 
 class Meta(msgspec.Struct, frozen=True, gc=False):
@@ -75,7 +81,7 @@ class AnyParams(msgspec.Struct, frozen=True, gc=False):
 class ToolResult(msgspec.Struct, frozen=True, gc=False):
     """What is read of the result of a `tools/call`."""
 
-    isError: bool = False  # noqa: N815
+    isError: bool | None = False  # noqa: N815
     content: msgspec.Raw = msgspec.Raw()
     resultType: str = "complete"  # noqa: N815
 
@@ -103,22 +109,48 @@ _HALF = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
     rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 )
+# A text is found as a whole, whatever it holds; also one without an end, so that nothing is looked at twice.
+_TEXT = rb'(?s:"(?:[^"\\]++|\\.)*+"?)'
+_ODD = re.compile(_TEXT + rb"|(?P<number>NaN|-?Infinity)")  # numbers that are none, which Python writes
+_MARK = re.compile(_TEXT + rb"|[\[\]{}]")
 _JSON = msgspec.json.Encoder()
 
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
 def _read(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw) -> T:
-    """What *decoder* makes of *data*; half a character, which it does not know, is read as U+FFFD."""
+    """What *decoder* makes of *data*; what it does not know, but others write, is read as a text."""
     try:
         return decoder.decode(data)  # as do those who read every call, before they ask here
-    except UnicodeDecodeError as error:
+    except (UnicodeDecodeError, RecursionError) as error:
         raise msgspec.DecodeError(str(error)) from None
     except msgspec.DecodeError:
-        mended, halves = _HALF.subn(rb"\\ufffd", bytes(data))
-        if not halves:
+        whole = bytes(data)
+        mended = _ODD.sub(_mend, whole)
+        if mended == whole:
             raise
-        return decoder.decode(mended)
+        return _read(decoder, mended)
+
+
+def _mend(odd: re.Match[bytes]) -> bytes:
+    if odd["number"]:
+        return b'"%b"' % odd["number"]
+    return _HALF.sub(rb"\\ufffd", odd[0]) if b"\\u" in odd[0] else odd[0]
+
+
+def _shallow(data: bytes) -> bytes:
+    """*data* with null in place of what is nested so deep that nothing can be read."""
+    parts, depth, since = [], 0, 0
+    for mark in _MARK.finditer(data):
+        if mark[0] in (b"[", b"{"):
+            depth += 1
+            if depth == DEEPEST:
+                parts += [data[since : mark.start()], b"null"]
+        elif mark[0] in (b"]", b"}"):
+            if depth == DEEPEST:
+                since = mark.end()
+            depth -= 1
+    return b"".join((*parts, data[since:]))
 
 
 def head(data: bytes) -> Head:
@@ -127,6 +159,13 @@ def head(data: bytes) -> Head:
         return _HEAD.decode(data)
     except ValueError:
         return _read(_HEAD, data)
+    except RecursionError:
+        return _read(_HEAD, _shallow(data))
+
+
+def as_number(id: object) -> int | None:
+    """The number that *id* is the text of, if it is one: many servers answer "1" to 1, and clients take it."""
+    return int(id) if isinstance(id, str) and id.isdecimal() and id.isascii() and len(id) < 20 else None
 
 
 def is_batch(data: bytes) -> bool:
@@ -143,7 +182,7 @@ def call_params(head: Head) -> CallParams:
     """The parameters of a `tools/call`; a `DecodeError` if they are none."""
     try:
         return _CALL.decode(head.params)
-    except ValueError:
+    except (ValueError, RecursionError):
         return _read(_CALL, head.params)
 
 
@@ -171,7 +210,7 @@ def tool_result(head: Head) -> ToolResult:
     """The result of a `tools/call`."""
     try:
         return _RESULT.decode(head.result)
-    except ValueError:
+    except (ValueError, RecursionError):
         return _read(_RESULT, head.result)
 
 

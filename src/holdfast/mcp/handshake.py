@@ -20,7 +20,6 @@ class Handshake:
     def __init__(self) -> None:
         self.protocol: str | None = None
         self.server_info: Any = None
-        self.capabilities: dict[str, Any] = {}
         self.is_done = False
         self.meta: Any = None  # of the last request that needed no handshake
         self._initialize: bytes | None = None
@@ -65,7 +64,6 @@ class Handshake:
             return
         self.protocol = result.protocolVersion or self.protocol
         self.server_info = result.serverInfo
-        self.capabilities = result.capabilities
         self.is_done = True
 
     @property
@@ -102,7 +100,6 @@ class Handshake:
 class _Initialized(msgspec.Struct, frozen=True):
     protocolVersion: str | None = None  # noqa: N815 - the protocol's name
     serverInfo: Any = None  # noqa: N815
-    capabilities: dict[str, Any] = {}
 
 
 class _WithMeta(msgspec.Struct, frozen=True):

@@ -107,9 +107,8 @@ class ProxiedServer:
         except msgspec.DecodeError:
             return event
         for tool in tools:
-            said = tool.annotations or _SILENT
-            hints = {"read_only": said.readOnlyHint, "idempotent": said.idempotentHint}
-            given: dict[str, object] = {key: True for key, hint in hints.items() if hint is True}
+            said = tool.annotations if isinstance(tool.annotations, dict) else {}
+            given: dict[str, object] = {key: True for key, hint in _HINTS.items() if said.get(hint) is True}
             if self._hints.get(tool.name) != given:
                 self._hints[tool.name] = given
                 self._bound.pop(tool.name, None)
@@ -118,7 +117,7 @@ class ProxiedServer:
             if self._hidden:
                 kept = [
                     raw
-                    for raw, tool in zip(_RAW_LIST.decode(head.result)["tools"], tools, strict=True)
+                    for raw, tool in zip(_RESULT.decode(head.result)["tools"], tools, strict=True)
                     if self.full_name(tool.name) not in self._hidden
                 ]
                 return event._replace(data=frames.with_result(event.data, tools=kept))
@@ -175,11 +174,14 @@ class ProxiedServer:
         if not self._sessions and self._timer is not None:
             self._timer.cancel()
 
-    def announce(self, event: Event) -> Event:
+    def announce(self, head: Head, event: Event) -> Event:
         """The answer to a handshake, which promises news of the list of tools if tools are hidden."""
         if not self._hides:
             return event
-        capabilities = msgspec.json.decode(event.data)["result"].get("capabilities")
+        try:
+            capabilities = _RESULT.decode(head.result).get("capabilities")
+        except msgspec.DecodeError:
+            return event
         if not isinstance(capabilities, dict) or not isinstance(capabilities.get("tools"), dict):
             return event
         tools = {**capabilities["tools"], "listChanged": True}
@@ -216,20 +218,15 @@ class ProxiedServer:
                 session.tools_changed()
 
 
-class _Annotations(msgspec.Struct, frozen=True, gc=False):
-    readOnlyHint: Any = None  # noqa: N815 - the protocol's names
-    idempotentHint: Any = None  # noqa: N815
-
-
 class _Tool(msgspec.Struct, frozen=True, gc=False):
     name: str
-    annotations: _Annotations | None = None
+    annotations: Any = None  # of each by itself, so that an odd one is no loss for the others
 
 
 class _List(msgspec.Struct, frozen=True, gc=False):
     tools: list[_Tool] = []
 
 
-_SILENT = _Annotations()
+_HINTS: Final = {"read_only": "readOnlyHint", "idempotent": "idempotentHint"}
 _LIST = msgspec.json.Decoder(_List)
-_RAW_LIST = msgspec.json.Decoder(dict[str, Any])
+_RESULT = msgspec.json.Decoder(dict[str, Any])

@@ -16,9 +16,11 @@ import msgspec
 from holdfast.clock import Clock
 from holdfast.mcp import frames
 from holdfast.mcp.alarm import Alarm
+from holdfast.mcp.batch import Batch, unbatched
 from holdfast.mcp.calling import Call
 from holdfast.mcp.frames import LOST, Head, Id
 from holdfast.mcp.handshake import Handshake
+from holdfast.mcp.questions import Questions
 from holdfast.mcp.server import ProxiedServer
 from holdfast.mcp.wire import Channel, Event, ServerLost, Upstream
 
@@ -68,7 +70,7 @@ class Session:
         self._calls: dict[Id, Call] = {}  # of calls with the same id, the last
         self._running: set[Call] = set()
         self._tokens: dict[Id, Call] = {}
-        self._asked: set[Id] = set()  # requests of the server that the client has not answered
+        self._questions = Questions()
         # Cancelled by the client and not answered by the server, the oldest first; the client may be told yet.
         self._stopped: dict[Id, Callable[[Event], object]] = {}
         self._idle = asyncio.Event()
@@ -115,9 +117,12 @@ class Session:
     def _receive_batch(self, data: bytes, channel: Channel) -> None:
         parts = [(_head(part), part) for part in frames.batch(data)]
         heads = [head for head, _ in parts if head is not None]
-        requests = sum(head.is_request and head.id is not None for head in heads)
-        answers = Batch(channel, requests) if requests else channel
-        if any(head.method in ("tools/call", "notifications/cancelled") or head.is_answer for head in heads):
+        ids = [head.id for head in heads if head.is_request and isinstance(head.id, Id)]
+        answers = Batch(channel, len(ids)) if ids else channel
+        is_twice = len(set(ids)) < len(ids) or any(map(self.is_taken, ids))
+        if is_twice or any(
+            head.method in ("tools/call", "notifications/cancelled") or head.is_answer for head in heads
+        ):
             for head, part in parts:
                 if head is not None:
                     self._receive(head, part, answers)
@@ -137,10 +142,7 @@ class Session:
         if head.method == "notifications/cancelled":
             self._cancel(head, data, channel)
         elif head.is_answer:
-            if head.id is not None and head.id not in self._asked:  # of a server that has died meanwhile
-                return
-            self._asked.discard(_id(head))
-            self.upstream.send(data, head, channel)
+            self._answer_question(head, data, channel)
         elif head.is_request and head.id is not None:
             self._pass(head, data, channel)
         else:
@@ -159,6 +161,17 @@ class Session:
         pending.id = id
         if head.method == "subscriptions/listen":
             self._listens[wire_id] = channel
+        self.upstream.send(data, head, channel)
+
+    def _answer_question(self, head: Head, data: bytes, channel: Channel) -> None:
+        """Hand on what the client answers to a request of the server."""
+        if isinstance(head.id, Id):
+            id = self._questions.answered(head.id)
+            if id is None:
+                return
+            if id != head.id:
+                data = frames.with_id(data, id)
+                head = frames.head(data)
         self.upstream.send(data, head, channel)
 
     def _note(self, head: Head, data: bytes) -> None:
@@ -189,7 +202,7 @@ class Session:
         if call is None:
             pending = self._pending.get(id) if id is not None else None
             if pending is not None and id is not None:
-                self._stopped[id] = _unbatched(pending.channel).send
+                self._stopped[id] = unbatched(pending.channel).send
                 self.drop(id)
             self.upstream.send(data, head, channel)
         else:
@@ -197,7 +210,7 @@ class Session:
                 named = data if call.wire_id == id else frames.with_params(data, requestId=call.wire_id)
                 self.upstream.send(named, head, channel)
                 self._stopped[call.wire_id] = call.reply
-            call.channel = _unbatched(call.channel)
+            call.channel = unbatched(call.channel)
             call.stop()
         while len(self._stopped) > MOST_STOPPED:
             del self._stopped[next(iter(self._stopped))]
@@ -269,13 +282,13 @@ class Session:
     def _arrive_batch(self, data: bytes, event: Event, channel: Channel | None) -> bool:
         all_parts = [(_head(part), part) for part in frames.batch(data)]
         parts = [(head, part) for head, part in all_parts if head is not None]
-        if len(parts) < len(all_parts) or any(
-            head.is_answer or head.method == "notifications/progress" for head, _ in parts
-        ):
+        is_mixed = any(head.is_answer or head.method == "notifications/progress" for head, _ in parts)
+        if is_mixed or self._questions.are_orphaned or len(parts) < len(all_parts):
             for head, part in parts:
                 self._arrive(head, event._replace(data=part), channel)
         else:
-            self._asked.update(_id(head) for head, _ in parts if head.is_request)
+            for head, part in parts:
+                self._question(head, event._replace(data=part))
             (channel or self.channel).send(event)
         return bool(parts)
 
@@ -284,7 +297,7 @@ class Session:
             self._answer(head, event)
             return
         if head.is_request:
-            self._asked.add(_id(head))
+            event = self._question(head, event)
         elif head.method == "notifications/progress" and self._tokens:
             told = frames.params(head)
             call = self._tokens.get(told.progressToken) if told.progressToken is not None else None
@@ -294,7 +307,23 @@ class Session:
                 return
         elif head.method == "notifications/tools/list_changed":
             self.server.forget()
+        elif head.method == "notifications/cancelled":
+            event = self._withdraw(head, event)
         (channel or self.channel).send(event)
+
+    def _question(self, head: Head, event: Event) -> Event:
+        """A request of the server, as the client is to get it."""
+        if not isinstance(head.id, Id):
+            return event
+        id = self._questions.ask(head.id)
+        return event if id == head.id else event._replace(data=frames.with_id(event.data, id))
+
+    def _withdraw(self, head: Head, event: Event) -> Event:
+        """A cancel of such a request, as the client is to get it."""
+        own = frames.params(head).requestId
+        if own is None or (id := self._questions.known(own)) == own:
+            return event
+        return event._replace(data=frames.with_params(event.data, requestId=id))
 
     def _answer(self, head: Head, event: Event) -> None:
         if head.id is None:  # the server could not tell what it answers
@@ -302,7 +331,12 @@ class Session:
             return
         pending = self._pending.pop(_id(head), None)
         if pending is None:
-            self._answer_late(head, event)
+            number = frames.as_number(head.id)
+            if number is not None and (number in self._pending or number in self._stopped):
+                event = event._replace(data=frames.with_id(event.data, number))
+                self._answer(frames.head(event.data), event)
+            else:
+                self._answer_late(head, event)
         elif pending.call is not None:
             pending.call.take(event, head)
         else:
@@ -326,7 +360,7 @@ class Session:
         if method in ("initialize", "server/discover") and head.result:
             self.handshake.answered(head)
             self.changed()
-            return self.server.announce(event)
+            return self.server.announce(head, event)
         if method == "tools/list" and head.result:
             return self.server.learn(head, event)
         return event
@@ -346,10 +380,9 @@ class Session:
 
     def lost(self, error: ServerLost) -> None:
         """The server died: what changes nothing is asked of the next one, the rest is answered by us."""
-        for id in self._asked:
+        for id in self._questions.orphan():
             data = frames.notification("notifications/cancelled", {"requestId": id, "reason": str(error)})
             self.channel.send(Event(data))
-        self._asked.clear()
         self._stopped.clear()
         self.server.settle(error.category)
         error.counted = True
@@ -383,38 +416,6 @@ class Session:
             channel.send(Event(frames.notification(method, meta)))
 
 
-class Batch:
-    """The answers to a batch, which the client gets as a batch; all else goes on at once."""
-
-    def __init__(self, channel: Channel, requests: int) -> None:
-        self.channel = channel
-        self._missing = requests
-        self._answers: list[bytes] = []
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the client still listens."""
-        return self.channel.is_open
-
-    def send(self, event: Event) -> None:
-        """Keep an answer until all are there."""
-        if not event.data or not frames.head(event.data).is_answer:
-            self.channel.send(event)
-            return
-        self._answers.append(event.data)
-        self.forgo()
-
-    def forgo(self) -> None:
-        """Expect one answer less."""
-        self._missing -= 1
-        if not self._missing and self._answers:
-            self.channel.send(Event(frames.joined(self._answers)))
-
-    def refuse(self, id: Id | None, data: bytes, error: Exception) -> None:
-        """One of them has no answer of the server's."""
-        self.send(Event(data))
-
-
 def _id(head: Head) -> Any:
     """The id of a request or an answer."""
     return head.id
@@ -426,11 +427,3 @@ def _head(data: bytes) -> Head | None:
         return frames.head(data)
     except msgspec.DecodeError:
         return None
-
-
-def _unbatched(channel: Channel) -> Channel:
-    """The way to the client for an answer that its batch does not wait for any more."""
-    if isinstance(channel, Batch):
-        channel.forgo()
-        return channel.channel
-    return channel

@@ -29,7 +29,8 @@ TRANSPORTS: Final[Mapping[str, str]] = {
     "streamableHttp": HTTP,
     "sse": SSE,
 }
-VALUED: Final = frozenset({"--name", "--policy", "--store", "--url", "--type", "--header-env"})  # options of `wrap`
+# Options of `wrap` that have a value.
+VALUED: Final = frozenset({"--name", "--policy", "--store", "--url", "--type", "--header", "--header-env"})
 
 
 class ServerEntry(Struct, frozen=True, kw_only=True):
@@ -69,15 +70,19 @@ class Wrapping(NamedTuple):
     type: str | None
     command: int | None
     url: int | None
+    headers: Mapping[str, str]
     header_envs: Mapping[str, str]  # header to variable
 
 
-def servers(text: str, name: str) -> list[ServerEntry]:
-    """The servers that *text* lists; mistakes in it are a `ConfigError` with the *name* of the file."""
+def servers(text: str, name: str, env: Mapping[str, str] | None = None) -> list[ServerEntry]:
+    """The servers that *text* lists; mistakes in it are a `ConfigError` with the *name* of the file.
+
+    A header whose value is in the environment is looked for in *env* too.
+    """
     found, problems = [], []
     for listed in entries(text, name):
         try:
-            found.append(server(listed))
+            found.append(server(listed, env))
         except ConfigError as error:
             place = f" of {printable(listed.project)}" if listed.project is not None else ""
             problems.append(f"{name}: {listed.table}{place}: {printable(listed.name)!r}: {error}")
@@ -102,7 +107,7 @@ def entries(text: str, name: str) -> list[Listed]:
     return found
 
 
-def server(listed: Listed) -> ServerEntry:
+def server(listed: Listed, env: Mapping[str, str] | None = None) -> ServerEntry:
     """The server that an entry stands for; a `ConfigError` says why it stands for none."""
     entry = listed.member.value
     if not isinstance(entry, Object):
@@ -122,7 +127,8 @@ def server(listed: Listed) -> ServerEntry:
             url=_text(entry, "url"),
             headers=_pairs(entry, "headers"),
             disabled=_flag(entry, "disabled"),
-        )
+        ),
+        env,
     )
 
 
@@ -143,20 +149,20 @@ def is_holdfast(word: str) -> bool:
     return os.path.basename(word).partition("[")[0].partition("@")[0].removesuffix(".exe") == "holdfast"
 
 
-def _behind(entry: ServerEntry) -> ServerEntry:
+def _behind(entry: ServerEntry, env: Mapping[str, str] | None) -> ServerEntry:
     """The server behind *entry*, which is itself if it does not go through Holdfast, with its transport."""
     wrapping = None if entry.command is None else wrapping_of(entry.command, entry.args)
     if wrapping is None:
         return replace(entry, transport=_transport(entry))
     if wrapping.url is not None:
-        ours = wrapping.header_envs
+        ours, held = wrapping.header_envs, {**(env or {}), **entry.env}
         behind = replace(
             entry,
             type=wrapping.type or HTTP,
             command=None,
             args=(),
             url=entry.args[wrapping.url].removeprefix("--url="),
-            headers={header: entry.env[variable] for header, variable in ours.items() if variable in entry.env},
+            headers={**wrapping.headers, **{header: held[name] for header, name in ours.items() if name in held}},
             env={variable: value for variable, value in entry.env.items() if variable not in ours.values()},
         )
     elif wrapping.command is not None:
@@ -180,6 +186,7 @@ def _tables(root: Object) -> Iterator[tuple[str, str | None, Value]]:
 def _wrap_arguments(args: Sequence[str], at: int) -> Wrapping:
     name = kind = url = command = None
     headers: dict[str, str] = {}
+    header_envs: dict[str, str] = {}
     while at < len(args):
         option, given, value = args[at].partition("=")
         if args[at] == "--":
@@ -196,9 +203,12 @@ def _wrap_arguments(args: Sequence[str], at: int) -> Wrapping:
             url = at
         elif option == "--header-env":
             header, _, variable = value.partition("=")
-            headers[header] = variable
+            header_envs[header] = variable
+        elif option == "--header":
+            header, _, text = value.partition(":")
+            headers[header.strip()] = text.strip()
         at += 1
-    return Wrapping(name, kind, command, url, headers)
+    return Wrapping(name, kind, command, url, headers, header_envs)
 
 
 def _transport(entry: ServerEntry) -> str:

@@ -16,7 +16,7 @@ A header's value goes by the environment, since arguments are for everybody on t
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -220,7 +220,7 @@ class _Unwrapper:
         raw = self.text[url.start : url.end]
         if raw.startswith('"--url='):
             raw = f'"{raw.removeprefix(chr(34) + "--url=")}'
-        edits = [Edit(array.start, array.end, raw), *self._headers(body, wrapping.header_envs)]
+        edits = [Edit(array.start, array.end, raw), *self._headers(body, args, wrapping)]
         kind = body.member("type")
         if kind is not None and plain(kind.value) == STDIO:
             edits.append(Edit(kind.value.start, kind.value.end, quoted(wrapping.type or HTTP)))
@@ -229,26 +229,26 @@ class _Unwrapper:
         edits.append(Edit(args.key.start, args.key.end, '"url"'))
         return edits + removal(self.text, body.members, [body.members.index(command)])
 
-    def _headers(self, body: Object, header_envs: Mapping[str, str]) -> list[Edit]:
-        """The edits that make headers again of the variables that hold them, and leave other variables alone."""
-        if not header_envs:
+    def _headers(self, body: Object, args: Member, wrapping: Wrapping) -> list[Edit]:
+        """The edits that make headers again of what holds them: arguments, and variables, of which others stay."""
+        if not wrapping.headers and not wrapping.header_envs:
             return []
         env = body.member("env")
         members = env.value.members if env is not None and isinstance(env.value, Object) else ()
-        headers = {variable: header for header, variable in header_envs.items()}
+        headers = {variable: header for header, variable in wrapping.header_envs.items()}
         for variable, header in headers.items():
             if all(member.name != variable for member in members):
                 raise ConfigError(f"env does not hold {printable(variable)}, from which its header {header!r} comes")
-        assert env is not None
-        if len(members) == len(headers):
+        if env is not None and len(members) == len(headers) and not wrapping.headers:
             renamed = [Edit(member.key.start, member.key.end, quoted(headers[member.name])) for member in members]
             return [Edit(env.key.start, env.key.end, '"headers"'), *renamed]
         ours = [index for index, member in enumerate(members) if member.name in headers]
-        values = [(headers[members[at].name], self.text[members[at].value.start : members[at].end]) for at in ours]
-        text = ", ".join(f"{quoted(header)}: {value}" for header, value in values)
-        comma = f",{_between_members(self.text, env)}"
+        values = {header: quoted(value) for header, value in wrapping.headers.items()}
+        values |= {headers[members[at].name]: self.text[members[at].value.start : members[at].end] for at in ours}
+        text = ", ".join(f"{quoted(header)}: {value}" for header, value in values.items())
+        comma = f",{_between_members(self.text, args)}"
         return [
-            Edit(env.start, env.start, f'"headers"{_colon(self.text, env)}{{{text}}}{comma}'),
+            Edit(args.end, args.end, f'{comma}"headers"{_colon(self.text, args)}{{{text}}}'),
             *removal(self.text, members, ours),
         ]
 

@@ -21,7 +21,7 @@ from holdfast.mcp.http.endpoint import SESSION, VERSION
 from holdfast.mcp.http.exchange import Exchange
 from holdfast.mcp.http.mirrored import METHOD, NAME, decoded, name_in
 from holdfast.mcp.http.session import one_line, requests
-from holdfast.mcp.http.sites import client_key, is_modern
+from holdfast.mcp.http.sites import cancelled, client_key, is_modern
 from holdfast.mcp.proxy import Home, facts
 from holdfast.mcp.server import ProxiedServer
 from holdfast.mcp.session import Session
@@ -32,7 +32,6 @@ VERSIONS: Final = frozenset({"2024-11-05", "2025-03-26", "2025-06-18", "2025-11-
 MOST_KEPT: Final = 1000  # frames for a client that does not listen
 MISMATCH: Final = -32020
 SUBSCRIPTION: Final = "io.modelcontextprotocol/subscriptionId"
-GRACE: Final = 2.0  # seconds for a server to say how a cancelled request ended
 
 
 class Talk:
@@ -219,7 +218,7 @@ class ChildSite:
         except msgspec.DecodeError as error:
             exchange.fail(400, f"this is no frame: {error}", code=-32700)
             return None
-        exchange.due = sum(head.is_request for head in heads)
+        exchange.due = [head.id for head in heads if head.is_request]
         if is_modern(exchange.headers, heads):
             return self._post_modern(exchange, heads)
         if any(head.method == "initialize" for head in heads):
@@ -275,18 +274,12 @@ class ChildSite:
     def _receive(self, talk: Talk, exchange: Exchange, heads: list[Head]) -> None:
         if exchange.due:
             talk.join(exchange, requests(exchange.body, None if frames.is_batch(exchange.body) else heads[0]))
-        for head in heads:
-            if head.method == "notifications/cancelled":
-                self._end_later(talk, frames.params(head).requestId)
+        for id in cancelled(heads):
+            for post in talk.posts:
+                post.forgo(id)
         talk.conversation.run(talk.session.receive, one_line(exchange.body), exchange)
         if not exchange.due:
             exchange.answer(202)
-
-    def _end_later(self, talk: Talk, id: Id | None) -> None:
-        """End the answer to a request that was cancelled: nobody may answer it ever."""
-        for post, ids in talk.posts.items():
-            if id in ids:
-                asyncio.get_running_loop().call_later(GRACE, post.end)
 
     # -- without sessions ----------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -15,7 +15,7 @@ from holdfast.mcp import frames
 from holdfast.mcp.frames import Id
 from holdfast.mcp.http.endpoint import JSON
 from holdfast.mcp.http.incoming import Pairs
-from holdfast.mcp.http.session import answered
+from holdfast.mcp.http.session import answered, forgo_later
 from holdfast.mcp.http.sse import MEDIA_TYPE, encode
 from holdfast.mcp.wire import Event, ServerLost
 
@@ -47,7 +47,7 @@ class Line(Protocol):
 class Exchange:
     """A request of a client, answered on *line*.
 
-    `due` answers are expected in the answer to it, and None if there is no end to them.
+    The answers to `due` are expected in the answer to it; None if there is no end to them.
     """
 
     def __init__(self, method: str, pairs: Pairs, headers: dict[str, str], line: Line) -> None:
@@ -55,7 +55,7 @@ class Exchange:
         self.pairs = pairs
         self.headers = headers
         self.body = b""
-        self.due: int | None = 0
+        self.due: list[Any] | None = []
         self.is_open = True
         self.is_taken = False  # somebody will answer it
         self.is_modern = False
@@ -86,23 +86,21 @@ class Exchange:
             if self.successor is not None:
                 self.successor.send(event)
             return
-        count = _answers(event.data) if self.due is not None else 0
-        if self.due is not None:
-            self.due -= count
-        if count and not self.due and not self._begun:
+        is_last = self._take_off(event.data)
+        if is_last and not self._begun:
             self._answer_whole(event.data)
             return
         self.stream()
         if event.id is not None:
             self.ids.append(event.id)
         self._put(encode(event))
-        if count and not self.due:
+        if is_last:
             self.end()
 
     def refuse(self, id: Id | None, data: bytes, error: Exception) -> None:
         """Tell the client that its request has no answer: by the server's own status, if that says more."""
         answer = error.answer if isinstance(error, ServerLost) else None
-        if answer is None or self._begun or not self.is_open or (self.due or 0) > 1:
+        if answer is None or self._begun or not self.is_open or len(self.due or ()) > 1:
             self.send(Event(data))
         elif bytes(frames.head(data).result) and (answer.status >= 500 or answer.status in PATIENT):
             self.send(Event(data))  # for the model to read
@@ -145,12 +143,32 @@ class Exchange:
         self._ended = True
         self._flush_soon()
 
+    def forgo(self, id: Id) -> None:
+        """The client has cancelled a request, which nobody may answer ever."""
+        if self.due and id in self.due:
+            forgo_later(self.due, id, self.end)
+
     async def drained(self) -> None:
         """Wait until the client has taken most of what there is."""
         if self._queued > MOST_QUEUED:
             if self._drained is None:
                 self._drained = asyncio.Event()
             await self._drained.wait()
+
+    def _take_off(self, data: bytes) -> bool:
+        """Expect no more what is answered in a frame or a batch; whether that is all."""
+        if not self.due or not data:
+            return False
+        try:
+            ids = answered(data)
+        except msgspec.DecodeError:
+            return False
+        for id in ids:
+            if id in self.due:
+                self.due.remove(id)
+            elif id is None and self.due:  # the server does not know what it answers
+                del self.due[0]
+        return not self.due
 
     def _answer_whole(self, data: bytes) -> None:
         met = self._met if self._met is not None else [("content-type", JSON)]
@@ -243,11 +261,3 @@ class Exchange:
     def _ping(self) -> None:
         self._put(encode(Event(b"")))
         self._pinging = asyncio.get_running_loop().call_later(PING, self._ping)
-
-
-def _answers(data: bytes) -> int:
-    """How many answers are in a frame or a batch."""
-    try:
-        return len(answered(data)) if data else 0
-    except msgspec.DecodeError:
-        return 0

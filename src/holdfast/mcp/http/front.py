@@ -11,7 +11,7 @@ import hmac
 import logging
 from collections.abc import Awaitable, Mapping
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
@@ -93,6 +93,11 @@ class HttpFront:
         return hmac.compare_digest(given.strip().encode(), self._token.encode())
 
 
+def path_of(name: str) -> str:
+    """Where the server of that *name* is."""
+    return f"/{quote(name, safe='/@:')}/mcp"
+
+
 def _ask(site: Site, exchange: Exchange) -> Awaitable[None] | None:
     if exchange.method == "POST":
         return site.post(exchange)
@@ -131,7 +136,7 @@ def _brief(name: str, site: Site) -> dict[str, object]:
     states = [fact["state"] for fact in facts]
     state = next((state for state in states if state != "ready"), states[0])
     error = next((fact["last_error"] for fact in facts if fact["last_error"]), None)
-    return {"name": name, "path": f"/{name}/mcp", "kind": facts[0]["kind"], "state": state, "last_error": error}
+    return {"name": name, "path": path_of(name), "kind": facts[0]["kind"], "state": state, "last_error": error}
 
 
 def _show(exchange: Exchange, value: object) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
 
 import msgspec
 
@@ -17,13 +16,11 @@ from holdfast.mcp.http.conversation import Conversation
 from holdfast.mcp.http.endpoint import SESSION, Endpoint
 from holdfast.mcp.http.exchange import Exchange
 from holdfast.mcp.http.passing import Link, Passing
-from holdfast.mcp.http.sites import client_key, is_modern
+from holdfast.mcp.http.sites import cancelled, client_key, is_modern
 from holdfast.mcp.proxy import Home
 from holdfast.mcp.server import ProxiedServer
 from holdfast.mcp.session import Session
 from holdfast.mcp.wire import Channel, Event, ServerLost
-
-GRACE: Final = 2.0  # seconds for a server to say how a cancelled request ended
 
 
 class Talk:
@@ -35,7 +32,8 @@ class Talk:
         self.session = Session(site.server, self.passing, self, site.hf.clock)
         self.link.http.handshake = self.session.handshake
         self.getter: Exchange | None = None
-        self.posts: dict[Exchange, set[Any]] = {}  # with the ids that they wait for
+        self.posts: set[Exchange] = set()
+        self.live = 0  # requests that are being answered
         self.conversation: Conversation | None = None  # once the server knows the session
 
     @property
@@ -121,7 +119,7 @@ class HttpSite:
             heads = [frames.head(part) for part in frames.batch(body)] if frames.is_batch(body) else [frames.head(body)]
         except msgspec.DecodeError:
             heads = []  # the server will say what is wrong with it
-        exchange.due = sum(head.is_request for head in heads)
+        exchange.due = [head.id for head in heads if head.is_request]
         exchange.is_modern = is_modern(exchange.headers, heads)
         id = exchange.headers.get(SESSION)
         if exchange.is_modern or not heads or (id is None and heads[0].method != "initialize"):
@@ -148,13 +146,13 @@ class HttpSite:
     def _receive(self, exchange: Exchange, heads: list[Head], talk: Talk) -> Awaitable[None] | None:
         """A frame within a session."""
         self._enter(talk, exchange)
-        talk.posts[exchange] = {head.id for head in heads if head.is_request}
+        talk.posts.add(exchange)
 
         def hand_on() -> None:
             _within(talk.conversation, talk.session.receive, exchange.body, exchange)
-            for id in _cancelled(heads):
-                for post in [post for post, ids in talk.posts.items() if id in ids]:
-                    _end_later(post)
+            for id in cancelled(heads):
+                for post in talk.posts:
+                    post.forgo(id)
             if not exchange.due and not exchange.is_taken:
                 self._pass_untaken(exchange, talk.passing)
 
@@ -191,11 +189,11 @@ class HttpSite:
 
     def _receiver(self, session: Session, heads: list[Head]) -> Session:
         """Who a frame is for: *session*, unless it cancels a request, which no session knows, of another."""
-        for id in _cancelled(heads):
+        for id in cancelled(heads):
             for post, asker in self._single.items():
                 if asker.is_asked(id):
                     session = asker
-                    _end_later(post)
+                    post.forgo(id)
         return session
 
     def _pass_untaken(self, exchange: Exchange, passing: Passing) -> None:
@@ -214,13 +212,15 @@ class HttpSite:
         if talk is None:
             talk = Talk(self, id)
             talk.session.open()
+            if id is not None:
+                self._talks[id] = talk  # until it turns out that the server does not know it either
         return talk
 
     def keep(self, talk: Talk) -> None:
         """The server knows a session."""
         id = talk.link.id
         assert id is not None
-        if self._talks.get(id) is not talk:
+        if self._talks.get(id) is not talk or talk.conversation is None:
             self._talks[id] = talk
             talk.conversation = self._converse(id, talk.close, lambda: self._talks.pop(id, None))
             opening = asyncio.ensure_future(talk.conversation.open())
@@ -229,15 +229,19 @@ class HttpSite:
 
     def _enter(self, talk: Talk, exchange: Exchange) -> None:
         conversation = talk.conversation
+        talk.live += 1
         if conversation is not None:
             conversation.live += 1
 
         def done() -> None:
-            talk.posts.pop(exchange, None)
+            talk.posts.discard(exchange)
+            talk.live -= 1
             if conversation is not None:
                 conversation.live -= 1
-            if talk.conversation is None:  # the server knows nothing of it
+            if talk.conversation is None and not talk.live:  # the server knows nothing of it
                 self.server.leave(talk.session)
+                if talk.link.id is not None:
+                    self._talks.pop(talk.link.id, None)
 
         exchange.on_done = done
 
@@ -255,17 +259,6 @@ class HttpSite:
 
     def _converse(self, name: str, close: Callable[[], Awaitable[None]], on_end: Callable[[], object]) -> Conversation:
         return Conversation(self.hf, name, self.endpoint.target, close=close, on_end=on_end, alive=self._alive)
-
-
-def _cancelled(heads: list[Head]) -> list[Id]:
-    """The requests that a client wants no more."""
-    ids = [frames.params(head).requestId for head in heads if head.method == "notifications/cancelled"]
-    return [id for id in ids if id is not None]
-
-
-def _end_later(exchange: Exchange) -> None:
-    """End the answer to a request that was cancelled: nobody may answer it ever."""
-    asyncio.get_running_loop().call_later(GRACE, exchange.end)
 
 
 def _when_open(conversation: Conversation | None, do: Callable[[], None]) -> Awaitable[None] | None:

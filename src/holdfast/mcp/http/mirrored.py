@@ -32,7 +32,7 @@ Path = tuple[str, ...]
 
 def mirrored(head: Head, params: AnyParams) -> dict[str, str]:
     """The headers that say what a request is."""
-    headers = {METHOD: encoded(head.method)}
+    headers = {METHOD: encoded(head.method or "")}
     if (named := name_in(head, params)) is not None:
         headers[NAME] = encoded(named)
     return headers
@@ -40,7 +40,7 @@ def mirrored(head: Head, params: AnyParams) -> dict[str, str]:
 
 def name_in(head: Head, params: AnyParams) -> str | None:
     """What a request is about, if it is of a kind that says so."""
-    field = NAMED.get(head.method)
+    field = NAMED.get(head.method or "")
     return None if field is None else params.name if field == "name" else params.uri
 
 

@@ -5,6 +5,7 @@ server answers, its status, its headers and the places to resume from, goes thro
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
@@ -12,6 +13,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from holdfast.mcp import frames
+from holdfast.mcp.batch import Batch
 from holdfast.mcp.frames import Head
 from holdfast.mcp.handshake import Handshake
 from holdfast.mcp.http.client import Pairs, Response
@@ -29,20 +31,20 @@ from holdfast.mcp.http.endpoint import (
 )
 from holdfast.mcp.http.exchange import Exchange
 from holdfast.mcp.http.mirrored import NAME, mirrored
-from holdfast.mcp.http.session import HttpSession, answered, events, requests, says_lost
+from holdfast.mcp.http.session import HttpSession, answered, events, forgo_later, requests, says_lost, take_off
 from holdfast.mcp.http.sse import MEDIA_TYPE
-from holdfast.mcp.session import Batch
 from holdfast.mcp.wire import Answer, Channel, Event, Listener, ServerLost
 
 MOST_SENDS: Final = 2  # of a frame, if the server has forgotten the session
 MOST_BROKEN: Final = 100  # answers that a client may want to take up again
-GRACE: Final = 2.0  # seconds for a server to say how a cancelled request ended
 
 # Origin and its kind say where a web page lives, and were checked here.
 NOT_TO_SERVER: Final = frozenset(
     {*HOP, "host", "accept-encoding", "expect", "origin", "referer", "x-holdfast-token", SESSION}
     | {"sec-fetch-dest", "sec-fetch-mode", "sec-fetch-site", "forwarded", "x-forwarded-for", "x-forwarded-host"}
 )
+
+_log = logging.getLogger("holdfast")
 
 
 class Link:
@@ -76,7 +78,7 @@ class Passing:
         self._link = link
         self._listener: Listener | None = None
         self._handshake = Handshake()
-        self._tasks: dict[asyncio.Task[None], set[Any]] = {}  # with the ids of the requests
+        self._tasks: dict[asyncio.Task[None], set[Any]] = {}  # with the ids that are not answered
         self._last: Exchange | None = None  # whose headers go with what we say ourselves
 
     @property
@@ -102,8 +104,8 @@ class Passing:
         if exchange is not None:
             exchange.is_taken = True
             self._last = exchange
-        ids = requests(data, head)
-        self._start(self._perform(data, head, exchange, ids), ids)
+        waiting = requests(data, head)
+        self._start(self._perform(data, head, exchange, waiting), waiting)
 
     def listen(self, exchange: Exchange) -> None:
         """A client asks for a stream."""
@@ -128,9 +130,9 @@ class Passing:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _start(self, work: Coroutine[Any, Any, None], ids: set[Any]) -> asyncio.Task[None]:
+    def _start(self, work: Coroutine[Any, Any, None], waiting: set[Any]) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.ensure_future(work)
-        self._tasks[task] = ids
+        self._tasks[task] = waiting
         task.add_done_callback(self._tasks.pop)
         self._site.tasks.add(task)
         task.add_done_callback(self._site.tasks.discard)
@@ -139,19 +141,19 @@ class Passing:
     def _cancel(self, head: Head, exchange: Exchange | None) -> bool:
         """End the request that a cancel is for; whether that says all."""
         id = frames.params(head).requestId
-        task = next((task for task, ids in self._tasks.items() if id in ids), None)
+        task = next((task for task, waiting in self._tasks.items() if id in waiting), None)
         if self._link is None and (exchange is None or exchange.is_modern):  # the end of the stream is the message
             if task is not None:
                 task.cancel()
             return True
         if task is not None:
-            asyncio.get_running_loop().call_later(GRACE, task.cancel)
+            forgo_later(self._tasks[task], id, task.cancel)
         return False
 
     # -- a frame of the client -----------------------------------------------------------------------------------------
 
-    async def _perform(self, data: bytes, head: Head | None, exchange: Exchange | None, ids: set[Any]) -> None:
-        waiting = set(ids)
+    async def _perform(self, data: bytes, head: Head | None, exchange: Exchange | None, waiting: set[Any]) -> None:
+        asks = bool(waiting)
         try:
             response = await self._open("POST", exchange or self._last, data, head)
             try:
@@ -160,14 +162,20 @@ class Passing:
                 response.close()
             self._site.blame(None)
         except ServerLost as error:
-            self._site.blame(error)
-            assert self._listener is not None
-            for id in waiting:
-                self._listener.failed(id, error)
-            if not ids and exchange is not None and not exchange.due:
-                _pass_refusal(exchange, error)
+            self._fail(error, exchange, waiting, asks=asks)
+        except Exception as error:  # a fault of ours: the client is answered all the same
+            _log.exception("%s: an answer was lost", self._endpoint.target)
+            self._fail(ServerLost(f"the proxy has failed: {error}"), exchange, waiting, asks=asks)
         if exchange is not None and self._is_over(exchange, waiting):
             exchange.end()
+
+    def _fail(self, error: ServerLost, exchange: Exchange | None, waiting: set[Any], *, asks: bool) -> None:
+        self._site.blame(error)
+        assert self._listener is not None
+        for id in waiting:
+            self._listener.failed(id, error)
+        if not asks and exchange is not None and not exchange.due:
+            _pass_refusal(exchange, error)
 
     def _is_over(self, exchange: Exchange, waiting: set[Any]) -> bool:
         """Whether a client is to take its stream up again."""
@@ -238,7 +246,7 @@ class Passing:
         head = rpc_error(error.answer)
         if (
             head is None
-            or head.id not in waiting
+            or not {head.id, frames.as_number(head.id)} & waiting
             or not self._hand_on(Event(body), exchange, waiting, (status, headers))
         ):
             raise error
@@ -271,8 +279,8 @@ class Passing:
             return False
         if met is not None and exchange is not None:
             exchange.meet(*met)
-        waiting.difference_update(ids)
         self._listener.arrive(event, exchange)
+        take_off(waiting, ids)
         return not waiting
 
     async def follow(self, exchange: Exchange) -> None:

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import aclosing
 from typing import Any, Final
 
 import msgspec
 
 from holdfast.mcp import frames
-from holdfast.mcp.frames import Head
+from holdfast.mcp.frames import Head, Id
 from holdfast.mcp.handshake import Handshake
 from holdfast.mcp.http.client import Response
 from holdfast.mcp.http.endpoint import JSON, SESSION, VERSION, Endpoint, media_type, rpc_error
@@ -20,6 +21,8 @@ from holdfast.mcp.http.sse import MEDIA_TYPE, Parser, TooLong
 from holdfast.mcp.wire import Answer, Event, ServerLost
 
 ACCEPT: Final = {"accept": f"{JSON}, {MEDIA_TYPE}", "content-type": JSON}
+GRACE: Final = 2.0  # seconds for a server to say how a cancelled request ended
+PATIENCE: Final = 30.0  # seconds for a server to begin a session anew
 _SESSION: Final = re.compile(r"\bsession", re.IGNORECASE)
 
 
@@ -65,15 +68,26 @@ class HttpSession:
             await asyncio.gather(self._renewing, return_exceptions=True)
 
     async def _begin_anew(self, begins: bytes, headers: Mapping[str, str]) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self._replay(begins, headers)
+        except TimeoutError:
+            raise ServerLost(
+                f"{self._endpoint.target} has forgotten the session, and did not begin another within {PATIENCE:g} s",
+                sent=False,
+            ) from None
+        self.renewals += 1
+        self._on_renewed()
+
+    async def _replay(self, begins: bytes, headers: Mapping[str, str]) -> None:
+        """Tell the server what it was told when the session began, and since."""
         given, answer = await self._ask(begins, headers)
-        if answer is None or bytes(answer.error):
+        if answer is None or answer.is_refusal:
             raise ServerLost(f"{self._endpoint.target} has forgotten the session, and gives no other", sent=False)
         self.id = given.get(SESSION)
         self.handshake.answered(answer)
         for data in self.handshake.restores():
             await self._ask(data, {**headers, **self.headers})
-        self.renewals += 1
-        self._on_renewed()
 
     async def _ask(self, data: bytes, headers: Mapping[str, str]) -> tuple[Mapping[str, str], Head | None]:
         """Send a frame of our own; the headers of the answer, and the answer if one is due."""
@@ -83,8 +97,7 @@ class HttpSession:
                 raise await self._endpoint.refusal(response)
             wanted = frames.head(data).id
             if media_type(response.headers) == MEDIA_TYPE:
-                heads = [frames.head(event.data) async for event in events(self._endpoint, response) if event.data]
-                return response.headers, next((head for head in heads if head.is_answer and head.id == wanted), None)
+                return response.headers, await self._answer_to(wanted, response) if isinstance(wanted, str) else None
             body = await response.body()
             return response.headers, frames.head(body) if body.strip() else None
         except msgspec.DecodeError as error:
@@ -92,10 +105,19 @@ class HttpSession:
         finally:
             response.close()
 
+    async def _answer_to(self, id: str, response: Response) -> Head | None:
+        """The answer to *id* in a stream, which may go on for as long as it likes."""
+        async with aclosing(events(self._endpoint, response)) as stream:
+            async for event in stream:
+                head = frames.head(event.data) if event.data else None
+                if head is not None and head.is_answer and head.id == id:
+                    return head
+        return None
+
 
 async def events(
     endpoint: Endpoint, response: Response, flows: Callable[[], Any] | None = None
-) -> AsyncIterator[Event]:
+) -> AsyncGenerator[Event, None]:
     """The events of a stream as they come; *flows* is awaited before more is read. Raises `ServerLost`."""
     parser = Parser()
     try:
@@ -124,6 +146,26 @@ def answered(data: bytes) -> list[Any]:
     if not parts:
         raise msgspec.ValidationError("a batch without frames")
     return [head.id for head in map(frames.head, parts) if head.is_answer]
+
+
+def take_off(waiting: set[Any], ids: Iterable[Any]) -> None:
+    """Wait for the answers to *ids* no more; a number may have come back as a text."""
+    for id in ids:
+        waiting.discard(id if id in waiting else frames.as_number(id))
+
+
+def forgo_later(waiting: set[Any] | list[Any], id: Id | None, end: Callable[[], object]) -> None:
+    """A request was cancelled: if it is not answered in a moment, wait for it no more, and *end* what waits for nothing
+    else.
+    """
+
+    def forgo() -> None:
+        if id in waiting:
+            waiting.remove(id)
+            if not waiting:
+                end()
+
+    asyncio.get_running_loop().call_later(GRACE, forgo)
 
 
 def says_lost(answer: Answer) -> bool:

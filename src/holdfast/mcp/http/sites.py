@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import msgspec
 
 from holdfast.mcp import frames
-from holdfast.mcp.frames import AnyParams, Head
+from holdfast.mcp.frames import AnyParams, Head, Id
 from holdfast.mcp.handshake import MODERN
 from holdfast.mcp.http.endpoint import VERSION
 from holdfast.mcp.http.exchange import Exchange
@@ -40,6 +40,12 @@ def is_modern(headers: Mapping[str, str], heads: Sequence[Head]) -> bool:
         return False
     meta = frames.params(heads[0]).meta
     return meta is not None and isinstance(meta.protocol, str)
+
+
+def cancelled(heads: Sequence[Head]) -> list[Id]:
+    """The requests that a client wants no more."""
+    ids = [frames.params(head).requestId for head in heads if head.method == "notifications/cancelled"]
+    return [id for id in ids if id is not None]
 
 
 def client_key(server: str, headers: Mapping[str, str], params: AnyParams) -> str:

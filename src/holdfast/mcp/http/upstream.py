@@ -19,14 +19,24 @@ from holdfast.mcp.handshake import Handshake
 from holdfast.mcp.http.client import Response
 from holdfast.mcp.http.endpoint import JSON, LAST_EVENT, SESSION, VERSION, Endpoint, media_type, rpc_error
 from holdfast.mcp.http.mirrored import ToolHeaders, mirrored, name_in
-from holdfast.mcp.http.session import ACCEPT, HttpSession, answered, events, one_line, requests, says_lost
+from holdfast.mcp.http.session import (
+    ACCEPT,
+    HttpSession,
+    answered,
+    events,
+    forgo_later,
+    one_line,
+    requests,
+    says_lost,
+    take_off,
+)
 from holdfast.mcp.http.sse import MEDIA_TYPE
 from holdfast.mcp.wire import Answer, Channel, Event, Listener, ServerLost
 
 RETRY: Final = 1.0  # seconds before a stream is taken up again, where the server names none
 LONGEST_RETRY: Final = 30.0
 MOST_RESUMES: Final = 5  # in a row that bring nothing
-GRACE: Final = 2.0  # seconds for a server to say how a cancelled request ended, or to take our farewell
+GRACE: Final = 2.0  # seconds for a server to end a stream after its answer, or to take our farewell
 HEARING: Final = 1.0  # seconds for a server to open the stream of what belongs to no request
 IN_ORDER: Final = 5.0  # seconds that frames wait for a notification before them to be taken
 MOST_SENDS: Final = 2  # of a frame, if the server has forgotten the session
@@ -164,16 +174,22 @@ class HttpUpstream:
             if post.waiting:
                 raise ServerLost(f"{self._endpoint.target} did not answer the request")
         except ServerLost as error:
-            self._blame(error)
-            for id in post.waiting:
-                assert self._listener is not None
-                self._listener.failed(id, error)
+            self._fail(post, error)
+        except Exception as error:  # a fault of ours: the client is answered all the same
+            _log.exception("%s: an answer was lost", self._endpoint.target)
+            self._fail(post, ServerLost(f"the proxy has failed: {error}"))
         else:
             self._turn("ready")
         finally:
             for id in ids:
                 if self._posts.get(id) is post:
                     del self._posts[id]
+
+    def _fail(self, post: Post, error: ServerLost) -> None:
+        self._blame(error)
+        for id in post.waiting:
+            assert self._listener is not None
+            self._listener.failed(id, error)
 
     async def _deliver(self, post: Post) -> None:
         """Send a frame and take the answer; once more if the server has forgotten the session."""
@@ -226,7 +242,7 @@ class HttpUpstream:
             return one_line(answer.body)
         # It could not tell which request it was, but refused this one.
         is_plain = 400 <= answer.status < 500 and answer.status not in (401, 403, 429)
-        return frames.with_id(answer.body, id) if is_plain else None
+        return frames.with_id(one_line(answer.body), id) if is_plain else None
 
     # -- an answer of the server ---------------------------------------------------------------------------------------
 
@@ -315,7 +331,7 @@ class HttpUpstream:
         if ids and post.method == "tools/list" and post.version is not None:
             event = self._tools.learn(frames.head(event.data), event)
         post.sink(event)
-        post.waiting.difference_update(ids)
+        take_off(post.waiting, ids)
 
     def _arrive(self, event: Event, channel: Channel | None) -> None:
         assert self._listener is not None
@@ -385,7 +401,7 @@ class HttpUpstream:
         if post.version is not None:  # the end of the stream is the message
             post.task.cancel()
             return True
-        asyncio.get_running_loop().call_later(GRACE, post.task.cancel)
+        forgo_later(post.waiting, id, post.task.cancel)
         return False
 
     # -- its state -----------------------------------------------------------------------------------------------------

@@ -46,27 +46,27 @@ class Command:
         self.env = env
         self.cwd = cwd
         self.said: deque[str] = deque(maxlen=KEPT_LINES)
+        self.last_words: str | None = None  # of the one that was started last
         self._echo = Echo(stderr) if stderr is not None else None
 
     def hear(self, line: bytes) -> None:
         """Keep a line of stderr, and pass it on."""
-        self.said.append(printable(line.decode(errors="replace"), LONGEST_KEPT))
-        if self._echo is not None:
-            self._echo.write(line)
+        self._keep(line)
+        self.last_words = self.said[-1]
 
     def note(self, text: str) -> None:
         """Keep a line of ours among those of stderr, and say it there."""
-        self.hear(f"holdfast: {text}".encode())
+        self._keep(f"holdfast: {text}".encode())
 
     def close(self) -> None:
         """Say what is left to be said."""
         if self._echo is not None:
             self._echo.close(ORPHANED)
 
-    @property
-    def last_words(self) -> str | None:
-        """The last line that a server said."""
-        return next((line for line in reversed(self.said) if not line.startswith("holdfast: ")), None)
+    def _keep(self, line: bytes) -> None:
+        self.said.append(printable(line.decode(errors="replace"), LONGEST_KEPT))
+        if self._echo is not None:
+            self._echo.write(line)
 
 
 class Child:
@@ -83,6 +83,7 @@ class Child:
     ) -> None:
         self.code: int | None = None
         self._command = command
+        command.last_words = None
         self._on_exit = on_exit
         self._grace = grace
         self._out = LineReader(on_line, self._silent, on_long=lambda: command.note("a line that was too long: dropped"))

@@ -188,7 +188,7 @@ class ChildUpstream:
     async def _replay(self, child: Child, begins: bytes) -> None:
         """Tell a new server what the old one was told."""
         answer = await self._ask(child, begins, REPLAY_PATIENCE)
-        if bytes(answer.error) not in (b"", b"null"):
+        if answer.is_refusal:
             child.kill()
             said = printable(frames.rpc_error(answer).message, 500)
             raise ServerLost(f"the server was started again and refused the handshake: {said}")
