@@ -12,7 +12,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -687,25 +686,30 @@ def test_a_forked_child_may_have_runs_of_its_own(disk: Place) -> None:
 
 def test_what_a_forked_child_writes_outlives_the_parents_store(disk: Place) -> None:
     hf = disk.open()
-    with hf.run(run_id="parent"):
-        wait, go = os.pipe()
+    with hf.run():
+        (ready, tell), (wait, go) = os.pipe(), os.pipe()
         pid = os.fork()
         if pid == 0:
+            os.close(go)  # so that its wait ends with the parent
             status = 1
             try:
                 with hf.run(run_id="child") as own:
                     own.commit("noted")
+                    os.write(tell, b"x")
                     os.read(wait, 1)
                     own.commit("noted after the parent has closed")
                 status = 0
             finally:
                 os._exit(status)
-    while not hf.runs.list_runs() or hf.runs.list_runs()[0].id != "child" or hf.runs.snapshot("child").event_count < 2:
-        time.sleep(0.01)
+    os.close(tell)
+    os.read(ready, 1)
+
     hf.close()
-    os.write(go, b"x")
+    os.close(go)
 
     assert os.waitpid(pid, 0)[1] == 0
+    os.close(ready)
+    os.close(wait)
     other = disk.open()
     assert types(other, "child") == ["run_started", "noted", "noted after the parent has closed", "run_completed"]
 
