@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from tests.fleet.members import Member, askers, member, wait_until
@@ -41,19 +42,25 @@ def other(own_redis: RedisServer) -> Iterator[Member]:
         yield it
 
 
-@pytest.mark.parametrize("tool", ["token", "slot", "probe", "all"])
-async def test_a_task_that_is_cancelled_while_it_asks_gives_back_its(
-    own_redis: RedisServer, one: Member, other: Member, tool: str
-) -> None:
+async def asked(redis: RedisServer, one: Member, tool: str) -> asyncio.Task[Any]:
+    """A call whose question is on its way to a Redis that does not answer."""
     await one.acall("warm")
     if tool == "probe":
         one.trip(tool)
         await asyncio.sleep(0.2)  # more than the wait of its circuit, which is on the server's clock
-
-    own_redis.pause()
+    redis.pause()
     asking = asyncio.create_task(one.acall(tool))
     await asyncio.sleep(0)  # it begins …
     await asyncio.sleep(0)  # … and its question is sent
+    return asking
+
+
+@pytest.mark.parametrize("tool", ["token", "slot", "probe", "all"])
+async def test_a_task_that_is_cancelled_while_it_asks_gives_back_its(
+    own_redis: RedisServer, one: Member, other: Member, tool: str
+) -> None:
+    asking = await asked(own_redis, one, tool)
+
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
@@ -68,17 +75,10 @@ async def test_a_task_that_is_cancelled_while_it_asks_gives_back_its(
 async def test_a_task_that_is_cancelled_in_the_turn_of_its_answer_gives_back_its(
     own_redis: RedisServer, one: Member, other: Member, tool: str
 ) -> None:
-    await one.acall("warm")
-    if tool == "probe":
-        one.trip(tool)
-        await asyncio.sleep(0.2)  # more than the wait of its circuit, which is on the server's clock
+    asking = await asked(own_redis, one, tool)
     link = one.fleet.linked(b"holdfast:{warm}")
     assert link is not None
 
-    own_redis.pause()
-    asking = asyncio.create_task(one.acall(tool))
-    await asyncio.sleep(0)  # it begins …
-    await asyncio.sleep(0)  # … and its question is sent
     own_redis.resume()
     select.select([link._link.socket], [], [], PATIENCE)
     link._receive()

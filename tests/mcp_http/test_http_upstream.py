@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -303,20 +303,32 @@ async def test_a_server_that_forgets_every_session_is_not_asked_for_ever() -> No
         assert len(made.asked("tools/call")) == 2
 
 
-async def test_a_session_is_begun_anew_with_the_answer_though_its_stream_goes_on() -> None:
+def begins_anew(begin: Callable[[Reply], Awaitable[object]]) -> Any:
+    """Forgets the session at the first call, and begins the next one by *begin*."""
+    forgets = forgetful()
+    asked: list[str] = []
+
     async def answer(reply: Reply) -> None:
-        if reply.request.body and reply.request.asks == "initialize" and made.asked("tools/call"):
-            await reply.stream(mcp_session_id="s1")
-            await reply.frame(id=reply.request.frame["id"], result=INITIALIZED)
-            await reply.gone.wait()
-            reply.keeps = False
+        asks = reply.request.asks
+        asked.append(asks)
+        if asks == "initialize" and "tools/call" in asked:
+            await begin(reply)
         elif reply.request.headers.get("mcp-session-id") == "s1" and "id" in reply.request.frame:
             await reply.text()
         else:
             await forgets(reply)
 
-    forgets = forgetful()
-    async with server(answer) as made, wrapped(made.url) as client:
+    return answer
+
+
+async def test_a_session_is_begun_anew_with_the_answer_though_its_stream_goes_on() -> None:
+    async def begin(reply: Reply) -> None:
+        await reply.stream(mcp_session_id="s1")
+        await reply.frame(id=reply.request.frame["id"], result=INITIALIZED)
+        await reply.gone.wait()
+        reply.keeps = False
+
+    async with server(begins_anew(begin)) as made, wrapped(made.url) as client:
         assert text_of(await client.call()) == "done"
 
 
@@ -338,17 +350,11 @@ async def test_a_server_that_does_not_begin_another_session_is_not_waited_for_fo
 
 
 async def test_a_null_error_beside_the_answer_to_a_new_handshake_is_no_refusal() -> None:
-    async def answer(reply: Reply) -> None:
-        if reply.request.body and reply.request.asks == "initialize" and made.asked("tools/call"):
-            frame = {"jsonrpc": "2.0", "id": reply.request.frame["id"], "result": INITIALIZED, "error": None}
-            await reply.json(frame, mcp_session_id="s1")
-        elif reply.request.headers.get("mcp-session-id") == "s1" and "id" in reply.request.frame:
-            await reply.text()
-        else:
-            await forgets(reply)
+    async def begin(reply: Reply) -> None:
+        frame = {"jsonrpc": "2.0", "id": reply.request.frame["id"], "result": INITIALIZED, "error": None}
+        await reply.json(frame, mcp_session_id="s1")
 
-    forgets = forgetful()
-    async with server(answer) as made, wrapped(made.url) as client:
+    async with server(begins_anew(begin)) as made, wrapped(made.url) as client:
         assert text_of(await client.call()) == "done"
 
 
