@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
+import inspect
 import io
 import math
 import pickle
@@ -19,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import checks, errors
-from holdfast.canonical import LONG, canonical
+from holdfast.canonical import LONG, bind, canonical
 from holdfast.category import ErrorCategory, classify
 from holdfast.errors import (
     BudgetExceeded,
@@ -359,6 +360,36 @@ def test_a_wrong_call_is_not_the_same_as_a_right_one() -> None:
     def positional(a: int, /) -> None: ...
 
     assert canonical(positional, (), {"a": 1}) != canonical(positional, (1,), {})
+
+
+@given(
+    st.sampled_from(
+        [
+            lambda: None,
+            lambda a: None,
+            lambda a, b=2: None,
+            lambda a=1, b=2, c=3: None,
+            lambda a, /, b: None,
+            lambda a, b=2, *, c=3: None,
+            lambda *a, **b: None,
+        ]
+    ),
+    st.lists(st.integers(), max_size=4),
+    st.dictionaries(st.sampled_from("abcd"), st.integers()),
+)
+def test_arguments_get_their_names_as_python_gives_them(
+    fn: Callable[..., None], args: list[int], kwargs: dict[str, int]
+) -> None:
+    try:
+        expected = inspect.signature(fn).bind(*args, **kwargs)
+        expected.apply_defaults()
+        named: object = list(expected.arguments.items())
+    except TypeError:
+        named = (tuple(args), kwargs)
+
+    found = bind(fn, tuple(args), kwargs)
+
+    assert (list(found.items()) if isinstance(found, dict) else found) == named
 
 
 def test_a_callable_that_cannot_be_hashed_is_known_by_what_it_is_given() -> None:

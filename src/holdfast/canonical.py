@@ -32,10 +32,8 @@ def bind(fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: Mapping[s
     while isinstance(fn, functools.partial):
         args, kwargs, fn = (*fn.args, *args), {**fn.keywords, **kwargs}, fn.func
     try:
-        if (signature := _signature(fn)) is not None:
-            bound = signature.bind(*args, **kwargs)
-            bound.apply_defaults()
-            return bound.arguments
+        if fn is not None and (binder := _binder(fn)) is not None:
+            return binder(args, kwargs)
     except TypeError:
         pass  # a wrong call still has arguments; the tool itself will say what is wrong with them
     return (args, dict(kwargs))
@@ -62,12 +60,35 @@ def itself(fn: Callable[..., Any] | None) -> tuple[Hashable, ...]:
     return (_itself(fn.__func__ if isinstance(fn, MethodType) else fn), *owner(fn))
 
 
+_Binder = Callable[[tuple[Any, ...], Mapping[str, Any]], dict[str, Any]]
+
+
 @functools.lru_cache(maxsize=1024)
-def _signature(fn: Callable[..., Any] | None) -> inspect.Signature | None:
+def _binder(fn: Callable[..., Any]) -> _Binder | None:
+    """What gives the arguments of a call of *fn* by name, with defaults; a `TypeError` if it cannot be called so."""
     try:
-        return inspect.signature(fn) if fn is not None else None
+        signature = inspect.signature(fn)
     except (TypeError, ValueError):
         return None
+
+    def bound(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        found = signature.bind(*args, **kwargs)
+        found.apply_defaults()
+        return found.arguments
+
+    names, parameters = tuple(signature.parameters), signature.parameters.values()
+    needed = sum(each.default is each.empty for each in parameters)
+    defaults = {each.name: each.default for each in parameters}  # of those that are needed, overwritten
+
+    def bound_quickly(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        given = len(args)
+        usual = needed <= given <= len(names) and not kwargs
+        if usual or (given <= len(names) and set(names[given:needed]) <= kwargs.keys() <= set(names[given:])):
+            return {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
+        return bound(args, kwargs)  # which says what is wrong
+
+    is_plain = all(each.kind is each.POSITIONAL_OR_KEYWORD for each in parameters)
+    return bound_quickly if is_plain else bound
 
 
 def _whole(fn: Callable[..., Any] | None) -> Callable[..., Any] | None:

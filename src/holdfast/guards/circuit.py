@@ -135,12 +135,14 @@ class Circuit:
             self.last_used = next(self._generations)
             if self.forced is not None:
                 return
+            was_calm = self.calm
             if self.state is CircuitState.CLOSED:
                 if grant is None or grant.generation == self.generation:
                     self._settle_closed(now, category, duration, sign)
             elif self.state is CircuitState.HALF_OPEN and self._answers_probe(grant, now):
                 self._settle_probe(now, category)
-            self._mark()
+            if not (was_calm and category is None and self.state is CircuitState.CLOSED):  # else all is as it was
+                self._mark()
 
     def release(self, grant: Grant) -> None:
         """Give a grant back unused: the attempt was not made, or its outcome says nothing.
