@@ -544,6 +544,33 @@ async def test_a_task_that_comes_to_ask_itself_the_same_does_not_wait_for_itself
     assert await research("tides") == "based on notes"
 
 
+async def test_two_tools_that_ask_for_each_other_at_once_do_not_wait_for_each_other(hf: Holdfast) -> None:
+    begun: list[str] = []
+    both_lead = asyncio.Event()
+
+    async def reach(name: str) -> str:
+        begun.append(name)
+        if len(begun) == 2:
+            both_lead.set()
+        if len(begun) > 2:
+            return name
+        await both_lead.wait()
+        return name + await (right() if name == "left" else left())
+
+    @hf.tool("left", read_only=True, cache=60)
+    async def left() -> str:
+        return await reach("left")
+
+    @hf.tool("right", read_only=True, cache=60)
+    async def right() -> str:
+        return await reach("right")
+
+    async with asyncio.timeout(30):
+        answers = await asyncio.gather(left(), right())
+
+    assert {*answers} <= {"leftright", "rightleft", "leftrightleft", "rightleftright"}
+
+
 async def test_a_plain_call_does_not_wait_for_a_task_of_the_event_loop_it_blocks(hf: Holdfast, gate: Gate) -> None:
     tool = hf.tool("tool", **CACHED)(gate)
     leader = asyncio.create_task(hf.acall("tool", "same"))

@@ -37,12 +37,13 @@ def ask(execution: Execution) -> Iterator[Wait]:
             flight.loop = _running_loop() if execution.as_task else None
             execution._flight = flight
             return None
-        if _waits_for_us(execution, flight):
-            return None
         until, limit = execution.deadline, execution.policy.deadline
         if timeout is not None and timeout < flight.timeout and now + timeout < until:
             until, limit = now + timeout, timeout
-        yield from execution.patiently(Wait(until, flight.follow()))
+        with _following(flight):
+            if _waits_for_us(execution, flight):
+                return None
+            yield from execution.patiently(Wait(until, flight.follow()))
         if flight.error is not None:
             execution._cached = True
             execution._category = classify(flight.error)
@@ -98,10 +99,31 @@ def _answer(execution: Execution, value: object) -> None:
     execution._cached = execution._over = True
 
 
+@contextmanager
+def _following(flight: Flight) -> Iterator[None]:
+    """While the calls one is within wait for *flight*."""
+    led = _led.get()
+    for each in led:
+        each.awaits.append(flight)
+    try:
+        yield
+    finally:
+        for each in led:
+            each.awaits.remove(flight)
+
+
 def _waits_for_us(execution: Execution, flight: Flight) -> bool:
-    """Whether *flight* cannot end before *execution* does: it made this call, or its task waits for this thread."""
-    if flight in _led.get():
-        return True
+    """Whether *flight* cannot end before *execution* does: it waits for a call that made this one, at once or by way of
+    others, or its task waits for this thread. Two that find it out about each other at once both make their calls.
+    """
+    led, seen, todo = _led.get(), set[Flight](), [flight]
+    while led and todo:
+        each = todo.pop()
+        if each in led:
+            return True
+        if each not in seen:
+            seen.add(each)
+            todo += each.awaits
     return not execution.as_task and flight.loop is not None and flight.loop is _running_loop()
 
 

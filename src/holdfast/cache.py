@@ -17,12 +17,13 @@ from holdfast.guards.line import Signal
 class Flight:
     """One call that others may wait for, under its *key* in the cache; *timeout* bounds each of its attempts."""
 
-    __slots__ = ("error", "key", "landed", "loop", "timeout", "value", "_followers", "_lock", "_over")
+    __slots__ = ("awaits", "error", "key", "landed", "loop", "timeout", "value", "_followers", "_lock", "_over")
 
     def __init__(self, key: Hashable = None, timeout: float | None = None) -> None:
         self.key = key
         self.timeout = math.inf if timeout is None else timeout
         self.loop: object = None  # whose task leads it, if it is a task
+        self.awaits: list[Flight] = []  # those that calls made by it follow
         self._lock = threading.Lock()
         self._followers: list[Signal] = []
         self._over = False
