@@ -290,6 +290,7 @@ def test_the_module_opens_the_store_that_was_named(holdfast: Command, folder: Pa
         (["agent:add", "NaN"], "is not JSON"),
         (["agent:add", "it's"], """write '"it'"'"'s"'"""),
         (["agent:add", "[" * 100_000], "is nested too deeply"),
+        (["agent:add", "[" * 500 + "]" * 500], "ARGUMENT[0][0]"),
         (["--run-id", "", "agent:nothing"], "run_id = ''"),
         ([], "Missing argument"),
     ],

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import os
 import signal
 import subprocess
@@ -195,6 +196,22 @@ def test_what_is_no_run_id_cannot_be_resumed(hf: Holdfast, run_id: Any) -> None:
 def test_resume_says_what_may_be_chosen(hf: Holdfast, wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         hf.resume("run", **wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        (5, "entry = 5: must be a mapping"),
+        ({"target": "m:f", "args": [{1, 2}]}, r"entry\['args'\]\[0\] = {1, 2}: must be what JSON can hold"),
+        ({"target": "m:f", "args": [math.nan]}, "nan: must be what JSON can hold"),
+        ({1: 2}, "must be what JSON can hold"),
+    ],
+)
+def test_an_entry_point_that_could_not_be_read_again_is_refused(hf: Holdfast, wrong: Any, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        hf.run(entry=wrong)
+
+    assert hf.runs.list_runs() == []
 
 
 async def test_a_task_that_is_cancelled_while_it_enters_leaves_the_run_to_others(hf: Holdfast) -> None:

@@ -229,6 +229,8 @@ class Holdfast:
 
         *entry* says how to call the whole again: `{"target": "module:function", "args": […]}`.
         """
+        if entry is not None and not isinstance(entry := checks.plain("entry", entry), dict):
+            raise ConfigError(f"entry = {checks.shown(entry)}: must be a mapping with a target and its args")
         self._prepare()
         return Run(self._home, Plan(session, prompt, run_id, budget, entry))
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from holdfast.errors import ConfigError, printable
 
 MOST = sys.float_info.max
 MOST_WHOLE = 2**63 - 1
+DEEPEST = 100  # levels of lists and objects in plain data
 
 
 def number(
@@ -45,9 +47,37 @@ def choice(name: str, value: object, allowed: Collection[str]) -> None:
         raise ConfigError(f"{name} = {shown(value)}: must be one of {', '.join(sorted(allowed))}")
 
 
+def plain(name: str, value: object, depth: int = 0) -> Any:
+    """*value* as JSON would give it back; what JSON cannot hold, or would give back as something else, is wrong."""
+    if depth > DEEPEST:
+        raise ConfigError(f"{printable(name, 60)}: is nested deeper than {DEEPEST} levels")
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, str) and _is_text(value):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    if isinstance(value, list | tuple):
+        return [plain(f"{name}[{at}]", each, depth + 1) for at, each in enumerate(value)]
+    if isinstance(value, Mapping) and all(isinstance(key, str) and _is_text(key) for key in value):
+        return {key: plain(f"{name}[{shown(key)}]", each, depth + 1) for key, each in value.items()}
+    raise ConfigError(
+        f"{name} = {shown(value)}: must be what JSON can hold: a text, a number, true, false, null, or a list or "
+        "object of these"
+    )
+
+
 def shown(value: object) -> str:
     """*value* as it may stand in an error text: short and printable."""
     try:
         return printable(repr(value))
     except Exception:  # a number of thousands of digits, or an object that cannot even say what it is
         return f"a value of type {printable(type(value).__name__)}"
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

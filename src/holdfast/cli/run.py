@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import click
 
+from holdfast import checks
 from holdfast.cli.calling import Calling, load
 from holdfast.cli.finding import opened
 from holdfast.cli.options import json_option, store_option, text
@@ -55,7 +56,7 @@ def read(argument: str) -> Any:
     import msgspec
 
     try:
-        return msgspec.json.decode(argument)
+        return checks.plain("ARGUMENT", msgspec.json.decode(argument))
     except RecursionError:
         raise click.UsageError(f"{one_line(argument, LONGEST)} is nested too deeply") from None
     except msgspec.DecodeError as error:

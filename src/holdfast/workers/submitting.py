@@ -5,16 +5,12 @@ The function is not imported here: who submits need not have its code.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from holdfast import checks
 from holdfast.errors import ConfigError
 from holdfast.history import RunSnapshot
 from holdfast.stores import RunStore, queue
-
-DEEPEST = 100  # levels of lists and objects in an argument
 
 
 def submit(
@@ -35,7 +31,7 @@ def submit(
     checks.whole("priority", priority, least=queue.LEAST_PRIORITY, most=queue.MOST_PRIORITY)
     if isinstance(session, str) and "\0" in session:
         raise ConfigError(f"session = {checks.shown(session)}: must not contain a NUL")
-    entry = {"target": name, "args": [_plain(value, f"argument {at}", 0) for at, value in enumerate(args, 1)]}
+    entry = {"target": name, "args": [checks.plain(f"argument {at}", value) for at, value in enumerate(args, 1)]}
     return queue.submit(store, store.header(session, prompt, run_id, entry=entry, priority=priority))
 
 
@@ -60,31 +56,3 @@ def _name(function: object) -> str:
             "to a module, or name it as MODULE:FUNCTION"
         )
     return f"{module}:{path}"
-
-
-def _plain(value: object, where: str, depth: int) -> Any:
-    """*value* as JSON would give it back; what JSON cannot hold, or would give back as something else, is wrong."""
-    if depth > DEEPEST:
-        raise ConfigError(f"{where}: is nested deeper than {DEEPEST} levels")
-    if value is None or isinstance(value, bool | int):
-        return value
-    if isinstance(value, str) and _is_text(value):
-        return value
-    if isinstance(value, float) and math.isfinite(value):
-        return value
-    if isinstance(value, list | tuple):
-        return [_plain(each, f"{where}[{at}]", depth + 1) for at, each in enumerate(value)]
-    if isinstance(value, Mapping) and all(isinstance(key, str) and _is_text(key) for key in value):
-        return {key: _plain(each, f"{where}[{checks.shown(key)}]", depth + 1) for key, each in value.items()}
-    raise ConfigError(
-        f"{where} = {checks.shown(value)}: must be what JSON can hold: a text, a number, true, false, null, or a list "
-        "or object of these"
-    )
-
-
-def _is_text(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
