@@ -41,6 +41,19 @@ def test_the_next_run_finds_the_thread_of_the_last(hf: Holdfast, monkeypatch: py
     assert second is first
 
 
+def test_runs_that_follow_each_other_find_the_same_thread_however_many_they_are(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "LINGER", 60.0)
+    found = set()
+
+    for _ in range(20):
+        with hf.run():
+            found |= set(keepers())
+
+    assert len(found) == 1
+
+
 def test_the_thread_ends_a_moment_after_the_last_run(hf: Holdfast) -> None:
     with hf.run():
         pass

@@ -322,6 +322,18 @@ def test_a_closed_watch_leaves_no_descriptor(file: Path) -> None:
     assert descriptors() == before
 
 
+@on_linux
+def test_whoever_waits_gives_back_what_it_watched_with_though_others_hold_it_still(file: Path) -> None:
+    watch = Watch(str(file))
+    held = watch._ears  # as a thread does that is about to wake it
+    watch.wait(0)
+
+    watch.close()
+
+    assert held is not None
+    assert not any("inotify" in os.readlink(f"/proc/self/fd/{fd}") for fd in held._fds)
+
+
 def test_closing_again_and_again_while_others_wait_and_wake_harms_nobody(file: Path) -> None:
     wrong: list[BaseException] = []
 

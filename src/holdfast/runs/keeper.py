@@ -42,6 +42,8 @@ class Keeper:
         self._runs: dict[str, Run] = {}
         self._mailbox: News | None = None  # of the thread
         self._owner = ""  # whose it is
+        self._resting = False  # the thread has seen that there is no run, and looks again soon
+        self._used = False  # there was one since
         self._owed: deque[_Debt] = deque(maxlen=MOST_OWED)
         store.ownership.on_wake = self.look
 
@@ -61,6 +63,7 @@ class Keeper:
             if not run.is_open:
                 return
             self._runs[run.id] = run
+            self._used = True
             if self._mailbox is None or self._owner != owner:
                 self._start(owner)
         self._try(self.look)  # somebody may have come before it was here
@@ -69,7 +72,7 @@ class Keeper:
         """It is over."""
         with self._lock:
             self._runs.pop(run.id, None)
-            mailbox = self._mailbox if not self._runs else None
+            mailbox = self._mailbox if not self._runs and not self._resting else None
         if mailbox is not None:
             mailbox.wake()
 
@@ -118,6 +121,7 @@ class Keeper:
     def _start(self, owner: str) -> None:
         before, self._mailbox = self._mailbox, self._store.ownership.mailbox()
         self._owner = owner
+        self._resting = False
         if before is not None:
             before.wake()
         if self._mailbox is not None:
@@ -127,15 +131,14 @@ class Keeper:
     def _serve(self, mailbox: News) -> None:
         pause = self._store.lease / SIGNS
         due = self._clock.monotonic() + pause
-        idle = False
         try:
             self._try(self.look)  # somebody may have come before it was watched
             while self._mailbox is mailbox:
-                left = due - self._clock.monotonic() if self._runs else min(LINGER, pause)
+                left = min(LINGER, pause) if self._resting else due - self._clock.monotonic()
                 if mailbox.wait(max(0.0, left)):
                     self._try(self.look)
                     self.pay()
-                idle = self._rest(mailbox, idle)
+                self._rest(mailbox)
                 if self._runs and self._mailbox is mailbox and self._clock.monotonic() >= due:
                     self._try(self._store.renew)
                     self.pay()
@@ -143,12 +146,13 @@ class Keeper:
         finally:
             mailbox.close()
 
-    def _rest(self, mailbox: News, idle: bool) -> bool:
-        """Whether there is no run; if there was none before either, the thread ends."""
+    def _rest(self, mailbox: News) -> None:
+        """Rest while there is no run; if there was none since the last time either, the thread ends."""
         with self._lock:
-            if not self._runs and idle and self._mailbox is mailbox:
-                self._mailbox = None
-            return not self._runs
+            if self._mailbox is mailbox:
+                if self._resting and not self._used:
+                    self._mailbox = None
+                self._resting, self._used = not self._runs, False
 
     @staticmethod
     def _try(fn: object) -> None:

@@ -13,6 +13,7 @@ import queue
 import select
 import struct
 import sys
+import threading
 from typing import Protocol
 
 from holdfast import checks
@@ -47,6 +48,7 @@ class Watch:
         self._again = math.inf  # when to tell once more
         self._pid = os.getpid()
         self._closed = False
+        self._hearer: int | None = None  # the thread that waits
         self._wakes: queue.SimpleQueue[None] = (
             queue.SimpleQueue()
         )  # the one in the library that may be put into anywhere
@@ -67,6 +69,7 @@ class Watch:
 
         False at the *timeout*, when woken and when closed. Where we poll, each wait ends with true after a short time.
         """
+        self._hearer = threading.get_ident()
         end = math.inf if timeout is None else SystemClock.monotonic() + timeout  # what waits here is the system
         while not self.closed and (ears := self._ears) is not None:
             now = SystemClock.monotonic()
@@ -102,6 +105,8 @@ class Watch:
         ears, self._ears = self._ears, None
         if ears is not None and self._pid != os.getpid():
             ears.shut()  # the thread that held them did not come along, but what it held did
+        elif ears is not None and self._hearer == threading.get_ident():
+            ears.deafen()  # here, and not in whichever thread has just woken this one: it takes milliseconds
 
     def _wait_a_little(self, end: float) -> bool:
         left = min(self._every, end - SystemClock.monotonic())
@@ -175,6 +180,11 @@ class _Ears:
             os.write(self._waker, b"\0")
         except BlockingIOError:  # full of wakes that nobody has read yet
             return
+
+    def deafen(self) -> None:
+        """Hear nothing more; it can still be woken."""
+        self._fds.remove(self._fd)
+        os.close(self._fd)
 
     def shut(self) -> None:
         fds, self._fds = self._fds, []
