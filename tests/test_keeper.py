@@ -11,7 +11,7 @@ from tests.children import eventually
 from tests.store_kinds import claim
 
 import holdfast
-from holdfast import Holdfast, RunCancelled
+from holdfast import Holdfast, Run, RunCancelled
 from holdfast.runs import keeper
 from holdfast.stores import SqliteRunStore
 
@@ -92,4 +92,27 @@ def test_a_run_after_the_store_was_closed_hears_what_is_said_to_its_new_name(
             assert eventually(lambda: first not in keepers())
             other.cancel(run.id)
             assert run.cancelled.wait(30)
+            run.check()
+
+
+@pytest.mark.parametrize("runs_before", [0, 1])
+def test_a_cancel_that_comes_before_the_run_is_looked_after_is_heard(
+    hf: Holdfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs_before: int
+) -> None:
+    monkeypatch.setattr(keeper, "LINGER", 60.0)
+    for _ in range(runs_before):
+        with hf.run():
+            pass
+    add = keeper.Keeper.add
+    with SqliteRunStore(tmp_path / "runs.db") as other:
+
+        def add_late(self: keeper.Keeper, run: Run) -> None:
+            other.cancel(run.id)
+            assert not runs_before or eventually(lambda: run.id in self._early)  # the thread has looked too soon
+            add(self, run)
+
+        monkeypatch.setattr(keeper.Keeper, "add", add_late)
+
+        with pytest.raises(RunCancelled), hf.run() as run:  # noqa: PT012
+            assert run.cancelled.wait(60)
             run.check()

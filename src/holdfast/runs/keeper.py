@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 SIGNS = 3  # of life, in the time of one lease
 LINGER = 0.5  # seconds that the thread waits for the next run
+MOST_EARLY = 1_000  # runs to be cancelled that have just begun, or are just ending
 MOST_OWED = 10_000  # ends of runs; of those before, leases and the end of this process tell
 _log = logging.getLogger("holdfast")
 
@@ -44,6 +45,7 @@ class Keeper:
         self._owner = ""  # whose it is
         self._resting = False  # the thread has seen that there is no run, and looks again soon
         self._used = False  # there was one since
+        self._early: dict[str, str] = {}  # why runs are to be cancelled that are not here yet
         self._owed: deque[_Debt] = deque(maxlen=MOST_OWED)
         store.ownership.on_wake = self.look
 
@@ -52,6 +54,7 @@ class Keeper:
         self._lock = threading.Lock()
         runs, self._runs = self._runs, {}
         self._mailbox = None
+        self._early.clear()
         self._owed.clear()
         for run in runs.values():
             run.disown()
@@ -64,9 +67,11 @@ class Keeper:
                 return
             self._runs[run.id] = run
             self._used = True
+            reason = self._early.pop(run.id, None)
             if self._mailbox is None or self._owner != owner:
                 self._start(owner)
-        self._try(self.look)  # somebody may have come before it was here
+        if reason is not None:
+            run.stop(reason)
 
     def remove(self, run: Run) -> None:
         """It is over."""
@@ -112,10 +117,13 @@ class Keeper:
                 debt.pending = self._store.writer.submit(debt.write)
 
     def look(self) -> None:
-        """See which runs somebody wants cancelled, and tell them."""
+        """See which runs somebody wants cancelled, and tell them; without a lock, as a signal's handler may cancel."""
         for run_id, reason in self._store.cancels():
-            run = self._runs.get(run_id)
-            if run is not None:
+            if run_id not in self._runs:
+                if len(self._early) >= MOST_EARLY:
+                    self._early.clear()  # they are seen again the next time
+                self._early[run_id] = reason
+            if (run := self._runs.get(run_id)) is not None:  # also one that came at this moment, and found nothing
                 run.stop(reason)
 
     def _start(self, owner: str) -> None:
@@ -141,6 +149,7 @@ class Keeper:
                 self._rest(mailbox)
                 if self._runs and self._mailbox is mailbox and self._clock.monotonic() >= due:
                     self._try(self._store.renew)
+                    self._try(self.look)  # the store may have been away when there was something to see
                     self.pay()
                     due = self._clock.monotonic() + pause
         finally:

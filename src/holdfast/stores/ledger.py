@@ -26,8 +26,8 @@ class Live:
     """A run as the ledger has it in hand."""
 
     __slots__ = (
-        "cancel", "fence", "first", "header", "is_new", "key", "new_tools", "origin", "owner", "snapshot", "tools",
-        "touched_at", "version", "written",
+        "cancel", "fence", "first", "has_memos", "header", "is_new", "key", "new_tools", "origin", "owner", "snapshot",
+        "tools", "touched_at", "version", "written",
     )  # fmt: skip
 
     def __init__(self, key: int, header: RunHeader, snapshot: RunSnapshot, touched_at: int) -> None:
@@ -41,6 +41,7 @@ class Live:
         self.cancel: str | None = None  # why it is to be cancelled, if it is
         self.origin: str | None = None  # the store that it was imported from
         self.is_new = False
+        self.has_memos = True  # or may have
         self.tools: set[str] = set()  # that are known to be written down as used by this run
         self.new_tools: list[str] = []  # that are yet to be
         self.version = 0  # who wrote it last, where several may at once
@@ -227,6 +228,7 @@ class Ledger:
         """Keep the exact outcome of a call, unless the run has completed: then nobody will ask for it."""
         if live.snapshot.status is RunStatus.COMPLETED:
             return
+        live.has_memos = True
         self._memos.append((live.key, key, name, outcome))
         self.changes += 1
 
@@ -239,6 +241,7 @@ class Ledger:
             ended += [payload for of, _, _, type, _, payload in self._rows if of == run and type in ENDS]
         memos = [(bytes(key), name, bytes(outcome)) for key, name, outcome in ask("memos", run)]
         memos += [memo[1:] for memo in self._memos if memo[0] == run]
+        target.has_memos = True
         self._memos += [(target.key, *memo) for memo in known(ended, memos)]
         self.changes += 1
 
@@ -249,6 +252,7 @@ class Ledger:
             key = next(self._keys)
         live = Live(key, header, begin(header), header.created_at_ms)
         live.is_new = True
+        live.has_memos = False
         self._lives[header.id] = live
         self._touch(live)
         return live
@@ -320,7 +324,7 @@ class Ledger:
     def _ended(self, live: Live) -> None:
         """Let go of what only a run that may go on needs."""
         live.owner = None
-        if live.snapshot.status is RunStatus.COMPLETED:
+        if live.snapshot.status is RunStatus.COMPLETED and live.has_memos:
             self._memos[:] = [memo for memo in self._memos if memo[0] != live.key]
             self.tables.forget_memos(live.key)
 
