@@ -21,8 +21,8 @@ from holdfast.errors import StoreError
 
 MOST_AT_ONCE = 1000  # writes in one transaction
 MOST_TRIES = 3  # of a write whose leader was interrupted
-TICK = 0.02  # seconds that a queued write waits at most for company
-LINGER = 50  # ticks without work after which the thread ends
+TICK = 0.01  # seconds; a queued write waits one to two of them for company, or for somebody who commits anyway
+LINGER = 100  # ticks without work after which the thread ends
 
 _log = logging.getLogger("holdfast")
 
@@ -271,12 +271,15 @@ class Writer(Generic[Book]):
 
     def _serve(self) -> None:
         idle = 0
+        seen: Pending[Book, Any] | None = None  # the oldest in the queue, a tick ago
         while True:
-            self._bell.acquire(timeout=TICK * self.ticks)
+            rung = self._bell.acquire(timeout=TICK * self.ticks)
             self._rung = False
             if self._queue:
                 idle = 0
-                self._try()
+                before, seen = seen, self._oldest()
+                if rung or seen is before:
+                    self._try()
                 if not self._closed:  # nobody rings twice: who closed meanwhile need not wait for the next tick
                     continue
             idle += 1
@@ -285,6 +288,12 @@ class Writer(Generic[Book]):
                 # Looked at after the mark is gone: who queues looks at the mark after that.
                 if not self._queue or not self._serving.acquire(blocking=False):
                     return
+
+    def _oldest(self) -> Pending[Book, Any] | None:
+        try:
+            return self._queue[0]
+        except IndexError:  # somebody has just committed
+            return None
 
     def _try(self) -> None:
         try:
