@@ -291,6 +291,39 @@ def test_a_repeat_that_is_refused_leaves_the_doubt_to_who_asks_next(place: Place
     assert len(desk.keys) == 1
 
 
+async def test_of_two_who_repeat_a_call_at_once_one_makes_another_call_of_the_same(memory: Place) -> None:
+    hf = memory.open()
+    keys: list[str | None] = []
+    is_dying = True
+
+    @hf.tool("charge")
+    async def charge() -> str:
+        if is_dying:
+            raise Killed
+        keys.append(run.idempotency_key)
+        await asyncio.sleep(0)
+        return "receipt"
+
+    async def safe() -> str:
+        try:
+            return await charge()
+        except InDoubt as doubt:
+            await asyncio.sleep(0)
+            answer: str = await doubt.repeat()
+            return answer
+
+    with pytest.raises(Killed):
+        async with hf.run(run_id="r") as run:
+            await charge()
+    is_dying = False
+
+    async with hf.resume("r") as run:
+        answers = await asyncio.gather(safe(), safe())
+
+    assert answers == ["receipt", "receipt"]
+    assert len(set(keys)) == len(keys) == 2
+
+
 def test_a_repeat_that_dies_is_in_doubt_again(memory: Place) -> None:
     desk = Desk(memory)
     run_id = desk.killed()

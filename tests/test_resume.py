@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import io
@@ -716,6 +717,23 @@ def test_finished_calls_that_nobody_asks_for_are_listed_at_the_end(hf: Holdfast,
     assert of(hf, run_id, "run_diverged")[0].payload == {"calls": ["fetch", "fetch"], "count": 2}
 
 
+@pytest.mark.parametrize(("choice", "end"), [("record", "run_completed"), ("raise", "run_interrupted")])
+def test_sinks_are_told_that_a_run_diverged_before_they_are_told_how_it_ended(
+    hf: Holdfast, entering: Entering, choice: str, end: str
+) -> None:
+    fetch = hf.tool("fetch")(lambda number: number)
+    run_id = stopped(hf, lambda: [fetch(1), fetch(2)])
+    recorder = Recorder()
+    hf.bus.add(recorder)
+
+    with contextlib.suppress(RunDiverged):
+        entering(hf.resume(run_id, diverged=choice), lambda run: fetch(2))
+
+    diverged, ended = recorder.events[-2:]
+    assert (diverged.type, ended.type) == ("run_diverged", end)
+    assert (diverged.run, diverged.tool, diverged.payload) == (run_id, None, {"calls": ["fetch"], "count": 1})
+
+
 def test_divergence_can_be_an_error_that_leaves_the_run_interrupted(hf: Holdfast, entering: Entering) -> None:
     fetch = hf.tool("fetch")(lambda number: number)
     run_id = stopped(hf, lambda: [fetch(1), fetch(2)])
@@ -1130,6 +1148,116 @@ def test_what_made_the_fatal_call_fail_is_made_anew_within_it(hf: Holdfast) -> N
 
     assert resumed(hf, run.id, outer) == 2
     assert (good.count, script.count) == (1, 2)
+
+
+def order_of(hf: Holdfast, calls: list[str], **policy: Any) -> Callable[[], str]:
+    """A tool that pays with its second card if the first fails; everything works from the second time on."""
+    is_down = True
+
+    @hf.tool("charge", **policy)
+    def charge(card: str) -> str:
+        calls.append(card)
+        if card == "visa" and len(calls) == 1:
+            raise TimeoutError("the bank gave no answer")
+        return card
+
+    @hf.tool("ship", idempotent=True)
+    def ship() -> None:
+        nonlocal is_down
+        if is_down:
+            is_down = False
+            raise ValueError("no truck")
+
+    @hf.tool("order")
+    def order() -> str:
+        try:
+            card = charge("visa")
+        except TimeoutError:
+            card = charge("amex")
+        ship()
+        return card
+
+    return order
+
+
+def test_a_failure_that_was_handled_within_the_fatal_call_is_told_again(hf: Holdfast) -> None:
+    calls: list[str] = []
+    order = order_of(hf, calls)
+    with pytest.raises(ValueError, match="truck"), hf.run(run_id="r"):
+        order()
+
+    paid = resumed(hf, "r", order, in_doubt="repeat")
+
+    assert paid == "amex"
+    assert calls == ["visa", "amex"]
+
+
+def test_a_harmless_call_that_failed_within_the_fatal_call_is_made_anew(hf: Holdfast) -> None:
+    calls: list[str] = []
+    order = order_of(hf, calls, idempotent=True, retry=False)
+    with pytest.raises(ValueError, match="truck"), hf.run(run_id="r"):
+        order()
+
+    paid = resumed(hf, "r", order)
+
+    assert paid == "visa"
+    assert calls == ["visa", "amex", "visa"]
+
+
+def test_what_an_error_of_the_fatal_call_was_raised_for_is_made_anew(hf: Holdfast) -> None:
+    script = Script(fail(Rude("no")), ok("paid"), name="charge")
+    charge = hf.tool("charge")(script.function)
+
+    @hf.tool("order")
+    def order() -> Any:
+        try:
+            return charge()
+        except Exception as error:
+            raise RuntimeError("the order failed") from error
+
+    with pytest.raises(RuntimeError), hf.run(run_id="r"):
+        order()
+
+    assert resumed(hf, "r", order) == "paid"
+
+
+def test_the_call_whose_failure_ended_the_run_through_a_guarded_block_is_made_anew(hf: Holdfast) -> None:
+    fetch = hf.tool("fetch")(Script(fail(ValueError("down")), ok("up"), name="fetch").function)
+
+    def body() -> Any:
+        with hf.guard("block"):
+            return fetch()
+
+    with pytest.raises(ValueError, match="down"), hf.run(run_id="r"):
+        body()
+
+    assert resumed(hf, "r", body) == "up"
+
+
+@pytest.mark.parametrize("is_inner", [False, True])
+async def test_calls_that_failed_by_following_an_identical_one_are_made_anew(hf: Holdfast, is_inner: bool) -> None:
+    is_down = True
+
+    @hf.tool("look", read_only=True, cache=60.0)
+    async def look() -> str:
+        await asyncio.sleep(0)
+        if is_down:
+            raise ValueError("down")
+        return "up"
+
+    async def both() -> list[str]:
+        return list(await asyncio.gather(look(), look()))
+
+    body = hf.tool("both")(both) if is_inner else both
+    with pytest.raises(ValueError, match="down"):
+        async with hf.run(run_id="r"):
+            await body()
+    is_down = False
+
+    async with hf.resume("r"):
+        answers = await body()
+
+    assert answers == ["up", "up"]
 
 
 def test_a_failure_that_was_told_from_the_log_and_then_ended_the_run_is_made_anew(hf: Holdfast) -> None:

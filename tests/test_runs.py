@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import threading
 from collections import Counter
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast import BudgetExceeded, ConfigError, Event, Holdfast, LoopDetected, RateLimited
+from holdfast import BudgetExceeded, ConfigError, Event, Holdfast, LeaseLost, LoopDetected, RateLimited
 from holdfast.testing import ManualClock, Recorder, Script, fail, ok
 
 Caller = Callable[..., Any]
@@ -838,6 +839,32 @@ async def test_a_task_that_outlives_its_run_belongs_to_none(hf: Holdfast) -> Non
     async with hf.run():
         over.set()
         await task
+
+
+@pytest.mark.parametrize("end", [ValueError, asyncio.CancelledError, None])
+async def test_a_task_that_is_left_over_from_an_unfinished_run_can_call_nothing_more(
+    hf: Holdfast, end: type[BaseException] | None
+) -> None:
+    script = Script(ok("charged"))
+    charge = hf.tool("charge")(script.function)
+    over = asyncio.Event()
+
+    async def late() -> None:
+        await over.wait()
+        charge()
+
+    with pytest.raises(end) if end is not None else contextlib.nullcontext():
+        async with hf.run() as run:
+            task = asyncio.create_task(late())
+            if end is not None:
+                raise end
+            await run.afail("no use")
+    over.set()
+
+    with pytest.raises(LeaseLost, match="left unfinished"):
+        await task
+    assert script.count == 0
+    charge()
 
 
 # --- what a run says of itself ---

@@ -468,3 +468,17 @@ def test_a_cache_for_all_tools_passes_over_streams(clock: ManualClock) -> None:
 
     assert [list(numbers()), list(numbers())] == [[1], [1]]
     assert len(made) == 2
+
+
+def test_a_stream_that_is_closed_within_a_step_has_ended_by_then(hf: Holdfast) -> None:
+    items = hf.tool("items", concurrency=1, max_wait=0.0)(Script(ok([1, 2]), ok([1, 2])).generator)
+
+    def first_twice() -> list[Any]:
+        found = []
+        for _ in range(2):
+            with contextlib.closing(items()) as stream:
+                found.append(next(stream))
+        return found
+
+    with hf.run() as run:
+        assert run.step("first twice", first_twice) == [1, 1]

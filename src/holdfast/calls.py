@@ -64,13 +64,13 @@ class Bound:
             self._memo = Memo(self.fn)
         return self._memo
 
-    def repeat(self, before: Execution, step: Step) -> Any:
-        """Make a call in doubt again, as the same *step* of its run."""
+    def repeat(self, before: Execution, step: Step | None) -> Any:
+        """Make a call in doubt again, as the same *step* of its run; without one, as another call."""
         args, kwargs, run = before._args, before._kwargs, before.run
         assert run is not None
         execution = Execution(self.kit, self.tool, before.policy, run, self.fn, args, kwargs)
         execution.callee = self
-        execution.record = Record(run, self, step)
+        execution.record = None if step is None else Record(run, self, step)
         drivers: dict[Shape | None, Callable[..., Any]] = {
             Shape.FUNCTION: drive,
             Shape.COROUTINE: adrive,

@@ -181,14 +181,15 @@ class InDoubt(RunError):
 
 
 class LeaseLost(RunError):
-    """Another process has taken the run over; whatever this one would write to it is refused."""
+    """The run has, or may have, another owner; whatever this one would do in it is refused."""
 
-    def __init__(self, run_id: str) -> None:
+    def __init__(self, run_id: str, why: str = "has another owner now") -> None:
         self.run_id = run_id
-        super().__init__(run_id)
+        self.why = why
+        super().__init__(run_id, why)
 
     def __str__(self) -> str:
-        return f"run {printable(self.run_id)!r} has another owner now: stop, nothing more is recorded from here"
+        return f"run {printable(self.run_id)!r} {self.why}: stop, nothing more is recorded from here"
 
 
 class RecordedError(RunError):

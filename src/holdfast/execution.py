@@ -261,7 +261,8 @@ class Execution:
             self.record = Record(run, None, run.steps.block(name))
             return
         record = self.record = Record(run, self.callee, run.steps.step(name, self.sign() or likeness(self.arguments())))
-        if record.step.outcome is None:
+        harmless = self.policy.idempotent or self.policy.read_only
+        if record.step.outcome is None or (record.step.is_tentative and harmless):
             return
         record.step.repeated = True
         self.call_id = record.step.call_id
@@ -273,7 +274,7 @@ class Execution:
             self.recount(failed=False)
             self.value = record.value
             self._over = True
-        elif not (self.policy.idempotent or self.policy.read_only or run.repeats):
+        elif not (harmless or run.repeats):
             raise record.doubt(self)
 
     def recount(self, *, failed: bool) -> None:

@@ -28,7 +28,7 @@ class Callee(Protocol):
 
     @property
     def memo(self) -> Memo: ...
-    def repeat(self, execution: Execution, step: Step) -> object: ...
+    def repeat(self, execution: Execution, step: Step | None) -> object: ...
 
 
 class Record:
@@ -94,9 +94,8 @@ class Record:
                 await write.asettle()
             return value
 
-        def repeat() -> object:
-            _check(step)
-            return callee.repeat(execution, step)
+        def repeat() -> object:  # once somebody has decided about it, this is another call of the same
+            return callee.repeat(execution, step if step.decide() else None)
 
         error.repeat = repeat
         error.answer = answer
@@ -106,7 +105,8 @@ class Record:
 
     def _decide(self, execution: Execution, value: object) -> Write | None:
         """Take *value* for the result; of a stream, for its items."""
-        _check(self.step)
+        if not self.step.decide():
+            raise RunConflict(f"somebody has decided about this call of {self.step.name!r} already")
         facts = {"status": "success", "attempts": 0, "cached": False, "answered": True}
         if execution.is_stream:
             self.items, value = list(value), None  # type: ignore[call-overload]
@@ -177,10 +177,5 @@ class Record:
             category = facts["category"]
             memo = dump_error(error, ErrorCategory(category) if category is not None else classify(error))
             self.write = self.step.end(facts, memo)
-        mark(error, self._run.id, self.step.key, self.step.name)
-
-
-def _check(step: Step) -> None:
-    """That nobody has decided about it meanwhile."""
-    if not step.is_undecided:
-        raise RunConflict(f"somebody has decided about this call of {step.name!r} already")
+        if not self.step.is_block:  # which is no call, and has its error from one
+            mark(error, self._run.id, self.step.key, self.step.name)

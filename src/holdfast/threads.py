@@ -25,6 +25,7 @@ LOCKING = frozenset(
     {"breaker", "bus", "cache", "clock", "guards", "limiters", "policy", "runs", "stores", "threads", "toolbox"}
     | {"tools", "tracker"}
 )
+CALLING = "holdfast.runs.remembered"  # calls users' code and holds no lock, though it is in one of these rooms
 LINGER = 1.0  # seconds that an idle thread waits for the next job
 MOST_ABANDONED = 64
 
@@ -116,11 +117,14 @@ class Workers:
 
     def start(self, job: Job) -> None:
         """Run *job* in a thread."""
+        if sys.is_finalizing():  # a thread would not run, and Python 3.11 would wait for it
+            raise RuntimeError("the interpreter ends: no thread can be started")
         with self._lock:
-            inbox = self._idle.pop() if self._idle else None
-        if inbox is not None:
-            inbox.put(job)
-            return
+            if self._idle:
+                inbox = self._idle[-1]
+                del self._idle[-1]  # no call, after which an interrupt might come: its thread waits for a job from now on
+                inbox.put(job)
+                return
         inbox = queue.SimpleQueue()
         inbox.put(job)  # not as an argument: a thread keeps those for as long as it lives
         threading.Thread(target=self._serve, args=(inbox,), name="holdfast-worker", daemon=True).start()
@@ -177,6 +181,8 @@ def may_hold_a_lock() -> bool:
     free = (Job._in_context.__code__, _alone.__code__)  # below them, no lock is held
     while frame is not None and frame.f_code not in free:
         name = frame.f_globals.get("__name__", "")
+        if name == CALLING:
+            return False
         if isinstance(name, str) and name.startswith("holdfast.") and name.split(".")[1] in LOCKING:
             return True
         frame = frame.f_back

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from holdfast.runs.blame import mark
 from holdfast.runs.current import current_key, current_run, inside, open_runs, running
-from holdfast.runs.ending import is_lasting, mark
+from holdfast.runs.ending import is_lasting
 from holdfast.runs.home import Home, Plan
 from holdfast.runs.keeper import Keeper
 from holdfast.runs.log import Write

@@ -12,7 +12,7 @@ import msgspec
 from holdfast import events
 from holdfast.errors import RunConflict
 from holdfast.history import RunHeader, RunStatus
-from holdfast.runs.steps import LOST
+from holdfast.runs.steps import AGAIN, LOST
 from holdfast.stores import RunStore
 from holdfast.stores.ledger import Claim, Ledger, Live, OwnerRow
 
@@ -121,11 +121,12 @@ def _fork(ledger: Ledger, old: Live) -> Live:
     )
     new = ledger.add(header)
     new.origin = old.origin
-    ledger.copy_memos(old, new)
+    outcomes = ledger.copy_memos(old, new)
     for call in old.snapshot.active_calls.values():
         with suppress(ValueError):  # a key that somebody made up for an event of their own is no call of ours
-            if call.key:
-                ledger.remember(new, bytes.fromhex(call.key), call.name, LOST)
+            key = bytes.fromhex(call.key)
+            if key and outcomes.get(key, LOST) in (LOST, AGAIN):  # else it ended after the run did
+                ledger.remember(new, key, call.name, LOST)
     return new
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from holdfast import events
+from holdfast.bus import Bus
 from holdfast.checks import shown
 from holdfast.errors import (
     ConfigError,
@@ -31,9 +32,6 @@ INTERRUPTING = (
 )  # fmt: skip
 STRONGER = (KeyboardInterrupt, SystemExit, LeaseLost, StoreError)  # than a cancel that was requested
 MOST_NAMED = 100  # calls in a `run_diverged` event
-MOST_LOOKED_AT = 1000  # errors, in search of a call
-
-_MARK = "__holdfast_call__"  # on an error: the run, key and name of the call that raised it
 
 
 class End(NamedTuple):
@@ -76,16 +74,21 @@ class Finish(NamedTuple):
     unasked: list[str]  # finished calls that the resumed run has not asked for
     fatal: Sequence[tuple[str, str]]  # the keys and names of the calls whose failure ended the run
 
+    def said(self) -> list[End]:
+        """Its last events."""
+        if not self.unasked:
+            return [self.end]
+        return [End(events.RUN_DIVERGED, {"calls": self.unasked[:MOST_NAMED], "count": len(self.unasked)}), self.end]
+
     def write(self, ledger: Ledger) -> None:
         """End it."""
         live = ledger.claimed(self.claim)
         if live.snapshot.status.is_terminal and self.end.type == events.RUN_INTERRUPTED:
             return  # it had ended before it was interrupted
-        if self.unasked:
-            ledger.say(live, events.RUN_DIVERGED, calls=self.unasked[:MOST_NAMED], count=len(self.unasked))
         for key, name in self.fatal:  # whoever forks the run wants it made again, not told again
             ledger.remember(live, bytes.fromhex(key), name, AGAIN)
-        ledger.say(live, self.end.type, **self.end.payload)
+        for type, payload in self.said():
+            ledger.say(live, type, **payload)
         ledger.release(live)
 
     def write_late(self, ledger: Ledger) -> None:
@@ -105,6 +108,11 @@ class Last(NamedTuple):
         """What it says."""
         return self.finish.end
 
+    def tell(self, bus: Bus) -> None:
+        """Tell the sinks what it says."""
+        for type, payload in self.finish.said():
+            bus.emit(type, None, self.finish.claim.run_id, **payload)
+
     @staticmethod
     def of(store: RunStore, finish: Finish) -> Last:
         """Begin to write it."""
@@ -118,34 +126,6 @@ def is_lasting(error: BaseException) -> bool:
     if not isinstance(error, Exception):
         return False
     return isinstance(error, RecordedError) or not isinstance(error, Denied | RunError | StoreError)
-
-
-def mark(error: BaseException, run_id: str, key: str, name: str) -> None:
-    """Note on *error* which call of which run raised it; of calls within calls, the outermost counts."""
-    try:
-        setattr(error, _MARK, (run_id, key, name))
-    except Exception:  # an error that takes no attributes is repeated like any other, when its run is forked
-        return
-
-
-def fatal_calls(error: BaseException | None, run_id: str) -> list[tuple[str, str]]:
-    """The keys and names of the calls of this run that *error* comes from; of a group, those of each."""
-    found: dict[str, str] = {}
-    todo = [error]
-    seen: set[int] = set()
-    while todo and len(seen) < MOST_LOOKED_AT:
-        each = todo.pop()
-        if each is None or id(each) in seen:
-            continue
-        seen.add(id(each))
-        marked = getattr(each, _MARK, None)
-        if isinstance(marked, tuple) and marked[0] == run_id:
-            found[marked[1]] = marked[2]
-        elif isinstance(each, BaseExceptionGroup):
-            todo += each.exceptions
-        else:
-            todo.append(each.__cause__ or each.__context__)
-    return list(found.items())
 
 
 def _is_only(error: BaseException | None, kinds: tuple[type[BaseException], ...]) -> bool:

@@ -10,8 +10,9 @@ from holdfast.category import classify
 from holdfast.checks import shown
 from holdfast.errors import ConfigError, in_words
 from holdfast.memo import Memo, dump_error, is_error, load_error
+from holdfast.runs.blame import mark
 from holdfast.runs.current import current_key, leave
-from holdfast.runs.ending import is_lasting, mark
+from holdfast.runs.ending import is_lasting
 from holdfast.runs.log import Write
 from holdfast.runs.steps import LOST, Step, likeness
 from holdfast.said import SAID
@@ -129,6 +130,8 @@ class Remembered:
 
     def _look(self, outcome: bytes) -> bool:
         """Whether its *outcome* of before can be given again."""
+        if self.step.is_tentative:
+            return False
         self.step.repeated = True
         if outcome == LOST:
             return False

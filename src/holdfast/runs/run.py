@@ -19,9 +19,10 @@ from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, LeaseLost, RunCancelled, RunConflict, RunDiverged, StoreError
 from holdfast.history import CancelResult, Report, RunEventRecord, RunSnapshot, RunStatus, write_reports
 from holdfast.runs.beginning import Begun, Resume, Start, note
+from holdfast.runs.blame import fatal_calls
 from holdfast.runs.cancelling import Cancelling
 from holdfast.runs.current import current_key, current_run, open_runs
-from holdfast.runs.ending import End, Finish, Last, completed, ending, failed, fatal_calls
+from holdfast.runs.ending import End, Finish, Last, completed, ending, failed
 from holdfast.runs.home import Home, Plan
 from holdfast.runs.limits import Limits
 from holdfast.runs.log import Log, Write
@@ -53,7 +54,8 @@ class Run:
         self._cancelling = Cancelling(home)
         self.cancelled: Event = self._cancelling.token  # set when somebody wants it cancelled
         self._entered = False
-        self._ended = False  # its last event is written
+        self._ended: End | None = None  # its last event, once that is written
+        self._is_left = False  # unfinished, and others may go on with it
         self._unsaid: End | None = None  # the end that somebody wanted, and that the store did not take
         self._outer_key = ""  # the call or step within which it was entered
         self._watched: WatchedRun | None = None
@@ -127,8 +129,9 @@ class Run:
 
     def verify(self, *reports: Report) -> None:
         """Record the reports of a verification; the snapshot has their summary."""
+        written = write_reports(reports)
         self.log.emit(events.VERIFICATION_STARTED, {})
-        self.commit(events.VERIFICATION_ENDED, reports=write_reports(reports))
+        self.commit(events.VERIFICATION_ENDED, reports=written)
 
     def step(self, name: str, fn: Callable[..., T], *args: Any) -> T:
         """Call *fn* and remember its result: a resumed run gets it without calling. What was cut off is called again,
@@ -180,6 +183,8 @@ class Run:
             raise LeaseLost(self.id)
         if self.cancelled.is_set():
             raise RunCancelled(self.id, self._cancelling.reason)
+        if self._is_left:
+            raise LeaseLost(self.id, "was left unfinished, and others may go on with it")
 
     def check_open(self) -> None:
         """That it is entered and not left."""
@@ -215,7 +220,6 @@ class Run:
         try:
             self._begun(self._home.store.writer.commit(op.write))
             self._set_up()
-            return self
         except BaseException as error:
             self._not_begun(op, error)
         return self
@@ -227,7 +231,6 @@ class Run:
         try:
             self._begun(await self._home.store.writer.acommit(op.write))
             self._set_up()
-            return self
         except BaseException as error:
             self._not_begun(op, error)
         return self
@@ -244,8 +247,8 @@ class Run:
                 pause(self._home.clock, Wait(math.inf, hooks.signal))
             if (last := self._last(error or diverged)) is not None:
                 self._home.store.writer.settle(last.pending)
-        except BaseException:
-            self._give_up()
+        except BaseException as trouble:
+            self._give_up(trouble)
             raise
         self._unwind(error, diverged, last)
 
@@ -258,8 +261,8 @@ class Run:
                 await apause(self._home.clock, Wait(math.inf, hooks.signal))
             if (last := self._last(error or diverged)) is not None:
                 await self._home.store.writer.asettle(last.pending)
-        except BaseException:
-            self._give_up()
+        except BaseException as trouble:
+            self._give_up(trouble)
             raise
         self._unwind(error, diverged, last)
 
@@ -311,8 +314,7 @@ class Run:
         raise error
 
     def _set_up(self) -> None:
-        self.outer = current_run.get()
-        self._outer_key = current_key.get()
+        self.outer, self._outer_key = current_run.get(), current_key.get()
         current_run.set(self)
         current_key.set("")
         self.is_open = True
@@ -331,7 +333,10 @@ class Run:
     def _leave(self, error: BaseException | None) -> RunDiverged | None:
         """Be no longer the current run; gives the error of a run that did not do what it had done before."""
         self.is_open = False
-        if self.cancelled.is_set() or self.log.lost is not None:
+        diverged = self._diverged() if error is None and not self._ended and not self.cancelled.is_set() else None
+        finished = self._ended.type == events.RUN_COMPLETED if self._ended else (error or diverged) is None
+        self._is_left = not finished and not self.is_noted and self.log.claim is not None
+        if self._is_left or self.cancelled.is_set() or self.log.lost is not None:
             # Tasks that are left over from it must be stopped: it is known for as long as there may be any.
             weakref.finalize(self, open_runs.discard, id(self)).atexit = False
         else:
@@ -343,7 +348,7 @@ class Run:
         if current_run.get() is self:  # else it was entered in another task or thread: not this one's to put back
             current_run.set(self.outer)
             current_key.set(self._outer_key)
-        return self._diverged() if error is None and not self._ended and not self.cancelled.is_set() else None
+        return diverged
 
     def _diverged(self) -> RunDiverged | None:
         unasked = () if self._plan.diverges else tuple(self.steps.unasked)
@@ -366,9 +371,8 @@ class Run:
         return self._closing(end)
 
     def _failing(self, error: str | BaseException) -> Last | None:
-        end = failed(error)
         self.check_open()
-        return self._closing(end, fatal_calls(error, self.id) if isinstance(error, BaseException) else ())
+        return self._closing(failed(error), fatal_calls(error, self.id) if isinstance(error, BaseException) else ())
 
     def _closing(self, end: End, fatal: Sequence[tuple[str, str]] = ()) -> Last | None:
         """The last write, asked for from inside the block."""
@@ -383,8 +387,8 @@ class Run:
             last.pending.result()
         except HoldfastError as error:
             return error
-        self._ended = True
-        self._home.bus.emit(last.end.type, None, self.id, **last.end.payload)
+        self._ended = last.end
+        last.tell(self._home.bus)
         return None
 
     def _end(self, last: Last | None) -> None:
@@ -404,11 +408,11 @@ class Run:
             self.log.complain(trouble)
             self._unsaid = last.end
 
-    def _give_up(self) -> None:
+    def _give_up(self, trouble: BaseException) -> None:
         """Something hit the end itself: leave the run to others, and wait for nothing."""
         if self.log.claim is not None and not self._ended:
             self._home.keeper.give_back([self.log.claim])
-        self._leave(None)
+        self._leave(trouble)
 
     def _unwind(self, error: BaseException | None, diverged: RunDiverged | None, last: Last | None) -> None:
         """Raise what leaving the block means, where that is not *error* itself."""

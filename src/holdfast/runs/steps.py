@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 
@@ -20,14 +22,18 @@ from holdfast.canonical import encode
 from holdfast.history import RunSnapshot
 from holdfast.memo import is_error
 from holdfast.runs.current import current_key
+from holdfast.runs.foreign import history, is_key, tell
 from holdfast.runs.log import Log, Outcome, Write
 from holdfast.said import CACHED, SAID
+from holdfast.stores.ledger import Claim, Ledger
 from holdfast.stores.store import Memory
 
 # What stands in the place of a memo:
 LOST = b""  # the call ended, or may have, and nobody knows with what
 AGAIN = b"a"  # its failure ended the run: whoever forks the run makes it anew
 AMOUNT = b"$"  # it is no call, but an amount that was spent
+OURS = b"o"  # LOST, in an imported run: but this store made the key
+ELSEWHERE = b"f"  # before the key that the call has had since before the run was imported: all else stands there
 
 _WHO, _WHOSE = 24, 8  # the digits of a key: who it is, and the first of whoever made it
 _NOBODY = "0" * _WHOSE
@@ -48,8 +54,10 @@ class Step(msgspec.Struct, eq=False):
     call_id: str = ""
     outcome: bytes | None = None  # the memo of a call that has ended; LOST if it is in doubt
     is_cached: bool = False
+    is_tentative: bool = False  # it failed, and who asked for it is asked anew: to be made again if that does no harm
     repeated: bool = False
     _known: bytes | None = None  # the outcome as it was found
+    _is_doubted: bool = False
     _number: int = 0
 
     def take(self) -> None:
@@ -59,7 +67,9 @@ class Step(msgspec.Struct, eq=False):
 
     def give_back(self) -> None:
         """The tool was not called after all: whoever asks for the same next is this call."""
-        if self.key and not self.is_block:
+        if self._is_doubted:
+            self.doubt()
+        elif self.key and not self.is_block:
             self._steps.take_back(self)
 
     def start(self, arguments: msgspec.Raw | None) -> Write | None:
@@ -75,7 +85,8 @@ class Step(msgspec.Struct, eq=False):
             payload["repeat"] = True
         if self._parent:
             payload["parent"] = self._parent[:16]
-        return self._steps.log.write(events.STEP_STARTED if self.is_step else events.TOOL_STARTED, payload)
+        ours = None if self._steps.says or self.is_block else Outcome(self.key, self.name, OURS)
+        return self._steps.log.write(events.STEP_STARTED if self.is_step else events.TOOL_STARTED, payload, ours)
 
     def end(self, facts: Mapping[str, Any], memo: bytes | None) -> Write | None:
         """Write how it ended; *memo* is None if it is in doubt, or its result could not be kept; `SAID` if it is in
@@ -89,11 +100,16 @@ class Step(msgspec.Struct, eq=False):
             return self._end(facts, None, is_said=True)
         if memo is not None:
             memo = (CACHED if facts.get("cached") else b"") + (memo + bytes(facts["result"]) if memo == SAID else memo)
-        return self._end(facts, Outcome(self.key, self.name, memo or LOST))
+        return self._end(facts, Outcome(self.key, self.name, memo or self._steps.lost))
 
     def end_uncalled(self, facts: Mapping[str, Any]) -> None:
         """Write that it began, and that the tool was not called; one that was in doubt before is so still."""
-        self._end(facts, Outcome(self.key, self.name, LOST) if self.outcome == LOST else None)
+        memo = self._steps.lost if self.outcome == LOST else None
+        if memo is None and not self._steps.says and not self.is_block:
+            memo = AGAIN  # in the place of what its begin left
+        if not self.repeated:
+            facts = {**facts, "uncalled": True}
+        self._end(facts, None if memo is None else Outcome(self.key, self.name, memo))
         self.give_back()
 
     def stands(self) -> None:
@@ -102,12 +118,12 @@ class Step(msgspec.Struct, eq=False):
 
     def doubt(self) -> None:
         """Somebody must decide about it: till then, whoever asks for the same asks for this."""
+        self._is_doubted = True
         self._steps.undecided.setdefault(self._base, {})[self.key] = self
 
-    @property
-    def is_undecided(self) -> bool:
-        """Whether somebody must still decide about it."""
-        return self.key in self._steps.undecided.get(self._base, ())
+    def decide(self) -> bool:
+        """Whether it is for the caller to decide about it: for the first who asks."""
+        return self._steps.undecided.get(self._base, {}).pop(self.key, None) is not None
 
     def _end(self, facts: Mapping[str, Any], outcome: Outcome | None, *, is_said: bool = False) -> Write | None:
         payload = self._named()
@@ -141,7 +157,15 @@ class Steps:
         self._lock = threading.Lock()
         self._begun: dict[bytes, int] = {}  # how many calls of each kind have begun
         self._memory: dict[str, tuple[str, bytes]] = {}  # key → name and outcome, of calls made before a resume
-        self._foreign: dict[str, list[str]] | None = None  # name → keys, where keys cannot be recognised
+        self._tentative: set[str] = set()  # failed calls within calls that are made again
+        self._elsewhere: dict[str, str] = {}  # the keys that calls had before the run was imported, by those of here
+        self._claimed: dict[str, str] = {}  # the other way round, for those that were asked for since
+        self._unclaimed: dict[tuple[str, str], list[str]] = {}  # those that were not, by name and maker; oldest first
+
+    @property
+    def lost(self) -> bytes:
+        """What to remember of a call that is in doubt."""
+        return LOST if self.says else OURS
 
     def begin(self, root: str, secret: bytes, *, is_noted: bool = False) -> None:
         """Be ready for the calls of a run; their keys start from *root* and *secret*."""
@@ -154,27 +178,19 @@ class Steps:
         known = {key.hex(): (name, outcome) for key, name, outcome in memory.memos}
         known |= _in_doubt(memory.snapshot)
         again = [key for key, (_, outcome) in known.items() if outcome == AGAIN]
-        for key in _descendants(known, again):
-            name, outcome = known[key]
-            if is_error(outcome):  # what made the call fail
-                known[key] = (name, AGAIN)
+        below = _descendants(known, again)
+        self._tentative = {key for key in below if is_error(known[key][1].removeprefix(CACHED))}
         self._memory = known
         self.says = not memory.is_foreign
         if memory.is_foreign:
-            self._foreign = {}
-            for key, (name, _) in known.items():
-                self._foreign.setdefault(name, []).append(key)
+            self._recognise(memory)
 
     def step(self, name: str, sign: bytes, *, kind: bytes = b"t") -> Step:
         """The next call of *name* with the arguments *sign*; its `outcome` is set if it was made before."""
-        parent = current_key.get()
-        digest = self._digest.copy()
-        digest.update(b"\0".join((parent.encode(), kind, name.encode("utf-8", "surrogatepass"), sign)))
-        base = digest.digest()
-        step = Step(self, name, parent, base, is_step=kind == b"s")
+        step = self._asked(current_key.get(), name, sign, kind)
         if self._memory:
             self._look_up(step)
-        waiting = self.undecided.get(base)
+        waiting = self.undecided.get(step._base)
         return next(iter(waiting.values())) if step.outcome is None and waiting else step
 
     def block(self, name: str) -> Step:
@@ -193,15 +209,15 @@ class Steps:
         """Give *step* the next number of its kind."""
         with self._lock:
             number = self._begun.get(step._base, 0)
-            key = self._key(step, number)
-            if (known := self._memory.pop(key, None)) is not None:  # others were quicker, and left it this number
+            key, known = self._recollect(step, number)
+            if known is not None:  # others were quicker, and left it this number
                 step._known = known[1]
             self._give(step, number, key)
 
     def take_back(self, step: Step) -> None:
         """Take a number back, unless others of its kind have begun since."""
         with self._lock:
-            if step.is_undecided or self._begun.get(step._base) != step._number + 1:
+            if self._begun.get(step._base) != step._number + 1:
                 return
             self._begun[step._base] = step._number
             if step._known is not None:
@@ -221,23 +237,79 @@ class Steps:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
+    def _asked(self, parent: str, name: str, sign: bytes, kind: bytes) -> Step:
+        digest = self._digest.copy()
+        digest.update(b"\0".join((parent.encode(), kind, name.encode("utf-8", "surrogatepass"), sign)))
+        return Step(self, name, parent, digest.digest(), is_step=kind == b"s")
+
     def _look_up(self, step: Step) -> None:
         with self._lock:
             first = self._begun.get(step._base, 0)
             for number in range(first, first + _AHEAD):  # one may have ended without a trace: its twin stands for it
-                key = self._key(step, number)
-                if (known := self._memory.pop(key, None)) is not None:
+                key, known = self._recollect(step, number)
+                if known is not None:
                     break
-            if known is None and self._foreign is not None and (keys := self._foreign.get(step.name)):
-                number, key = first, keys.pop(0)
-                known = self._memory.pop(key, None)
+            if known is None and self._unclaimed:
+                number = first
+                key, known = self._claim_any(step, number)
             if known is None:
                 return
             self._give(step, number, key)
+        if not self.says and self.log.claim is not None and (own := self._key(step, number)) != key:
+            self.log.store.writer.submit(partial(_move, self.log.claim, own, step.name, key))
         step._known = outcome = known[1]
         if outcome != AGAIN:
             step.is_cached = outcome.startswith(CACHED)
+            step.is_tentative = key in self._tentative
             step.outcome = outcome.removeprefix(CACHED)
+
+    def _recollect(self, step: Step, number: int) -> tuple[str, tuple[str, bytes] | None]:
+        """The key of that number, and what is known of it."""
+        key = self._key(step, number)
+        if key not in self._memory and (other := self._elsewhere.get(key)) is not None:
+            if other in self._memory:
+                key = other
+            elif self._claimed.get(other, key) != key:
+                return key, (step.name, LOST)  # another was taken for it
+        return key, self._memory.pop(key, None)
+
+    def _claim_any(self, step: Step, number: int) -> tuple[str, tuple[str, bytes] | None]:
+        """Take *step* for the oldest call of its name and maker that is left: its arguments may not have been shown."""
+        left = self._unclaimed.get((step.name, step._parent[:_WHOSE] or _NOBODY), [])
+        while left and left[0] not in self._memory:
+            left.pop(0)
+        if left:
+            own = self._key(step, number)
+            self._elsewhere[own] = left[0]
+            self._claimed[left[0]] = own
+        return self._recollect(step, number)
+
+    def _recognise(self, memory: Memory) -> None:
+        """Find out who the calls of an imported run are."""
+        known, ours = self._memory, set()
+        begun: Counter[bytes] = Counter()
+        for key, name, kind, parent, sign in tell(history(self.log.store, memory.snapshot.id)):
+            step = self._asked(parent, name, sign, kind)
+            numbers = range(begun[step._base], begun[step._base] + _AHEAD)
+            number = next((number for number in numbers if self._key(step, number) == key), numbers[0])
+            begun[step._base] = number + 1
+            own = self._key(step, number)
+            if kind == AMOUNT:
+                known.setdefault(own, (name, AMOUNT))
+            elif own != key:
+                self._elsewhere[own] = key
+        for kept, name, outcome in memory.memos:
+            if outcome.startswith(ELSEWHERE):
+                del known[kept.hex()]
+                self._elsewhere[kept.hex()] = key = outcome[1:].decode()
+                self._claimed[key] = kept.hex()
+            elif outcome == OURS:
+                known[kept.hex()] = (name, LOST)
+                ours.add(kept.hex())
+        for key in dict.fromkeys((*self._elsewhere.values(), *known)):
+            name, outcome = known.get(key, ("", b""))
+            if name and outcome == LOST and key not in ours and key not in self._claimed and is_key(key):
+                self._unclaimed.setdefault((name, key[_WHO:]), []).append(key)
 
     def _give(self, step: Step, number: int, key: str) -> None:
         self._begun[step._base] = number + 1
@@ -252,9 +324,18 @@ class Steps:
         return who.hex() + (step._parent[:_WHOSE] or _NOBODY)
 
 
+def _move(claim: Claim, own: str, name: str, key: str, ledger: Ledger) -> None:
+    ledger.remember(ledger.claimed(claim), bytes.fromhex(own), name, ELSEWHERE + key.encode())
+
+
 def _in_doubt(snapshot: RunSnapshot) -> dict[str, tuple[str, bytes]]:
     """The calls that had begun and not ended; those of blocks have no key, and are not asked for again."""
     return {call.key: (call.name, LOST) for call in snapshot.active_calls.values() if call.key}
+
+
+def is_made_by(key: str, other: str) -> bool:
+    """Whether the call *key* was made by the call *other*."""
+    return key[_WHO:] == other[:_WHOSE]
 
 
 def _descendants(keys: Iterable[str], ancestors: Iterable[str]) -> list[str]:

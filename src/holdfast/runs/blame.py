@@ -1,0 +1,52 @@
+"""Which calls of a run an error came out of: whoever forks a run that failed wants these made again, not told again."""
+
+from __future__ import annotations
+
+from holdfast.runs.steps import is_made_by
+
+MOST_MARKS = 100  # on one error, which may be raised again and again
+MOST_LOOKED_AT = 1000  # errors, in search of a call
+
+_MARKS = "__holdfast_calls__"  # on an error: run, key and name of each call that it came out of, the innermost first
+
+_Mark = tuple[str, str, str]
+
+
+def mark(error: BaseException, run_id: str, key: str, name: str) -> None:
+    """Note on *error* that it came out of this call."""
+    this, marks = (run_id, key, name), _marks(error)
+    if this not in marks:
+        try:
+            setattr(error, _MARKS, (*marks[-MOST_MARKS:], this))
+        except Exception:  # one that takes no attributes is told again like any other, when its run is forked
+            return
+
+
+def fatal_calls(error: BaseException | None, run_id: str) -> list[tuple[str, str]]:
+    """The keys and names of the calls of this run that *error* came out of; of a group, those of each.
+
+    Also of calls within these whose failure it was raised for, but not of those whose failure was dealt with before
+    another call failed.
+    """
+    found: dict[str, str] = {}
+    todo: list[tuple[BaseException | None, list[str]]] = [(error, [])]  # each with the calls that made it, if any must
+    seen: set[int] = set()
+    while todo and len(seen) < MOST_LOOKED_AT:
+        each, makers = todo.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        calls = {key: name for run, key, name in _marks(each) if run == run_id}
+        if calls:
+            if makers and not any(is_made_by(key, maker) for key in calls for maker in makers):
+                continue
+            found |= calls
+            makers = [key for key in calls if not any(is_made_by(other, key) for other in calls)]
+        inner = each.exceptions if isinstance(each, BaseExceptionGroup) else (each.__cause__ or each.__context__,)
+        todo += [(other, makers) for other in inner]
+    return list(found.items())
+
+
+def _marks(error: BaseException) -> tuple[_Mark, ...]:
+    marks = vars(error).get(_MARKS, ())  # not by what the error itself says of its attributes
+    return marks if isinstance(marks, tuple) else ()
