@@ -394,6 +394,29 @@ def test_verify_records_reports_and_the_snapshot_sums_them_up(hf: Holdfast) -> N
     assert types(hf, run.id)[1:3] == ["verification_started", "verification_ended"]
 
 
+@pytest.mark.parametrize("wrong", [None, "sweet", Check("sweet", "passed")])
+def test_what_is_no_report_is_refused_and_no_verification_begins(hf: Holdfast, wrong: Any) -> None:
+    with hf.run() as run, pytest.raises(ConfigError, match="must be a Report"):
+        run.verify(Report("taste"), wrong)
+
+    assert types(hf, run.id) == ["run_started", "run_completed"]
+
+
+def test_steps_what_was_spent_and_the_wish_to_cancel_are_in_the_log_alone(hf: Holdfast) -> None:
+    recorder = Recorder()
+    hf.bus.add(recorder)
+
+    with hf.run() as run:
+        run.step("stir", lambda: None)
+        run.spend("usd", 1)
+        run.verify(Report("taste"))
+        run.cancel()
+
+    alone = ["step_started", "step_ended", "spent", "verification_started", "run_cancel_requested"]
+    assert [type for type in types(hf, run.id) if type not in recorder.types()] == alone
+    assert recorder.types() == ["run_started", "verification_ended", "run_cancelled"]
+
+
 # --- the events of a call ---
 
 

@@ -168,6 +168,18 @@ def test_a_repeat_of_a_call_that_ended_says_so_and_is_the_same_call() -> None:
     assert run.tool_calls == 1
 
 
+def test_a_call_whose_tool_was_not_called_is_none() -> None:
+    run = after(call("tool_started"), call("tool_ended", status="cancelled", uncalled=True), call("tool_started"))
+
+    assert run.tool_calls == 1
+
+
+def test_what_never_began_is_not_taken_off() -> None:
+    run = after(call("tool_started", "c1"), call("tool_ended", "c2", uncalled=True))
+
+    assert run.tool_calls == 1
+
+
 def test_a_call_without_an_id_counts_too() -> None:
     run = after(("tool_started", {"tool": "search"}), ("tool_started", {"tool": "search"}))
 
@@ -197,6 +209,14 @@ def test_the_active_tools_are_named_in_the_order_they_began() -> None:
     assert [call.name for call in run.active_calls.values()] == ["tool a", "tool c", "think"]
     assert run.active_calls["a"].key == "00"
     assert run.tool_calls == 3
+
+
+def test_blocks_are_no_longer_active_when_the_run_is_resumed_and_calls_are() -> None:
+    block = ("tool_started", {"call_id": "a", "tool": "mailbox"})
+    known = ("tool_started", {"call_id": "b", "tool": "pay", "key": "00"})
+
+    assert after(block, known).active_tools == ("mailbox", "pay")
+    assert after(block, known, "run_resumed").active_tools == ("pay",)
 
 
 def test_a_step_that_ended_is_no_longer_active() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import dataclasses
 import functools
 import io
@@ -819,6 +820,44 @@ def test_the_budget_of_a_tool_counts_old_calls(hf: Holdfast) -> None:
             fetch(3)
 
 
+def by_step(hf: Holdfast, work: Callable[[], Any]) -> Callable[[], Any]:
+    def made() -> Any:
+        assert hf.current_run is not None
+        return hf.current_run.step("outer", work)
+
+    return made
+
+
+def by_tool(hf: Holdfast, work: Callable[[], Any]) -> Callable[[], Any]:
+    return hf.tool("outer")(work)
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, KeyError], ids=["resumed", "forked"])
+@pytest.mark.parametrize(("outer", "calls"), [(by_step, 3), (by_tool, 4)], ids=["step", "call"])
+def test_budgets_count_calls_made_within_what_is_answered_from_the_log(
+    hf: Holdfast, outer: Callable[..., Callable[[], Any]], calls: int, end: type[BaseException]
+) -> None:
+    pay = hf.tool("pay")(lambda number: number)
+    buy = hf.tool("buy", budget={"calls": 3})(lambda number: number)
+
+    def work() -> list[int]:
+        assert hf.current_run is not None
+        return hf.current_run.step("inner", lambda: [pay(1), buy(2), buy(3)])
+
+    made = outer(hf, work)
+    with pytest.raises(end), hf.run(budget={"calls": calls + 2}) as run:
+        made()
+        raise end
+
+    with pytest.raises(BudgetExceeded, match=f"of {calls + 2} calls"), hf.resume(run.id):
+        made()
+        buy(4)
+        with pytest.raises(BudgetExceeded, match="of 3 calls"):
+            buy(5)
+        pay(6)
+        pay(7)
+
+
 def test_the_seconds_of_a_budget_start_anew_when_the_run_is_resumed(hf: Holdfast, clock: ManualClock) -> None:
     fetch = hf.tool("fetch")(lambda number: number)
     run_id = stopped(hf, lambda: fetch(1), budget={"seconds": 60.0})
@@ -1054,6 +1093,32 @@ def test_a_cancelled_run_is_resumed_as_a_new_run(hf: Holdfast) -> None:
 
     assert script.count == 1
     assert fork.forked_from == run_id
+
+
+def test_a_fork_knows_the_result_of_a_call_that_ended_after_the_run(hf: Holdfast) -> None:
+    begun, over = threading.Event(), threading.Event()
+    made: list[int] = []
+
+    @hf.tool
+    def pay(number: int) -> str:
+        made.append(number)
+        begun.set()
+        over.wait(30)
+        return "receipt"
+
+    with pytest.raises(KeyError), hf.run() as run:
+        context = contextvars.copy_context()
+        thread = threading.Thread(target=lambda: context.run(pay, 1))
+        thread.start()
+        begun.wait(30)
+        raise KeyError
+    over.set()
+    thread.join()
+
+    with hf.resume(run.id):
+        assert pay(1) == "receipt"
+
+    assert made == [1]
 
 
 def test_the_call_whose_failure_ended_the_run_is_made_anew_with_the_same_key(place: Place) -> None:
@@ -1403,6 +1468,31 @@ def test_finished_calls_of_an_imported_run_are_in_doubt(memory: Place, clock: Ma
 
     with other, pytest.raises(InDoubt), other.resume(run_id):
         pay(1)
+
+
+async def test_a_call_that_was_cut_off_before_its_tool_was_called_counts_once(disk: Place) -> None:
+    hf = disk.open()
+    made: list[int] = []
+
+    @hf.tool
+    async def pay(number: int) -> None:
+        made.append(number)
+
+    async def cut() -> None:
+        async with hf.run(run_id="r"):
+            task = asyncio.current_task()
+            assert task is not None
+            asyncio.get_running_loop().call_soon(task.cancel)  # while the begin of the call is on its way to disk
+            await pay(1)
+
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(cut())
+    assert made == []
+    async with hf.resume("r"):
+        await pay(1)
+
+    assert made == [1]
+    assert hf.runs.snapshot("r").tool_calls == 1
 
 
 async def test_async_generators_within_a_resumed_run_can_be_iterated_in_tasks(hf: Holdfast) -> None:

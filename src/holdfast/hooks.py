@@ -46,7 +46,7 @@ class HookContext(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=
 
     kind: HookKind
     tool: str | None = None
-    arguments: Mapping[str, object] = {}
+    arguments: Mapping[str, Any] = {}
     run_id: str | None = None
     call_id: int | str | None = None
     key: str | None = None

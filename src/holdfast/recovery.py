@@ -127,7 +127,7 @@ def as_text(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, str):
-        return value
+        return value.encode(errors="backslashreplace").decode()  # the name of a file may be any bytes
     import msgspec
 
     try:

@@ -15,7 +15,7 @@ import msgspec
 from holdfast import events
 
 SAID: Final = b"j"  # the first byte of a memo, before the JSON; by itself: the event says it
-CACHED: Final = b"c"  # before a memo: the answer came from the cache, and counts for no call
+CACHED: Final = b"c"  # before a memo: it counts for no call, for it came from the cache, or is of a step
 ENDS: Final = frozenset({events.TOOL_ENDED, events.STEP_ENDED})
 
 Kept = tuple[bytes, str, bytes]  # the key of a call, its name, its memo
@@ -60,7 +60,8 @@ def _said(payload: str) -> Kept | None:
         key = bytes.fromhex(ended.key)
     except ValueError:
         return None
-    return key, ended.tool or ended.name or "", (CACHED if ended.cached else b"") + SAID + bytes(ended.result)
+    uncounted = ended.cached or ended.tool is None
+    return key, ended.tool or ended.name or "", (CACHED if uncounted else b"") + SAID + bytes(ended.result)
 
 
 _ANY = msgspec.json.Decoder()

@@ -13,6 +13,8 @@ from holdfast import (
     AdaptiveRateLimiter,
     BreakerConfig,
     BreakerSnapshot,
+    Check,
+    CheckStatus,
     CircuitBreaker,
     CircuitDiagnostics,
     CircuitState,
@@ -24,9 +26,14 @@ from holdfast import (
     ExecutionStatus,
     ExecutionTracker,
     Holdfast,
+    Hook,
+    HookContext,
+    HookKind,
     Permit,
     Priority,
     RateLimiter,
+    Report,
+    Run,
     SystemClock,
     ToolResilience,
 )
@@ -134,6 +141,19 @@ async def facade(resilience: ToolResilience) -> None:
         pass
     assert_type(holdfast.default_resilience(), ToolResilience)
     assert_type(resilience.circuit_snapshot(), BreakerSnapshot)
+
+
+def hooked(call: HookContext) -> str | None:
+    return "too much" if call.arguments.get("amount", 0) > 100 else None
+
+
+hooks = [Hook("before_tool", hooked), Hook(HookKind.BEFORE_TOOL, hooked)]
+
+
+def verified(run: Run) -> None:
+    run.verify(Report("tea", (Check("sweet", "passed"), Check("hot", CheckStatus.FAILED, required=False))))
+    Check("sweet", True)  # type: ignore[arg-type]
+    run.verify("sweet")  # type: ignore[arg-type]
 
 
 def errors(error: Denied) -> None:

@@ -71,6 +71,12 @@ def _work(run: RunSnapshot, payload: Payload, at_ms: int) -> None:
         run.status = RunStatus.EXECUTING
 
 
+def _resumed(run: RunSnapshot, payload: Payload, at_ms: int) -> None:
+    """Blocks, which have no key, went with whoever had them; calls will be asked for again."""
+    _work(run, payload, at_ms)
+    run.active_calls = {id: call for id, call in run.active_calls.items() if call.key}
+
+
 def _planning(run: RunSnapshot, payload: Payload, at_ms: int) -> None:
     _work(run, payload, at_ms)
     run.status = RunStatus.PLANNING
@@ -102,6 +108,9 @@ def _attempt_failed(run: RunSnapshot, payload: Payload, at_ms: int) -> None:
 
 
 def _tool_ended(run: RunSnapshot, payload: Payload, at_ms: int) -> None:
+    call = payload.get("call_id")
+    if payload.get("uncalled") is True and isinstance(call, str) and call in run.active_calls:
+        run.tool_calls = max(0, run.tool_calls - 1)
     _step_ended(run, payload, at_ms)
     if payload.get("cached") is True:
         run.cached_hits += 1
@@ -166,7 +175,7 @@ def _text(value: object) -> str | None:
 
 _MEANINGS: Mapping[str, Callable[[RunSnapshot, Payload, int], None]] = {
     events.RUN_STARTED: _started,
-    events.RUN_RESUMED: _work,
+    events.RUN_RESUMED: _resumed,
     events.PLANNING_STARTED: _planning,
     events.PLANNING_ENDED: _work,
     events.TURN_STARTED: _work,

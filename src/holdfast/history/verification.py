@@ -27,7 +27,7 @@ class Check(msgspec.Struct, frozen=True):
     """One thing that was looked at; one that is not *required* and failed asks for a review."""
 
     name: str
-    status: CheckStatus
+    status: str  # a `CheckStatus` once it is made
     required: bool = True
     detail: str = ""
     residual_risk: str = ""  # what may still be wrong, even if the check passed
@@ -88,10 +88,12 @@ def summarise(reports: Iterable[Report]) -> VerificationSummary | None:
 
 def write_reports(reports: Iterable[Report]) -> list[dict[str, object]]:
     """*reports* as plain data, for the payload of an event."""
-    return [
-        {"name": report.name, "checks": [msgspec.structs.asdict(check) for check in report.checks]}
-        for report in reports
-    ]
+    written: list[dict[str, object]] = []
+    for report in reports:
+        if not isinstance(report, Report):
+            raise ConfigError(f"reports: {checks.shown(report)}: must be a Report")
+        written.append({"name": report.name, "checks": [msgspec.structs.asdict(check) for check in report.checks]})
+    return written
 
 
 def read_reports(payload: object) -> list[Report]:
@@ -124,7 +126,8 @@ def _items(data: object) -> Iterable[object]:
 
 
 def _weight(check: Check) -> CheckStatus:
-    return CheckStatus.NEEDS_REVIEW if check.status is CheckStatus.FAILED and not check.required else check.status
+    status = CheckStatus(check.status)
+    return CheckStatus.NEEDS_REVIEW if status is CheckStatus.FAILED and not check.required else status
 
 
 def _name(setting: str, value: object) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from holdfast import checks, events
@@ -36,6 +36,7 @@ class Limits:
         self._tool_budgets: dict[str, Budget] = {}
         self._calls = 0
         self._tool_calls: Counter[str] = Counter()  # of tools that have a budget of their own
+        self._inner: Counter[str] = Counter()  # calls of each tool that were made by what is answered from the log
         self._spend: dict[str, float] = {}
         self._loop = LoopGuard()
 
@@ -104,6 +105,12 @@ class Limits:
                     self._loop.admit(call, policy.loop)
                 self._loop.settle(call, failed=failed)
 
+    def count(self, tools: Iterable[str]) -> None:
+        """Count calls of *tools* that nobody asks for again, since whoever made them is answered from the log."""
+        with self._lock:
+            self._inner.update(tools)
+            self._budget.warnings(self._made())
+
     def forget(self, tool: str) -> None:
         """The call was refused further in: it does not count."""
         with self._lock:
@@ -124,7 +131,8 @@ class Limits:
     def _made(self, tool: str | None = None) -> dict[str, float]:
         """What was used of each unit but for time, which starts anew when the run is resumed."""
         calls = self._calls if tool is None else self._tool_calls[tool]
-        return {**{unit: round(amount, _PLACES) for unit, amount in self._spend.items()}, "calls": calls}
+        inner = self._inner.total() if tool is None else self._inner[tool]
+        return {**{unit: round(amount, _PLACES) for unit, amount in self._spend.items()}, "calls": calls + inner}
 
     def _count(self, tool: str, by: int) -> None:
         self._calls += by
@@ -135,6 +143,8 @@ class Limits:
         budget = self._tool_budgets.get(tool)
         if budget is None or budget.limits != policy.budget:
             budget = self._tool_budgets[tool] = Budget(policy.budget)
+            if self._inner[tool]:
+                budget.warnings(self._made(tool))
         return budget
 
     def _warn(self, *tools: str) -> None:

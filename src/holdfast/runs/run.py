@@ -48,7 +48,7 @@ class Run:
         self._header = home.store.header(plan.session, plan.prompt, plan.run_id, **more)
         self.id = plan.resumed if plan.resumed is not None else self._header.id
         self.log = Log(home.store, goes_on=home.goes_on)
-        self.steps = Steps(self.log)
+        self.steps = Steps(self.log, self.limits.count)
         self.outer: Run | None = None  # the run within which it was entered
         self.is_open = False
         self._cancelling = Cancelling(home)

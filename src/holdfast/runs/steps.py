@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from hashlib import blake2b
 from typing import Any
@@ -99,7 +99,8 @@ class Step(msgspec.Struct, eq=False):
         if memo == SAID and self._steps.says and self._known is None:  # else there may be a memo, which counts for more
             return self._end(facts, None, is_said=True)
         if memo is not None:
-            memo = (CACHED if facts.get("cached") else b"") + (memo + bytes(facts["result"]) if memo == SAID else memo)
+            uncounted = self.is_step or facts.get("cached")
+            memo = (CACHED if uncounted else b"") + (memo + bytes(facts["result"]) if memo == SAID else memo)
         return self._end(facts, Outcome(self.key, self.name, memo or self._steps.lost))
 
     def end_uncalled(self, facts: Mapping[str, Any]) -> None:
@@ -114,7 +115,7 @@ class Step(msgspec.Struct, eq=False):
 
     def stands(self) -> None:
         """It is what it was before; nobody will ask for what it called."""
-        self._steps.standing.add(self.key[:_WHOSE])
+        self._steps.stand(self.key)
 
     def doubt(self) -> None:
         """Somebody must decide about it: till then, whoever asks for the same asks for this."""
@@ -146,8 +147,9 @@ class Step(msgspec.Struct, eq=False):
 class Steps:
     """All calls and steps of one run."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, count: Callable[[list[str]], None]) -> None:
         self.log = log
+        self._count = count  # is told the tools of calls that nobody will ask for again
         self.standing: set[str] = set()  # the first digits of the keys of calls that stand as they were
         self.undecided: dict[bytes, dict[str, Step]] = {}  # by what is asked for, the oldest first
         self.is_noted = False  # nobody will ask for its calls again
@@ -157,10 +159,11 @@ class Steps:
         self._lock = threading.Lock()
         self._begun: dict[bytes, int] = {}  # how many calls of each kind have begun
         self._memory: dict[str, tuple[str, bytes]] = {}  # key → name and outcome, of calls made before a resume
+        self._inner: dict[str, list[str]] = {}  # those within calls, by the first digits of whoever made them
         self._tentative: set[str] = set()  # failed calls within calls that are made again
+        self._uncounted: set[str] = set()  # steps of an imported run
         self._elsewhere: dict[str, str] = {}  # the keys that calls had before the run was imported, by those of here
-        self._claimed: dict[str, str] = {}  # the other way round, for those that were asked for since
-        self._unclaimed: dict[tuple[str, str], list[str]] = {}  # those that were not, by name and maker; oldest first
+        self._unclaimed: dict[tuple[str, str], dict[str, str]] = {}  # by name and maker, those nobody has asked for yet
 
     @property
     def lost(self) -> bytes:
@@ -184,6 +187,9 @@ class Steps:
         self.says = not memory.is_foreign
         if memory.is_foreign:
             self._recognise(memory)
+        for key in known:
+            if key[_WHO:] != _NOBODY:
+                self._inner.setdefault(key[_WHO:], []).append(key)
 
     def step(self, name: str, sign: bytes, *, kind: bytes = b"t") -> Step:
         """The next call of *name* with the arguments *sign*; its `outcome` is set if it was made before."""
@@ -204,6 +210,21 @@ class Steps:
             return None
         step.take()
         return Outcome(step.key, unit, AMOUNT)
+
+    def stand(self, key: str) -> None:
+        """The call *key* is answered from the log, and what it called counts."""
+        self.standing.add(key[:_WHOSE])
+        if not self._inner:
+            return
+        tools: list[str] = []
+        todo = [key]
+        with self._lock:
+            while todo:
+                below = self._inner.pop(todo.pop()[:_WHOSE], [])
+                todo += below
+                found = [self._memory[each] for each in below if each in self._memory and each not in self._uncounted]
+                tools += [name for name, outcome in found if not outcome.startswith(CACHED)]
+        self._count(tools)
 
     def number(self, step: Step) -> None:
         """Give *step* the next number of its kind."""
@@ -266,27 +287,24 @@ class Steps:
     def _recollect(self, step: Step, number: int) -> tuple[str, tuple[str, bytes] | None]:
         """The key of that number, and what is known of it."""
         key = self._key(step, number)
-        if key not in self._memory and (other := self._elsewhere.get(key)) is not None:
-            if other in self._memory:
-                key = other
-            elif self._claimed.get(other, key) != key:
-                return key, (step.name, LOST)  # another was taken for it
+        if key not in self._memory and (other := self._elsewhere.get(key)) in self._memory:
+            key = other or key
         return key, self._memory.pop(key, None)
 
     def _claim_any(self, step: Step, number: int) -> tuple[str, tuple[str, bytes] | None]:
         """Take *step* for the oldest call of its name and maker that is left: its arguments may not have been shown."""
-        left = self._unclaimed.get((step.name, step._parent[:_WHOSE] or _NOBODY), [])
-        while left and left[0] not in self._memory:
-            left.pop(0)
-        if left:
-            own = self._key(step, number)
-            self._elsewhere[own] = left[0]
-            self._claimed[left[0]] = own
+        left = self._unclaimed.get((step.name, step._parent[:_WHOSE] or _NOBODY), {})
+        for key, own in list(left.items()):
+            del left[key]
+            if key in self._memory:
+                self._memory[own] = (step.name, LOST)  # who has its arguments may be it, and must not be called unasked
+                self._elsewhere[self._key(step, number)] = key
+                break
         return self._recollect(step, number)
 
     def _recognise(self, memory: Memory) -> None:
         """Find out who the calls of an imported run are."""
-        known, ours = self._memory, set()
+        known, told = self._memory, dict[str, str]()  # the keys of here by those of elsewhere
         begun: Counter[bytes] = Counter()
         for key, name, kind, parent, sign in tell(history(self.log.store, memory.snapshot.id)):
             step = self._asked(parent, name, sign, kind)
@@ -297,19 +315,24 @@ class Steps:
             if kind == AMOUNT:
                 known.setdefault(own, (name, AMOUNT))
             elif own != key:
-                self._elsewhere[own] = key
-        for kept, name, outcome in memory.memos:
-            if outcome.startswith(ELSEWHERE):
-                del known[kept.hex()]
-                self._elsewhere[kept.hex()] = key = outcome[1:].decode()
-                self._claimed[key] = kept.hex()
-            elif outcome == OURS:
-                known[kept.hex()] = (name, LOST)
-                ours.add(kept.hex())
-        for key in dict.fromkeys((*self._elsewhere.values(), *known)):
-            name, outcome = known.get(key, ("", b""))
-            if name and outcome == LOST and key not in ours and key not in self._claimed and is_key(key):
-                self._unclaimed.setdefault((name, key[_WHO:]), []).append(key)
+                told[key] = own
+            if kind == b"s":
+                self._uncounted.add(key)
+        kept = {key.hex(): outcome for key, _, outcome in memory.memos}
+        ours = {key for key, outcome in kept.items() if outcome == OURS}
+        taken = {outcome[1:].decode(): key for key, outcome in kept.items() if outcome.startswith(ELSEWHERE)}
+        for key in taken.values():
+            del known[key]
+        for key in ours:
+            known[key] = (known[key][0], LOST)
+        in_doubt = {key for key, (_, outcome) in known.items() if outcome == LOST and is_key(key)}
+        for key in (*told, *in_doubt):
+            if key in in_doubt and key not in ours and key not in taken:
+                self._unclaimed.setdefault((known[key][0], key[_WHO:]), {})[key] = told.get(key, key)
+        for key, own in told.items():
+            if key in known and taken.get(key, own) != own:
+                known.setdefault(own, (known[key][0], LOST))
+        self._elsewhere = {own: key for key, own in (*told.items(), *taken.items())}
 
     def _give(self, step: Step, number: int, key: str) -> None:
         self._begun[step._base] = number + 1

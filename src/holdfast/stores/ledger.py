@@ -232,8 +232,8 @@ class Ledger:
         self._memos.append((live.key, key, name, outcome))
         self.changes += 1
 
-    def copy_memos(self, source: Live, target: Live) -> None:
-        """Let *target* know what *source* knew."""
+    def copy_memos(self, source: Live, target: Live) -> dict[bytes, bytes]:
+        """Let *target* know what *source* knew; gives the outcomes by the keys of their calls."""
         run, ask = source.key, self.tables.ask
         ended: list[str] = []
         if source.origin is None:
@@ -242,8 +242,10 @@ class Ledger:
         memos = [(bytes(key), name, bytes(outcome)) for key, name, outcome in ask("memos", run)]
         memos += [memo[1:] for memo in self._memos if memo[0] == run]
         target.has_memos = True
-        self._memos += [(target.key, *memo) for memo in known(ended, memos)]
+        copied = known(ended, memos)
+        self._memos += [(target.key, *memo) for memo in copied]
         self.changes += 1
+        return {key: outcome for key, _, outcome in copied}
 
     def add(self, header: RunHeader) -> Live:
         """Make a run; its id must be new."""
