@@ -232,6 +232,13 @@ def test_a_store_that_there_is_not_is_a_config_error(store: Any) -> None:
     assert "must be a path, ':memory:', sqlite:///PATH or postgresql://" in refused(store=store)
 
 
+@pytest.mark.parametrize(
+    "store", ["mysql://u:secret@h/db", "postgresql+psycopg://u:secret@h/db", "mysql://u:secret@h/" + "x" * 5000]
+)
+def test_the_password_of_an_address_that_is_none_is_not_shown(store: str) -> None:
+    assert "secret" not in refused(store=store)
+
+
 @pytest.mark.parametrize("store", ["agent.db", "sqlite:///agent.db", Path("agent.db"), ":memory:"])
 def test_opening_a_store_touches_no_disk(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -275,6 +282,22 @@ def test_the_user_s_own_store_is_pruned_and_no_other(tmp_path: Path, monkeypatch
                     thread.join()
 
             assert [run.id for run in hf.runs.list_runs()] == left
+
+
+@pytest.mark.parametrize("named", ["", "relative", "./data"])
+def test_a_folder_of_the_environment_that_is_not_absolute_is_ignored(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, named: str
+) -> None:
+    monkeypatch.delenv("HOLDFAST_STORE")
+    for name, value in (("HOME", str(tmp_path)), ("XDG_DATA_HOME", named), ("XDG_CONFIG_HOME", named)):
+        monkeypatch.setenv(name, value)
+    config = tmp_path / ".config" / "holdfast"
+    config.mkdir(parents=True)
+    write(config / "holdfast.toml", "the user's own")
+
+    with holdfast.open() as hf:
+        assert policy_of(hf) == "the user's own"
+        assert Path(hf.runs.url).is_relative_to(tmp_path)
 
 
 def test_without_a_home_runs_are_refused_and_tools_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -413,7 +436,7 @@ def test_a_failure_is_told_with_its_category_and_error(hf: Holdfast, recorder: R
     facts = {"category": "permission_denied", "error": "PermissionError: not yours"}
     assert told(recorder) == [
         ("tool_started", {"call_id": 1}),
-        ("tool_attempt_failed", {"call_id": 1, "attempt": 1, "retry_in_ms": None} | facts),
+        ("tool_attempt_failed", {"call_id": 1, "attempt": 1, "duration_ms": 0, "retry_in_ms": None} | facts),
         ("tool_ended", ENDED | {"status": "failed"} | facts),
     ]
 
@@ -431,6 +454,21 @@ def test_every_failed_attempt_is_told_with_the_wait_before_the_next(
     assert [event.payload["retry_in_ms"] for event in failed] == [2000, 3000]
     assert [event.payload["category"] for event in failed] == ["rate_limit"] * 2
     assert recorder.events[-1].payload == ENDED | {"attempts": 3, "waited_ms": 5000}
+
+
+def test_a_failed_attempt_is_told_with_its_own_time_inside_the_tool(
+    hf: Holdfast, recorder: Recorder, clock: ManualClock
+) -> None:
+    durations = [0.25, 0.5]
+
+    def flaky() -> None:
+        clock.advance(durations.pop(0))
+        raise ConnectionError("refused")
+
+    with pytest.raises(ConnectionError):
+        hf.call(flaky, policy={"idempotent": True, "retry": {"attempts": 2, "initial": 1.0}})
+
+    assert [event.payload["duration_ms"] for event in recorder.of("tool_attempt_failed")] == [250, 500]
 
 
 async def test_a_timeout_ends_as_timed_out(hf: Holdfast, recorder: Recorder, clock: ManualClock) -> None:

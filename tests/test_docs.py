@@ -164,6 +164,12 @@ def test_every_public_name_is_documented(name: str) -> None:
 # --- tables ---
 
 
+def test_the_index_lists_all_names_and_no_others() -> None:
+    listed = re.findall(r"`(\w+)`", TEXTS["index.md"].partition("\n## All names\n")[2])
+
+    assert sorted(listed) == sorted(holdfast.__all__)
+
+
 def rows(page: str, heading: str) -> list[list[str]]:
     """The cells of all tables of a section, without the header of each."""
     section = TEXTS[page].partition(f"\n{heading}\n")[2].partition("\n##")[0]
@@ -357,6 +363,11 @@ def one_of_each(path: Path) -> list[holdfast.Event]:
             with contextlib.suppress(holdfast.RunCancelled), hf.resume(run.id) as again:
                 again.cancel()
                 fetch()
+        with contextlib.suppress(KeyboardInterrupt), hf.run() as run:
+            fetch()
+            raise KeyboardInterrupt
+        with hf.resume(run.id):
+            pass  # and ask for nothing
         for text in ("[policy]\ntimeout = 5.0\n", "nonsense"):
             path.write_text(text)
             clock.advance(2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import random
@@ -11,7 +12,7 @@ import sqlite3
 import stat
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -353,11 +354,26 @@ def test_whoever_else_makes_the_file_is_waited_for(path: Path, monkeypatch: pyte
     assert len(pauses) == 1
 
 
-def test_a_folder_that_is_a_file_is_an_error(tmp_path: Path) -> None:
+USES: dict[str, Callable[[RunStore], object]] = {
+    "read": lambda store: store.list_runs(),
+    "write": lambda store: store.create_run("s", "p"),
+    "export": lambda store: store.export(io.StringIO()),
+    "prune": lambda store: store.prune(max_runs=1),
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_a_folder_that_is_a_file_is_an_error(tmp_path: Path, use: Callable[[RunStore], object]) -> None:
     (tmp_path / "a").write_text("a file")
 
     with SqliteRunStore(tmp_path / "a" / "runs.db") as store, pytest.raises(StoreError, match="look at the folder"):
-        store.create_run("s", "p")
+        use(store)
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_a_name_that_no_file_can_have_is_an_error(tmp_path: Path, use: Callable[[RunStore], object]) -> None:
+    with SqliteRunStore(tmp_path / ("x" * 300)) as store, pytest.raises(StoreError, match="name too long"):
+        use(store)
 
 
 def test_a_path_that_is_a_folder_is_an_error(tmp_path: Path) -> None:
@@ -416,8 +432,9 @@ def test_a_file_that_may_not_even_be_seen_is_an_error(theirs: Path, start: Any) 
     theirs.chmod(0o000)
     child = start("powerless", theirs / "runs.db")
 
-    tell(child, "write")
-    assert "look at the folder and its permissions" in said(child)
+    for use in ("write", "read"):
+        tell(child, use)
+        assert "look at the folder and its permissions" in said(child)
     theirs.chmod(0o700)
     tell(child, "read")
     assert said(child) == "ok 1"

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 from tests.servers import PostgresServer, Toxic
 from tests.store_kinds import postgres_url
 
@@ -277,11 +278,11 @@ def test_a_database_that_is_not_there_is_named(url: str) -> None:
         store.create_run("s", "p")
 
 
-def test_a_user_that_may_not_connect_is_told_so(url: str) -> None:
+def test_a_user_that_is_not_there_is_no_missing_database(url: str) -> None:
     parts = urlsplit(url)
     there = parts._replace(netloc=f"stranger@{parts.hostname}:{parts.port}").geturl()
 
-    with PostgresRunStore(there) as store, pytest.raises(StoreError, match=r"may not connect|no such database"):
+    with PostgresRunStore(there) as store, pytest.raises(StoreError, match="this user may not connect"):
         store.create_run("s", "p")
 
 
@@ -334,15 +335,75 @@ def test_a_tool_and_a_session_may_have_names_of_any_length(url: str) -> None:
         ("postgresql://h/db?schema=A-b", "schema = "),
         ("postgresql://h/db?schema=pg_x", "schema = "),
         ("postgresql://h/db?pool=some", "pool = "),
-        ("postgresql://h/db?session=nonsense", "must be postgresql://"),
-        ("postgresql://u:secret\0@h/db", "must be postgresql://"),
+        ("postgresql://h/db?session=nonsense", "session: must be postgresql://"),
+        ("postgresql://[::1/db", "must be postgresql://"),
     ],
 )
 def test_an_address_that_is_none_is_a_config_error(url: str, complaint: str) -> None:
-    with pytest.raises(ConfigError, match=complaint) as caught:
+    with pytest.raises(ConfigError, match=complaint):
+        PostgresRunStore(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("postgresql://u:secret\0@h/db", "postgresql://u:a@secret@h/db", "postgresql://u:a/secret@h/db"),
+        *("postgresql://u:secret%zz@h/db", "postgresql://u:a secret@h/db"),
+        *("postgresql://u:secret@[::1/db", "postgresql://u:secret@[::1]x/db", "postgresql://u:secret@[]/db"),
+        *("postgresql://u:secret", "postgresql://u:secret%00@h/db", "postgresql://u:\udce9secret@h/db"),
+        *("postgresql://h/db?password=a&secret", "postgresql://h/db?session=postgres%3A%2F%2Fu%3Aa%2Fsecret%40h"),
+        *("mysql://u:a/secret@h/db", "host=h password=secret", b"postgresql://u:secret@h/db"),
+    ],
+)
+def test_an_address_that_cannot_be_read_is_refused_without_being_shown(url: Any) -> None:
+    with pytest.raises(ConfigError, match="must be postgresql://") as caught:
         PostgresRunStore(url)
 
     assert "secret" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        *((f"postgresql://u:{word}@h/db", "postgresql://u@h/db") for word in ("a#b", "a?b", "a[b", "a]b", "a:b")),
+        *((f"postgresql://u:{word}@h/db", "postgresql://u@h/db") for word in ("", "a%40b", "a&b=c", "a,b", "é")),
+        ("postgresql://", "postgresql://"),
+        ("postgresql:///db", "postgresql:///db"),
+        ("postgresql:///db?host=/run/postgresql&password=secret", "postgresql:///db"),
+        ("postgresql:///?host=/tmp", "postgresql:///"),
+        ("postgresql://:secret@%2Frun%2Fpostgresql/db", "postgresql://@%2Frun%2Fpostgresql/db"),
+        ("postgresql://u@/db", "postgresql://u@/db"),
+        ("postgresql://u@[::1]:5432,h2,[::2]/db#1", "postgresql://u@[::1]:5432,h2,[::2]/db#1"),
+        ("postgresql://h?user=u", "postgresql://h"),
+        ("postgres://u:secret@h/db", "postgres://u@h/db"),
+    ],
+)
+def test_what_libpq_reads_in_an_address_is_what_it_is_given(url: str, name: str) -> None:
+    found = parse(url)
+
+    assert conninfo_to_dict(found.dsn) == conninfo_to_dict(url)
+    assert found.name == name
+
+
+def test_a_password_among_the_parameters_may_hold_an_at() -> None:
+    found = parse("postgresql://h?user=u&password=a@secret")
+
+    assert conninfo_to_dict(found.dsn) == {"host": "h", "user": "u", "password": "a@secret"}
+    assert found.name == "postgresql://h"
+
+
+def test_the_end_of_a_line_is_no_part_of_an_address() -> None:
+    assert parse("postgresql://u@h/db\n").dsn == "postgresql://u@h/db"
+
+
+def test_a_server_is_reached_through_its_socket(url: str, server: psycopg.Connection[Any]) -> None:
+    ((folders,),) = server.execute("SHOW unix_socket_directories").fetchall()
+    parts = urlsplit(url)
+    there = f"host={folders.partition(',')[0]}&port={parts.port}&user={parts.username}"
+
+    with PostgresRunStore(f"postgresql://{parts.path}?{there}&{parts.query}") as store:
+        assert store.create_run("s", "p", run_id="r").id == "r"
 
 
 def test_a_parameter_that_nobody_knows_is_a_config_error() -> None:

@@ -18,7 +18,8 @@ def open_store(url: str | os.PathLike[str], *, clock: Clock | None = None) -> Ru
     """The store at *url*: a path, `:memory:`, `sqlite:///PATH` or `postgresql://…`. Nothing is touched yet."""
     name = os.fspath(url) if isinstance(url, os.PathLike) else url
     if not isinstance(name, str) or not 1 <= len(name) <= LONGEST or "\0" in name:
-        raise ConfigError(f"store = {shown(url)}: {ALLOWED}")
+        hidden = isinstance(name, str) and "@" in name
+        raise ConfigError(f"store{'' if hidden else f' = {shown(url)}'}: {ALLOWED}, of at most {LONGEST} characters")
     if name == ":memory:":
         return MemoryRunStore(clock=clock)
     scheme, slashes, rest = name.partition("://")
@@ -26,6 +27,8 @@ def open_store(url: str | os.PathLike[str], *, clock: Clock | None = None) -> Ru
         return SqliteRunStore(name, clock=clock)
     if scheme in ("postgresql", "postgres"):
         return PostgresRunStore(name, clock=clock)
-    if scheme != "sqlite" or not rest.startswith("/") or rest == "/":
+    if scheme != "sqlite":
+        raise ConfigError(f"store = {shown(f'{scheme}://…')}: {ALLOWED}")  # there may be a password in the rest
+    if not rest.startswith("/") or rest == "/":
         raise ConfigError(f"store = {shown(url)}: {ALLOWED}")
     return MemoryRunStore(clock=clock) if rest == "/:memory:" else SqliteRunStore(rest[1:], clock=clock)

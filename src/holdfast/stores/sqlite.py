@@ -62,8 +62,13 @@ class SqliteFile:
 
     @property
     def exists(self) -> bool:
-        """Whether there is anything to read yet."""
-        return self._opened is not None or self.path is None or os.path.exists(self.path)
+        """Whether there is anything to read yet; what may not be looked at is an error, not nothing."""
+        if self._opened is not None or self.path is None:
+            return True
+        try:
+            return _is_there(self.path)
+        except OSError as error:
+            raise unreachable(self, error) from error
 
     def writing(self) -> sqlite3.Connection:
         """The connection to write with."""
@@ -226,7 +231,7 @@ class SqliteFile:
                 f"{self.name}: is gone or empty, but its log ({os.path.basename(self.name)}-wal) is there; put the "
                 "database back, or delete the log if what is in it is not needed"
             )
-        if not os.path.exists(path):
+        if not _is_there(path):
             os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
@@ -412,6 +417,14 @@ class SqliteFile:
 def _close(in_use: list[sqlite3.Connection | sqlite3.Cursor]) -> None:
     for each in reversed(in_use):  # a cursor before its connection, which would stay half open for it
         each.close()
+
+
+def _is_there(path: str) -> bool:
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _size(path: str) -> int:

@@ -2,13 +2,16 @@
 
 `schema` names the tables' schema, `pool=transaction` says that connections are lent by the transaction (which is also
 found out), `session` is the address for the one connection that must last, where the other leads to a pool.
+
+No error shows an address, as anything in it may be a password; libpq would quote one that it cannot read, so it gets
+none of those.
 """
 
 from __future__ import annotations
 
 import re
 from typing import NamedTuple
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import unquote
 
 from holdfast.checks import choice, shown
 from holdfast.errors import ConfigError, printable
@@ -18,6 +21,17 @@ SCHEMA = "holdfast"
 LONGEST = 4096  # characters
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,40}")
 _OURS = ("pool", "schema", "session")
+
+_HOST = r"(?:\[[^]/?@]+\]|[^[/?@:,][^/?@:,]*)?(?::[0-9]*)?"
+_PAIR = r"(?:[^&=]+=[^&]*)?"
+_URL = re.compile(
+    rf"(?P<scheme>{'|'.join(SCHEMES)})://"
+    r"(?:(?P<user>[^/?@:]*)(?P<password>:[^/@]*)?(?P<at>@))?"
+    rf"(?P<hosts>{_HOST}(?:,{_HOST})*)"
+    r"(?P<path>/[^?@]*)?"
+    rf"(?:\?(?P<query>{_PAIR}(?:&{_PAIR})*))?"
+)
+_WRONG = re.compile(r"[\0\s\ud800-\udfff]|%00|%(?![0-9A-Fa-f]{2})")
 
 
 class Address(NamedTuple):
@@ -31,30 +45,25 @@ class Address(NamedTuple):
     name: str
 
 
-def parse(url: str) -> Address:
-    """The parts of *url*."""
-    if not isinstance(url, str) or len(url) > LONGEST or "\0" in url or url.partition("://")[0] not in SCHEMES:
-        raise ConfigError(f"dsn = {shown(_hidden(url))}: must be postgresql://USER@HOST:PORT/DATABASE")
-    parts = urlsplit(url)
-    given = [pair for pair in parts.query.split("&") if pair]
+def parse(url: str, setting: str = "dsn") -> Address:
+    """The parts of *url*, which is the value of *setting*."""
+    text = url.strip() if isinstance(url, str) else ""
+    found = _URL.fullmatch(text) if len(text) <= LONGEST and not _WRONG.search(text) else None
+    if found is None:
+        raise ConfigError(
+            f"{setting}: must be postgresql://USER:PASSWORD@HOST:PORT/DATABASE?NAME=VALUE&…; in a name or password, "
+            "@ is %40, / is %2F, % is %25, a blank is %20"
+        )
+    scheme, user, password, at, hosts, path, query = found.groups(default="")
+    given = [pair for pair in query.split("&") if pair]
     ours = {name: unquote(value) for name, _, value in (pair.partition("=") for pair in given) if name in _OURS}
     schema, pool = ours.get("schema", SCHEMA), ours.get("pool", "")
     if not _NAME.fullmatch(schema) or schema.startswith("pg_"):
         raise ConfigError(f"schema = {shown(schema)}: must be 1 to 41 small letters, digits and underscores")
     choice("pool", pool or "session", ("session", "transaction"))
     rest = "&".join(pair for pair in given if pair.partition("=")[0] not in _OURS)
-    dsn = urlunsplit(parts._replace(query=rest))
-    session = parse(ours["session"]).dsn if "session" in ours else dsn
-    where = urlunsplit((parts.scheme, _without_password(parts.netloc), parts.path, "", ""))
-    name = where if schema == SCHEMA else f"{where}?schema={schema}"
+    # With a slash before the query, for libpq takes whatever stands before an @ for the user until it sees one.
+    dsn = f"{scheme}://{user}{password}{at}{hosts}{path or '/'}{'?' if rest else ''}{rest}"
+    session = parse(ours["session"], "session").dsn if "session" in ours else dsn
+    name = f"{scheme}://{user}{at}{hosts}{path}{'' if schema == SCHEMA else f'?schema={schema}'}"
     return Address(url, dsn, session, schema, pool == "transaction", printable(name, 300))
-
-
-def _without_password(netloc: str) -> str:
-    user, at, host = netloc.rpartition("@")
-    return f"{user.partition(':')[0]}{at}{host}"
-
-
-def _hidden(url: object) -> object:
-    """As it may be shown: what stands before an @ may be a password."""
-    return re.sub(r"//[^/]*@", "//…@", url) if isinstance(url, str) else url

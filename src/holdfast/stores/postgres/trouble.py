@@ -35,6 +35,7 @@ _SIGNS = (  # in what libpq says where there is no code
     ("authentication failed", "28"),
     ("no password supplied", "28"),
     ("no pg_hba.conf entry", "28"),
+    ('role "', "28"),
     ("does not exist", "3D"),
     ("too many clients", "53300"),
     ("too many connections", "53300"),
