@@ -106,6 +106,46 @@ def test_what_a_terminal_cannot_show_is_replaced(plant: Plant, monkeypatch: pyte
     assert (code, terminal.getvalue()) == (0, b"3 ? 3")
 
 
+@pytest.mark.parametrize("closed", [0, 1, 2])
+@pytest.mark.parametrize("arguments", [["config", "show"], ["policy", "check"], ["runs", "prune", "--max-runs", "1"]])
+def test_a_stream_that_is_closed_is_no_reason_for_a_traceback(arguments: list[str], closed: int) -> None:
+    with_streams = subprocess.run([HOLDFAST, *arguments], capture_output=True, text=True, input="", check=False)
+
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}>&-', "sh", HOLDFAST, *arguments], capture_output=True, text=True, check=False
+    )
+
+    expected = (with_streams.returncode, "" if closed == 1 else with_streams.stdout)
+    assert (done.returncode, done.stdout) == expected
+    assert done.stderr == ("" if closed == 2 else with_streams.stderr)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "agent:main"],
+        ["worker", "agent:main", "--drain"],
+        ["runs", "ls", "--store", "runs.db"],
+        ["runs", "export", "-o", "out.jsonl"],
+    ],
+)
+def test_a_working_directory_that_is_gone_is_told_where_it_is_needed(arguments: list[str], tmp_path: Path) -> None:
+    done = run_nowhere(tmp_path, *arguments)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "holdfast: the working directory is gone: change to one that is there\n"
+
+
+@pytest.mark.parametrize("arguments", [["install", "cursor"], ["runs", "ls"], ["doctor"]])
+def test_a_working_directory_that_is_gone_is_no_matter_to_who_does_not_need_it(
+    arguments: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / ".cursor").mkdir()
+    (tmp_path / ".cursor" / "mcp.json").write_text('{"mcpServers": {}}')
+
+    assert run_nowhere(tmp_path, *arguments).returncode == 0
+
+
 @pytest.mark.parametrize("name", cli.COMMANDS)
 def test_a_command_is_where_its_name_says_and_its_summary_is_its_own(name: str) -> None:
     command = cli.holdfast.get_command(click.Context(cli.holdfast), name)
@@ -149,6 +189,19 @@ def test_what_a_command_returns_is_the_exit_code(plant: Plant, answer: int | Non
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([HOLDFAST, *arguments], capture_output=True, text=True, check=False)
+
+
+def run_nowhere(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The same in a folder that is gone; the user's own things are at *home*."""
+    script = 'mkdir "$HOME/gone" && cd "$HOME/gone" && rmdir "$HOME/gone" && exec "$@"'
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "XDG_"))}
+    return subprocess.run(
+        ["sh", "-c", script, "sh", HOLDFAST, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**kept, "HOME": str(home)},
+    )
 
 
 @cache

@@ -120,6 +120,40 @@ def test_every_mistake_of_a_file_is_a_line(tmp_path: Path) -> None:
     assert data == {"file": "bad.toml", "good": False, "problems": lines}
 
 
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ('redis = "nix"', "redis: must be an address such as redis://host:6379"),
+        ('redis = "redis://:secret@h:port"', "redis = redis://:…@h:…: a port must be a whole number"),
+        ('store = "mysql://x"', "store = 'mysql://…': must be a path, ':memory:', sqlite:///PATH or postgresql://"),
+        ('store = "sqlite://x.db"', "store = 'sqlite://x.db': must be a path"),
+        ('store = "postgresql://h:port/db"', "store: dsn: must be postgresql://"),
+    ],
+)
+def test_an_address_that_leads_nowhere_is_a_mistake_beside_all_others(
+    tmp_path: Path, line: str, complaint: str
+) -> None:
+    (tmp_path / "bad.toml").write_text(f"{line}\n[policy]\ntimeout = -1\n")
+
+    done = holdfast("policy", "check", "bad.toml", folder=tmp_path)
+
+    other, address = done.stdout.splitlines()
+    assert (done.returncode, "timeout = -1" in other) == (1, True)
+    assert address.startswith(f"bad.toml: {complaint}")
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['store = "runs.db"', 'store = "sqlite:///runs.db"', 'store = "postgresql://h/db"', 'redis = "redis://h:6379"'],
+)
+def test_an_address_is_not_gone_to_when_it_is_checked(tmp_path: Path, line: str) -> None:
+    (tmp_path / "good.toml").write_text(line)
+
+    done = holdfast("policy", "check", "good.toml", folder=tmp_path)
+
+    assert (done.returncode, [*tmp_path.iterdir()]) == (0, [tmp_path / "good.toml"])
+
+
 def test_a_file_that_is_not_there_is_a_mistake(tmp_path: Path) -> None:
     assert holdfast("policy", "check", "none.toml", folder=tmp_path).returncode == 1
     assert holdfast("policy", "check", folder=tmp_path).returncode == 2

@@ -159,6 +159,40 @@ def test_a_file_that_cannot_be_written_is_a_failure(
     report = doctor()
 
     assert (report.code, report.status("permissions")) == (1, "FAIL")
+    assert "integrity" not in report.checks  # nothing is said of what could not be read
+
+
+def test_a_store_that_is_not_there_yet_and_cannot_be_made_is_a_failure(
+    path: Path, doctor: Doctor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.parent.rmdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)  # root may write everything
+
+    report = doctor()
+
+    assert (report.code, report.status("permissions")) == (1, "FAIL")
+    assert str(path.parent.parent) in report.checks["permissions"]["message"]
+
+
+def test_a_store_that_cannot_be_looked_at_is_not_taken_for_none(path: Path, doctor: Doctor) -> None:
+    path.touch()
+
+    report = doctor("--store", str(path / "runs.db"))
+
+    assert (report.code, report.status("store")) == (1, "FAIL")
+    assert "Not a directory" in report.checks["store"]["message"]
+
+
+def test_a_folder_whose_name_is_no_text_is_no_fault(path: Path, doctor: Doctor) -> None:
+    folder = os.fsencode(path.parent) + b"/caf\xe9"
+    os.mkdir(folder, 0o700)
+    with SqliteRunStore(os.fsdecode(folder + b"/runs.db")) as store:
+        store.create_run("default", "")
+
+    report = doctor("--store", os.fsdecode(folder + b"/runs.db"))
+
+    assert report.code == 0
+    assert report.checks["store"]["message"].startswith(os.fsdecode(folder))
 
 
 def test_a_newer_schema_is_a_failure_and_is_not_touched(store: RunStore, path: Path, doctor: Doctor) -> None:
@@ -232,7 +266,7 @@ def test_interrupted_runs_are_told_with_what_to_do(store: RunStore, doctor: Doct
 
     assert (report.code, report.status("runs")) == (0, "WARN")
     assert report.checks["runs"]["message"].startswith("1 interrupted")
-    assert "holdfast runs resume" in report.checks["runs"]["fix"]
+    assert "holdfast runs show ID" in report.checks["runs"]["fix"]
 
 
 def test_a_run_that_lies_in_the_future_is_told(path: Path, store: RunStore, doctor: Doctor) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shlex
 import signal
 import subprocess
@@ -57,6 +59,7 @@ def add(a, b=0): return a + b
 def nothing(): pass
 def text(): return "two\\nlines \\x1b[31m"
 def strange(): return object()
+def name(): return "caf\\udce9.txt"
 def record(): return {"n": 1, "list": [True, None]}
 async def later(number): return await look(number)
 def items(): yield 1
@@ -123,6 +126,23 @@ def prints():
     print("on the side")
     return 3
 """
+
+# Speaks while it is loaded, while it is called and when all is over, by itself and by another process.
+TALKER = """
+import atexit, os, sys
+
+print("loading")
+atexit.register(print, "leaving")
+
+def main():
+    print("thinking")
+    print("directly", file=sys.__stdout__)
+    os.system("echo child")
+    if os.path.exists("bad"):
+        raise ValueError("bad")
+    return 5
+"""
+SAID = ["loading", "thinking", "directly", "child", "leaving"]
 
 
 class Done(NamedTuple):
@@ -215,6 +235,7 @@ def run_id(done: Done) -> str:
         ("nothing", [], ""),
         ("text", [], "two\nlines \x1b[31m\n"),
         ("record", [], '{"n":1,"list":[true,null]}\n'),
+        ("name", [], "caf\\udce9.txt\n"),
         ("later", ["4"], "5\n"),
         ("Agent.main", ['"you"'], "hello you\n"),
     ],
@@ -261,6 +282,43 @@ def test_the_result_as_json_is_an_object_alone_on_stdout(holdfast: Command, stor
 
     assert json.loads(done.out) == {"id": run_id(done), "status": "completed", "result": 3}
     assert "on the side" in done.err
+
+
+def test_json_is_alone_on_stdout_whatever_the_module_and_its_children_print(holdfast: Command, folder: Path) -> None:
+    (folder / "talker.py").write_text(TALKER)
+    (folder / "bad").touch()
+
+    failed = holdfast("run", "talker:main", "--json")
+    (folder / "bad").unlink()
+    resumed = holdfast("runs", "resume", json.loads(failed.out)["id"], "--json")
+
+    assert [json.loads(done.out)["status"] for done in (failed, resumed)] == ["failed", "completed"]
+    for done in (failed, resumed):
+        assert {*SAID} <= {*done.err.splitlines()}
+
+
+def test_without_json_what_the_module_and_its_children_print_stays_on_stdout(holdfast: Command, folder: Path) -> None:
+    (folder / "talker.py").write_text(TALKER)
+
+    done = holdfast("run", "talker:main")
+
+    assert sorted(done.out.split()) == sorted([*SAID, "5"])
+
+
+def test_stdout_is_what_it_was_after_a_command_with_json(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (folder / "quiet_agent.py").write_text("import os\ndef main(): os.system('echo child')\n")
+
+    code = cli.main(["run", "quiet_agent:main", "--json"])
+    os.system("echo afterwards")
+    sys.stdout.write("at last")
+
+    out, err = capfd.readouterr()
+    assert (code, [*map(str.strip, out.splitlines()[1:])]) == (0, ["afterwards", "at last"])
+    assert json.loads(out.splitlines()[0])["status"] == "completed"
+    assert "child\n" in err
 
 
 def test_the_module_opens_the_store_that_was_named(holdfast: Command, folder: Path) -> None:
@@ -399,6 +457,16 @@ def test_an_interrupted_run_can_be_resumed_and_repeats_nothing(
     assert (done.code, done.out) == (0, "100\n" if tool == "fetch" else "15\n")
     assert run_id(done) == run.id
     assert calls(folder) == [f"{tool} {number}" for number in range(5)]
+
+
+@pytest.mark.parametrize("name", ["-z", "--json", "my run"])
+def test_the_command_that_is_named_resumes_the_run_whatever_its_id(holdfast: Command, folder: Path, name: str) -> None:
+    failed = holdfast("run", "agent:fails", "--run-id", name, "--store", "odd place.db")
+    (folder / "go").touch()
+
+    resumed = holdfast(*shlex.split(failed.err.partition("so far: holdfast ")[2]))
+
+    assert (resumed.code, resumed.out) == (0, "lucky\n")
 
 
 def test_a_killed_run_is_interrupted_and_can_be_resumed(
@@ -581,11 +649,34 @@ def test_finished_calls_that_are_not_asked_for_are_an_error_if_that_is_wished(
 # --- the page ---
 
 
-def test_the_example_of_the_page_does_what_the_page_says(holdfast: Command, folder: Path) -> None:
-    page = (Path(__file__).parents[1] / "docs" / "cli.md").read_text("utf-8")
-    (folder / "agent.py").write_text(page.partition("```python\n")[2].partition("```")[0])
-    command, _, result = page.partition("```console\n$ holdfast ")[2].partition("\n```")[0].split("\n")
+PAGE = (Path(__file__).parents[1] / "docs" / "cli.md").read_text("utf-8")
+
+
+@pytest.fixture
+def example(folder: Path) -> list[str]:
+    """The command of the page that runs its own agent, which is here, and what it prints."""
+    (folder / "agent.py").write_text(PAGE.partition("```python\n")[2].partition("```")[0])
+    return PAGE.partition("```console\n$ holdfast ")[2].partition("\n```")[0].split("\n")
+
+
+def test_the_example_of_the_page_does_what_the_page_says(holdfast: Command, example: list[str]) -> None:
+    command, _, result = example
 
     done = holdfast(*shlex.split(command))
 
     assert (done.code, done.out) == (0, f"{result}\n")
+
+
+def test_the_events_of_the_page_are_those_of_its_example(holdfast: Command, example: list[str]) -> None:
+    holdfast(*shlex.split(example[0]), "--run-id", "92b3")
+
+    found = timeless(holdfast("runs", "tail", "92b3").out)
+
+    on_page = timeless("\n".join(re.findall(r"^ +\d  \d\d:.*", PAGE, re.MULTILINE)))
+    assert len(on_page) == 4
+    assert {*on_page} <= {*found}
+
+
+def timeless(text: str) -> list[str]:
+    """Its lines, without what is different each time."""
+    return re.sub(r"duration_ms=\d+", "duration_ms=N", re.sub(r"\d\d:\d\d:\d\d\.\d{3}", "TIME", text)).splitlines()

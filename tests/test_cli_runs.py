@@ -32,6 +32,7 @@ from holdfast.stores.ledger import OwnerRow
 HOLDFAST = Path(sys.executable).with_name("holdfast")
 EVIL = "\x1b]0;owned\x07\x1b[2J[bold red]x[/]\u202e\x9b31m"
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+ENTRY = {"target": "agent:main", "args": []}  # of a run that `holdfast run` began
 
 
 class Done(NamedTuple):
@@ -85,6 +86,13 @@ def interrupt(store: RunStore, run_id: str) -> None:
     """Have the run owned by a process that is long gone."""
     gone = OwnerRow("gone", "elsewhere", 1, 1)
     store.writer.commit(lambda ledger: ledger.claim(ledger.run(run_id), gone))
+
+
+def leave(store: RunStore, run_id: str, **facts: Any) -> None:
+    """A run of which *facts* are known, and whose process is long gone."""
+    header = store.header("default", "", run_id, **facts)
+    store.writer.commit(lambda ledger: ledger.add(header))
+    interrupt(store, run_id)
 
 
 def as_json(run: RunSnapshot) -> Any:
@@ -187,6 +195,15 @@ def test_an_interrupted_run_is_shown_as_such(store: RunStore, holdfast: Command)
     assert holdfast("runs", "ls").out.splitlines()[1].split()[1] == "interrupted"
 
 
+def test_an_interrupted_run_calls_nothing_now(store: RunStore, holdfast: Command) -> None:
+    run = store.create_run("default", "")
+    store.record_event(run.id, "tool_started", {"call_id": "a", "tool": "search"})
+    interrupt(store, run.id)
+
+    assert "search" not in holdfast("runs", "ls").out
+    assert "was calling  search" in holdfast("runs", "show", run.id).out
+
+
 def test_only_interrupted_runs_can_be_listed(store: RunStore, holdfast: Command) -> None:
     for name in ("a", "b", "c", "d"):
         store.create_run("odd" if name in "ac" else "even", "", run_id=name)
@@ -251,7 +268,7 @@ def test_on_a_terminal_ids_are_whole_and_nothing_runs_over_the_edge(width: int, 
     followed = COLOUR.sub("", in_terminal(width, "runs", "show", run.id)).partition("events\n")[2]
 
     assert run.id in listed
-    assert all(word in listed for word in ("interrupted", "a session", "search", "Find a flight"))
+    assert all(word in listed for word in ("interrupted", "a session", "Find a flight"))
     assert re.search(r"\b1 call\b|\bcalls\b", listed)
     assert "search" in followed
     data = [line for line in (listed + followed).splitlines() if not line.startswith("holdfast:")]
@@ -341,14 +358,31 @@ def test_show_as_json_is_the_snapshot_with_events(store: RunStore, holdfast: Com
 
 
 def test_show_says_how_to_go_on_with_an_interrupted_run(store: RunStore, holdfast: Command) -> None:
-    run = store.create_run("default", "", run_id="my run")
-    interrupt(store, run.id)
+    leave(store, "my run", entry=ENTRY)
 
-    assert "holdfast runs resume 'my run'" in holdfast("runs", "show", run.id).err
+    assert "holdfast runs resume 'my run'" in holdfast("runs", "show", "my run").err
+
+
+def test_a_run_that_no_command_resumes_is_resumed_in_code(store: RunStore, holdfast: Command) -> None:
+    leave(store, "my run")
+
+    said = holdfast("runs", "show", "my run").err
+
+    assert "with hf.resume('my run'):" in said
+    assert "holdfast runs resume" not in said
+
+
+def test_of_a_session_of_a_proxy_nobody_is_told_to_resume_it(store: RunStore, holdfast: Command) -> None:
+    leave(store, "session", noted=True)
+
+    said = [holdfast("runs", command, "session").err for command in ("show", "resume")]
+
+    assert all("it was a proxy's session, and cannot be resumed" in each for each in said)
+    assert not any("hf.resume" in each for each in said)
 
 
 def test_the_command_that_resumes_names_the_store_that_was_named(store: RunStore, holdfast: Command) -> None:
-    interrupt(store, store.create_run("default", "", run_id="one").id)
+    leave(store, "one", entry=ENTRY)
 
     assert "holdfast runs resume one --store ./runs.db\n" in holdfast("runs", "show", "one", "--store", "./runs.db").err
 
@@ -524,28 +558,26 @@ def test_a_reader_of_tail_that_goes_away_is_no_reason_for_a_traceback(
 
 
 def test_tail_says_when_nobody_runs_the_run(store: RunStore, tail: Callable[..., Tail]) -> None:
-    run = store.create_run("default", "")
-    interrupt(store, run.id)
-    following = tail(run.id)
+    leave(store, "one", entry=ENTRY)
+    following = tail("one")
     assert following.process.stderr is not None
 
     said = following.process.stderr.readline()
-    store.mark_failed(run.id, "given up")
+    store.mark_failed("one", "given up")
 
-    assert f"holdfast runs resume {run.id}" in said
+    assert "holdfast runs resume one" in said
     assert following.end().code == 5
 
 
 def test_tail_names_the_store_that_was_named(store: RunStore, tail: Callable[..., Tail]) -> None:
-    run = store.create_run("default", "")
-    interrupt(store, run.id)
-    following = tail(run.id, "--store", "./runs.db")
+    leave(store, "one", entry=ENTRY)
+    following = tail("one", "--store", "./runs.db")
     assert following.process.stderr is not None
 
     said = following.process.stderr.readline()
-    store.mark_failed(run.id, "given up")
+    store.mark_failed("one", "given up")
 
-    assert said.endswith(f"holdfast runs resume {run.id} --store ./runs.db\n")
+    assert said.endswith("holdfast runs resume one --store ./runs.db\n")
     assert following.end().code == 5
 
 
@@ -658,6 +690,17 @@ def test_an_export_can_go_to_a_device(store: RunStore, holdfast: Command) -> Non
 
     assert (done.code, done.json) == (0, {"runs": 3, "file": "/dev/null"})
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+def test_an_export_can_go_to_a_pipe_that_is_named(store: RunStore) -> None:
+    some_runs(store)
+
+    done = subprocess.run(
+        [HOLDFAST, "runs", "export", "-o", "/dev/stdout"], capture_output=True, text=True, encoding="utf-8", check=False
+    )
+
+    assert (done.returncode, done.stdout) == (0, exported(store))
+    assert done.stderr == "holdfast: exported 3 runs to /dev/stdout\n"
 
 
 def test_an_export_to_a_place_that_is_not_there_says_so(store: RunStore, holdfast: Command) -> None:
@@ -864,6 +907,23 @@ def test_a_name_that_is_no_store_is_wrong_usage(holdfast: Command) -> None:
 
     assert done.code == 2
     assert "sqlite:///PATH" in done.err
+
+
+@pytest.mark.parametrize(
+    "command", [["runs", "submit", "agent:main"], ["runs", "import", "out.jsonl"], ["tools", "open", "charge"]]
+)
+def test_what_has_no_place_to_last_is_refused(
+    command: list[str], path: Path, holdfast: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (path.parent / "out.jsonl").touch()
+    for name in ("HOLDFAST_STORE", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+
+    done = holdfast(*command)
+
+    assert (done.code, done.out) == (2, "")
+    assert "no home folder" in done.err
 
 
 def test_the_option_comes_before_the_environment(store: RunStore, holdfast: Command, tmp_path: Path) -> None:

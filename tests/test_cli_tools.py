@@ -227,10 +227,14 @@ def test_an_unknown_name_is_held_for_processes_to_come_with_a_note(board: Board,
     assert board.names() == ["later"]
 
 
-def test_a_tool_without_a_breaker_brings_a_note(board: Board, tools: Tools) -> None:
-    show(board, entry("x", state="off"))
+def test_a_process_whose_tool_has_no_breaker_brings_a_note_and_does_not_count(board: Board, tools: Tools) -> None:
+    show(board, entry("x", state="off"), id="deaf")
+    show(board, entry("x"), id="hears")
 
-    assert "no breaker in 1 process" in tools("open", "x")[2]
+    code, out, err = tools("open", "x")
+
+    assert (code, out) == (0, "x  held open in 1 process\n")
+    assert err == "holdfast: x: its policy has no breaker in 1 process: calls pass there\n"
 
 
 def test_programs_get_what_became_of_an_order(board: Board, tools: Tools) -> None:

@@ -196,6 +196,19 @@ def test_a_worker_that_drains_calls_everything_and_ends(holdfast: Callable[..., 
     ]
 
 
+def test_json_is_alone_on_stdout_whatever_the_functions_of_a_worker_print(
+    start: Start, store: RunStore, folder: Path
+) -> None:
+    lines = ["import os", "print('loading')", "def main():", "    print('thinking')", "    os.system('echo child')"]
+    (folder / "talker.py").write_text("\n".join(lines))
+    run_id = submit(store, "talker:main").id
+
+    done = finish(start("talker:main", "--drain", "--json"))
+
+    assert (done.code, json.loads(done.out)["id"]) == (0, run_id)
+    assert {"loading", "thinking", "child"} <= {*done.err.splitlines()}
+
+
 def test_a_worker_tells_people_how_each_run_ended(holdfast: Callable[..., Done], store: RunStore) -> None:
     run_id = submit(store, "agent:fails").id
 

@@ -299,6 +299,11 @@ class Holdfast:
         """The run that the caller is in."""
         return running()
 
+    def check_store(self) -> None:
+        """That what is kept has a place that lasts, or one that was named; for adapters. Raises a `ConfigError`."""
+        if not self._has_store:
+            raise ConfigError("store: there is no home folder to keep runs in; give a path, or set $HOLDFAST_STORE")
+
     # -- seen from elsewhere -------------------------------------------------------------------------------------------
 
     def publish(self, *, kind: str = "library", name: str | None = None, servers: Servers | None = None) -> None:
@@ -306,7 +311,7 @@ class Holdfast:
 
         *kind* and *name* say what this process is; *servers* gives the servers behind it, each a mapping.
         """
-        self._check_store()
+        self.check_store()
         self._publisher.stay(kind, name, servers)
 
     def publish_soon(self) -> None:
@@ -396,15 +401,11 @@ class Holdfast:
 
     def _prepare(self) -> None:
         """That there is a place for runs, and that it does not grow for ever."""
-        self._check_store()
+        self.check_store()
         self._publisher.begin()
         if self._prunes:
             self._prunes = False
             Job(self._kit.workers, self._clock, self._prune).start()
-
-    def _check_store(self) -> None:
-        if not self._has_store:
-            raise ConfigError("store: there is no home folder to keep runs in; give a path, or set $HOLDFAST_STORE")
 
     def _prune(self) -> None:
         from holdfast.stores import retention

@@ -23,7 +23,7 @@ def is_store_named(named: str | None) -> bool:
 
 def default_store() -> str | None:
     """A file in the user's data folder; None where there is no home, as in many containers."""
-    folder = os.path.expanduser(os.environ.get("XDG_DATA_HOME") or os.path.join("~", *_DATA))
+    folder = _folder("XDG_DATA_HOME", *_DATA)
     return os.path.join(folder, "holdfast", "runs.db") if os.path.isabs(folder) else None
 
 
@@ -34,10 +34,15 @@ def policy_file() -> tuple[str | None, str]:
     """The policy file to read when the caller names none, and who names it."""
     if named := os.environ.get("HOLDFAST_POLICY"):
         return named, "$HOLDFAST_POLICY"
-    config = os.environ.get("XDG_CONFIG_HOME") or os.path.join("~", ".config")
-    # Not `Path.expanduser`, which fails where a user has no home, as in many containers.
-    user = os.path.join(os.path.expanduser(config), "holdfast", "holdfast.toml")
+    user = os.path.join(_folder("XDG_CONFIG_HOME", ".config"), "holdfast", "holdfast.toml")
     for path, origin in (("holdfast.toml", "working directory"), (user, "user's configuration")):
         if os.path.isfile(path):
             return path, origin
     return None, "there is none"
+
+
+def _folder(variable: str, *usual: str) -> str:
+    """The folder that *variable* names, else the *usual* one of the user; XDG has a relative one ignored."""
+    # Not `Path.expanduser`, which fails where a user has no home, as in many containers.
+    named = os.path.expanduser(os.environ.get(variable, ""))
+    return named if os.path.isabs(named) else os.path.expanduser(os.path.join("~", *usual))

@@ -7,6 +7,7 @@ used, 5 the run that was awaited failed, 130 interrupted.
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -44,9 +45,7 @@ COMMANDS: Final[Mapping[str, str]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line on *arguments*, the process's own by default, and give the exit code."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal that lacks a letter is no reason to fail
+    _see_to_streams()
     try:
         code = holdfast.main(arguments, prog_name="holdfast", standalone_mode=False)
         return code if isinstance(code, int) else DONE
@@ -57,6 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         error.show()
         return error.exit_code
     except OSError as error:
+        if error.errno == errno.ENOENT and _is_nowhere():
+            click.echo("holdfast: the working directory is gone: change to one that is there", err=True)
+            return WRONG_USAGE
         if error.errno != errno.ENOSPC:
             raise
         click.echo(f"holdfast: {error.strerror}", err=True)
@@ -72,6 +74,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, ConfigError):
             return WRONG_USAGE
         return NO_STORE if isinstance(error, StoreError) else FAILED
+
+
+def _see_to_streams() -> None:
+    """Have all three of them, and have them take every letter."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # whoever started us has closed it
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a letter is no reason to fail
+
+
+def _is_nowhere() -> bool:
+    """Whether the working directory is gone."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 class Lazy(click.Group):

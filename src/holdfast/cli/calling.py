@@ -1,6 +1,7 @@
 """Calling a function of the user's inside a run, from the outside: for `run`, which begins one, and `runs resume`.
 
-What the function prints stays its own; what we have to say goes to stderr, and its result to stdout.
+What the function prints stays its own; what we have to say goes to stderr, and its result to stdout. Where that is to
+be JSON, whoever calls has made room for it.
 """
 
 from __future__ import annotations
@@ -12,9 +13,8 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, redirect_stdout
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -85,19 +85,21 @@ def _check(target: str, function: Callable[..., Any], args: Sequence[Any]) -> No
 
 
 class Calling:
-    """One call of *entry* inside *run*; *store* is the one that the user named, for the hints to name it, too."""
+    """One call of *entry* inside *run*; *store* is the one that the user named, for the hints to name it, too.
 
-    def __init__(self, run: Run, entry: Entry, *, store: str | None, as_json: bool) -> None:
+    With *out* how it went is also told there, as JSON.
+    """
+
+    def __init__(self, run: Run, entry: Entry, *, store: str | None, out: IO[str] | None) -> None:
         self._run = run
         self._entry = entry
         self._store = store
-        self._as_json = as_json
+        self._out = out
 
     def perform(self) -> int:
         """Make the call, tell how it went, and give the exit code."""
         try:
-            with redirect_stdout(sys.stderr) if self._as_json else nullcontext():
-                value = call_inside(self._run, self._entry.function, self._entry.args, begun=self._announce)
+            value = call_inside(self._run, self._entry.function, self._entry.args, begun=self._announce)
         except InDoubt as error:
             self._explain(error)
             return FAILED
@@ -152,20 +154,21 @@ class Calling:
 
     def _put(self, value: Any) -> None:
         text = as_text(value)
-        if self._as_json:
-            put_json({"id": self._run.id, "status": "completed", "result": value if _is_json(value) else text})
+        if self._out is not None:
+            result = value if _is_json(value) else text
+            put_json({"id": self._run.id, "status": "completed", "result": result}, self._out)
         elif value is not None:
             click.echo(in_full(text) if sys.stdout.isatty() else text, color=True)  # click would take some of it away
 
     def _explain(self, error: InDoubt) -> None:
-        name = printable(self._run.id, 200)
+        name, again = printable(self._run.id, 200), resume_command(self._run.id, self._store, "--in-doubt", "repeat")
         self._tell(f"run {name} is interrupted: a call is in doubt", "interrupted", str(error))
         lines = [
             f"  call  {printable(error.tool)}({one_line(self._arguments(error.call_id), 300)})",
             f"  id    {error.call_id}, idempotency key {error.key}",
             f"  why   {error.why}",
             "Look whether its effect is there. Then",
-            f"  if it is not, make it again (and every other call in doubt):  {self._again} --in-doubt repeat",
+            f"  if it is not, make it again (and every other call in doubt):  {again}",
             "  if it is, tell the run: catch holdfast.InDoubt around the call, use error.answer(value), and resume",
         ]
         click.echo("\n".join(lines), err=True)
@@ -181,8 +184,8 @@ class Calling:
 
     def _tell(self, message: str, status: str, error: str | None = None) -> None:
         say(message)
-        if self._as_json:
-            put_json({"id": self._run.id, "status": status, "error": error})
+        if self._out is not None:
+            put_json({"id": self._run.id, "status": status, "error": error}, self._out)
 
 
 def _is_json(value: object) -> bool:

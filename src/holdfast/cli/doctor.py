@@ -148,12 +148,19 @@ def _examine(store: str | None) -> Iterator[Finding]:
 
 def _examine_file(store: RunStore, path: str) -> Iterator[Finding]:
     yield _disk(path)
-    if not os.path.exists(path):
+    try:
+        there = os.stat(path)
+    except FileNotFoundError:
         yield Finding("store", PASS, f"{path} does not exist yet; the first run makes it")
+        yield from _room(path)
         return
-    yield Finding("store", PASS, f"{path}, {size(os.path.getsize(path))}")
-    yield from _permissions(path)
-    is_current = yield from _contents(path)
+    except OSError as error:
+        fix = "look at its folder and the permissions there, or use a store of your own"
+        yield Finding("store", FAIL, f"{path} cannot be looked at: {error.strerror}", fix)
+        return
+    yield Finding("store", PASS, f"{path}, {size(there.st_size)}")
+    is_usable = yield from _permissions(path)
+    is_current = is_usable and (yield from _contents(path))
     if is_current:
         try:
             yield _interrupted(store)
@@ -256,9 +263,7 @@ def _clock() -> Finding:
 
 
 def _disk(path: str) -> Finding:
-    folder = os.path.dirname(path)
-    while not os.path.isdir(folder):
-        folder = os.path.dirname(folder)
+    folder = _folder(path)
     free = shutil.disk_usage(folder).free
     message, fix = f"{size(free)} free at {folder}", "make room; `holdfast runs prune --max-age 30d` deletes old runs"
     if free < SCARCE:
@@ -266,16 +271,32 @@ def _disk(path: str) -> Finding:
     return Finding("disk", WARN, message, fix) if free < SHORT else Finding("disk", PASS, message)
 
 
+def _folder(path: str) -> str:
+    """The nearest folder above that is there."""
+    folder = os.path.dirname(path)
+    while not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    return folder
+
+
 # -- the file ----------------------------------------------------------------------------------------------------------
 
 
-def _permissions(path: str) -> Iterator[Finding]:
-    """That the user can use the file, and nobody else."""
+def _room(path: str) -> Iterator[Finding]:
+    """That a file which is not there yet can be made."""
+    folder = _folder(path)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        fix = f"chown $(id -u) {shlex.quote(folder)}, or use a store of your own"
+        yield Finding("permissions", FAIL, f"this user may make nothing in {folder}", fix)
+
+
+def _permissions(path: str) -> Generator[Finding, None, bool]:
+    """That the user can use the file, and nobody else; gives whether it can be used at all."""
     folder = os.path.dirname(path)
     if not os.access(path, os.R_OK | os.W_OK) or not os.access(folder, os.W_OK | os.X_OK):
         fix = f"chown $(id -u) {shlex.quote(path)} {shlex.quote(folder)}, or use a store of your own"
         yield Finding("permissions", FAIL, "this user may not write the file, or not make others beside it", fix)
-        return
+        return False
     files = [f"{path}{suffix}" for suffix in ("", "-wal", "-shm") if os.path.exists(f"{path}{suffix}")]
     open_ = [file for file in files if stat.S_IMODE(os.stat(file).st_mode) & OTHERS]
     if open_:
@@ -287,6 +308,7 @@ def _permissions(path: str) -> Iterator[Finding]:
         yield Finding("permissions", WARN, f"others may put files of theirs in the place of those in {folder}", fix)
     elif not open_:
         yield Finding("permissions", PASS, f"file {stat.S_IMODE(os.stat(path).st_mode):04o}, folder {mode:04o}")
+    return True
 
 
 def _contents(path: str) -> Generator[Finding, None, bool]:
@@ -311,7 +333,7 @@ def _read_only(path: str) -> sqlite3.Connection:
     import sqlite3
     from urllib.parse import quote
 
-    return sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, timeout=10, isolation_level=None)
+    return sqlite3.connect(f"file:{quote(os.fsencode(path))}?mode=ro", uri=True, timeout=10, isolation_level=None)
 
 
 def _schema(connection: sqlite3.Connection) -> Finding:
@@ -351,7 +373,7 @@ def _interrupted(store: RunStore) -> Finding:
 
     count = sum(1 for _ in interrupted(store))
     if count:
-        fix = "see `holdfast runs ls --interrupted`, then `holdfast runs resume ID` or `holdfast runs cancel ID`"
+        fix = "see `holdfast runs ls --interrupted`; `holdfast runs show ID` tells how to go on; or cancel them"
         return Finding("runs", WARN, f"{count} interrupted: nobody runs them any more", fix)
     return Finding("runs", PASS, "none interrupted")
 

@@ -20,8 +20,11 @@ MOST_NAMED = 10  # of the runs that an ambiguous beginning may mean
 
 
 @contextmanager
-def opened(store: str | None) -> Iterator[Holdfast]:
-    """A Holdfast on the store that is meant, closed at the end; nothing is made on disk before something is written."""
+def opened(store: str | None, *, keeps: bool = False) -> Iterator[Holdfast]:
+    """A Holdfast on the store that is meant, closed at the end; nothing is made on disk before something is written.
+
+    It *keeps* what it is given: then there must be a store that outlives the command, or one that was named.
+    """
     from holdfast.app import open
 
     try:
@@ -29,6 +32,8 @@ def opened(store: str | None) -> Iterator[Holdfast]:
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
     with hf:
+        if keeps:
+            hf.check_store()
         yield hf
 
 

@@ -81,8 +81,9 @@ def _serve(hf: Holdfast, entries: list[ServerEntry], address: Address, *, hides:
 
 def _entries(path: str) -> list[ServerEntry]:
     """The servers of the file that are to be had, the later of two with one name."""
-    from holdfast.errors import ConfigError
-    from holdfast.mcp.clients.configs import servers
+    from holdfast.errors import ConfigError, printable
+    from holdfast.mcp.clients.configs import HTTP, servers
+    from holdfast.mcp.http.endpoint import Endpoint
 
     try:
         found = servers(Path(path).read_text(encoding="utf-8"), path, os.environ)
@@ -91,4 +92,10 @@ def _entries(path: str) -> list[ServerEntry]:
     named = {entry.name: entry for entry in found if not entry.disabled}
     if not named:
         raise ConfigError(f"{path}: lists no server")
+    for entry in named.values():
+        if entry.transport == HTTP and entry.url is not None:
+            try:
+                Endpoint(entry.url)  # whose complaint would name neither file nor server
+            except ConfigError as error:
+                raise ConfigError(f"{path}: {printable(entry.name)!r}: {error}") from error
     return list(named.values())

@@ -117,7 +117,11 @@ def _find(target: str) -> str:
 
     if target in CLIENTS:
         home = os.path.expanduser("~")
-        return client_file(target, folder=os.getcwd(), home=home, platform=sys.platform, environment=os.environ)
+        try:
+            folder = os.getcwd()
+        except FileNotFoundError:  # it is gone, and no project's file is in it; the user's own may be there
+            folder = os.curdir
+        return client_file(target, folder=folder, home=home, platform=sys.platform, environment=os.environ)
     if not os.path.exists(target) and os.sep not in target and "." not in target:
         raise click.UsageError(f"{target!r} is no file, and no client that is known: {', '.join(CLIENTS)}")
     return target

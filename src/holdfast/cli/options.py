@@ -14,7 +14,8 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 store_option: Final[Decorator] = click.option(
     "--store",
     metavar="URL",
-    help="The store: a path or sqlite:///PATH. Else $HOLDFAST_STORE, the policy file's, or one in your data folder.",
+    help="The store: a path, sqlite:///PATH or postgresql://USER@HOST/DATABASE. Else $HOLDFAST_STORE, the policy "
+    "file's, or one in your data folder.",
 )
 json_option: Final[Decorator] = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -11,7 +11,7 @@ from holdfast.cli import FAILED
 from holdfast.cli.finding import opened
 from holdfast.cli.options import json_option, store_option, text
 from holdfast.cli.showing import Column, console, put_json, put_table, say
-from holdfast.errors import printable
+from holdfast.errors import ConfigError, printable
 from holdfast.wording import in_full, moment, plural, span
 
 if TYPE_CHECKING:
@@ -47,17 +47,11 @@ def check(file: str | None, as_json: bool) -> int | None:
     configuration folder.
     """
     from holdfast.defaults import policy_file
-    from holdfast.errors import ConfigError
-    from holdfast.policy import PolicyBook
 
     path = file if file is not None else policy_file()[0]
     if path is None:
         raise click.UsageError("there is no policy file here; name one")
-    problems: tuple[str, ...] = ()
-    try:
-        PolicyBook.load(path)
-    except ConfigError as error:
-        problems = error.problems or (str(error),)
+    problems = list(_problems(path))
     if as_json:
         put_json({"file": path, "good": not problems, "problems": problems})
     elif problems:
@@ -66,6 +60,29 @@ def check(file: str | None, as_json: bool) -> int | None:
     else:
         say(f"{path} is good")
     return FAILED if problems else None
+
+
+def _problems(path: str) -> Iterator[str]:
+    """Each mistake in the file at *path*."""
+    from holdfast.fleet.address import Address
+    from holdfast.policy import PolicyBook
+    from holdfast.policy.file import read_file
+    from holdfast.stores import open_store
+
+    document: Mapping[str, object] = {}
+    try:
+        document, _ = read_file(path, path)
+        PolicyBook.load(path)
+    except ConfigError as error:
+        yield from error.problems or (str(error),)
+    # What an address may be is known to those who go there; as long as nobody does, nothing is touched.
+    addresses: Mapping[str, Callable[[str], object]] = {"store": open_store, "redis": Address.parse}
+    for key, parse in addresses.items():
+        if isinstance(url := document.get(key), str) and url:
+            try:
+                parse(url)
+            except ConfigError as error:
+                yield f"{path}: {'' if str(error).startswith(key) else f'{key}: '}{error}"
 
 
 @policy.command()
@@ -121,7 +138,6 @@ def backtest(file: str | None, store: str | None, last: int, as_json: bool) -> N
 
 
 def _book(path: str | None) -> PolicyBook | None:
-    from holdfast.errors import ConfigError
     from holdfast.policy import PolicyBook
 
     if path is None:

@@ -11,6 +11,7 @@ from holdfast import checks
 from holdfast.cli.calling import Calling, load
 from holdfast.cli.finding import opened
 from holdfast.cli.options import json_option, store_option, text
+from holdfast.cli.stdout import json_alone
 from holdfast.wording import one_line
 
 LONGEST: Final = 200  # characters of an argument that are shown
@@ -45,10 +46,10 @@ def run(
     from the log, so it gets to where it was without repeating them.
     """
     args = [read(argument) for argument in arguments]
-    with opened(store) as hf:
+    with opened(store) as hf, json_alone(as_json) as out:
         entry = load(target, args, store=store)
         begun = hf.run(session, prompt, run_id=run_id, entry=entry.record)
-        return Calling(begun, entry, store=store, as_json=as_json).perform()
+        return Calling(begun, entry, store=store, out=out).perform()
 
 
 def read(argument: str) -> Any:

@@ -5,10 +5,11 @@ Prompts, errors and names come from models and tools: nothing in them is ever ta
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -44,12 +45,15 @@ def say(message: str) -> None:
     click.echo(f"holdfast: {in_full(message)}", err=True)
 
 
-def put_json(value: object) -> None:
-    """*value* as one line of JSON on stdout, for programs; safe to look at as well."""
+def put_json(value: object, out: IO[str] | None = None) -> None:
+    """*value* as one line of JSON for programs, on stdout or where *out* leads; safe to look at as well."""
     import msgspec
 
-    text = msgspec.json.encode(value).decode()
-    click.echo(_RAW.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+    try:
+        text = msgspec.json.encode(value).decode()
+    except UnicodeEncodeError:  # the name of a file may be any bytes; what Python makes of them has an escape in JSON
+        text = json.dumps(msgspec.to_builtins(value))
+    click.echo(_RAW.sub(lambda found: f"\\u{ord(found[0]):04x}", text), out)
 
 
 def put_table(out: Console, columns: Sequence[Column], rows: Sequence[Sequence[Text]]) -> None:

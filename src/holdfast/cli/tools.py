@@ -84,7 +84,7 @@ def _order(verb: str, summary: str) -> Callable[..., Any]:
     def order(names: tuple[str, ...], store: str | None, as_json: bool) -> int | None:
         from holdfast.stores.board import Board
 
-        with opened(store) as hf:
+        with opened(store, keeps=True) as hf:
             board = Board(hf.runs)
             chosen = _chosen(board, names)
             if not chosen:
@@ -134,7 +134,7 @@ def _told(verb: str, name: str, line: ToolLine | None) -> dict[str, Any]:
         note = f"no process shows it now{'; those to come will have it so' if holds else ''}"
     elif deaf:
         note = f"its policy has no breaker in {plural(deaf, 'process')}: calls pass there"
-    return {"name": name, "order": verb, "processes": len(processes), "note": note}
+    return {"name": name, "order": verb, "processes": len(processes) - deaf, "note": note}
 
 
 # -- the list ----------------------------------------------------------------------------------------------------------

@@ -6,7 +6,8 @@ import os
 import queue
 import signal
 import threading
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import IO, TYPE_CHECKING
 
 import click
 
@@ -15,6 +16,7 @@ from holdfast.cli.calling import find
 from holdfast.cli.finding import opened
 from holdfast.cli.options import duration, json_option, store_option, text
 from holdfast.cli.showing import put_json, say
+from holdfast.cli.stdout import json_alone
 from holdfast.clock import SystemClock
 from holdfast.errors import ConfigError, printable
 from holdfast.signals import handled
@@ -90,13 +92,13 @@ def worker(
     for name, value in (("HOLDFAST_POLICY", policy), ("HOLDFAST_REDIS", redis)):
         if value is not None:
             os.environ[name] = value  # what is loaded opens the same
-    with opened(store) as hf:
+    with opened(store) as hf, json_alone(as_json) as out:
         for target in targets:
             find(target, store=store)
         try:
             working = hf.worker(
                 *targets,
-                on_end=_put if as_json else _tell,
+                on_end=_tell if out is None else partial(_put, out),
                 concurrency=concurrency,
                 per_session=per_session,
                 in_doubt=in_doubt,
@@ -162,6 +164,6 @@ def _tell(ended: Ended) -> None:
     say(f"run {printable(ended.run_id, 200)} {ended.status}{why}")
 
 
-def _put(ended: Ended) -> None:
+def _put(out: IO[str], ended: Ended) -> None:
     facts = ended._asdict()
-    put_json({"id": facts.pop("run_id"), **facts})
+    put_json({"id": facts.pop("run_id"), **facts}, out)

@@ -69,7 +69,7 @@ def wrap(
         try:
             upstream = _http(hf, url, kind, _headers(headers, header_envs)) if url else _child(hf, command)
         except ConfigError as error:
-            raise click.UsageError(str(error)) from error
+            raise click.UsageError(f"{'--url: ' if url else ''}{error}") from error
         return _serve(hf, name or (name_of_url(url) if url else name_of(command)), upstream, hides=hides)
 
 

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import shlex
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from holdfast.errors import printable
+
+if TYPE_CHECKING:
+    from holdfast.history import RunHeader
 
 LONGEST = 2000  # characters of one value where nothing else limits it
 LATEST = 253_000_000_000_000  # milliseconds since the epoch, in the year 9987: Python knows no time after 9999
@@ -68,7 +72,17 @@ def _local(at_ms: int) -> datetime:
     return datetime.fromtimestamp(min(max(0, at_ms), LATEST) / 1000, tz=UTC).astimezone()
 
 
-def resume_command(run_id: str, store: str | None) -> str:
-    """What to type to go on with a run, where *store* is the one that the user named."""
-    option = "" if store is None else f" --store {shlex.quote(store)}"
-    return f"holdfast runs resume {shlex.quote(run_id)}{option}"
+def resume_command(run_id: str, store: str | None, *options: str) -> str:
+    """What to type to go on with a run, where *store* is the one that the user named; *options* go with it."""
+    given = [*options] if store is None else ["--store", store, *options]
+    words = [*given, "--", run_id] if run_id.startswith("-") else [run_id, *given]
+    return f"holdfast runs resume {shlex.join(words)}"
+
+
+def way_on(header: RunHeader, store: str | None) -> str:
+    """How to go on with a run whose process is gone, where *store* is the one that the user named."""
+    if header.noted:
+        return "it was a proxy's session, and cannot be resumed"
+    if header.entry is None:
+        return f"to go on, in code: with hf.resume({header.id!r}): …"
+    return f"to go on: {resume_command(header.id, store)}"

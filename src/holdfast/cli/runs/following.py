@@ -12,7 +12,7 @@ from holdfast.cli.finding import find, opened
 from holdfast.cli.options import json_option, store_option, text
 from holdfast.cli.showing import console, put_json, put_line, say
 from holdfast.errors import HoldfastError
-from holdfast.wording import resume_command
+from holdfast.wording import way_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -40,7 +40,7 @@ def tail(run_id: str, after: int, store: str | None, as_json: bool) -> int:
         page = there.event_page(run.id, after, 1)
         if page.gap:
             say(f"events before {page.first_available} are no longer kept")
-        looking = _look(there, run.id, resume_command(run.id, store))
+        looking = _look(there, run.id, store)
         asyncio.run(_follow(there, run.id, after, put_json if as_json else _lines(), looking))
         return CODES[there.snapshot(run.id).status.value]
 
@@ -67,15 +67,15 @@ async def _follow(
         looking.cancel()
 
 
-async def _look(store: RunStore, run_id: str, resume: str) -> None:
+async def _look(store: RunStore, run_id: str, named: str | None) -> None:
     """Say that nobody runs it, where that is so: nothing may happen for ever."""
     said = False
     while True:
         try:
             interrupted = store.snapshot(run_id).interrupted
+            if interrupted and not said:
+                say(f"nobody runs it any more; {way_on(store.memory(run_id).header, named)}")
         except HoldfastError:  # whoever follows learns of it
             return
-        if interrupted and not said:
-            say(f"nobody runs it any more; waiting for somebody to go on: {resume}")
         said = interrupted
         await store.clock.asleep(LOOK)

@@ -12,7 +12,7 @@ from holdfast.cli.finding import all_runs, find, opened
 from holdfast.cli.options import json_option, store_option, text
 from holdfast.cli.showing import Column, console, put_json, put_line, put_table, say
 from holdfast.errors import printable
-from holdfast.wording import age, in_full, moment, one_line, resume_command, span
+from holdfast.wording import age, in_full, moment, one_line, span, way_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -99,7 +99,7 @@ def show(run_id: str, events: int, store: str | None, as_json: bool) -> None:
         if last:
             _put_events(out, last, run)
     if run.interrupted:
-        say(f"nobody runs it any more; to go on: {resume_command(run.id, store)}")
+        say(f"nobody runs it any more; {way_on(header, store)}")
 
 
 def _interrupted(store: RunStore, status: str | None, session: str | None, before: str | None) -> Iterator[RunSnapshot]:
@@ -130,7 +130,7 @@ def _put_runs(out: Console, found: list[RunSnapshot], now: float) -> None:
             Text(f"{run.tool_calls}"),
             Text(f"{run.tool_failures}", style="red" if run.tool_failures else "dim"),
             Text(f"{run.tool_denials}", style="yellow" if run.tool_denials else "dim"),
-            Text(active(run), style="cyan"),
+            Text("" if run.interrupted else active(run), style="cyan"),
             gist(run),
         ]
         for run in found
@@ -148,7 +148,7 @@ def _put_card(out: Console, run: RunSnapshot, now: float) -> None:
         whole, Text("  "), standing(run), Text(f"  {age(run.created_at_ms, now)}", style="dim"), sep="", soft_wrap=True
     )
     facts = Text(f"  {one_line(run.session_id, 24)} · {calls(run)}", style="dim")
-    if tools := active(run):
+    if (tools := active(run)) and not run.interrupted:
         facts.append(f" · {tools}", style="not dim cyan")
     put_line(out, facts)
     about = gist(run)

@@ -51,7 +51,7 @@ def import_(file: IO[str], store: str | None, as_json: bool) -> None:
 
     Runs that are there already are left as they are.
     """
-    with opened(store) as hf:
+    with opened(store, keeps=True) as hf:
         there = hf.runs
         count = there.import_(file)
         if as_json:
@@ -135,8 +135,9 @@ def _whole_file(name: str) -> Iterator[IO[str]]:
     """A file that appears when it is whole; until then, and if anything fails, what is there stays as it is."""
     path = os.path.realpath(name)
     with _explained(name):
-        if os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):
-            with open(path, "w", encoding="utf-8", newline="\n") as fp:  # a device or pipe can only be written to
+        # By its own name: that of a pipe leads through a link to nothing that has a path.
+        if os.path.exists(name) and not stat.S_ISREG(os.stat(name).st_mode):
+            with open(name, "w", encoding="utf-8", newline="\n") as fp:  # a device or pipe can only be written to
                 yield fp
             return
         aside = f"{path}.{uuid.uuid4().hex[:8]}.part"

@@ -9,7 +9,9 @@ from holdfast.cli.calling import Calling, load
 from holdfast.cli.finding import find, opened
 from holdfast.cli.options import json_option, store_option, text
 from holdfast.cli.showing import put_json
+from holdfast.cli.stdout import json_alone
 from holdfast.errors import RunNotFound, printable
+from holdfast.wording import way_on
 
 WORDS = {"requested": "cancel requested", "already_finished": "already finished", "not_found": "not found"}
 
@@ -67,12 +69,16 @@ def resume(run_id: str, in_doubt: str, diverged: str, store: str | None, as_json
     """
     with opened(store) as hf:
         found = find(hf.runs, run_id)
-        entry = hf.runs.memory(found.id).header.entry
+        header = hf.runs.memory(found.id).header
+        entry = header.entry
+        if header.noted:
+            raise click.ClickException(f"run {printable(found.id, 200)}: {way_on(header, store)}")
         if entry is None:
             raise click.ClickException(
                 f"run {printable(found.id, 200)} has no entry point, as it was not begun by `holdfast run`. Resume it "
                 f"in code: make its calls again inside `with hf.resume({found.id!r}):`, or `async with`."
             )
-        target = load(str(entry.get("target")), entry.get("args", ()), store=store)
-        begun = hf.resume(found.id, in_doubt=in_doubt, diverged=diverged)
-        return Calling(begun, target, store=store, as_json=as_json).perform()
+        with json_alone(as_json) as out:
+            target = load(str(entry.get("target")), entry.get("args", ()), store=store)
+            begun = hf.resume(found.id, in_doubt=in_doubt, diverged=diverged)
+            return Calling(begun, target, store=store, out=out).perform()

@@ -41,7 +41,7 @@ def submit(
     from holdfast.workers.submitting import submit as put
 
     args = [read(argument) for argument in arguments]
-    with opened(store) as hf:
+    with opened(store, keeps=True) as hf:
         try:
             run = put(hf.runs, target, args, session=session, prompt=prompt, priority=priority, run_id=run_id)
         except ConfigError as error:
