@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import holdfast
@@ -13,7 +14,8 @@ from holdfast.clock import SystemClock
 from holdfast.publishing import pictures
 from holdfast.stores import SqliteRunStore
 from holdfast.stores.board import Board
-from holdfast.stores.entries import FINE_BOUNDS, ToolDetail, histogram
+from holdfast.stores.entries import FINE_BOUNDS, ToolDetail, histogram, unpack_detail
+from holdfast.testing import ManualClock
 
 LIMIT = 40.0
 POLICIES: dict[str, Any] = {"policy": {"breaker": {"failure_threshold": 1, "min_backoff": 100.0}, "loop": False}}
@@ -88,6 +90,62 @@ def test_transitions_are_told_the_newest_first_and_at_most_fifty(hf: holdfast.Ho
     assert told is not None
     assert [each.at_ms for each in told.transitions] == sorted((each.at_ms for each in told.transitions), reverse=True)
     assert {each.after for each in told.transitions} == {"open", "closed"}
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def on_clock(clock: ManualClock) -> Iterator[holdfast.Holdfast]:
+    with holdfast.open(policies=POLICIES, clock=clock) as hf:
+        yield hf
+
+
+def changes(hf: holdfast.Holdfast) -> list[tuple[str, bool]]:
+    """What became of the circuit of search, the oldest first, and whether by hand."""
+    told = hf._publisher._pictures._transitions["search"]
+    return [(each.after, each.by_hand) for each in reversed(told)]
+
+
+def trip(hf: holdfast.Holdfast) -> None:
+    with pytest.raises(ConnectionError), hf.guard("search"):
+        raise ConnectionError("oh")
+
+
+def test_a_circuit_that_somebody_holds_or_lets_go_of_is_told_as_changed_by_hand(on_clock: holdfast.Holdfast) -> None:
+    on_clock.breaker.force_open("search")
+    on_clock.breaker.auto("search")
+    trip(on_clock)
+    on_clock.breaker.force_closed("search")
+    on_clock.breaker.auto("search")
+
+    assert changes(on_clock) == [
+        ("open", True), ("closed", True), ("open", False), ("closed", True), ("open", True),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("act", "by_hand"), [("force_closed", True), ("reset", True), (None, False)])
+def test_a_circuit_that_probes_is_told_as_closed_by_hand_only_if_it_was(
+    on_clock: holdfast.Holdfast, clock: ManualClock, act: str | None, by_hand: bool
+) -> None:
+    trip(on_clock)
+    clock.advance(1000.0)
+
+    with on_clock.guard("search"):
+        if act is not None:
+            getattr(on_clock.breaker, act)("search")
+
+    assert changes(on_clock) == [("open", False), ("half_open", False), ("closed", by_hand)]
+
+
+def test_a_transition_that_does_not_say_whether_it_was_by_hand_can_be_read() -> None:
+    old = msgspec.msgpack.encode({"transitions": [{"at_ms": 1, "before": "closed", "after": "open", "failures": 3}]})
+
+    (told,) = unpack_detail(old).transitions
+
+    assert (told.failures, told.by_hand) == (3, False)
 
 
 def test_the_tools_whose_transitions_are_kept_are_bounded(

@@ -16,7 +16,7 @@ from tests.board_children import children
 from tests.children import ask, said
 
 import holdfast
-from holdfast import publishing
+from holdfast import ConfigError, publishing
 from holdfast.clock import SystemClock
 from holdfast.stores import SqliteRunStore
 from holdfast.stores.board import Board
@@ -378,6 +378,12 @@ def test_servers_that_cannot_be_asked_are_logged_and_the_tools_are_shown(
 
         until(lambda: board.names() == ["search"], "the tool")
     assert "RuntimeError: no idea" in caplog.text
+
+
+@pytest.mark.parametrize("wrong", [{"kind": 5}, {"name": b"github"}])
+def test_a_process_is_named_by_texts(path: Path, wrong: dict[str, Any]) -> None:
+    with holdfast.open(path, policies=POLICIES) as hf, pytest.raises(ConfigError, match="must be texts"):
+        hf.publish(**wrong)
 
 
 # --- ends ---

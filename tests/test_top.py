@@ -46,6 +46,7 @@ from holdfast.stores.entries import (
     Transition,
     pack,
 )
+from holdfast.stores.ledger import OwnerRow
 from holdfast.stores.searching import RunPage
 from holdfast.top import runs
 from holdfast.top.app import Top
@@ -152,6 +153,12 @@ async def type_filter(pilot: Any, text: str) -> None:
     await pilot.press("slash")
     await focused(pilot, "filter")
     await pilot.press(*text)
+
+
+def interrupt(store: SqliteRunStore, run_id: str) -> None:
+    """Have the run owned by a process that is long gone."""
+    gone = OwnerRow("gone", "elsewhere", 1, 1)
+    store.writer.commit(lambda ledger: ledger.claim(ledger.run(run_id), gone))
 
 
 # --- tools of another process ---
@@ -273,6 +280,26 @@ async def test_a_tool_is_shown_with_its_changes_its_policy_and_its_calls(board: 
         await until(pilot, lambda: "last error" in seen(top))
 
 
+async def test_why_a_circuit_changed_is_said(board: Board, top: Top) -> None:
+    changes = [
+        Transition(at_ms=5, before="half_open", after="closed", by_hand=True),
+        Transition(at_ms=4, before="half_open", after="closed"),
+        Transition(at_ms=3, before="half_open", after="open", category="network"),
+        Transition(at_ms=2, before="closed", after="open"),
+        Transition(at_ms=1, before="closed", after="open", failures=1, category="network", by_hand=True),
+    ]
+    show(board, ToolEntry(name="search"), details={"search": ToolDetail(transitions=changes)})
+    async with running(top, (120, 50)) as pilot:
+        await until(pilot, lambda: "search" in seen(top))
+
+        await pilot.press("enter")
+
+        await until(pilot, lambda: "→" in seen(top))
+        said = [re.split(" {2,}", line.strip())[2] for line in seen(top).splitlines() if "→" in line]
+        failed = "the probe failed, last: network"
+        assert said == ["by hand", "the probe succeeded", failed, "calls were slow", "by hand"]
+
+
 async def test_a_long_page_scrolls(board: Board, top: Top) -> None:
     policy = [PolicyValue(key=f"key_{number}", value=1, origin="default") for number in range(60)]
     show(board, ToolEntry(name="search"), details={"search": ToolDetail(policy=policy)})
@@ -331,6 +358,42 @@ async def test_a_run_shows_its_calls_and_its_events_as_they_come(store: SqliteRu
         await until(pilot, lambda: "error  no seat" in seen(top))
 
 
+async def test_what_a_process_that_is_gone_was_calling_no_longer_runs(store: SqliteRunStore, top: Top) -> None:
+    store.create_run("s", "", run_id="one")
+    store.record_event("one", "tool_started", {"call_id": "1", "tool": "search"})
+    interrupt(store, "one")
+    async with running(top, (80, 24)) as pilot:
+        await pilot.press("4")
+
+        await until(pilot, lambda: "? unknown" in row(top, "▸ search"))
+
+
+async def test_a_call_that_a_run_left_behind_when_it_ended_no_longer_runs(store: SqliteRunStore, top: Top) -> None:
+    store.create_run("s", "", run_id="one")
+    store.record_event("one", "tool_started", {"call_id": "1", "tool": "search"})
+    store.mark_failed("one", "oh")
+    async with running(top, (80, 24)) as pilot:
+        await pilot.press("4")
+
+        await until(pilot, lambda: "? unknown" in row(top, "▸ search"))
+
+
+async def test_a_run_that_was_only_just_asked_for_can_be_cancelled(store: SqliteRunStore, top: Top) -> None:
+    store.create_run("s", "", run_id="one")
+    begun, over = threading.Event(), threading.Event()
+    async with running(top, (80, 24)) as pilot:
+        busy = asyncio.create_task(top._watcher.do(lambda: begun.set() or over.wait(LIMIT)))
+        await until(pilot, begun.is_set)
+
+        top.simulate_key("3")
+        top.simulate_key("X")
+        await until(pilot, lambda: "enter open  / filter  f failed  X cancel" in seen(top))
+        over.set()
+        await busy
+
+        await until(pilot, lambda: "Cancel the run" in seen(top) and "one" in seen(top))
+
+
 async def test_the_calls_of_a_run_are_filtered_by_name_and_by_failure(store: SqliteRunStore, top: Top) -> None:
     run = store.create_run("s", "").id
     for number, (name, status) in enumerate([("search", "success"), ("search", "failed"), ("book", "success")]):
@@ -370,6 +433,34 @@ async def test_runs_are_filtered_and_the_filter_is_cleared(store: SqliteRunStore
         await pilot.press("f")
         await until(pilot, lambda: "1 shown" in seen(top))
         assert "tired" in seen(top)
+
+
+@pytest.mark.parametrize(
+    ("facts", "way"),
+    [
+        ({"entry": {"target": "agent:main", "args": []}}, "holdfast runs resume one"),
+        ({}, "with hf.resume('one'):"),
+        ({"noted": True}, "a proxy's session, and cannot be resumed"),
+    ],
+)
+async def test_a_run_whose_process_is_gone_says_how_to_go_on_with_it_if_one_can(
+    store: SqliteRunStore, top: Top, facts: dict[str, Any], way: str
+) -> None:
+    header = store.header("s", "", "one", **facts)
+    store.writer.commit(lambda ledger: ledger.add(header))
+    interrupt(store, "one")
+    async with running(top, (120, 24)) as pilot:
+        await pilot.press("4")
+
+        await until(pilot, lambda: way in row(top, "its process is gone"))
+        assert seen(top).count("resume") == 1
+
+
+def test_a_run_began_when_it_was_started_not_when_it_was_submitted(store: SqliteRunStore) -> None:
+    run = store.create_run("s", "").copy()
+    run.created_at_ms, run.started_at_ms = 0, 60_000
+
+    assert runs.began(run, 70.0) == "10 s"
 
 
 async def test_the_command_that_resumes_is_copied_with_its_store(store: SqliteRunStore, path: Path) -> None:
@@ -473,14 +564,14 @@ async def test_what_is_being_read_while_somebody_pauses_is_not_shown(board: Boar
         busy = asyncio.create_task(top._watcher.do(lambda: begun.set() or over.wait(LIMIT)))
         await until(pilot, begun.is_set)
         top.look_soon()
-        await until(pilot, lambda: top._watcher._looking)
+        await until(pilot, top._watcher._looking.locked)
 
         show(board, ToolEntry(name="search", state="open"))
         await pilot.press("space")
         await until(pilot, lambda: "‖ paused" in seen(top))
         over.set()
         await busy
-        await until(pilot, lambda: not top._watcher._looking)
+        await until(pilot, lambda: not top._watcher._looking.locked())
 
         assert "● closed" in row(top, "search")
 
@@ -650,6 +741,20 @@ async def test_a_store_that_cannot_be_read_is_said_and_the_last_picture_stays(pa
             assert "search" in seen(app)
 
 
+async def test_to_ask_for_the_newest_run_of_a_store_that_cannot_be_read_is_no_end(path: Path, board: Board) -> None:
+    show(board, ToolEntry(name="search"))
+    with SqliteRunStore(path) as other:
+        app = Top(other, SystemClock())
+        async with running(app, (160, 24)) as pilot:
+            await until(pilot, lambda: "search" in seen(app))
+            ruin(path)
+            await until(pilot, lambda: "the store cannot be read" in seen(app))
+
+            await pilot.press("4", "question_mark")
+
+            await until(pilot, lambda: "Capitals" in seen(app))  # and so the key before it was heard
+
+
 def ruin(path: Path) -> None:
     """Put something else in the place of a store."""
     path.rename(path.with_name("away"))
@@ -697,13 +802,88 @@ def test_a_call_goes_on_until_it_ends_or_its_process_is_gone() -> None:
     ]
 
 
-def test_calls_inside_calls_are_indented_and_refused_or_cached_ones_have_no_bar() -> None:
+def test_what_a_run_that_is_over_never_ended_is_unknown_since_its_last_event() -> None:
+    story = Story()
+    started = event(0, 1000, "tool_started", call_id="1", tool="t")
+    story.add([started, event(1, 4000, "run_failed")])
+
+    story.abandon()
+
+    (call,) = story.calls
+    assert (call.status, [bar.end for bar in bars(call, 9000)]) == ("unknown", [4000])
+
+
+def test_a_call_whose_process_seemed_gone_goes_on_when_it_is_made_again() -> None:
+    story = Story()
+    story.add([event(0, 1000, "tool_started", call_id="1", tool="t")])
+    story.abandon()
+
+    story.add([event(1, 4000, "run_resumed"), event(2, 5000, "tool_started", call_id="1", tool="t")])
+
+    assert [(bar.outcome, bar.start, bar.end) for bar in bars(story.calls[0], 9000)] == [
+        ("unknown", 1000, 1000),
+        ("running", 5000, 9000),
+    ]
+
+
+def test_an_attempt_that_tells_how_long_it_took_leaves_the_rest_to_the_wait_before_it() -> None:
+    story = Story()
+    story.add(
+        [
+            event(0, 1000, "tool_started", call_id="1", tool="t"),
+            event(1, 1100, "tool_attempt_failed", call_id="1", attempt=1, duration_ms=100, retry_in_ms=200),
+            event(2, 2050, "tool_attempt_failed", call_id="1", attempt=2, duration_ms=50, retry_in_ms=100),
+            event(3, 3000, "tool_ended", call_id="1", tool="t", status="success", duration_ms=180, attempts=3),
+        ]
+    )
+
+    (call,) = story.calls
+
+    assert [(bar.kind, bar.start, bar.end) for bar in bars(call, 0)] == [
+        ("attempt", 1000, 1100),
+        ("backoff", 1100, 1300),
+        ("wait", 1300, 2000),
+        ("attempt", 2000, 2050),
+        ("backoff", 2050, 2150),
+        ("wait", 2150, 2970),
+        ("attempt", 2970, 3000),
+    ]
+
+
+def test_a_call_began_when_its_first_attempt_did_though_it_was_written_later() -> None:
+    story = Story()
+    story.add(
+        [
+            event(0, 1090, "tool_started", call_id="1", tool="t"),
+            event(1, 1100, "tool_attempt_failed", call_id="1", attempt=1, duration_ms=100, retry_in_ms=None),
+            event(2, 1101, "tool_ended", call_id="1", tool="t", status="failed", duration_ms=100, attempts=1),
+        ]
+    )
+
+    assert [(bar.start, bar.end) for bar in bars(story.calls[0], 0)] == [(1000, 1100)]
+
+
+def test_calls_inside_calls_are_indented() -> None:
+    with holdfast.open(":memory:", policies={}) as hf:
+        inner = hf.tool("inner")(lambda: None)
+        outer = hf.tool("outer")(lambda: [inner()])
+        with hf.run(run_id="one") as run:
+            run.step("plan", outer)
+        found = hf.runs.events("one")
+    story = Story()
+
+    story.add(found)
+
+    assert [(call.name, call.depth) for call in story.calls] == [("plan", 0), ("outer", 1), ("inner", 2)]
+
+
+def test_refused_and_cached_calls_have_no_bar() -> None:
     story = Story()
     story.add(
         [
             event(0, 0, "step_started", call_id="1", name="outer", key="k"),
-            event(1, 1, "tool_denied", tool="t", reason="circuit_open", parent="k"),
-            event(2, 2, "tool_ended", call_id="9", tool="t", status="success", cached=True, parent="k"),
+            event(1, 1, "tool_denied", tool="t", reason="circuit_open", parent="1"),
+            event(2, 2, "tool_ended", call_id="9", tool="t", status="success", cached=True, parent="1"),
         ]
     )
 
@@ -849,6 +1029,16 @@ def test_in_a_terminal_q_ends_it_and_leaves_the_terminal_as_it_was(path: Path, b
         assert terminal.text.rindex(b"\x1b[?1049l") > terminal.text.rindex(b"\x1b[?1049h")
         assert terminal.text.rindex(b"\x1b[?25h") > terminal.text.rindex(b"\x1b[?25l")
         assert terminal.as_before
+
+
+def test_all_that_is_typed_at_once_after_a_slash_filters(path: Path, board: Board) -> None:
+    show(board, ToolEntry(name="search"), ToolEntry(name="quick_fox"))
+    with Terminal("top", "--store", str(path)) as terminal:
+        terminal.until(lambda: b"quick_fox" in terminal.text and b"search" in terminal.text)
+
+        terminal.press(b"/quick_f")
+
+        terminal.until(lambda: b"like: quick_f" in terminal.text)
 
 
 def test_a_signal_leaves_the_terminal_as_it_was_and_no_color_is_honoured(path: Path, board: Board) -> None:

@@ -177,7 +177,8 @@ class Attempt:
                 execution._category = self._verdict(error)
             return False
         now = execution._kit.clock.monotonic()
-        execution._spent += now - self.begun
+        took = now - self.begun
+        execution._spent += took
         category = self._verdict(error)
         execution._category = category if not isinstance(error, Denied) else error.category
         pause = self._pause
@@ -197,6 +198,7 @@ class Attempt:
             attempt=execution.attempts,
             category=str(category),
             error=in_words(error),
+            duration_ms=round(took * 1000),
             retry_in_ms=round(execution._delay * 1000) if again else None,
         )
         return again

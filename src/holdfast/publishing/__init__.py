@@ -18,8 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from holdfast.breaker import CircuitDiagnostics
+from holdfast.checks import shown
 from holdfast.clock import SystemClock
-from holdfast.errors import HoldfastError, in_words, printable
+from holdfast.errors import ConfigError, HoldfastError, in_words, printable
 from holdfast.kit import Kit
 from holdfast.publishing.pictures import Pictures
 from holdfast.stores import RunStore
@@ -77,6 +78,8 @@ class Publisher:
 
     def stay(self, kind: str, name: str | None, servers: Servers | None) -> None:
         """Show everything at once, as *kind* and *name*, and be there for orders until the process ends."""
+        if not isinstance(kind, str) or not isinstance(name, str | None):
+            raise ConfigError(f"kind = {shown(kind)}, name = {shown(name)}: must be texts")
         self._kind = printable(kind, LONGEST_NAME)
         self._name = printable(name, LONGEST_NAME) if name is not None else self._name
         self._servers = servers

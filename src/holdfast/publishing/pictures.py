@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from holdfast.breaker import CircuitDiagnostics
 from holdfast.errors import printable
+from holdfast.guards.circuit import Circuit, CircuitState
 from holdfast.kit import Kit
 from holdfast.policy.explaining import explain
 from holdfast.stores.entries import (
@@ -44,6 +45,7 @@ class Pictures:
         self._kit = kit
         self._box = box
         self._transitions: OrderedDict[str, list[Transition]] = OrderedDict()  # the newest first
+        self._held: set[str] = set()  # those of these tools whose circuit was held after its last transition
         self.forget()
 
     def forget(self) -> None:
@@ -61,17 +63,25 @@ class Pictures:
 
     def remember(self, tool: str, before: str, after: str, seen: CircuitDiagnostics) -> None:
         """The circuit of *tool* has changed; what it was and is goes with its next picture."""
+        circuit = self._kit.breaker.circuit(tool)
+        is_held = circuit.forced is not None
         transition = Transition(
             at_ms=int(self._kit.clock.time() * 1000), before=before, after=after, failures=seen.failure_count,
             backoff_ms=_ms(seen.current_backoff) or 0,
             category=None if seen.last_error_category is None else str(seen.last_error_category),
         )  # fmt: skip
         with self._lock:
+            transition.by_hand = is_held or tool in self._held or self._is_reset(after, circuit)
+            (self._held.add if is_held else self._held.discard)(tool)
             self._transitions[tool] = [transition, *self._transitions.get(tool, ())][:MOST_OF_EACH]
             self._transitions.move_to_end(tool)
             if len(self._transitions) > MOST_REMEMBERED:
-                self._transitions.popitem(last=False)
+                self._held.discard(self._transitions.popitem(last=False)[0])
             self._detailed.pop(tool, None)
+
+    def _is_reset(self, after: str, circuit: Circuit) -> bool:
+        """Whether somebody closed it: one that closes by itself knows when. In a fleet it is only told that it did."""
+        return after == CircuitState.CLOSED and circuit.closed_at is None and self._kit.fleet is None
 
     def entry(self, name: str, *, is_known: bool) -> ToolEntry | None:
         """What is to be shown of *name*; nothing if this process only holds it open or closed for others."""

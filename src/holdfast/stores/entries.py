@@ -86,7 +86,10 @@ class PolicyValue(msgspec.Struct, kw_only=True):
 
 
 class Transition(msgspec.Struct, kw_only=True):
-    """A change of a circuit: when, from where to where, after how many failures, for how long, of what kind."""
+    """A change of a circuit: when, from where to where, after how many failures, for how long, of what kind.
+
+    *by_hand* if somebody held it, let go of it or reset it; then the rest says nothing about why.
+    """
 
     at_ms: int
     before: str
@@ -94,6 +97,7 @@ class Transition(msgspec.Struct, kw_only=True):
     failures: int = 0
     backoff_ms: int = 0
     category: str | None = None
+    by_hand: bool = False
 
 
 class RecentCall(msgspec.Struct, kw_only=True):

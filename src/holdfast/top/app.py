@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Sequence
 from typing import ClassVar, Final
 
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
+from textual.events import Key
 from textual.widgets import ContentSwitcher, Input, Static
 
 from holdfast.clock import Clock
@@ -179,8 +179,11 @@ class Top(App[None]):
         return picture.events is not None and picture.events.has_more
 
     def _show_run(self, picture: Picture) -> None:
-        if picture.events is not None:
-            self._story.add(picture.events.events)
+        run, page = picture.run, picture.events
+        if run is not None and page is not None:
+            self._story.add(page.events)
+            if run.interrupted or run.status.is_terminal:
+                self._story.abandon()
         self.query_one("#facts", Static).update(one_run.facts(picture, self._named))
         calls, log = self._sheet("calls"), self._sheet("events")
         room = -1
@@ -255,7 +258,11 @@ class Top(App[None]):
         """To a screen; for one tool or run, to the last that was looked at, else the worst or the newest."""
         name = None
         if place in self._names and not self._names[place]:
-            name = await self._first(place)
+            try:
+                name = await self._first(place)
+            except HoldfastError as error:
+                self.say(one_line(str(error), 500), "bold red")
+                return
             if name is None:
                 self.say(f"there is no {place} yet")
                 return
@@ -316,7 +323,14 @@ class Top(App[None]):
             return
         field.value = self._texts[self._place]
         field.add_class("shown")
-        field.focus()
+        self.set_focus(field)
+
+    def on_key(self, event: Key) -> None:
+        """Give the filter what was typed so soon after / that it went to where the keys were before."""
+        field = self.focused
+        if event.is_printable and isinstance(field, Input):  # a field keeps to itself what it was given
+            event.stop().prevent_default()
+            field.post_message(Key(event.key, event.character))
 
     def _hide_filter(self) -> None:
         self.query_one("#filter").remove_class("shown")
@@ -358,9 +372,9 @@ class Top(App[None]):
             return
         self._ask(steering.order(self._store, order, name))
 
-    def action_cancel(self) -> None:
+    async def action_cancel(self) -> None:
         """Ask, and cancel a run, whichever process runs it."""
-        run = self._chosen_run()
+        run = await self._chosen_run()
         if run is None:
             return
         if run.status.is_terminal:
@@ -368,17 +382,21 @@ class Top(App[None]):
             return
         self._ask(steering.cancel(self._store, run))
 
-    def _chosen_run(self) -> RunSnapshot | None:
-        if self.picture is None:
+    async def _chosen_run(self) -> RunSnapshot | None:
+        if not self._is_read():  # its screen was only just asked for
+            await self._watcher.look()
+        picture = self.picture
+        if picture is None or not self._is_read():
             return None
-        if self._place == "run":
-            return self.picture.run
-        found: Sequence[RunSnapshot] = self.picture.runs.runs if self.picture.runs is not None else ()
-        return (
-            next((run for run in found if run.id == self._sheet("runs").chosen), None)
-            if self._place == "runs"
-            else None
-        )
+        if picture.runs is None:
+            return picture.run
+        chosen = self._sheet("runs").chosen
+        return next((run for run in picture.runs.runs if run.id == chosen), None)
+
+    def _is_read(self) -> bool:
+        """Whether what was read last is of the screen that is to be seen now, whatever filters it."""
+        seen, wanted = self.picture, self.wanted()
+        return seen is not None and (seen.look.screen, seen.look.name) == (wanted.screen, wanted.name)
 
     def _ask(self, deed: Deed) -> None:
         def answered(answer: bool | None) -> None:
@@ -396,7 +414,7 @@ class Top(App[None]):
 
     async def action_copy(self) -> None:
         """Copy the command that goes on with a run, where there is one."""
-        run = self._chosen_run()
+        run = await self._chosen_run()
         if run is None:
             return
         try:

@@ -24,10 +24,11 @@ MOST_EVENTS = 100_000  # of one run that are kept; later ones are left out
 
 
 class Fail(NamedTuple):
-    """An attempt that failed, and after how many milliseconds the next is planned."""
+    """An attempt that failed, after how many milliseconds the next is planned, and how many it took itself."""
 
     at: float
     retry: float | None
+    took: float | None = None
 
 
 class Bar(NamedTuple):
@@ -62,7 +63,7 @@ class Call(msgspec.Struct):
     @property
     def took(self) -> float | None:
         """Milliseconds inside the tool."""
-        return _number(self.facts.get("duration_ms")) if "duration_ms" in self.facts else None
+        return _told(self.facts.get("duration_ms"))
 
 
 class Story:
@@ -73,7 +74,7 @@ class Story:
         self.events: list[RunEventRecord] = []
         self.last = -1
         self._open: dict[str, Call] = {}
-        self._keys: dict[str, Call] = {}
+        self._ids: dict[str, Call] = {}
 
     def add(self, found: Iterable[RunEventRecord]) -> None:
         """Take in events; those that are known are passed over."""
@@ -85,6 +86,12 @@ class Story:
                 self.events.append(event)
                 if not event.late:
                     self._take(event)
+
+    def abandon(self) -> None:
+        """Nobody works on the run: what became of the calls that never ended is unknown, unless it is told later."""
+        for call in self._open.values():
+            call.end = call.end or self.events[-1].timestamp_ms
+            call.status = "unknown"
 
     def _take(self, event: RunEventRecord) -> None:
         match event.type:
@@ -99,9 +106,7 @@ class Story:
             case type if type in MARKS:
                 self._single(event, "mark", "mark")
         if event.type == events.RUN_INTERRUPTED:
-            for call in self._open.values():
-                call.end = call.end or event.timestamp_ms
-                call.status = "unknown"
+            self.abandon()
 
     def _start(self, event: RunEventRecord) -> None:
         id = _word(event.payload.get("call_id"))
@@ -116,8 +121,9 @@ class Story:
     def _fail(self, event: RunEventRecord) -> None:
         call = self._open.get(_word(event.payload.get("call_id")))
         if call is not None:
-            retry = event.payload.get("retry_in_ms")
-            call.fails.append(Fail(event.timestamp_ms, _number(retry) if retry is not None else None))
+            retry, took = (_told(event.payload.get(name)) for name in ("retry_in_ms", "duration_ms"))
+            call.fails.append(Fail(event.timestamp_ms, retry, took))
+            call.at = min(call.at, event.timestamp_ms - (took or 0.0))  # see _end
             call.events.append(event)
 
     def _end(self, event: RunEventRecord) -> None:
@@ -138,12 +144,12 @@ class Story:
 
     def _make(self, event: RunEventRecord, kind: str, status: str) -> Call:
         payload = event.payload
-        parent = self._keys.get(_word(payload.get("parent")))
+        parent = self._ids.get(_word(payload.get("parent")))
         name = event.type if kind == "mark" else _word(payload.get("tool")) or _word(payload.get("name")) or event.type
         depth = 0 if parent is None else parent.depth + 1
         call = Call(event.sequence, kind, name, event.timestamp_ms, status, depth, events=[event])
-        if key := _word(payload.get("key")):
-            self._keys[key] = call
+        if id := _word(payload.get("call_id")):
+            self._ids[id] = call
         self.calls.append(call)
         return call
 
@@ -151,8 +157,8 @@ class Story:
 def bars(call: Call, now: float) -> list[Bar]:
     """The bars of a call until *now*: waits before its start, attempts, and what was between them.
 
-    The log has the ends of attempts and the planned waits, not when a later attempt began; that is worked out from the
-    time inside the tool, which the last event tells.
+    The log has the ends of attempts and the planned waits, not when a later attempt began; that is worked out from how
+    long it took. Old logs tell that of the last attempt alone, as the rest of the time inside the tool.
     """
     if call.status in NO_BAR:
         return []
@@ -172,14 +178,17 @@ def _tries(call: Call, until: float) -> tuple[list[Bar], float]:
     start, between, inside = call.at, 0.0, 0.0
     for number, fail in enumerate(fails):
         made.append(Bar("attempt", start, fail.at, "failed"))
-        inside += fail.at - start
+        inside += fail.at - start if fail.took is None else fail.took
         is_last = number == len(fails) - 1
         if fail.retry is None or (is_last and ended and _number(call.facts.get("attempts")) <= len(fails)):
             return made, between
         bound = until if is_last else fails[number + 1].at
         planned = min(fail.at + fail.retry, bound)
-        exact = until - max(0.0, _number(call.facts.get("duration_ms")) - inside) if is_last and ended else planned
-        start = min(max(planned, exact), bound)
+        if is_last:
+            took = max(0.0, _number(call.facts.get("duration_ms")) - inside) if ended else None
+        else:
+            took = fails[number + 1].took
+        start = planned if took is None else min(max(planned, bound - took), bound)
         made.append(Bar("backoff", fail.at, planned))
         if start - planned > 1:
             made.append(Bar("wait", planned, start))
@@ -239,6 +248,10 @@ def _merged(calls: Iterable[Call], now: float) -> Iterator[tuple[float, float]]:
 
 def _word(value: object) -> str:
     return value if isinstance(value, str) else ""
+
+
+def _told(value: object) -> float | None:
+    return None if value is None else _number(value)
 
 
 def _number(value: object) -> float:

@@ -6,8 +6,10 @@ from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import msgspec
+
 from holdfast.errors import RunNotFound
-from holdfast.history import EventPage, RunSnapshot
+from holdfast.history import EventPage, RunHeader, RunSnapshot
 from holdfast.policy import PolicyBook
 from holdfast.stores import RunStore
 from holdfast.stores.board import Board
@@ -42,6 +44,7 @@ class Picture(NamedTuple):
     details: list[tuple[ToolInProcess, ToolDetail]] | None = None
     runs: RunPage | None = None
     run: RunSnapshot | None = None
+    header: RunHeader | None = None  # of a run whose process is gone
     events: EventPage | None = None
     servers: list[ServerLine] | None = None
 
@@ -103,10 +106,17 @@ class Reader:
     def _run(self, picture: Picture) -> Picture:
         name, after = picture.look.name, picture.look.after
         try:
-            run, page = self._store.snapshot(name), self._store.event_page(name, after, EVENTS)
+            page = self._store.event_page(name, after, EVENTS)
+            run = self._store.snapshot(name)  # read last: a run that is over or left is so for all of these events
         except RunNotFound:
             return picture
-        return picture._replace(run=run, events=page)
+        return picture._replace(run=run, events=page, header=header_of(self._store, name) if run.interrupted else None)
+
+
+def header_of(store: RunStore, run_id: str) -> RunHeader | None:
+    """What is known of a run before its first event."""
+    rows = store.file.fetch("head", run_id)
+    return msgspec.json.decode(rows[0][1], type=RunHeader) if rows else None
 
 
 def wanted(text: str, failed: bool) -> Wanted:

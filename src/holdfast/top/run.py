@@ -9,14 +9,14 @@ import msgspec
 from rich.text import Text
 
 from holdfast.errors import printable
-from holdfast.history import RunEventRecord, RunHeader, RunSnapshot, RunStatus
+from holdfast.history import RunEventRecord, RunSnapshot, RunStatus
 from holdfast.stores import RunStore
 from holdfast.top.calls import Bar, Call, Scale, Story, bars
-from holdfast.top.reading import Look, Picture
-from holdfast.top.runs import doing, took
+from holdfast.top.reading import Look, Picture, header_of
+from holdfast.top.runs import began, doing, took
 from holdfast.top.sheet import Column, Contents
 from holdfast.top.signs import TONES, outcome, run_state, sign
-from holdfast.wording import age, in_full, one_line, resume_command, span
+from holdfast.wording import in_full, one_line, span, way_on
 from holdfast.wording.runs import calls, event_line, identity
 from holdfast.wording.tools import duration
 
@@ -36,7 +36,7 @@ def facts(picture: Picture, named: str | None = None) -> Text:
     if run is None:
         name = printable(picture.look.name, 200)
         return Text(f"There is no run {name} in this store." if name else "No run is chosen; 3 shows all of them.")
-    when = f"began {age(run.created_at_ms, picture.at)} ago, took {took(run, picture.at)}"
+    when = f"began {began(run, picture.at)} ago, took {took(run, picture.at)}"
     spent = "".join(f", {amount:g} {printable(unit)}" for unit, amount in list(run.spend.items())[:5])
     text = Text.assemble(run_state(run), ("  run ", "dim"), (identity(run.id), "bold"), ("  session ", "dim"))
     text.append(f"{one_line(run.session_id, 60)}\n")
@@ -45,8 +45,8 @@ def facts(picture: Picture, named: str | None = None) -> Text:
     text.append(f"{when}; {calls(run)}{spent}")
     if (last := doing(run, picture.at)).plain:
         text.append("\n").append_text(last)
-    if run.interrupted:
-        text.append(f"; {resume_command(run.id, named)}", style="yellow")
+    if run.interrupted and picture.header is not None:
+        text.append(f"; {way_on(picture.header, named)}", style="yellow")
     return text
 
 
@@ -54,8 +54,7 @@ def is_resumable(store: RunStore, run: RunSnapshot) -> bool:
     """Whether a command can go on with it: it stands still, and says what to call. Blocks."""
     if not run.interrupted and run.status not in (RunStatus.FAILED, RunStatus.CANCELLED):
         return False
-    rows = store.file.fetch("head", run.id)
-    header = msgspec.json.decode(rows[0][1], type=RunHeader) if rows else None
+    header = header_of(store, run.id)
     return header is not None and header.entry is not None and not header.noted
 
 

@@ -80,6 +80,11 @@ def current(run: RunSnapshot) -> ActiveCall | None:
     return list(run.active_calls.values())[-1]
 
 
+def began(run: RunSnapshot, now: float) -> str:
+    """How long ago a run began; of one that nobody has begun, how long it is there."""
+    return age(run.started_at_ms or run.created_at_ms, now)
+
+
 def took(run: RunSnapshot, now: float) -> str:
     """How long a run has been going on, or went on."""
     over = run.status.is_terminal or run.interrupted
@@ -97,7 +102,7 @@ def doing(run: RunSnapshot, now: float) -> Text:
             (one_line(call.name, 200), "cyan"), f"  {attempt}{span(max(0.0, now - call.at_ms / 1000))}"
         )
     if run.interrupted:
-        return Text("its process is gone; it can be resumed", style="yellow")
+        return Text("its process is gone", style="yellow")
     return Text(one_line(run.result_text or "", 500), style="dim")
 
 
@@ -110,7 +115,7 @@ def _cells(run: RunSnapshot, now: float) -> list[Text]:
         Text(f"{run.tool_calls}"),
         Text(f"{run.tool_failures}", style="red" if run.tool_failures else "dim"),
         Text(f"{run.tool_denials}", style="yellow" if run.tool_denials else "dim"),
-        Text(age(run.created_at_ms, now), style="dim"),
+        Text(began(run, now), style="dim"),
         Text(took(run, now)),
         doing(run, now),
     ]

@@ -85,13 +85,16 @@ def _transitions(details: Details) -> Iterator[Text]:
 
 
 def _why(each: Transition) -> str:
-    if each.after == "open":
-        wait = f", waits {span(each.backoff_ms / 1000)}" if each.backoff_ms else ""
-        kind = f", last: {printable(each.category).replace('_', ' ')}" if each.category else ""
-        return f"{plural(each.failures, 'failure')}{kind}{wait}" if each.failures else "by hand"
+    if each.by_hand:
+        return "by hand"
     if each.after == "half_open":
         return "the wait was over: one call probes"
-    return "the probe succeeded" if each.before == "half_open" else "by hand"
+    if each.after == "closed":
+        return "the probe succeeded" if each.before == "half_open" else "by hand"
+    wait = f", waits {span(each.backoff_ms / 1000)}" if each.backoff_ms else ""
+    kind = f", last: {printable(each.category).replace('_', ' ')}" if each.category else ""
+    few = "the probe failed" if each.before == "half_open" else "calls were slow"
+    return f"{plural(each.failures, 'failure') if each.failures else few}{kind}{wait}"
 
 
 def _histogram(details: Details, width: int) -> Iterator[Text]:

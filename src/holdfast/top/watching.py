@@ -50,7 +50,8 @@ class Watcher:
         self._clock = clock
         self._reader = Reader(store, book)
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="holdfast-top")
-        self._looking = self._again = False
+        self._looking = asyncio.Lock()
+        self._again = False
         self._shown: Look | None = None
 
     async def watch(self) -> None:
@@ -70,17 +71,12 @@ class Watcher:
                     await listener.await_(PERIOD)
 
     async def look(self) -> None:
-        """Read what is wanted and have it shown; asked while it reads, it reads once more."""
+        """Read what is wanted and have it shown before this returns; asked while it reads, it reads once more."""
         self._again = True
-        if self._looking:
-            return
-        self._looking = True
-        try:
+        async with self._looking:
             while self._again:
                 self._again = False
                 await self._look_once()
-        finally:
-            self._looking = False
 
     async def do(self, fn: Callable[[], R]) -> R:
         """Call *fn*, which blocks, in the thread."""
