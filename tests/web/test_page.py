@@ -336,6 +336,30 @@ def test_five_thousand_calls_stay_smooth(world: World, opened: Any) -> None:
     assert page.locator("tbody tr").count() < 250  # those in sight, and no more
 
 
+def test_a_link_to_an_event_shows_it_where_it_stands(world: World, opened: Any) -> None:
+    run_id = world.feeder.ask("work", 600)
+
+    page = opened(f"#/runs/{run_id}/1001")
+
+    for place in (".waterfall", ".log"):
+        expect(page.locator(f"{place} tr.selected")).to_be_in_viewport()
+
+
+def test_how_long_ago_something_was_is_told_as_time_goes_on(world: World, opened: Any) -> None:
+    world.feeder.ask("fail", "spare_6")
+    until(lambda: "spare_6" in world.server.tools())
+    page = opened("#/tools/spare_6")
+    told = page.get_by_role("table", name="Processes").locator("td:last-child")
+    for place in (page.locator(".error .age"), told.first):
+        expect(place).to_have_text(re.compile(r"\d s ago"))
+        expect(place).not_to_have_text(place.text_content())
+
+    page.evaluate("(place) => { location.hash = place }", f"#/runs/{world.feeder.ask('work', 1)}")
+    began = page.locator(".figures div").filter(has_text="Began").locator("dd")
+    expect(began).to_have_text(re.compile(r"\d s ago"))
+    expect(began).not_to_have_text(began.text_content())
+
+
 # -- what is live ------------------------------------------------------------------------------------------------------
 
 
@@ -366,6 +390,19 @@ def test_open_and_close_from_the_page_reach_the_other_process(world: World, open
     page.get_by_role("button", name="Auto: spare_5").click()
     confirm(page, "spare_5")
     expect(row(page, "spare_5")).not_to_contain_text("held")
+
+
+def test_a_circuit_that_was_turned_by_hand_says_so(world: World, opened: Any) -> None:
+    world.feeder.ask("fail", "spare_7", 2)
+    until(lambda: "spare_7" in world.server.tools())
+    page = opened("#/tools/spare_7")
+    changes = page.get_by_role("table", name="Transitions").locator("tbody tr")
+
+    page.keyboard.press("Shift+O")
+    confirm(page, "spare_7")
+    until(lambda: world.feeder.ask("call", "spare_7") == "CircuitOpen")
+
+    expect(changes.first).to_contain_text("by hand")
 
 
 def test_cancel_from_the_page_ends_a_run_in_another_process(world: World, opened: Any) -> None:
@@ -454,6 +491,33 @@ def test_a_page_whose_server_went_away_goes_on_and_repeats_nothing(world: World,
     assert numbers == [str(number) for number in range(len(numbers))]
 
 
+def test_a_question_that_had_no_answer_is_asked_again(world: World, lived_in: Any) -> None:
+    with pages(world, complaints_are_fine=True) as open_:
+        page = open_("#/servers")
+
+        for screen in ("tool", "runs"):
+            page.route(re.compile(r"/api/(tools/|runs\?)"), lambda asked: asked.abort(), times=1)
+            show(page, screen, lived_in)
+        page.route(re.compile(r"/api/runs\?"), lambda asked: asked.abort(), times=1)
+        page.get_by_label("Text in prompt").fill("order 1138 in the shop")
+
+        expect(page.locator("tbody tr:not(.space)")).to_have_count(1)
+        expect(row(page, "Refund order 1138")).to_be_visible()
+
+
+def test_a_tool_that_no_process_has_any_more_is_not_shown(world: World, tmp_path: Path) -> None:
+    store = tmp_path / "gone.db"
+    with closing(Server(store)) as server, pages(world, complaints_are_fine=True) as open_:
+        with closing(Child(store)) as feeder:
+            feeder.ask("fail", "spare_0", 3)
+            page = open_("#/tools/spare_0", server=server)
+            expect(page.locator(".head .state")).to_have_text("open")
+
+        expect(page.get_by_text("No process on this store has a tool of this name now")).to_be_visible()
+        expect(page.get_by_role("table")).to_have_count(0)
+        expect(page.locator(".head .state")).to_have_text("")
+
+
 def test_eight_tabs_are_all_live(world: World, opened: Any) -> None:
     world.feeder.ask("call", "spare_2")
     first = opened("#/tools")
@@ -538,6 +602,20 @@ def test_runs_that_are_deleted_leave_the_page(world: World, alone: Alone, opened
     expect(page.locator(".summary")).to_have_text("10 shown · 10 active")
 
 
+def test_a_run_that_is_deleted_is_not_shown(world: World, alone: Alone) -> None:
+    alone.begin(1)
+    alone.end(1)
+    with pages(world, complaints_are_fine=True) as open_:
+        page = open_("#/runs/r0", server=alone.server)
+        expect(page.locator(".head .state")).to_have_text("completed")
+
+        alone.store.prune(max_runs=0)
+
+        expect(page.get_by_text("No run of this id is in the store")).to_be_visible()
+        expect(page.get_by_role("table")).to_have_count(0)
+        expect(page.locator(".head .state")).to_have_text("")
+
+
 def test_an_interrupted_run_took_as_long_as_it_was_run(world: World, tmp_path: Path, opened: Any) -> None:
     store = tmp_path / "dead.db"
     with closing(Child(store)) as feeder:
@@ -545,6 +623,7 @@ def test_an_interrupted_run_took_as_long_as_it_was_run(world: World, tmp_path: P
     with closing(Server(store)) as server:
         page = opened("#/runs", server=server)
         expect(row(page, "dies")).to_contain_text("interrupted")
+        expect(row(page, "dies").locator(".doing")).to_have_text("its process is gone")
         before = row(page, "dies").locator(".took").text_content()
         began = row(page, "dies").locator(".began")
         expect(began).not_to_have_text(began.text_content())  # so time has passed, and was shown
@@ -677,6 +756,43 @@ def test_everything_is_reached_by_keyboard(world: World, lived_in: Any, opened: 
     expect(page.locator(".falls")).to_be_visible()
 
 
+def test_the_focus_lands_on_what_is_shown(world: World, lived_in: Any, opened: Any) -> None:
+    page = opened("#/tools/charge_card")
+
+    page.keyboard.press("Tab")
+    expect(page.locator(".skip")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator(".scroll")).to_be_focused()
+    expect(page.get_by_role("heading", name="Tool charge_card")).to_be_visible()
+    page.keyboard.press("1")
+    expect(page.get_by_role("heading", name="Tools")).to_be_visible()
+    expect(page.locator(".scroll")).to_be_focused()
+    page.keyboard.press("4")
+    expect(page.get_by_role("heading", name="Run ")).to_be_visible()
+    expect(page.locator("main")).to_be_focused()
+
+
+def test_a_filter_stays_when_one_comes_back(world: World, lived_in: Any, opened: Any) -> None:
+    page = opened("#/tools")
+    page.get_by_label("Filter tools").fill("charge")
+    page.get_by_role("link", name="charge_card").click()
+    expect(page.get_by_role("heading", name="Tool charge_card")).to_be_visible()
+
+    page.keyboard.press("3")
+    page.get_by_label("Status").select_option("failed")
+    page.get_by_role("link", name="Refund order 1138").click()
+    expect(page.get_by_role("heading", name="Run Refund")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_label("Status")).to_have_value("failed")
+    page.keyboard.press("5")
+    page.get_by_label("Filter servers").fill("git")
+    page.keyboard.press("Escape")
+    page.keyboard.press("1")
+    expect(page.get_by_label("Filter tools")).to_have_value("charge")
+    page.keyboard.press("5")
+    expect(page.get_by_label("Filter servers")).to_have_value("git")
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_nothing_serious_on_any_screen(world: World, lived_in: Any, opened: Any, theme: str) -> None:
     axe = axe_source()
@@ -712,6 +828,39 @@ def test_each_screen_fits_and_is_kept_as_a_picture(
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+def test_nothing_is_cut_off_or_covered_where_there_is_little_room(world: World, lived_in: Any, opened: Any) -> None:
+    name = "a_tool_of_a_rather_long_name_" * 5
+    world.feeder.ask("call", name)
+    page = opened("#/tools")
+    expect(row(page, name)).to_be_visible()
+    for width in (780, 900, 1070):
+        page.set_viewport_size({"width": width, "height": 860})
+        wide = page.locator("thead th:visible").evaluate_all("(all) => all.map((each) => each.clientWidth)")
+        assert min(wide) > 55, (width, wide)
+    expect(page.get_by_role("link", name=name)).to_have_attribute("title", name)
+
+    page.set_viewport_size({"width": 390, "height": 860})
+    page.get_by_role("link", name=name).click()
+    title = page.get_by_role("heading", name=name)
+    assert title.evaluate("(title) => title.scrollWidth <= title.clientWidth && title.clientHeight > 40")
+
+    page.keyboard.press("3")
+    page.set_viewport_size({"width": 900, "height": 860})
+    expect(row(page, "Approve the refund").get_by_role("button")).to_be_visible()
+    assert page.locator("th.doing").evaluate("(head) => head.clientWidth") > 120
+    page.set_viewport_size({"width": 390, "height": 860})
+    covered = row(page, "Approve the refund").evaluate(
+        """(row) => {
+            const button = row.querySelector("button").getBoundingClientRect();
+            const lies = ({ left, right, top, bottom }) =>
+                left < button.right && button.left < right && top < button.bottom && button.top < bottom;
+            const others = [...row.children].filter((cell) => !cell.querySelector("button"));
+            return others.filter((cell) => lies(cell.getBoundingClientRect())).map((cell) => cell.className);
+        }"""
+    )
+    assert covered == []
+
+
 def test_the_theme_can_be_chosen_and_is_remembered(world: World, opened: Any) -> None:
     page = opened("#/tools", color_scheme="light")
     paper = "getComputedStyle(document.body).backgroundColor"
@@ -737,15 +886,11 @@ def modules(world: World, opened: Any) -> Callable[[str], Any]:
     return lambda code: page.evaluate(f"async () => {{ {code} }}")
 
 
-def test_bars_tell_attempts_from_waits(modules: Any) -> None:
-    def event(sequence: int, at: int, kind: str, **payload: object) -> dict[str, object]:
-        return {
-            "sequence": sequence,
-            "timestamp_ms": at,
-            "type": kind,
-            "payload": {"call_id": "a", "tool": "t", **payload},
-        }
+def event(sequence: int, at: int, kind: str, **payload: object) -> dict[str, object]:
+    return {"sequence": sequence, "timestamp_ms": at, "type": kind, "payload": {"call_id": "a", "tool": "t", **payload}}
 
+
+def test_bars_tell_attempts_from_waits(modules: Any) -> None:
     events = [
         event(0, 1000, "tool_started"),
         event(1, 1100, "tool_attempt_failed", attempt=1, retry_in_ms=200, error="x", category="network"),
@@ -766,6 +911,110 @@ def test_bars_tell_attempts_from_waits(modules: Any) -> None:
         ["wait", 1300, 1450],
         ["attempt", 1450, 1500],
     ]
+
+
+def test_bars_stand_where_the_attempts_were_though_they_waited_for_the_rate_and_were_written_late(modules: Any) -> None:
+    events = [
+        event(0, 1040, "tool_started"),
+        event(1, 1050, "tool_attempt_failed", attempt=1, retry_in_ms=100, duration_ms=50),
+        event(2, 2020, "tool_attempt_failed", attempt=2, retry_in_ms=100, duration_ms=20),
+        event(3, 3030, "tool_ended", status="success", duration_ms=100, waited_ms=1930, attempts=3),
+        {**event(4, 4090, "tool_started", call_id="b")},
+        {**event(5, 4100, "tool_ended", call_id="b", status="success", duration_ms=60, attempts=1)},
+    ]
+
+    bars = modules(
+        f"""const {{ Calls, bars }} = await import("/static/calls.js");
+        const calls = new Calls(); calls.add({json.dumps(events)});
+        return calls.all.map((call) => bars(call, 9000).map((bar) => [bar.kind, bar.from, bar.to]));"""
+    )
+
+    assert bars == [
+        [
+            ["attempt", 1000, 1050],
+            ["backoff", 1050, 1150],
+            ["wait", 1150, 2000],
+            ["attempt", 2000, 2020],
+            ["backoff", 2020, 2120],
+            ["wait", 2120, 3000],
+            ["attempt", 3000, 3030],
+        ],
+        [["attempt", 4040, 4100]],
+    ]
+
+
+def test_a_text_is_cut_between_characters(modules: Any) -> None:
+    cut = modules(
+        """const { oneLine } = await import("/static/format.js");
+        return [2, 3].map((most) => oneLine("a😀b😀", most));"""
+    )
+
+    assert cut == ["a…", "a😀…"]
+
+
+def test_joiners_are_marks_of_writing_where_they_join_and_shown_where_they_hide(modules: Any) -> None:
+    seen = modules(
+        """const { visible } = await import("/static/format.js");
+        return ["می\\u200cخواهم", "👩\\u200d💻", "pass\\u200cword", "\\u200dend"].map(visible);"""
+    )
+
+    assert seen == ["می\u200cخواهم", "👩\u200d💻", "pass\\u200cword", "\\u200dend"]
+
+
+def test_a_page_that_is_paused_stands_still_though_an_answer_was_on_its_way(modules: Any) -> None:
+    titles = modules(
+        """const { Live } = await import("/static/live.js");
+        const { run } = await import("/static/run.js");
+        const live = new Live(); let prompt = "before"; let held = null;
+        const old = { id: "r", session_id: "s", status: "completed", created_at_ms: 0, updated_at_ms: 0 };
+        const line = () => ({ ...old, prompt });
+        const turn = () => new Promise((resolve) => requestAnimationFrame(resolve));
+        window.fetch = async (path) => {
+            await held;
+            return Response.json(path.includes("events") ? { events: [] } : { run: line() });
+        };
+        const screen = run({ live }, { name: "r", sequence: null });
+        const title = () => screen.root.querySelector("h1").textContent;
+        while (screen.root.querySelector(".split[hidden]")) await turn();
+        let answer; held = new Promise((resolve) => (answer = resolve));
+        live.take("runs", { runs: [line()] }); await turn();
+        live.pause(); prompt = "after"; answer();
+        for (let turns = 0; turns < 5; turns += 1) await turn();
+        const paused = title();
+        live.pause();
+        for (let turns = 0; turns < 500 && title() === paused; turns += 1) await turn();
+        return [paused, title()];"""
+    )
+
+    assert titles == ["Run before", "Run after"]
+
+
+@pytest.mark.parametrize(
+    ("screen", "route"),
+    [("tool", '{ name: "charge_card" }'), ("runs", '{ query: new URLSearchParams("text=order") }')],
+    ids=["tool", "runs"],
+)
+def test_what_changes_just_before_a_pause_is_asked_for_after_it(
+    lived_in: Any, modules: Any, screen: str, route: str
+) -> None:
+    asked = modules(
+        f"""const {{ Live }} = await import("/static/live.js");
+        const {{ {screen}: make }} = await import("/static/{screen}.js");
+        const live = new Live(); const {{ fetch }} = window; let asked = 0;
+        const turn = () => new Promise((resolve) => requestAnimationFrame(resolve));
+        window.fetch = (...all) => (asked += 1, fetch(...all));
+        const app = {{ live, places: {{}}, attempt: (work) => work().then(() => true) }};
+        const {{ root }} = make(app, {route});
+        while (!root.querySelector("tbody tr:not(.space) td")) await turn();
+        const later = []; window.setTimeout = (work) => later.push(work);
+        const wait = () => {{ for (const work of later.splice(0)) work(); }};
+        live.take("tools", {{ tools: [{{ name: "charge_card" }}], runs: [{{ id: "new" }}] }}); await turn();
+        live.pause(); wait(); const paused = asked;
+        live.pause(); await turn(); wait();
+        return [paused, asked];"""
+    )
+
+    assert asked == [1, 2]
 
 
 def test_an_idle_stretch_is_folded_and_nothing_else(modules: Any) -> None:

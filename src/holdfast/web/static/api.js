@@ -12,6 +12,15 @@ export class ApiError extends Error {
 }
 
 /**
+ * Whether the same request may be answered later: there was no answer, or the server has trouble of its own.
+ *
+ * @param {unknown} problem
+ */
+export function isPassing(problem) {
+  return !(problem instanceof ApiError) || problem.status >= 500;
+}
+
+/**
  * What the server answers to a question.
  *
  * @param {string} path

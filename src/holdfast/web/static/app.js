@@ -1,6 +1,6 @@
 // The page: its bar, its five screens and the way between them.
 
-import { ApiError } from "./api.js";
+import { ApiError, isPassing, query } from "./api.js";
 import { attr, button, fill, h } from "./dom.js";
 import { plural, visible, words } from "./format.js";
 import { icon } from "./icons.js";
@@ -22,7 +22,7 @@ import { tools } from "./tools.js";
 const MAKERS = /** @type {Record<Route["screen"], Maker>} */ ({ tools, tool, runs, run, servers });
 const ORDER = /** @type {const} */ (["tools", "tool", "runs", "run", "servers"]);
 const TITLES = { tools: "Tools", tool: "Tool", runs: "Runs", run: "Run", servers: "Servers" };
-const UP = { tools: "#/tools", tool: "#/tools", runs: "#/runs", run: "#/runs", servers: "#/servers" };
+const UP = /** @type {const} */ ({ tools: "tools", tool: "tools", runs: "runs", run: "runs", servers: "servers" });
 const THEMES = ["auto", "light", "dark"];
 const STANDINGS = /** @type {Record<string, string>} */ ({
   connecting: "connecting",
@@ -61,7 +61,12 @@ class App {
       go: (number) => this.go(number),
       pause: () => this.live.pause(),
       theme: () => this.theme(),
-      up: () => (location.hash = UP[this.route.screen]),
+      up: () => (location.hash = this.places[UP[this.route.screen]]),
+    });
+    const skip = document.querySelector(".skip");
+    skip?.addEventListener("click", (event) => {
+      event.preventDefault(); // its address is no place of this page
+      this.land();
     });
     addEventListener("hashchange", () => this.arrive());
     this.live.standers.add(() => this.stand());
@@ -85,11 +90,31 @@ class App {
     for (const [index, tab] of this.tabs.entries()) attr(tab, "aria-current", ORDER[index] === screen ? "page" : null);
     this.point();
     if (this.screen && before.screen === screen && before.name === name && this.screen.follow?.(this.route)) return;
+    const isFirst = this.screen === null;
     this.screen?.leave?.();
     this.screen = MAKERS[screen](this, this.route);
     fill(this.main, this.screen.root);
     this.main.scrollTop = 0;
+    if (!isFirst) this.land();
     this.entitle();
+  }
+
+  /** Moves the focus to what the screen shows, so that keys scroll it; where it was is gone. */
+  land() {
+    const content = this.main.querySelector(".scroll");
+    if (content instanceof HTMLElement) content.focus({ preventScroll: true }); // which does nothing before it is shown
+    if (document.activeElement !== content) this.main.focus({ preventScroll: true });
+  }
+
+  /**
+   * Notes the filter of a screen, for whoever comes back to it.
+   *
+   * @param {"tools" | "runs" | "servers"} screen the one that is shown
+   * @param {Record<string, string>} filter
+   */
+  note(screen, filter) {
+    this.places[screen] = `#/${screen}${query(filter)}`;
+    history.replaceState(null, "", this.places[screen]);
   }
 
   /** @param {number} number */
@@ -173,17 +198,20 @@ class App {
   }
 
   /**
-   * Does something that may fail, and says so if it does.
+   * Does something that may fail, and says so if it does, unless *quiet*; false if it is worth another try.
    *
    * @param {() => Promise<unknown>} work
+   * @param {boolean} [quiet]
    */
-  async attempt(work) {
+  async attempt(work, quiet = false) {
     try {
       await work();
     } catch (error) {
-      if (error instanceof DOMException && error.name === "AbortError") return;
-      tell(error instanceof ApiError ? error.message : "The server does not answer", "bad");
+      if (error instanceof DOMException && error.name === "AbortError") return true;
+      if (!quiet) tell(error instanceof ApiError ? error.message : "The server does not answer", "bad");
+      return !isPassing(error);
     }
+    return true;
   }
 }
 

@@ -20,7 +20,7 @@
  * @property {Record<string, unknown>} facts of its end
  */
 
-/** @typedef {{at: number, retry: number | null, category: string, error: string}} Fail */
+/** @typedef {{at: number, took: number | null, retry: number | null, category: string, error: string}} Fail */
 
 const MARKS = new Set(["circuit_opened", "circuit_half_opened", "circuit_closed", "loop_detected", "budget_warning", "run_cancel_requested", "run_interrupted", "run_resumed", "run_diverged"]);
 const TROUBLE = new Set(["failed", "timed_out", "denied", "unknown"]);
@@ -87,8 +87,9 @@ export class Calls {
   fail(event) {
     const call = this.open.get(String(event.payload.call_id));
     if (!call) return;
-    const { retry_in_ms: retry, category, error } = event.payload;
-    call.fails.push({ at: event.timestamp_ms, retry: typeof retry === "number" ? retry : null, category: word(category), error: word(error) });
+    const { duration_ms: took, retry_in_ms: retry, category, error } = event.payload;
+    call.fails.push({ at: event.timestamp_ms, took: known(took), retry: known(retry), category: word(category), error: word(error) });
+    call.at = Math.min(call.at, event.timestamp_ms - number(took)); // its start may have been written late
     this.own(call, event);
   }
 
@@ -98,11 +99,9 @@ export class Calls {
     const { payload } = event;
     let call = this.open.get(id);
     if (call) this.own(call, event);
-    else {
-      call = this.make(event, event.type === "step_ended" ? "step" : "call", "success");
-      if (!payload.cached) call.at -= number(payload.duration_ms);
-    }
+    else call = this.make(event, event.type === "step_ended" ? "step" : "call", "success");
     call.end = event.timestamp_ms;
+    if (!payload.cached && !call.fails.length) call.at = Math.min(call.at, call.end - number(payload.duration_ms)); // the same
     call.status = payload.cached ? "cached" : word(payload.status) || "success";
     call.facts = payload;
     this.open.delete(id);
@@ -171,7 +170,7 @@ export function isTrouble(call) {
  * The bars of a call until *now*: waits before its start, attempts, and what was between them.
  *
  * The log has the ends of attempts and the planned waits, not when a later attempt began; that is worked out from the
- * time inside the tool, which the last event tells.
+ * time inside the tool: that of one attempt where its end tells it, else that of all, which the last event tells.
  *
  * @param {Call} call
  * @param {number} now
@@ -190,13 +189,15 @@ export function bars(call, now) {
   const fails = call.fails.filter((each) => each.at >= call.at);
   for (const [index, fail] of fails.entries()) {
     made.push({ kind: "attempt", from: start, to: fail.at, outcome: "failed", number: index + 1 });
-    inside += fail.at - start;
+    inside += fail.took ?? fail.at - start;
     const isLast = index === fails.length - 1;
     more = fail.retry !== null && !(isLast && ended && number(call.facts.attempts) <= fails.length);
     if (fail.retry === null || !more) break;
-    const bound = fails[index + 1]?.at ?? until;
+    const next = fails[index + 1];
+    const bound = next?.at ?? until;
     const planned = Math.min(fail.at + fail.retry, bound);
-    const exact = isLast && ended ? until - Math.max(0, number(call.facts.duration_ms) - inside) : planned;
+    const took = next ? next.took : ended ? Math.max(0, number(call.facts.duration_ms) - inside) : null;
+    const exact = took === null ? planned : bound - took;
     start = Math.min(Math.max(planned, exact), bound);
     made.push({ kind: "backoff", from: fail.at, to: planned, outcome: "", number: index + 1 });
     if (start - planned > 1) made.push({ kind: "wait", from: planned, to: start, outcome: "", number: index + 2 });
@@ -227,5 +228,10 @@ function word(value) {
 
 /** @param {unknown} value */
 function number(value) {
-  return typeof value === "number" ? value : 0;
+  return known(value) ?? 0;
+}
+
+/** @param {unknown} value */
+function known(value) {
+  return typeof value === "number" ? value : null;
 }

@@ -1,10 +1,30 @@
-// Small drawings: the sparkline of a tool, its distance to the trip line, its latencies.
+// Small drawings: the sparkline of a tool, its distance to the trip line, its latencies; and how long ago something was.
 
-import { attr, h, measure, s } from "./dom.js";
-import { count, span } from "./format.js";
+import { attr, h, measure, s, text } from "./dom.js";
+import { ago, count, span } from "./format.js";
 
 const WIDE = 90;
 const HIGH = 18;
+
+/**
+ * How long ago something was; `age` keeps it true.
+ *
+ * @param {number | null} at
+ * @param {number} now
+ */
+export function since(at, now) {
+  return h("span", { "data-at": at }, ago(at, now));
+}
+
+/**
+ * Says anew how long ago everything in here was.
+ *
+ * @param {Element} root
+ * @param {number} now
+ */
+export function age(root, now) {
+  for (const each of root.querySelectorAll("[data-at]")) text(each, ago(Number(each.getAttribute("data-at")), now));
+}
 
 /** A sparkline, and what sets its numbers. */
 export function sparkline() {

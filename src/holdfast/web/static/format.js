@@ -2,7 +2,12 @@
 
 const DASH = "–";
 const PICTURES = 0x2400; // the symbols for control characters begin here
-const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
+const JOINED = String.raw`[\p{Script=Arabic}\p{Script=Bengali}\p{Script=Devanagari}\p{Script=Gujarati}\p{Script=Gurmukhi}\p{Script=Kannada}\p{Script=Malayalam}\p{Script=Oriya}\p{Script=Sinhala}\p{Script=Tamil}\p{Script=Telugu}\p{Extended_Pictographic}\p{Emoji_Modifier}\ufe0f]`;
+const UNSEEN = new RegExp(
+  String.raw`[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]` +
+    String.raw`|(?<!${JOINED})[\u200c\u200d]|[\u200c\u200d](?!${JOINED})`, // joiners hide where nothing is joined
+  "gu",
+);
 const LONE = /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
 
 /**
@@ -21,8 +26,18 @@ export function visible(value) {
  * @param {number} [most] characters
  */
 export function oneLine(value, most = 300) {
-  const cut = value.length > most ? `${value.slice(0, most)}…` : value;
+  const cut = value.length > most ? `${start(value, most)}…` : value;
   return visible(cut.replace(/\s*[\r\n\t]+\s*/g, " ⏎ "));
+}
+
+/**
+ * The first characters of a text; what takes two of them, as an emoji does, is there whole or not at all.
+ *
+ * @param {string} value
+ * @param {number} most characters
+ */
+export function start(value, most) {
+  return value.slice(0, most).replace(/[\ud800-\udbff]$/, "");
 }
 
 /** @param {string} mark */

@@ -1,7 +1,7 @@
 // The events of a run as they were written, beside the waterfall; and one of them, or one call, in full.
 
 import { attr, button, fill, h, text } from "./dom.js";
-import { moment, oneLine, readable, size, span, visible, words } from "./format.js";
+import { moment, oneLine, readable, size, span, start, visible, words } from "./format.js";
 import { sign, tone } from "./icons.js";
 import { Rows } from "./rows.js";
 import { toRun, toTool } from "./routes.js";
@@ -26,7 +26,7 @@ export class Log {
     this.zero = 0;
     const head = h("thead", {}, h("tr", { "aria-rowindex": "1" }, h("th", { scope: "col", class: "number" }, "#"), h("th", { scope: "col", class: "number" }, "At"), h("th", { scope: "col" }, "Event")));
     this.table = h("table", { class: "log", "aria-label": "Events" }, head);
-    this.root = h("div", { class: "scroll" }, this.table);
+    this.root = h("div", { class: "scroll", tabindex: "-1" }, this.table);
     this.rows = new Rows({ scroller: this.root, table: this.table, key: (/** @type {RunEvent} */ event) => event.sequence, make: () => this.row(), fill: (parts, event) => parts.set(event) });
   }
 
@@ -124,7 +124,7 @@ export function detail(call, event, now, close) {
  */
 export function block(title, value) {
   const whole = readable(value);
-  const shown = h("pre", { tabindex: "0", "aria-label": title }, visible(whole.slice(0, CUT)));
+  const shown = h("pre", { tabindex: "0", "aria-label": title }, visible(start(whole, CUT)));
   const more = whole.length > CUT ? button({ class: "small" }, () => all(), `Show all ${size(whole.length)} characters`) : null;
   function all() {
     text(shown, visible(whole));

@@ -143,6 +143,16 @@ export class Rows {
     this.draw();
   }
 
+  /**
+   * The same by its key, where there is such a row.
+   *
+   * @param {string | number} key
+   */
+  show(key) {
+    const index = this.items.findIndex((item) => this.key(item) === key);
+    if (index >= 0) this.reveal(index);
+  }
+
   leave() {
     for (const stop of this.stops) stop();
     this.resized.disconnect();

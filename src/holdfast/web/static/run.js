@@ -1,10 +1,11 @@
 // The screen Run: what one run did and does, over time and in words. Its events are fetched by their numbers, and again
 // whenever the feed says that there are more; so nothing is lost and nothing comes twice.
 
-import { ApiError, get, query } from "./api.js";
+import { ApiError, get, isPassing, query } from "./api.js";
 import { Calls, isTrouble } from "./calls.js";
 import { attr, button, fill, h, on, text } from "./dom.js";
-import { ago, count, moment, oneLine, plural, span, visible, words } from "./format.js";
+import { age, since } from "./draw.js";
+import { count, moment, oneLine, plural, span, start, visible, words } from "./format.js";
 import { sign, tone } from "./icons.js";
 import { Log, block, detail } from "./log.js";
 import { cancelRun, isOver } from "./orders.js";
@@ -21,7 +22,8 @@ import { Waterfall } from "./waterfall.js";
 const PAGE = 1000;
 const GROW = 200; // milliseconds between two steps of a running bar
 const CALM = 1000; // the same for those who want less motion
-const LOOK = 5000; // milliseconds after which an unfinished run is asked for though nobody told of it
+const LOOK = 5000; // milliseconds after which an unfinished run is asked for though nobody told of it; or one that had no answer
+const AGE = 1000; // milliseconds between two looks at how long ago it began
 
 /**
  * @param {App} app
@@ -43,6 +45,9 @@ export function run(app, route) {
   let only = false;
   let fetching = false;
   let again = false;
+  let due = false; // whether there is more than what is shown
+  /** @type {number | null} */
+  let revealed = null;
 
   const state = h("span", { class: "state big" });
   const title = h("bdi", {}, "…");
@@ -74,9 +79,11 @@ export function run(app, route) {
         resume = answer.resume ?? "";
         await events();
       } while (again);
-      draw();
+      due = held();
+      if (!due) draw();
     } catch (problem) {
-      if (!gone.signal.aborted) trouble(problem);
+      due = held() || isPassing(problem);
+      if (!gone.signal.aborted && !held()) trouble(problem);
     }
     fetching = false;
   }
@@ -97,9 +104,20 @@ export function run(app, route) {
     const unknown = problem instanceof ApiError && problem.status === 404;
     const said = unknown ? "No run of this id is in the store." : problem instanceof ApiError ? problem.message : "The server does not answer; the page tries again.";
     fill(empty, h("p", {}, said), h("p", {}, h("a", { href: "#/runs" }, "All runs")));
-    attr(empty, "hidden", line !== null);
+    if (unknown) vanish();
+    attr(empty, "hidden", !view.hidden);
   }
 
+  /** Shows nothing of it any more. */
+  function vanish() {
+    line = null;
+    resume = "";
+    for (const each of [state, figures, texts]) fill(each);
+    texts.dataset.of = "";
+    for (const each of [view, stop, again_]) attr(each, "hidden", true);
+  }
+
+  const held = () => app.live.paused && !view.hidden;
   const zero = () => line?.started_at_ms ?? calls.events[0]?.timestamp_ms ?? line?.created_at_ms ?? 0;
   const live = () => line !== null && !isOver(line) && !line.interrupted;
   const until = () => (live() ? app.live.now() : Math.max(calls.end(), line?.finished_at_ms ?? 0));
@@ -132,9 +150,13 @@ export function run(app, route) {
     const event = sequence === null ? undefined : calls.events[sequence - (calls.events[0]?.sequence ?? 0)];
     attr(place, "hidden", event === undefined);
     const key = event ? `${event.sequence} ${calls.owners.get(event.sequence)?.events.length}` : "";
-    if (place.dataset.of === key) return;
+    if (place.dataset.of !== key) fill(place, event ? detail(calls.owners.get(event.sequence), event, app.live.now(), close) : null);
     place.dataset.of = key;
-    fill(place, event ? detail(calls.owners.get(event.sequence), event, app.live.now(), close) : null);
+    if (event && revealed !== sequence) {
+      falls.rows.show(selected() ?? event.sequence);
+      log.rows.show(event.sequence);
+    }
+    revealed = event ? sequence : null;
   }
 
   function close() {
@@ -148,7 +170,7 @@ export function run(app, route) {
 
   /** @param {import("./live.js").Changes} changes */
   function changed(changes) {
-    if (changes.all || changes.runs.has(id)) void load();
+    if (due || changes.all || changes.runs.has(id)) void load();
   }
 
   const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
@@ -159,8 +181,9 @@ export function run(app, route) {
     falls.grow(until());
   }, still ? CALM : GROW);
   const looking = setInterval(() => {
-    if (!app.live.paused && !document.hidden && (line === null || !isOver(line))) void load();
+    if (!app.live.paused && !document.hidden && (due || line === null || !isOver(line))) void load();
   }, LOOK);
+  const aging = setInterval(() => !app.live.paused && age(figures, app.live.now()), AGE);
   void load();
   return {
     title: `Run ${oneLine(id, 20)}`,
@@ -196,6 +219,7 @@ export function run(app, route) {
       log.leave();
       clearInterval(growing);
       clearInterval(looking);
+      clearInterval(aging);
     },
   };
 
@@ -206,11 +230,11 @@ export function run(app, route) {
   function facts(run, lost) {
     const now = app.live.now();
     const began = run.started_at_ms ?? run.created_at_ms;
-    /** @type {[string, string][]} */
+    /** @type {[string, ...(string | Node)[]][]} */
     const pairs = [
       ["Id", run.id],
       ["Session", oneLine(run.session_id, 60)],
-      ["Began", `${moment(began, now)}, ${ago(began, now)}`],
+      ["Began", `${moment(began, now)}, `, since(began, now)],
       ["Took", isOver(run) ? span((run.finished_at_ms ?? run.updated_at_ms) - began) : "still running"],
       ["Calls", count(run.tool_calls ?? 0)],
       ["Failed", count(run.tool_failures ?? 0)],
@@ -222,7 +246,7 @@ export function run(app, route) {
     if (run.verification?.status) pairs.push(["Verification", words(run.verification.status)]);
     if (run.interrupted && !isOver(run)) pairs.splice(3, 1, ["Took", "interrupted"]);
     if (lost > 0) pairs.push(["No longer kept", plural(lost, "event")]);
-    const made = pairs.map(([label, value]) => h("div", {}, h("dt", {}, label), h("dd", { class: label === "Id" ? "id" : null }, h("bdi", {}, value))));
+    const made = pairs.map(([label, ...value]) => h("div", {}, h("dt", {}, label), h("dd", { class: label === "Id" ? "id" : null }, h("bdi", {}, ...value))));
     if (run.forked_from) made.push(h("div", {}, h("dt", {}, "Forked from"), h("dd", {}, h("a", { href: toRun(run.forked_from) }, oneLine(run.forked_from, 12)))));
     return made;
   }
@@ -230,7 +254,7 @@ export function run(app, route) {
   /** @param {RunLine} run */
   function said(run) {
     return [
-      run.error ? h("p", { class: "error" }, h("bdi", {}, visible(run.error.slice(0, 2000)))) : null,
+      run.error ? h("p", { class: "error" }, h("bdi", {}, visible(start(run.error, 2000)))) : null,
       resume ? h("p", { class: "command" }, h("span", { class: "dim" }, "Go on with it: "), h("code", {}, resume)) : null,
       run.result_text ? h("details", {}, h("summary", {}, "Result"), block("Result", run.result_text)) : null,
       run.prompt.length > 120 ? h("details", {}, h("summary", {}, "Prompt"), block("Prompt", run.prompt)) : null,

@@ -45,7 +45,7 @@ export function runs(app, route) {
   const head = h("thead", {}, h("tr", { "aria-rowindex": "1" }, ...COLUMNS.map(([name, title]) => h("th", { scope: "col", class: name }, title))));
   const table = h("table", { class: "lines runs", "aria-label": "Runs, the newest first" }, head);
   const empty = h("div", { class: "empty", hidden: true });
-  const scroller = h("div", { class: "scroll" }, table, empty);
+  const scroller = h("div", { class: "scroll", tabindex: "-1" }, table, empty);
   const root = h(
     "section",
     { class: "screen" },
@@ -63,10 +63,13 @@ export function runs(app, route) {
   let timer = 0;
   let due = false;
   let asked = 0;
+  let lost = false; // whether the last question had no answer: it is asked again until it has, and that is told once
   let stale = false; // whether all that is known has to be asked for again, not the newest alone
   /** @type {Map<string, RunLine> | null} */
   let fresh = null; // what is being asked for again; what the feed tells meanwhile counts for more
   let moved = true; // whether other runs are to be shown, or in another order
+
+  const held = () => app.live.paused && loaded;
 
   function filter() {
     return { status: status.value, tool: inputs.tool.value.trim(), session: inputs.session.value.trim(), text: inputs.text.value.trim() };
@@ -78,9 +81,10 @@ export function runs(app, route) {
     loading = new AbortController();
     busy = false;
     next = null;
+    lost = false;
     const { signal } = loading;
-    await app.attempt(async () => {
-      asked = performance.now();
+    asked = performance.now();
+    await insist(async () => {
       const page = await find("", signal);
       known = new Map(page.runs.map((run) => [run.id, run]));
       moved = true;
@@ -90,6 +94,22 @@ export function runs(app, route) {
       scroller.scrollTop = 0;
       draw();
     });
+    if (!lost || signal.aborted) return;
+    known.clear(); // they are of another filter
+    moved = true;
+    loaded = false;
+    draw();
+  }
+
+  /**
+   * Asks, and asks for everything again where there is no answer.
+   *
+   * @param {() => Promise<void>} work
+   */
+  async function insist(work) {
+    lost = !(await app.attempt(work, lost));
+    stale ||= lost;
+    if (lost) soon();
   }
 
   /** Asks for older ones. */
@@ -124,12 +144,14 @@ export function runs(app, route) {
     if (timer) return;
     const wait = Math.max(0, asked + OFTEN - performance.now());
     timer = setTimeout(async () => {
-      due = false;
-      asked = performance.now();
-      await app.attempt(() => again(stale, loading.signal));
-      fresh = null;
+      if (!held()) {
+        due = false;
+        asked = performance.now();
+        await insist(() => again(stale, loading.signal));
+        fresh = null;
+      }
       timer = 0;
-      if (due) soon();
+      if (due && !held() && !loading.signal.aborted) soon();
     }, wait);
   }
 
@@ -152,14 +174,21 @@ export function runs(app, route) {
       reached = page.runs.at(-1)?.created_at_ms ?? reached;
       before = page.next ?? "";
     } while (before && reached > oldest);
+    if (held()) {
+      due = true;
+      stale ||= whole;
+      return;
+    }
     known = whole ? found : new Map([...known, ...found]);
     if (whole) next = before || null;
+    loaded = true;
     moved = true;
     draw();
   }
 
   /** @param {import("./live.js").Changes} changes */
   function changed(changes) {
+    if (due) soon();
     if (!loaded || !(changes.runs.size || changes.all)) return;
     const wanted = filter();
     const plain = !wanted.tool && !wanted.text;
@@ -212,9 +241,7 @@ export function runs(app, route) {
   }
 
   function ask() {
-    const place = `#/runs${query(filter())}`;
-    if (location.hash !== place) history.replaceState(null, "", place);
-    app.places.runs = place;
+    app.note("runs", filter());
     void load();
   }
 
@@ -356,7 +383,7 @@ function activity(run, now) {
     const { name, attempt, since_ms: since } = run.current;
     return [h("bdi", { class: "cut" }, oneLine(name, 120)), h("span", { class: "age" }, `${attempt > 1 ? `attempt ${attempt}, ` : ""}${span(Math.max(0, Math.round((now - since) / 100) * 100))}`)];
   }
-  if (standing(run) === "interrupted") return [h("span", { class: "cut warn" }, "its process is gone; it can be resumed")];
+  if (standing(run) === "interrupted") return [h("span", { class: "cut warn" }, "its process is gone")];
   return [h("bdi", { class: "cut dim" }, run.result_text ? oneLine(run.result_text) : "")];
 }
 

@@ -32,10 +32,10 @@ export function servers(app, route) {
   const head = h("thead", {}, h("tr", {}, ...COLUMNS.map(([name, title]) => h("th", { scope: "col", class: name }, title))));
   const table = h("table", { class: "lines hosts", "aria-label": "MCP servers" }, head);
   const empty = h("div", { class: "empty", hidden: true });
-  const root = h("section", { class: "screen" }, h("header", { class: "head" }, h("h1", {}, "Servers"), summary, h("span", { class: "filters" }, search, failing)), h("div", { class: "scroll" }, table, empty));
+  const root = h("section", { class: "screen" }, h("header", { class: "head" }, h("h1", {}, "Servers"), summary, h("span", { class: "filters" }, search, failing)), h("div", { class: "scroll", tabindex: "-1" }, table, empty));
   /** @type {Map<string, ReturnType<typeof group>>} */
   const groups = new Map();
-  let only = false;
+  let only = route.query.get("failing") === "1";
 
   function draw() {
     const { shown } = app.live;
@@ -60,10 +60,15 @@ export function servers(app, route) {
 
   function failed() {
     only = !only;
-    draw();
+    change();
   }
 
-  on(search, "input", draw);
+  function change() {
+    draw();
+    app.note("servers", { text: search.value.trim(), failing: only ? "1" : "" });
+  }
+
+  on(search, "input", change);
   const stop = app.live.watch((changes) => (changes.servers || changes.all) && draw());
   const timer = setInterval(() => !app.live.paused && groups.forEach((each) => each.tick()), 1000);
   draw();
@@ -81,7 +86,7 @@ export function servers(app, route) {
       if (!search.value && !only) return false;
       search.value = "";
       only = false;
-      draw();
+      change();
       return true;
     },
     leave() {

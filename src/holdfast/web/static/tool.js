@@ -1,9 +1,9 @@
 // The screen Tool: one tool in full: why its circuit changed, what policy holds, how long calls take, the last ones.
 
-import { ApiError, get } from "./api.js";
+import { ApiError, get, isPassing } from "./api.js";
 import { attr, button, fill, h, text } from "./dom.js";
-import { histogram, sparkline } from "./draw.js";
-import { ago, count, countdown, moment, oneLine, percent, plural, rate, readable, span, words } from "./format.js";
+import { age, histogram, since, sparkline } from "./draw.js";
+import { count, countdown, moment, oneLine, percent, plural, rate, readable, span, words } from "./format.js";
 import { sign, tone } from "./icons.js";
 import { orderButtons, orderTool } from "./orders.js";
 import { encoded } from "./routes.js";
@@ -49,41 +49,67 @@ export function tool(app, route) {
     circuit, wait, badges,
     h("span", { class: "filters" }, failing, orders.root),
   );
-  const root = h("section", { class: "screen" }, head, h("div", { class: "scroll body" }, figures, error, content, empty));
+  const root = h("section", { class: "screen" }, head, h("div", { class: "scroll body", tabindex: "-1" }, figures, error, content, empty));
   /** @type {Whole | null} */
   let whole = null;
   let only = false;
   let heard = 0;
   let asked = -OFTEN;
   let timer = 0;
+  let due = false; // whether it has changed since it was asked for
   const gone = new AbortController();
+  const held = () => app.live.paused && whole !== null;
 
   async function load() {
     asked = performance.now();
+    due = false;
     try {
       const answer = await get(`/api/tools/${encoded(name)}`, gone.signal);
-      whole = { line: answer.tool, details: answer.details };
-      heard = performance.now();
-      draw();
+      if (!held()) take(answer);
     } catch (problem) {
-      if (gone.signal.aborted) return;
-      const unknown = problem instanceof ApiError && problem.status === 404;
-      fill(empty, h("p", {}, unknown ? "No process on this store has a tool of this name now." : "The server does not answer; the page tries again."), h("p", {}, h("a", { href: "#/tools" }, "All tools")));
-      attr(empty, "hidden", whole !== null);
+      if (!gone.signal.aborted && !held()) trouble(problem);
     }
+    due ||= held();
+  }
+
+  /** @param {{tool: ToolLine, details: ToolDetail[]}} answer */
+  function take(answer) {
+    whole = { line: answer.tool, details: answer.details };
+    heard = performance.now();
+    draw();
+  }
+
+  /** @param {unknown} problem */
+  function trouble(problem) {
+    const unknown = problem instanceof ApiError && problem.status === 404;
+    const told = problem instanceof ApiError ? problem.message : "The server does not answer; the page tries again.";
+    fill(empty, h("p", {}, unknown ? "No process on this store has a tool of this name now." : told), h("p", {}, h("a", { href: "#/tools" }, "All tools")));
+    if (unknown) vanish();
+    attr(empty, "hidden", whole !== null);
+    if (isPassing(problem)) soon();
+  }
+
+  /** Shows nothing of it any more. */
+  function vanish() {
+    whole = null;
+    for (const each of [circuit, wait, badges, figures]) fill(each);
+    attr(error, "hidden", true);
+    attr(content, "hidden", true);
   }
 
   function soon() {
+    due = true;
     if (timer || gone.signal.aborted) return;
     timer = setTimeout(() => {
       timer = 0;
-      if (!app.live.paused) void load();
+      if (!held()) void load();
     }, Math.max(0, asked + OFTEN - performance.now()));
   }
 
   function draw() {
     if (!whole) return;
     const { line, details } = whole;
+    const now = app.live.now();
     attr(empty, "hidden", true);
     attr(failing, "aria-pressed", only ? "true" : "false");
     fill(circuit, sign(line.state), words(line.state).replace(" ", "-"));
@@ -92,8 +118,7 @@ export function tool(app, route) {
     orders.set(line);
     fill(figures, ...facts(line), h("div", { class: "wide" }, h("dt", {}, "Calls/s, last minute"), speed, spark.root));
     attr(error, "hidden", line.last_error === null);
-    if (line.last_error !== null) fill(error, h("bdi", {}, oneLine(line.last_error, 500)), h("span", { class: "age" }, ` ${ago(line.last_error_at_ms, app.live.now())}`));
-    const now = app.live.now();
+    if (line.last_error !== null) fill(error, h("bdi", {}, oneLine(line.last_error, 500)), h("span", { class: "age" }, " ", since(line.last_error_at_ms, now)));
     attr(content, "hidden", false);
     changes.set(transitions(details, now), "Its circuit has not changed since its processes began.");
     fill(took, latencies(line, details));
@@ -108,6 +133,7 @@ export function tool(app, route) {
     const { line } = whole;
     const left = line.remaining_ms === null ? null : line.remaining_ms - (performance.now() - heard);
     text(wait, line.state !== "open" || line.forced !== null || left === null ? "" : left > 0 ? `probe in ${countdown(left)}` : "next call probes");
+    age(root, app.live.now());
     spark.set(app.live.samples.get(name) ?? []);
     text(speed, rate(app.live.speed(app.live.shown.tools.get(name) ?? line)));
   }
@@ -117,7 +143,7 @@ export function tool(app, route) {
     draw();
   }
 
-  const stop = app.live.watch((changes) => (changes.all || changes.tools.has(name)) && soon());
+  const stop = app.live.watch((changes) => (due || changes.all || changes.tools.has(name)) && soon());
   const ticking = setInterval(tick, 500);
   void load();
   const act = (/** @type {import("./orders.js").Order} */ order) => () => void orderTool(app, order, name);
@@ -173,6 +199,7 @@ function transitions(details, now) {
 
 /** @param {import("./types.js").Transition} each */
 function why(each) {
+  if (each.by_hand) return "by hand";
   if (each.after === "open") return `${plural(each.failures, "failure")}${each.category ? `, last: ${words(each.category)}` : ""}`;
   if (each.after === "half_open") return "the wait was over: one call probes";
   return each.before === "half_open" ? "the probe succeeded" : "by hand";
@@ -237,7 +264,7 @@ function processes(line, now) {
     count(each.tool.calls),
     String(each.tool.failure_count),
     String(each.tool.times_opened),
-    ago(each.at_ms, now),
+    since(each.at_ms, now),
   ]);
 }
 

@@ -39,7 +39,7 @@ export function tools(app, route) {
   const head = h("thead", {}, h("tr", { "aria-rowindex": "1" }, ...COLUMNS.map(([name, title]) => h("th", { scope: "col", class: name }, title))));
   const table = h("table", { class: "lines toolbox", "aria-label": "Tools, the worst first" }, head);
   const empty = h("div", { class: "empty", hidden: true });
-  const scroller = h("div", { class: "scroll" }, table, empty);
+  const scroller = h("div", { class: "scroll", tabindex: "-1" }, table, empty);
   const root = h("section", { class: "screen" }, h("header", { class: "head" }, h("h1", {}, "Tools"), summary, h("span", { class: "filters" }, search, failing)), scroller);
   const rows = new Rows({ scroller, table, key: (/** @type {ToolLine} */ line) => line.name, make: () => row(app), fill: (parts, line) => parts.set(line) });
   let only = route.query.get("failing") === "1";
@@ -64,25 +64,19 @@ export function tools(app, route) {
 
   function failed() {
     only = !only;
-    draw();
-    remember();
+    change();
   }
 
-  function remember() {
-    const query = new URLSearchParams();
-    if (search.value.trim()) query.set("text", search.value.trim());
-    if (only) query.set("failing", "1");
-    history.replaceState(null, "", query.size ? `#/tools?${query}` : "#/tools");
+  function change() {
+    draw();
+    app.note("tools", { text: search.value.trim(), failing: only ? "1" : "" });
   }
 
   const act = (/** @type {import("./orders.js").Order} */ name) => () => {
     const tool = rows.focused();
     if (tool) void orderTool(app, name, tool.name);
   };
-  on(search, "input", () => {
-    draw();
-    remember();
-  });
+  on(search, "input", change);
   const stop = app.live.watch((changes) => (changes.tools.size || changes.all) && draw());
   const timer = setInterval(tick, 500);
   draw();
@@ -97,8 +91,7 @@ export function tools(app, route) {
       if (!search.value && !only) return false;
       search.value = "";
       only = false;
-      draw();
-      remember();
+      change();
       return true;
     },
     leave() {
@@ -182,6 +175,7 @@ function row(app) {
     const allowed = limits.length ? limits.reduce((sum, each) => sum + each, 0) : null;
     text(name, oneLine(next.name, 200));
     attr(link, "href", toTool(next.name));
+    attr(link, "title", oneLine(next.name, 500));
     fill(badges, ...labels(next));
     attr(root, "class", `${tone(next.state)}${turned ? " turned" : ""}${next.refuses ? " refuses" : ""}`);
     if (state.dataset.of !== next.state) {

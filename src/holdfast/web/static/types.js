@@ -80,6 +80,7 @@
  * @property {number} failures
  * @property {number} backoff_ms
  * @property {string | null} category
+ * @property {boolean} [by_hand]
  */
 
 /**

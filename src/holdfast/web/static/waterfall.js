@@ -31,7 +31,7 @@ export class Waterfall {
     this.axis = h("div", { class: "axis", "aria-hidden": "true" });
     const head = h("thead", {}, h("tr", { "aria-rowindex": "1" }, h("th", { scope: "col", class: "what" }, "Call"), h("th", { scope: "col", class: "when" }, h("span", { class: "unseen" }, "Time"), this.axis), h("th", { scope: "col", class: "took number" }, "Took")));
     this.table = h("table", { class: "waterfall", "aria-label": "Calls over time" }, head);
-    this.root = h("div", { class: "scroll falls" }, this.table);
+    this.root = h("div", { class: "scroll falls", tabindex: "-1" }, this.table);
     this.rows = new Rows({ scroller: this.root, table: this.table, key: (/** @type {Call} */ call) => call.sequence, make: () => this.row(), fill: (parts, call) => parts.set(call) });
   }
 
