@@ -88,6 +88,23 @@ def test_a_frame_that_is_nested_too_deep_is_read_as_far_as_it_goes() -> None:
     assert json.loads(bytes(frames.tool_result(head).content)) == []
 
 
+@pytest.mark.parametrize(
+    ("value", "mended"),
+    [
+        (b"1", False),
+        (rb'"\ud83c\udf89"', False),
+        (rb'"\ud83c"', True),
+        (b"NaN", True),
+        (b"[" * 5000 + b"]" * 5000, True),
+    ],
+    ids=["number", "whole", "half", "NaN", "deep"],
+)
+def test_a_frame_that_is_read_otherwise_than_it_stands_says_so(value: bytes, mended: bool) -> None:
+    head = frames.head(b'{"id":1,"method":"tools/call","params":{"name":"t","arguments":{"x":%b}}}' % value)
+
+    assert head.mended is mended
+
+
 def test_a_text_without_an_end_is_looked_at_once() -> None:
     with pytest.raises(msgspec.DecodeError):
         frames.head(b'{"id":1,"result":"' + rb"\"" * 2**20)

@@ -10,6 +10,7 @@ from typing import Any
 
 import holdfast
 from holdfast.app import Holdfast
+from holdfast.clock import Clock
 from holdfast.mcp.clients.configs import ServerEntry
 from holdfast.mcp.frames import Id
 from holdfast.mcp.http.endpoint import Endpoint
@@ -70,9 +71,10 @@ async def wrapped(
     headers: Mapping[str, str] | None = None,
     policies: Mapping[str, object] | None = None,
     begins: bool = True,
+    clock: Clock | None = None,
 ) -> AsyncIterator[Client]:
     """A client of the server at *url*, which has begun its session."""
-    with holdfast.open(":memory:", policies=policies or {}) as hf:
+    with holdfast.open(":memory:", policies=policies or {}, clock=clock) as hf:
         upstream = HttpUpstream(Endpoint(url, headers), hf.clock)
         client = Client(None)  # type: ignore[arg-type]
         client.session = Session(proxied(hf, "server", hides=False), upstream, client, hf.clock)

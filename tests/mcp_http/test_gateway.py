@@ -826,8 +826,9 @@ async def test_the_address_that_is_listed_leads_to_the_server_of_any_name(name: 
         ("{}", "lists no server"),
         ('{"mcpServers": {"a": {"type": "sse", "url": "http://x/sse"}}}', "sse"),
         ('{"mcpServers": {"a": {"url": "ftp://x"}}}', "http://"),
+        ('{"mcpServers": {"a": {"url": "http://[::1"}}}', "mcp.json: 'a': [redacted]: Invalid IPv6 URL"),
     ],
-    ids=["broken", "empty", "sse", "ftp"],
+    ids=["broken", "empty", "sse", "ftp", "bracket"],
 )
 def test_a_file_that_cannot_be_served_is_wrong_usage(tmp_path: Path, text: str, message: str) -> None:
     config = tmp_path / "mcp.json"

@@ -19,6 +19,7 @@ from holdfast.mcp.http.endpoint import Endpoint
 from holdfast.mcp.http.passing import Passing
 from holdfast.mcp.http.upstream import HttpUpstream
 from holdfast.mcp.wire import Channel, Event, ServerLost, Upstream
+from holdfast.testing import ManualClock
 
 
 async def works(reply: Reply) -> None:
@@ -212,7 +213,7 @@ async def test_a_client_that_takes_no_more_stops_the_reading() -> None:
 # --- sessions ---
 
 
-def forgetful(*, status: int = 404, forgets_for: int = 1) -> Any:
+def forgetful(*, status: int = 404, forgets_for: int = 1, plainly: bool = False) -> Any:
     """A server that forgets its first session after the handshake."""
     sessions: list[str] = []
 
@@ -227,6 +228,8 @@ def forgetful(*, status: int = 404, forgets_for: int = 1) -> Any:
             await reply.whole(202)
         elif request.headers["mcp-session-id"] in sessions[forgets_for:]:
             await reply.text()
+        elif plainly:
+            await reply.whole(status, b"Bad Request: No valid session ID provided")
         else:
             error = {"code": -32000, "message": "Bad Request: No valid session ID provided"}
             await reply.json({"jsonrpc": "2.0", "id": request.frame["id"], "error": error}, status)
@@ -234,9 +237,10 @@ def forgetful(*, status: int = 404, forgets_for: int = 1) -> Any:
     return answer
 
 
+@pytest.mark.parametrize("plainly", [False, True])
 @pytest.mark.parametrize("status", [404, 400])
-async def test_a_session_that_the_server_has_forgotten_is_begun_anew(status: int) -> None:
-    async with server(forgetful(status=status)) as made, wrapped(made.url) as client:
+async def test_a_session_that_the_server_has_forgotten_is_begun_anew(status: int, plainly: bool) -> None:
+    async with server(forgetful(status=status, plainly=plainly)) as made, wrapped(made.url) as client:
         assert text_of(await client.call()) == "done"
 
         assert len(made.asked("initialize")) == 2
@@ -294,6 +298,45 @@ async def test_a_new_session_has_a_stream_of_its_own() -> None:
         await client.call()
 
         assert (first, await asyncio.wait_for(heard.get(), 20)) == ("s0", "s1")
+
+
+async def test_a_stream_that_is_refused_since_the_session_is_forgotten_begins_it_anew() -> None:
+    forgets = forgetful()
+    gets: list[str] = []
+
+    async def answer(reply: Reply) -> None:
+        if reply.request.method != "GET":
+            await forgets(reply)
+            return
+        gets.append(reply.request.headers["mcp-session-id"])
+        if gets == ["s0"]:
+            await reply.stream("retry: 1")
+            await reply.end()
+        elif gets[-1] == "s0":
+            await reply.whole(400, b"Bad Request: No valid session ID provided")
+        else:
+            await reply.stream()
+            await reply.frame(method="notifications/message", params={"data": "heard"})
+            await reply.gone.wait()
+
+    async with server(answer) as made, wrapped(made.url) as client:
+        assert (await client.next())["params"]["data"] == "heard"
+
+        assert gets == ["s0", "s0", "s1"]
+
+
+@pytest.mark.parametrize(("status", "said"), [(404, b"Not Found"), (400, b"no stream in this session")])
+async def test_a_server_without_a_stream_is_not_taken_for_one_that_has_forgotten_the_session(
+    status: int, said: bytes
+) -> None:
+    async def answer(reply: Reply) -> None:
+        await (reply.whole(status, said) if reply.request.method == "GET" else plain(works)(reply))
+
+    async with server(answer) as made, wrapped(made.url) as client:
+        for id in range(1, 6):
+            await client.call(id=id)
+
+        assert len(made.asked("initialize")) == 1
 
 
 async def test_a_server_that_forgets_every_session_is_not_asked_for_ever() -> None:
@@ -468,6 +511,63 @@ async def test_what_belongs_to_no_request_comes_by_a_stream_that_is_taken_up_aga
         assert told == [1, 2, 3]
         gets = [request for request in made.requests if request.method == "GET"]
         assert [request.headers.get("last-event-id") for request in gets] == [None, "e1", "e2"]
+
+
+def troubled(refusals: int, first: str) -> Any:
+    """A server whose stream says *first* and ends, is refused for a while, and then tells something."""
+    gets = 0
+
+    async def answer(reply: Reply) -> None:
+        nonlocal gets
+        if reply.request.method != "GET":
+            await plain(works)(reply)
+            return
+        gets += 1
+        if gets == 1:
+            await reply.stream(first)
+            await reply.end()
+        elif gets < 2 + refusals:
+            await reply.whole(503)
+        else:
+            await reply.stream()
+            await reply.frame(method="notifications/message", params={"data": "heard"})
+            await reply.gone.wait()
+
+    return answer
+
+
+async def test_a_stream_is_taken_up_again_however_often_that_has_failed() -> None:
+    clock = ManualClock()
+
+    async def pass_time() -> None:
+        while True:
+            clock.advance(30.0)
+            await asyncio.sleep(0)
+
+    async with server(troubled(1100, "retry: 1")) as made, wrapped(made.url, clock=clock) as client:
+        time = asyncio.ensure_future(pass_time())
+
+        assert (await client.next())["params"]["data"] == "heard"
+
+        assert max(clock.slept) <= 30.0
+        time.cancel()
+
+
+async def test_a_server_that_wants_no_pause_is_not_asked_without_one() -> None:
+    clock = ManualClock()
+    async with server(troubled(3, "retry: 0")) as made, wrapped(made.url, clock=clock) as client:
+        await client.next()
+
+        assert min(clock.slept) >= 0.08
+        assert clock.slept == sorted(clock.slept)
+
+
+async def test_a_pause_of_days_that_a_server_wants_is_one_of_minutes() -> None:
+    clock = ManualClock()
+    async with server(troubled(0, "retry: 999999999")) as made, wrapped(made.url, clock=clock) as client:
+        await client.next()
+
+        assert max(clock.slept) <= 300.0
 
 
 # --- trouble ---

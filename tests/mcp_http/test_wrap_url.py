@@ -55,12 +55,13 @@ async def test_a_client_on_stdio_speaks_with_a_server_over_http(monkeypatch: pyt
     [
         (["--url", "ftp://x"], "http://"),
         (["--url", "nonsense"], "http://"),
+        (["--url", "http://[::1"], "--url: [redacted]: Invalid IPv6 URL"),
         (["--url", "http://x", "--header", "nothing"], "--header"),
         (["--url", "http://x", "--header-env", "A=NOT_SET"], "NOT_SET"),
         (["--url", "http://x", "--type", "sse"], "sse"),
         (["--url", "http://x", "--", "command"], "either"),
     ],
-    ids=["ftp", "nonsense", "header", "variable", "type", "both"],
+    ids=["ftp", "nonsense", "bracket", "header", "variable", "type", "both"],
 )
 def test_what_cannot_be_wrapped_is_wrong_usage(options: list[str], message: str) -> None:
     done = subprocess.run([*WRAP, *options], capture_output=True, text=True, check=False, timeout=30, input="")

@@ -152,7 +152,7 @@ class Server:
         os._exit(int(rest))
 
     def do_garbage(self, id: Any, params: dict[str, Any], rest: str) -> None:
-        write(b'I am no frame\n{\n[1, 2]\n"x"\n')
+        write(b'I am no frame\n{\n[1, 2]\n[]\n"x"\n')
         self.do_answer(id, params, "")
 
     def do_half(self, id: Any, params: dict[str, Any], rest: str) -> None:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.mcp_stdio.client import Stage, failure, settle, text, until, within
+from tests.mcp_stdio.client import Stage, command, failure, settle, text, until, within
 
 from holdfast.testing import ManualClock
 
@@ -42,6 +42,22 @@ async def test_any_other_call_is_never_repeated_and_its_outcome_is_unknown(death
         await client.turns("ready")
         assert client.effects("write") == 1
         assert text(await client.result("write", do="answer")) == "write"
+
+
+async def test_a_call_that_has_reached_its_tool_was_called_though_its_repetition_finds_no_server(
+    journal: Path, tmp_path: Path
+) -> None:
+    program = tmp_path / "program"
+    program.symlink_to(command(journal)[0])
+    async with Stage(journal, words=[str(program), *command(journal)[1:]]) as client:
+        await client.initialize()
+        program.unlink()
+
+        result = await client.result("put", do="kill")
+
+        assert "cannot be started" in text(result)
+        assert "was not called" not in text(result)
+        assert failure(result) == {"kind": "ServerLost", "category": "network", "called": True}
 
 
 @pytest.mark.parametrize(("do", "said"), [("answer_and_exit 1", "write"), ("unended", "no end of line")])
@@ -248,6 +264,16 @@ async def test_lines_that_are_no_frames_are_dropped_and_noted_and_the_call_goes_
         assert "holdfast: no frame, dropped: I am no frame" in client.upstream.command.said
         assert "holdfast: not UTF-8, dropped: caf�" in client.upstream.command.said
         assert client.upstream.restarts == 0
+
+
+async def test_a_batch_without_frames_is_dropped_and_noted(journal: Path) -> None:
+    async with Stage(journal) as client:
+        await client.initialize()
+
+        await client.result("write", do="garbage")
+
+        assert b"[]" not in client.heard
+        assert "holdfast: no frame, dropped: []" in client.upstream.command.said
 
 
 async def test_an_answer_that_is_not_utf8_fails_at_once_and_is_not_passed_on(journal: Path) -> None:

@@ -227,6 +227,17 @@ async def test_tools_that_changed_are_not_repeated_until_they_are_listed_again(j
         assert client.effects("put") == 2
 
 
+async def test_a_batch_may_say_that_the_tools_have_changed(journal: Path) -> None:
+    async with Stage(journal) as client:
+        await client.initialize()
+        client.call("write", do='raw [{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}]')
+        await client.next("notifications/tools/list_changed")
+
+        await client.result("read", do=["error connection refused", "answer"])
+
+        assert client.effects("read") == 1
+
+
 async def test_the_policies_of_a_file_hold_per_server_per_tool_and_by_pattern(
     journal: Path, tmp_path: Path, clock: ManualClock
 ) -> None:
@@ -286,6 +297,26 @@ async def test_the_cache_answers_a_tool_that_only_reads_under_the_new_id(journal
         assert client.effects("write") == 2
 
 
+@pytest.mark.parametrize(
+    ("odd", "other"),
+    [(rb'"\ud800"', rb'"\udfff"'), (b"NaN", b'"NaN"'), (b'"NaN"', b"NaN")],
+    ids=["half", "nan", "text"],
+)
+async def test_arguments_that_cannot_be_read_as_they_are_are_neither_kept_nor_answered_from_the_cache(
+    odd: bytes, other: bytes, journal: Path
+) -> None:
+    async with Stage(journal, policies=policies(cache=60)) as client:
+        await client.initialize()
+
+        for id, value in ((8, odd), (9, other)):
+            answer = client.expect(id)
+            params = b'{"name":"read","arguments":{"x":%b}}' % value
+            client.say(b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":%b}' % (id, params))
+            await within(answer)
+
+        assert client.effects("read") == 2
+
+
 async def test_identical_reads_at_the_same_time_are_made_once(journal: Path) -> None:
     async with Stage(journal, policies=policies(cache=60, loop=False)) as client:
         await client.initialize()
@@ -296,6 +327,17 @@ async def test_identical_reads_at_the_same_time_are_made_once(journal: Path) -> 
 
         assert [text((await within(call))["result"]) for call in calls] == ["released a"] * 5
         assert client.effects("read") == 1
+
+
+async def test_who_waits_for_the_answer_to_an_identical_read_is_told_that_it_was_called(journal: Path) -> None:
+    async with Stage(journal, policies=policies(cache=60, retry=False)) as client:
+        await client.initialize()
+        calls = [client.call("read", do="hold a") for _ in range(2)]
+        await client.next("notifications/holds")
+
+        client.call("write", do="kill")
+
+        assert [failure((await within(call))["result"])["called"] for call in calls] == [True, True]
 
 
 async def test_a_failure_is_not_kept(journal: Path) -> None:
@@ -341,6 +383,18 @@ async def test_another_tool_of_the_server_answers_for_one_that_cannot(journal: P
         (run,) = client.hf.runs.list_runs()
         begun = [event.payload for event in client.hf.runs.events(run.id) if event.type == "tool_started"]
         assert (begun[-1]["tool"], begun[-1]["arguments"]) == ("srv.other", {"say": "by the other"})
+
+
+async def test_a_refusal_of_the_tool_that_answers_for_another_says_that_the_other_was_called(journal: Path) -> None:
+    rules = {"server": {"srv": {"tool": {"write": {"fallback": {"tool": "srv.other"}}}}}}
+    async with Stage(journal, policies=rules) as client:
+        await client.initialize()
+        client.hf.breaker.force_open("srv.other")
+
+        result = await client.result("write", do="kill")
+
+        assert (failure(result)["kind"], failure(result)["called"]) == ("CircuitOpen", True)
+        assert "outcome is unknown" in text(result)
 
 
 # --- progress ---
@@ -390,11 +444,13 @@ async def test_a_call_that_waits_shows_a_sign_of_life_only_to_who_asked_for_it(
 # --- hiding ---
 
 
+@pytest.mark.parametrize("hides", [True, False], ids=["by wish", "by policy"])
 async def test_an_open_tool_leaves_the_list_and_comes_back_when_it_may_be_tried(
-    journal: Path, clock: ManualClock
+    hides: bool, journal: Path, clock: ManualClock
 ) -> None:
     rules = policies(breaker={"failure_threshold": 1, "min_backoff": 5.0, "jitter": 0.0})
-    async with Stage(journal, clock=clock, policies=rules, hides=True) as client:
+    rules["server"]["srv"]["hide_open_tools"] = not hides
+    async with Stage(journal, clock=clock, policies=rules, hides=hides) as client:
         shaken = await client.initialize()
         assert shaken["result"]["capabilities"]["tools"] == {"listChanged": True}
 
@@ -406,6 +462,24 @@ async def test_an_open_tool_leaves_the_list_and_comes_back_when_it_may_be_tried(
         await client.next("notifications/tools/list_changed")
         assert await names(client) == ["read", "other", "put", "write"]
         assert text(await client.result("write")) == "write"
+
+
+async def test_a_policy_that_hides_open_tools_from_now_on_is_heeded(
+    journal: Path, tmp_path: Path, clock: ManualClock
+) -> None:
+    file = tmp_path / "holdfast.toml"
+    file.write_text("[server.srv]\n", "utf-8")
+    async with Stage(journal, clock=clock, policies=file) as client:
+        await client.initialize()
+        await client.result("read")
+        file.write_text("[server.srv]\nhide_open_tools = true\nbreaker = { failure_threshold = 1 }\n", "utf-8")
+        clock.advance(2.0)
+
+        await client.result("read")
+        await client.result("write", do="error connection refused")
+
+        await client.next("notifications/tools/list_changed")
+        assert await names(client) == ["read", "other", "put"]
 
 
 @pytest.mark.parametrize("result", ["null", "[]", '{"capabilities":{"tools":{}},"instructions":"cut \\ud83d"}'])

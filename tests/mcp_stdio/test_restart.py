@@ -155,6 +155,34 @@ async def test_a_server_withdraws_a_question_under_the_id_by_which_its_client_kn
         assert (await client.next("notifications/cancelled"))["params"]["requestId"] == asked["id"]
 
 
+async def test_a_question_that_is_withdrawn_in_a_batch_is_named_as_its_client_knows_it(journal: Path) -> None:
+    async with Stage(journal) as client:
+        await client.initialize()
+        client.call("write", do=ASKS)
+        old = await client.next("elicitation/create")
+        await client.result("read", do=["kill", "answer"])
+        await client.next("notifications/cancelled")
+        client.call("write", do=ASKS)
+        asked = await client.next("elicitation/create")
+        client.say({"jsonrpc": "2.0", "id": old["id"], "result": {}})
+
+        client.call("put", do='raw [{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}]')
+
+        assert (await client.next("notifications/cancelled"))["params"]["requestId"] == asked["id"]
+
+
+async def test_an_answer_of_the_client_whose_id_comes_back_as_a_text_is_to_the_server_s_number(journal: Path) -> None:
+    async with Stage(journal) as client:
+        await client.initialize()
+        client.call("write", do=ASKS)
+        await client.next("elicitation/create")
+
+        client.say({"jsonrpc": "2.0", "id": "7", "result": {"said": "yes"}})
+        await client.ask("ping")
+
+        assert [entry["id"] for entry in client.journal() if entry.get("result") == {"said": "yes"}] == [7]
+
+
 @pytest.mark.parametrize("method", ["sampling/createMessage", "roots/list", "elicitation/create", "not/invented"])
 async def test_a_request_of_the_server_is_answered_by_the_client(method: str, journal: Path) -> None:
     async with Stage(journal) as client:

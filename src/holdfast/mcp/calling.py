@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from holdfast.mcp.session import Session
 
 KEEP_ALIVE: Final = 5.0  # seconds between two signs of life to a client that waits for its turn
-NOT_KEPT: Final = {"cache": False}  # a call that is more than its arguments
+NOT_KEPT: Final = {"cache": False}  # a call that is more than its arguments, or has others than we could read
 AT_ONCE: Final = Wait(0.0)  # nothing to wait for, but from here on a task does the rest
 
 _OUTSIDE: AbstractContextManager[None] = nullcontext()
@@ -50,15 +50,15 @@ class Call:
 
     __slots__ = (
         "arguments", "channel", "data", "frame", "head", "id", "is_plain", "name", "on_wire", "progress", "result",
-        "stopped", "token", "wire_id", "_attempts", "_execution", "_failure", "_is_answered", "_is_late", "_is_settled",
-        "_limit", "_lost", "_permit", "_script", "_session", "_timer",
+        "stopped", "token", "wire_id", "_attempts", "_execution", "_failure", "_is_answered", "_is_called", "_is_late",
+        "_is_settled", "_limit", "_lost", "_permit", "_script", "_session", "_timer",
     )  # fmt: skip
 
     def __init__(self, session: Session, head: Head, params: CallParams, data: bytes, channel: Channel) -> None:
         self.id: Id = head.id  # type: ignore[assignment]
         self.name = params.name
         self.arguments = params.arguments or {}
-        self.is_plain = params.is_plain
+        self.is_plain = params.is_plain and not head.mended
         self.token = params.meta.progressToken if params.meta is not None else None
         self.head = head
         self.data = data
@@ -73,6 +73,7 @@ class Call:
         self._execution: Execution | None = None
         self._failure: ToolFailed | None = None  # what the last answer said
         self._is_answered = False
+        self._is_called = False  # an attempt may have reached the tool, whatever became of later ones
         self._limit: tuple[str, float | None, float] = ("", None, 0.0)  # of an attempt: tool, seconds, and since when
         self._is_late = False  # it has reached that
         self._is_settled = False  # the server has answered it, or will not
@@ -202,6 +203,7 @@ class Call:
         if not self.stopped and not self._is_answered:
             self._tell_circuit(ErrorCategory.TIMEOUT)
             if self.on_wire:
+                self._is_called = True
                 self._session.forsake(self.wire_id)
 
     def _send(self, name: str) -> None:
@@ -237,6 +239,7 @@ class Call:
 
     def _settle(self, lost: ServerLost | None) -> None:
         self._is_settled, self._lost = True, lost
+        self._is_called = self._is_called or lost is None or lost.sent
         self._script.wake()
 
     def reply(self, event: Event) -> None:
@@ -287,7 +290,7 @@ class Call:
             return
         self._is_answered = True
         modern = self._session.handshake.is_modern
-        result = refusal(error, repeatable=repeatable, modern=modern)
+        result = refusal(error, called=self._is_called, repeatable=repeatable, modern=modern)
         self.channel.refuse(self.id, frames.result(self.id, result), error)
 
     def _wake_later(self) -> None:

@@ -24,6 +24,8 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     params: msgspec.Raw = msgspec.Raw()
     result: msgspec.Raw = msgspec.Raw()
     error: msgspec.Raw = msgspec.Raw()
+    # Something else was read than stands there: ours to set, so under a name that nobody else has a use for.
+    mended: Any = msgspec.field(default=False, name="holdfast/mended")
 
     @property
     def is_request(self) -> bool:
@@ -158,9 +160,10 @@ def head(data: bytes) -> Head:
     try:
         return _HEAD.decode(data)
     except ValueError:
-        return _read(_HEAD, data)
+        read = _read(_HEAD, data)
     except RecursionError:
-        return _read(_HEAD, _shallow(data))
+        read = _read(_HEAD, _shallow(data))
+    return msgspec.structs.replace(read, mended=True)
 
 
 def as_number(id: object) -> int | None:

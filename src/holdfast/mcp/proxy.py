@@ -53,15 +53,14 @@ async def wrap(
 
 def proxied(hf: Home, name: str, *, hides: bool) -> ProxiedServer:
     """The server *name* behind the guards of *hf*."""
-    server = ProxiedServer(hf, name, hides=hides, publish=getattr(hf, "publish_soon", lambda: None))
-    if hides:
-        loop = asyncio.get_running_loop()
+    loop = asyncio.get_running_loop()
 
-        def tell(event: Told) -> None:
-            if event.type.startswith("circuit_") and event.tool is not None:
-                loop.call_soon_threadsafe(server.circuit_changed, event.tool)
+    def tell(event: Told) -> None:
+        if event.type.startswith("circuit_") and event.tool is not None:
+            loop.call_soon_threadsafe(server.circuit_changed, event.tool)
 
-        hf.bus.add(tell)
+    publish = getattr(hf, "publish_soon", lambda: None)
+    server = ProxiedServer(hf, name, hides=hides, publish=publish, watch=lambda: hf.bus.add(tell))
     return server
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.mcp.frames import Id
+from holdfast.mcp.frames import Id, as_number
 
 MOST_ORPHANED: Final = 1000  # questions of servers that died
 
@@ -36,6 +36,8 @@ class Questions:
 
     def answered(self, known: Id) -> Id | None:
         """The id under which the server waits for the client's answer to *known*; None if it has died meanwhile."""
+        if known not in self._open and known not in self._orphaned and (number := as_number(known)) is not None:
+            known = number  # it has come back as a text
         self._orphaned.pop(known, None)
         return self._open.pop(known, None)
 

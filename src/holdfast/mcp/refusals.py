@@ -14,26 +14,35 @@ from holdfast.mcp.wire import ServerLost
 META: Final = "holdfast/failure"
 
 
-def refusal(error: BaseException, *, repeatable: bool, modern: bool) -> dict[str, object]:
-    """The result that says why a tool was not called, or gave no answer; *repeatable* if calling it again is safe."""
-    facts: dict[str, object] = {"kind": type(error).__name__, "category": str(_category(error))}
+def refusal(error: BaseException, *, called: bool, repeatable: bool, modern: bool) -> dict[str, object]:
+    """The result that says why a tool was not called, or gave no answer.
+
+    *called* if an attempt may have reached it, whatever *error* says of the last; *repeatable* if calling it again is
+    safe.
+    """
+    called = called or _may_have_called(error)
+    facts: dict[str, object] = {"kind": type(error).__name__, "category": str(_category(error)), "called": called}
     if isinstance(error, Denied):
         text = error.for_model()
         facts["tool"] = error.tool
         facts["reason"] = error.reason
-        facts["called"] = False
         if error.retry_after is not None and math.isfinite(error.retry_after):
             facts["retry_after_ms"] = math.ceil(error.retry_after * 1000)
+        if called:
+            text += " It was to answer in place of a tool that had been called. "
+            text += _outcome(called=called, repeatable=repeatable)
     else:
-        called = not isinstance(error, ServerLost) or error.sent
         text = f"{_what(error)} {_outcome(called=called, repeatable=repeatable)}"
-        facts["called"] = called
     result: dict[str, object] = {
         "content": [{"type": "text", "text": text}],
         "isError": True,
         "_meta": {META: facts},
     }
     return {"resultType": "complete", **result} if modern else result
+
+
+def _may_have_called(error: BaseException) -> bool:
+    return error.sent if isinstance(error, ServerLost) else not isinstance(error, Denied)
 
 
 def _what(error: BaseException) -> str:

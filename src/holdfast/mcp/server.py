@@ -51,24 +51,33 @@ class Told(Protocol):
 class ProxiedServer:
     """One server behind *guards*, as *name*; with *hides*, or by its policy, open tools leave the list of tools.
 
-    *publish* is called when there is news for those who watch from elsewhere.
+    *publish* is called when there is news for those who watch from elsewhere; *watch* once, when tools may be hidden:
+    from then on `circuit_changed` is to be told.
     """
 
     def __init__(
-        self, guards: Guards, name: str, *, hides: bool = False, publish: Callable[[], object] = lambda: None
+        self,
+        guards: Guards,
+        name: str,
+        *,
+        hides: bool = False,
+        publish: Callable[[], object] = lambda: None,
+        watch: Callable[[], object] = lambda: None,
     ) -> None:
         self.name = name
         self.publish = publish
+        self._watch: Callable[[], object] | None = watch
         self._guards = guards
         self._wants_hiding = hides
-        self._rules = guards.policies.server(name)
         self._edition = guards.policies.edition
+        self._rules = guards.policies.server(name)
         self._circuit: Circuit | None = None
         self._bound: dict[str, Bound] = {}
         self._hints: dict[str, dict[str, object]] = {}
         self._sessions: set[Told] = set()
         self._hidden: frozenset[str] = frozenset()
         self._timer: Timer | None = None
+        self._watch_if_hiding()
 
     # -- tools ---------------------------------------------------------------------------------------------------------
 
@@ -156,7 +165,13 @@ class ProxiedServer:
         if self._guards.policies.edition is not self._edition:
             self._edition = self._guards.policies.edition
             self._rules = self._guards.policies.server(self.name)
+            self._watch_if_hiding()
         return self._rules
+
+    def _watch_if_hiding(self) -> None:
+        if self._watch is not None and (self._wants_hiding or self._rules.hides):
+            watch, self._watch = self._watch, None
+            watch()
 
     @property
     def _hides(self) -> bool:

@@ -35,6 +35,8 @@ SAFE: Final = {
 _NOTED: Final = {
     "initialize", "notifications/initialized", "logging/setLevel", "resources/subscribe", "resources/unsubscribe",
 }  # fmt: skip
+# What a server tells, and is not only for its client.
+_HEEDED: Final = {"notifications/progress", "notifications/tools/list_changed", "notifications/cancelled"}
 
 _log = logging.getLogger("holdfast")
 
@@ -282,11 +284,11 @@ class Session:
     def _arrive_batch(self, data: bytes, event: Event, channel: Channel | None) -> bool:
         all_parts = [(_head(part), part) for part in frames.batch(data)]
         parts = [(head, part) for head, part in all_parts if head is not None]
-        is_mixed = any(head.is_answer or head.method == "notifications/progress" for head, _ in parts)
+        is_mixed = any(head.is_answer or head.method in _HEEDED for head, _ in parts)
         if is_mixed or self._questions.are_orphaned or len(parts) < len(all_parts):
             for head, part in parts:
                 self._arrive(head, event._replace(data=part), channel)
-        else:
+        elif parts:
             for head, part in parts:
                 self._question(head, event._replace(data=part))
             (channel or self.channel).send(event)

@@ -173,9 +173,12 @@ def says_lost(answer: Answer) -> bool:
     if answer.status == 404:
         head = rpc_error(answer)
         return head is None or frames.rpc_error(head).code != -32601  # a method that is not there is something else
-    # Many servers say so in this way, against the letter of the protocol.
-    head = rpc_error(answer) if answer.status == 400 else None
-    return head is not None and bool(_SESSION.search(frames.rpc_error(head).message))
+    if answer.status != 400:
+        return False
+    # Many servers say so in this way, against the letter of the protocol; some in plain words.
+    head = rpc_error(answer)
+    said = answer.body[:300].decode(errors="replace") if head is None else frames.rpc_error(head).message
+    return bool(_SESSION.search(said))
 
 
 def one_line(data: bytes) -> bytes:

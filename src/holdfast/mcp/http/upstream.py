@@ -34,7 +34,9 @@ from holdfast.mcp.http.sse import MEDIA_TYPE
 from holdfast.mcp.wire import Answer, Channel, Event, Listener, ServerLost
 
 RETRY: Final = 1.0  # seconds before a stream is taken up again, where the server names none
-LONGEST_RETRY: Final = 30.0
+SHORTEST_RETRY: Final = 0.1  # where it names less
+LONGEST_RETRY: Final = 30.0  # of those that grow with each failure
+LONGEST_NAMED: Final = 300.0  # of those that the server names
 MOST_RESUMES: Final = 5  # in a row that bring nothing
 GRACE: Final = 2.0  # seconds for a server to end a stream after its answer, or to take our farewell
 HEARING: Final = 1.0  # seconds for a server to open the stream of what belongs to no request
@@ -295,7 +297,8 @@ class HttpUpstream:
         try:
             async for event in events(self._endpoint, response, self._flow):
                 post.last_id = event.id if event.id is not None else post.last_id
-                post.retry = event.retry / 1000 if event.retry is not None else post.retry
+                if event.retry is not None:
+                    post.retry = min(event.retry / 1000, LONGEST_NAMED)
                 if event.data:
                     self._hand_on(post, event)
                 if post.task is not None and not post.waiting and farewell is None:
@@ -366,11 +369,13 @@ class HttpUpstream:
             except ServerLost as error:
                 failures += 1
                 if error.answer is not None and error.answer.status < 500:
-                    if id is not None and says_lost(error.answer):
+                    # In a session that never had a stream it says that there is none, and not that it is forgotten.
+                    if id is not None and answered.is_set() and says_lost(error.answer):
                         self._start(self._renew_quietly(id, error))
-                    return  # there is none
-            pause = RETRY if stream.retry is None else stream.retry
-            await self._clock.asleep(min(pause * 2**failures, max(pause, LONGEST_RETRY)) * random.uniform(0.8, 1.0))
+                    return
+            pause = RETRY if stream.retry is None else max(stream.retry, SHORTEST_RETRY)
+            grown = min(pause * 2 ** min(failures, 10), max(pause, LONGEST_RETRY))
+            await self._clock.asleep(grown * random.uniform(0.8, 1.0))
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
