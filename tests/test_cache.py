@@ -10,23 +10,19 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
-from holdfast.cache import Cache, Flight, Hit
+from holdfast.cache import Awaited, Cache, Flight, Hit
 
 
 def lead(cache: Cache, key: bytes = b"k", now: float = 0.0) -> Flight:
     answer = cache.ask(key, now)
-    assert isinstance(answer, tuple)
-    flight, leads = answer
-    assert leads
-    return flight
+    assert isinstance(answer, Flight)
+    return answer
 
 
-def follow(cache: Cache, key: bytes = b"k", now: float = 0.0) -> Flight:
+def follow(cache: Cache, key: bytes = b"k", now: float = 0.0) -> Awaited:
     answer = cache.ask(key, now)
-    assert isinstance(answer, tuple)
-    flight, leads = answer
-    assert not leads
-    return flight
+    assert isinstance(answer, Awaited)
+    return answer
 
 
 def hit(cache: Cache, key: bytes = b"k", now: float = 0.0) -> object:
@@ -36,7 +32,7 @@ def hit(cache: Cache, key: bytes = b"k", now: float = 0.0) -> object:
 
 
 def put(cache: Cache, key: bytes, value: object = "answer", expires: float = 10.0, now: float = 0.0) -> None:
-    cache.land(key, lead(cache, key, now), value, expires)
+    cache.land(lead(cache, key, now), value, expires)
 
 
 # --- answers ---
@@ -135,7 +131,7 @@ def test_identical_calls_in_flight_are_made_once() -> None:
     followed = [follow(cache) for _ in range(5)]
     signals = [one.follow() for one in followed]
     assert not any(signal.fired for signal in signals)
-    cache.land(b"k", flight, "answer", 10.0)
+    cache.land(flight, "answer", 10.0)
 
     assert all(signal.fired for signal in signals)
     assert all((one.landed, one.value, one.error) == (True, "answer", None) for one in followed)
@@ -147,7 +143,7 @@ def test_the_answer_is_kept_before_the_followers_wake() -> None:
     seen: list[object] = []
     follow(cache).follow().listen(lambda: seen.append(hit(cache)))
 
-    cache.land(b"k", flight, "answer", 10.0)
+    cache.land(flight, "answer", 10.0)
 
     assert seen == ["answer"]
 
@@ -156,7 +152,7 @@ def test_who_follows_after_the_landing_is_told_at_once() -> None:
     cache = Cache(10)
     flight = lead(cache)
     late = follow(cache)
-    cache.land(b"k", flight, "answer", 10.0)
+    cache.land(flight, "answer", 10.0)
 
     assert late.follow().fired
 
@@ -167,7 +163,7 @@ def test_a_failure_is_shared_and_not_kept() -> None:
     followed = follow(cache)
     signal = followed.follow()
 
-    cache.crash(b"k", flight, error)
+    cache.crash(flight, error)
 
     assert signal.fired
     assert (followed.landed, followed.error) == (True, error)
@@ -180,12 +176,36 @@ def test_a_cancelled_leader_hands_over_to_one_of_its_followers() -> None:
     followers = [follow(cache) for _ in range(3)]
     signals = [one.follow() for one in followers]
 
-    cache.crash(b"k", flight, None)
+    cache.crash(flight, None)
 
     assert all(signal.fired for signal in signals)
     assert not any(one.landed or one.error for one in followers)
     second = lead(cache)
-    assert follow(cache) is follow(cache) is second
+    assert follow(cache) is follow(cache) is second.awaited
+
+
+def test_a_leader_that_is_gone_without_a_word_hands_over() -> None:
+    cache = Cache(10)
+    flight = lead(cache)
+    followed = follow(cache)
+    signal = followed.follow()
+
+    del flight
+
+    assert signal.fired
+    assert not followed.landed
+    lead(cache)
+
+
+def test_a_leader_that_is_gone_leaves_the_next_one_alone() -> None:
+    cache = Cache(10)
+    flight = lead(cache)
+    cache._awaited.clear()  # as if it had been interrupted between two steps of its landing
+    second = lead(cache)
+
+    del flight
+
+    assert follow(cache) is second.awaited
 
 
 def test_an_expired_answer_is_fetched_by_one_caller() -> None:
@@ -194,7 +214,7 @@ def test_an_expired_answer_is_fetched_by_one_caller() -> None:
 
     flight = lead(cache, now=2.0)
 
-    assert follow(cache, now=2.0) is flight
+    assert follow(cache, now=2.0) is flight.awaited
 
 
 def test_clear_leaves_calls_in_flight_alone() -> None:
@@ -203,7 +223,7 @@ def test_clear_leaves_calls_in_flight_alone() -> None:
 
     cache.clear()
 
-    assert follow(cache) is flight
+    assert follow(cache) is flight.awaited
 
 
 def test_of_many_threads_that_ask_at_once_one_leads() -> None:
@@ -214,18 +234,14 @@ def test_of_many_threads_that_ask_at_once_one_leads() -> None:
         def ask(cache: Cache = cache, barrier: threading.Barrier = barrier, led: list[bool] = led) -> None:
             barrier.wait(10.0)
             answer = cache.ask(b"k", 0.0)
-            if isinstance(answer, Hit):
-                led.append(False)
-                return
-            flight, leads = answer
-            led.append(leads)
-            if leads:
-                cache.land(b"k", flight, "answer", 10.0)
-            else:
+            led.append(isinstance(answer, Flight))
+            if isinstance(answer, Flight):
+                cache.land(answer, "answer", 10.0)
+            elif isinstance(answer, Awaited):
                 woken = threading.Event()
-                flight.follow().listen(woken.set)
+                answer.follow().listen(woken.set)
                 assert woken.wait(10.0)
-                assert flight.value == "answer"
+                assert answer.value == "answer"
 
         threads = [threading.Thread(target=ask) for _ in range(8)]
         for thread in threads:
@@ -246,7 +262,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.size = size
         self.cache = Cache(size)
         self.answers: dict[bytes, tuple[float, int]] = {}
-        self.flights: dict[bytes, Flight] = {}
+        self.awaited: dict[bytes, Awaited] = {}
         self.now = 0.0
         self.landed = 0
 
@@ -259,18 +275,19 @@ class CacheMachine(RuleBasedStateMachine):
             assert isinstance(answer, Hit)
             assert answer.value == kept[1]
             return multiple()
-        assert isinstance(answer, tuple)
-        flight, leads = answer
-        assert leads is (key not in self.flights)
-        assert self.flights.setdefault(key, flight) is flight
-        return (key, flight) if leads else multiple()
+        if key in self.awaited:
+            assert answer is self.awaited[key]
+            return multiple()
+        assert isinstance(answer, Flight)
+        self.awaited[key] = answer.awaited
+        return key, answer
 
     @rule(leader=consumes(leaders), ttl=st.sampled_from([0.0, 1.0, 5.0]))
     def land(self, leader: tuple[bytes, Flight], ttl: float) -> None:
         key, flight = leader
         self.landed += 1
-        self.cache.land(key, flight, self.landed, self.now + ttl)
-        del self.flights[key]
+        self.cache.land(flight, self.landed, self.now + ttl)
+        del self.awaited[key]
         self.answers.pop(key, None)
         self.answers[key] = (self.now + ttl, self.landed)
         if len(self.answers) > self.size:
@@ -279,8 +296,8 @@ class CacheMachine(RuleBasedStateMachine):
     @rule(leader=consumes(leaders), error=st.sampled_from([None, ValueError("of the tool")]))
     def crash(self, leader: tuple[bytes, Flight], error: Exception | None) -> None:
         key, flight = leader
-        self.cache.crash(key, flight, error)
-        del self.flights[key]
+        self.cache.crash(flight, error)
+        del self.awaited[key]
 
     @rule(seconds=st.sampled_from([0.5, 1.0, 4.0]))
     def pass_time(self, seconds: float) -> None:

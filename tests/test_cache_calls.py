@@ -18,7 +18,7 @@ from tests.shapes import Gate, Shape, Thread, eventually, settled
 
 import holdfast
 from holdfast import BudgetExceeded, CircuitOpen, ConfigError, Event, Holdfast, LoopDetected, ToolTimeout
-from holdfast.cache import Flight
+from holdfast.cache import Awaited
 from holdfast.testing import ManualClock, Recorder, Script, Step, fail, hang, ok, slow
 
 hf = shapes.hf
@@ -265,7 +265,7 @@ def test_a_tool_that_changes_its_argument_is_kept_by_what_it_was_given(shape: Sh
 
     assert call(["tea"]) == 2
     assert hf.tracker.stats("count").cached_hits == 1
-    assert not hf._box.tool("count").cache._flights  # type: ignore[union-attr]
+    assert not hf._box.tool("count").cache._awaited  # type: ignore[union-attr]
 
 
 def test_a_failure_is_not_kept(shape: Shape, hf: Holdfast) -> None:
@@ -583,11 +583,11 @@ async def test_a_plain_call_does_not_wait_for_a_task_of_the_event_loop_it_blocks
 
 
 def test_who_follows_a_call_that_has_just_ended_does_not_wait() -> None:
-    flight = Flight()
+    awaited = Awaited()
 
-    flight.end()
+    awaited.end()
 
-    assert flight.follow().fired
+    assert awaited.follow().fired
 
 
 async def test_a_cancelled_follower_does_not_disturb_the_others(hf: Holdfast, clock: ManualClock) -> None:
@@ -629,4 +629,4 @@ def followers(hf: Holdfast, tool: str) -> int:
     """How many wait for somebody else's identical call of *tool*."""
     cache = hf._box.tool(tool).cache
     assert cache is not None
-    return sum(len(flight._followers) for flight in list(cache._flights.values()))
+    return sum(len(flight._followers) for flight in list(cache._awaited.values()))

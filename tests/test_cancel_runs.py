@@ -4,13 +4,18 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
+import functools
+import operator
+import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -57,6 +62,81 @@ def test_the_handler_of_a_signal_may_cancel_in_the_middle_of_a_write(place: Plac
     assert answers == [CancelResult.REQUESTED]
     assert hf.runs.snapshot(run.id).status == "cancelled"
     assert hf.runs.snapshot(run.id).error == "shutdown"
+
+
+def test_the_handler_of_a_signal_may_cancel_at_the_moment_in_which_a_write_begins(place: Place) -> None:
+    hf = place.open()
+    answers: list[CancelResult] = []
+
+    with pytest.raises(RunCancelled), hf.run() as run:
+        turn = hf.runs.writer.turn
+
+        def handle(*_: object) -> None:
+            hf.runs.writer.turn = turn
+            answers.append(run.cancel("shutdown"))
+
+        with _on_signal(handle):
+            hf.runs.writer.turn = _Struck(turn)  # type: ignore[assignment]
+            run.commit("noted")
+        run.check()
+
+    assert answers == [CancelResult.REQUESTED]
+    assert hf.runs.snapshot(run.id).error == "shutdown"
+
+
+def test_the_handler_of_a_signal_may_cancel_while_the_store_is_closed(disk: Place) -> None:
+    hf = disk.open()
+    hf.runs.create_run("shop", "tea", run_id="r")
+    answers: list[CancelResult] = []
+    close = hf.runs.file.close
+
+    def closed_meanwhile() -> None:
+        answers.append(hf.runs.cancel("r", "shutdown"))
+        close()
+
+    hf.runs.file.close = closed_meanwhile  # type: ignore[method-assign]
+    hf.close()
+
+    assert answers == [CancelResult.REQUESTED]
+    hf.runs.file.close = close  # type: ignore[method-assign]
+    assert hf.runs.cancel("r") is CancelResult.ALREADY_FINISHED
+
+
+def test_the_handler_of_a_signal_may_cancel_while_the_process_forks(disk: Place) -> None:
+    hf = disk.open()
+    hf.runs.create_run("shop", "tea", run_id="r")
+
+    hf.runs.hold()
+    answer = hf.runs.cancel("r", "shutdown")
+    hf.runs.let_go()
+
+    assert answer is CancelResult.REQUESTED
+    assert hf.runs.cancel("r") is CancelResult.ALREADY_FINISHED
+
+
+class _Struck:
+    """A lock during whose taking a signal comes: it is handled as soon as the interpreter looks for one."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self.locked = lock.locked
+        self.acquire = lock.acquire
+        self.release = lock.release
+        steps: list[Callable[[], object]] = [lock.acquire, functools.partial(_thread.interrupt_main, signal.SIGUSR1)]
+        taken: Iterator[object] = map(operator.call, steps)
+        # All in one call of C, since the interpreter looks after each call of ours.
+        type(self).__enter__ = functools.partial(list, taken)  # type: ignore[attr-defined]
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+@contextmanager
+def _on_signal(handle: Callable[..., None]) -> Iterator[None]:
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_the_handler_of_a_signal_cannot_wait_for_a_write_in_the_middle_of_another(place: Place) -> None:

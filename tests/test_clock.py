@@ -371,6 +371,30 @@ def test_the_timers_of_a_forked_child_fire(system: SystemClock) -> None:
     keep.cancel()
 
 
+def test_an_interrupt_while_a_timer_is_asked_for_keeps_nobody_else_from_asking(
+    system: SystemClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timers = [system.call_at(system.monotonic() + 3600, print)]  # so that there is a thread
+    take = threading.Condition.__enter__
+
+    def struck(condition: threading.Condition) -> bool:
+        """As when a signal comes once the lock is taken, and before the `with` block is entered."""
+        taken = take(condition)
+        if threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        return taken
+
+    with monkeypatch.context() as patched, contextlib.suppress(KeyboardInterrupt):
+        patched.setattr(threading.Condition, "__enter__", struck)
+        timers.append(system.call_at(system.monotonic() + 3600, print))
+
+    fired = Callback()
+    threading.Thread(target=system.call_at, args=(system.monotonic(), fired), daemon=True).start()
+    assert fired.wait()
+    for timer in timers:
+        timer.cancel()
+
+
 def test_timers_asked_for_by_many_threads_all_fire(system: SystemClock) -> None:
     fired: list[int] = []
 

@@ -60,9 +60,10 @@ def test_a_waiter_rises_one_class_for_each_second_it_has_waited() -> None:
 def test_nobody_starves_behind_a_stream_of_urgent_callers() -> None:
     line = Line()
     low = line.join(0.0, LOW)
+    urgent: list[Ticket] = []
     now = 0.0
     while True:
-        line.join(now, CRITICAL)
+        urgent.append(line.join(now, CRITICAL))
         head = line.head()
         assert head is not None
         if head is low:
@@ -117,6 +118,19 @@ def test_the_head_that_leaves_makes_way_for_the_next_who_is_still_there() -> Non
     line.leave(tickets[0])
 
     assert line.head() is tickets[4]
+
+
+def test_a_place_whose_holder_is_gone_without_leaving_is_nobodys() -> None:
+    line = Line()
+    ticket, other = line.join(0.0, NORMAL), line.join(0.0, NORMAL)
+
+    del ticket
+
+    assert len(line) == 1
+    assert line.ahead(other) == 0
+    assert line.head() is other
+    line.leave(other)
+    assert not line.heap
 
 
 def test_the_heap_is_empty_when_the_last_has_left() -> None:

@@ -164,6 +164,25 @@ def test_closing_removes_the_file_and_the_empty_folder_and_may_be_done_twice(fol
     assert is_gone(folder, "a1")
 
 
+def test_an_owner_that_nobody_has_any_more_is_gone_and_leaves_nothing(folder: str) -> None:
+    before = descriptors()
+    file = OwnerFile(folder, "a1")
+
+    del file
+
+    assert not os.path.exists(folder)
+    assert descriptors() == before
+
+
+def test_a_forked_child_that_drops_an_owner_leaves_the_file_to_its_parent(folder: str) -> None:
+    file = OwnerFile(folder, "a1")
+    file._pid += 1  # as if another process had made it
+
+    del file
+
+    assert os.listdir(folder) == ["a1.owner"]
+
+
 def test_closing_leaves_the_folder_to_others(folder: str) -> None:
     first, second = OwnerFile(folder, "a1"), OwnerFile(folder, "a2")
 

@@ -227,6 +227,14 @@ def test_an_error_that_takes_no_notes_is_left_as_it_is() -> None:
     assert vars(odd) == {"__notes__": "no list"}
 
 
+def test_an_error_that_will_not_have_a_note_is_no_other_error() -> None:
+    class Proud(Exception):
+        def add_note(self, note: str) -> None:
+            raise RuntimeError(f"no notes: {note}")
+
+    note(Proud(), "search", 1)
+
+
 def test_the_notes_of_nested_tools_stand_side_by_side() -> None:
     error = RuntimeError("down")
 

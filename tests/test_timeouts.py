@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -17,8 +20,10 @@ from tests.shapes import Thread, eventually, settled
 import holdfast
 from holdfast import CircuitState, ConcurrencyFull, Holdfast, ToolTimeout, threads
 from holdfast.clock import SystemClock
+from holdfast.guards.line import Signal
 from holdfast.testing import ManualClock, Recorder, Script, hang, ok
 from holdfast.threads import MOST_ABANDONED, Job, Workers
+from holdfast.waiting import Wait, pause
 
 hf = shapes.hf
 
@@ -543,6 +548,86 @@ def test_closing_leaves_no_thread_behind(clock: ManualClock, monkeypatch: pytest
     for thread in (before, after):
         thread.join(shapes.PATIENCE)
         assert not thread.is_alive()
+
+
+def test_an_interrupt_while_a_thread_is_given_its_job_loses_no_thread(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "LINGER", 3600.0)
+    workers, seen = Workers(), []
+    Job(workers, clock, lambda: seen.append(threading.current_thread())).start()
+    eventually(lambda: workers._idle)
+
+    class Struck(list[Any]):
+        """As when a signal comes after a call of ours."""
+
+        def pop(self, *at: Any) -> Any:
+            super().pop(*at)
+            raise KeyboardInterrupt
+
+    workers._idle = Struck(workers._idle)
+    with suppress(KeyboardInterrupt):
+        Job(workers, clock, lambda: None).start()
+    workers.close()
+
+    seen[0].join(shapes.PATIENCE)
+    assert not seen[0].is_alive()
+
+
+def test_an_interrupt_while_a_thread_waits_keeps_nobody_from_waking_it(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signal = Signal()
+    take = threading.Condition.__enter__
+
+    def struck(condition: threading.Condition) -> bool:
+        """As when a signal comes once the lock is taken, and before the `with` block is entered."""
+        take(condition)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, suppress(KeyboardInterrupt):
+        patched.setattr(threading.Condition, "__enter__", struck)
+        pause(clock, Wait(signal=signal, begin=signal.fire))
+
+    assert Thread(signal.fire).result() is None
+
+
+ENDING = """
+import builtins, holdfast
+
+hf = holdfast.open(":memory:", policies={})
+
+
+@hf.tool(timeout=60)
+def goodbye():
+    return "done"
+
+
+class Late:
+    def __del__(self, goodbye=goodbye, Denied=holdfast.Denied, print=print):
+        try:
+            print(goodbye(), flush=True)
+        except Denied as denied:
+            print(denied, flush=True)
+
+
+goodbye()
+builtins.late = Late()  # which is there until the interpreter has ended all threads
+"""
+
+
+def test_a_call_that_needs_a_thread_when_the_interpreter_ends_is_refused() -> None:
+    done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=50, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert "no thread can be started" in done.stdout
+
+
+def test_a_plain_tool_called_outside_an_event_loop_says_what_is_missing(hf: Holdfast) -> None:
+    call = hf.acall(lambda: None)
+
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        call.send(None)
 
 
 def test_an_idle_thread_is_used_again(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:

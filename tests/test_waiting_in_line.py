@@ -652,10 +652,11 @@ async def test_who_stands_behind_those_that_wait_for_a_slot_is_refused_for_the_s
 def test_who_stands_behind_others_that_wait_for_a_shared_rate_is_not_told_a_time() -> None:
     limiting, policy = Limiting(), Policy(rate=RateConfig(per_second=1, burst=5))
     limiting.configure(policy, 0.0)
-    limiting.stay_in_line(0.0, policy, None, 5.0, Refusal(RateLimited, 2.0), 1.8)
+    ahead = limiting.stay_in_line(0.0, policy, None, 5.0, Refusal(RateLimited, 2.0), 1.8)
 
     refusal = limiting.line_up(0.0, policy, None, 0.0, shared=True)
 
+    assert ahead.ticket is not None
     assert refusal == Refusal(RateLimited, math.inf)
 
 

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
 
 from holdfast.attempt import OF_ITS_RUN
-from holdfast.cache import Flight, Hit
+from holdfast.cache import Awaited, Flight, Hit
 from holdfast.canonical import itself
 from holdfast.category import classify
 from holdfast.waiting import Wait
@@ -20,7 +20,7 @@ from holdfast.waiting import Wait
 if TYPE_CHECKING:
     from holdfast.execution import Execution
 
-_led: Final[ContextVar[tuple[Flight, ...]]] = ContextVar("holdfast_led", default=())  # by the calls one is within
+_led: Final[ContextVar[tuple[Awaited, ...]]] = ContextVar("holdfast_led", default=())  # by the calls one is within
 
 
 def ask(execution: Execution) -> Iterator[Wait]:
@@ -32,24 +32,23 @@ def ask(execution: Execution) -> Iterator[Wait]:
         answer = cache.ask(key, now, timeout)
         if isinstance(answer, Hit):
             return _answer(execution, answer.value)
-        flight, leads = answer
-        if leads:
-            flight.loop = _running_loop() if execution.as_task else None
-            execution._flight = flight
+        if isinstance(answer, Flight):
+            execution._flight = answer
+            answer.awaited.loop = _running_loop() if execution.as_task else None
             return None
         until, limit = execution.deadline, execution.policy.deadline
-        if timeout is not None and timeout < flight.timeout and now + timeout < until:
+        if timeout is not None and timeout < answer.timeout and now + timeout < until:
             until, limit = now + timeout, timeout
-        with _following(flight):
-            if _waits_for_us(execution, flight):
+        with _following(answer):
+            if _waits_for_us(execution, answer):
                 return None
-            yield from execution.patiently(Wait(until, flight.follow()))
-        if flight.error is not None:
+            yield from execution.patiently(Wait(until, answer.follow()))
+        if answer.error is not None:
             execution._cached = True
-            execution._category = classify(flight.error)
-            raise flight.error
-        if flight.landed:
-            return _answer(execution, flight.value)
+            execution._category = classify(answer.error)
+            raise answer.error
+        if answer.landed:
+            return _answer(execution, answer.value)
         if clock.monotonic() >= until:
             raise execution._too_late(limit)
     return None
@@ -61,16 +60,16 @@ def end(execution: Execution, flight: Flight, error: BaseException | None) -> No
     if cache is None:
         return
     if error is None and policy is not None:
-        cache.land(flight.key, flight, execution.value, execution._kit.clock.monotonic() + policy.ttl)
+        cache.land(flight, execution.value, execution._kit.clock.monotonic() + policy.ttl)
     else:
         own = not isinstance(error, Exception) or isinstance(error, OF_ITS_RUN)
-        cache.crash(flight.key, flight, None if own else error)
+        cache.crash(flight, None if own else error)
 
 
 @contextmanager
 def leading(flight: Flight, inside: AbstractContextManager[None]) -> Iterator[None]:
     """Around the code of a tool whose call leads *flight*, and what is *inside* that."""
-    token = _led.set((*_led.get(), flight))
+    token = _led.set((*_led.get(), flight.awaited))
     try:
         with inside:
             yield
@@ -100,23 +99,23 @@ def _answer(execution: Execution, value: object) -> None:
 
 
 @contextmanager
-def _following(flight: Flight) -> Iterator[None]:
-    """While the calls one is within wait for *flight*."""
+def _following(awaited: Awaited) -> Iterator[None]:
+    """While the calls one is within wait for *awaited*."""
     led = _led.get()
     for each in led:
-        each.awaits.append(flight)
+        each.awaits.append(awaited)
     try:
         yield
     finally:
         for each in led:
-            each.awaits.remove(flight)
+            each.awaits.remove(awaited)
 
 
-def _waits_for_us(execution: Execution, flight: Flight) -> bool:
-    """Whether *flight* cannot end before *execution* does: it waits for a call that made this one, at once or by way of
+def _waits_for_us(execution: Execution, awaited: Awaited) -> bool:
+    """Whether *awaited* cannot end before *execution*: it waits for a call that made this one, at once or by way of
     others, or its task waits for this thread. Two that find it out about each other at once both make their calls.
     """
-    led, seen, todo = _led.get(), set[Flight](), [flight]
+    led, seen, todo = _led.get(), set[Awaited](), [awaited]
     while led and todo:
         each = todo.pop()
         if each in led:
@@ -124,7 +123,7 @@ def _waits_for_us(execution: Execution, flight: Flight) -> bool:
         if each not in seen:
             seen.add(each)
             todo += each.awaits
-    return not execution.as_task and flight.loop is not None and flight.loop is _running_loop()
+    return not execution.as_task and awaited.loop is not None and awaited.loop is _running_loop()
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -1,31 +1,33 @@
 """Answers of read-only tools, kept for a while; identical calls in flight are made once.
 
 The first caller of a key leads and makes the call; the others follow and wait for its answer. A leader that is
-cancelled hands over: one of its followers leads next.
+cancelled, or gone without a word, hands over: one of its followers leads next.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Hashable
 
 from holdfast.guards.line import Signal
 
 
-class Flight:
-    """One call that others may wait for, under its *key* in the cache; *timeout* bounds each of its attempts."""
+class Awaited:
+    """One call that others may wait for; *timeout* bounds each of its attempts."""
 
-    __slots__ = ("awaits", "error", "key", "landed", "loop", "timeout", "value", "_followers", "_lock", "_over")
+    __slots__ = ("awaits", "error", "landed", "loop", "timeout", "value", "watch", "_followers", "_lock", "_over")
 
-    def __init__(self, key: Hashable = None, timeout: float | None = None) -> None:
-        self.key = key
+    def __init__(self, timeout: float | None = None) -> None:
         self.timeout = math.inf if timeout is None else timeout
         self.loop: object = None  # whose task leads it, if it is a task
-        self.awaits: list[Flight] = []  # those that calls made by it follow
-        self._lock = threading.Lock()
+        self.awaits: list[Awaited] = []  # those that calls made by it follow
+        self._lock = threading.RLock()  # a flight may be dropped, and this be ended, in the middle of anything
         self._followers: list[Signal] = []
+        self.watch: object = None  # on its leader
         self._over = False
         self.landed = False  # with a value or an error; a flight that is over and did not land was cancelled
         self.value: object = None
@@ -45,9 +47,20 @@ class Flight:
         """Wake everybody who waits."""
         with self._lock:
             self._over = True
+            self.watch = None
             followers, self._followers = self._followers, []
         for signal in followers:
             signal.fire()
+
+
+class Flight:
+    """The lead of a call that is *awaited* under its *key*; who drops it without a word hands over."""
+
+    __slots__ = ("awaited", "key", "__weakref__")
+
+    def __init__(self, key: Hashable, awaited: Awaited) -> None:
+        self.key = key
+        self.awaited = awaited
 
 
 class Hit:
@@ -64,15 +77,15 @@ class Cache:
 
     def __init__(self, max_entries: int) -> None:
         self.max_entries = max_entries
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._answers: OrderedDict[Hashable, tuple[float, object]] = OrderedDict()
-        self._flights: dict[Hashable, Flight] = {}
+        self._awaited: dict[Hashable, Awaited] = {}
 
     def __len__(self) -> int:
         return len(self._answers)
 
-    def ask(self, key: Hashable, now: float, timeout: float | None = None) -> Hit | tuple[Flight, bool]:
-        """An answer; or the flight that will bring one, and whether the caller leads it, with that *timeout*."""
+    def ask(self, key: Hashable, now: float, timeout: float | None = None) -> Hit | Awaited | Flight:
+        """An answer; or the call that will bring one; or the lead of such a call, with that *timeout*."""
         with self._lock:
             kept = self._answers.get(key)
             if kept is not None:
@@ -80,32 +93,40 @@ class Cache:
                     self._answers.move_to_end(key)
                     return Hit(kept[1])
                 del self._answers[key]
-            flight = self._flights.get(key)
-            if flight is not None:
-                return flight, False
-            flight = self._flights[key] = Flight(key, timeout)
-            return flight, True
+            awaited = self._awaited.get(key)
+            if awaited is not None:
+                return awaited
+            awaited = Awaited(timeout)
+            flight = Flight(key, awaited)
+            # An interrupt may come after any call: before others can wait for it, somebody sees to it that it ends.
+            awaited.watch = weakref.ref(flight, functools.partial(self._crash, key, awaited, None))
+            self._awaited[key] = awaited
+            return flight
 
-    def land(self, key: Hashable, flight: Flight, value: object, expires: float) -> None:
+    def land(self, flight: Flight, value: object, expires: float) -> None:
         """The leader has an answer, good until *expires*."""
         with self._lock:
-            self._answers[key] = (expires, value)
+            self._answers[flight.key] = (expires, value)
             while len(self._answers) > self.max_entries:
                 self._answers.popitem(last=False)
-            self._flights.pop(key, None)
-        flight.value = value
-        flight.landed = True
-        flight.end()
+            self._awaited.pop(flight.key, None)
+        flight.awaited.value = value
+        flight.awaited.landed = True
+        flight.awaited.end()
 
-    def crash(self, key: Hashable, flight: Flight, error: BaseException | None) -> None:
+    def crash(self, flight: Flight, error: BaseException | None) -> None:
         """The leader has none: its followers share *error*, or lead themselves if it was cancelled (None)."""
-        with self._lock:
-            self._flights.pop(key, None)
-        flight.error = error
-        flight.landed = error is not None
-        flight.end()
+        self._crash(flight.key, flight.awaited, error)
 
     def clear(self) -> None:
         """Forget all answers."""
         with self._lock:
             self._answers.clear()
+
+    def _crash(self, key: Hashable, awaited: Awaited, error: BaseException | None, _: object = None) -> None:
+        with self._lock:
+            if self._awaited.get(key) is awaited:  # else its leader was interrupted while it ended, and another leads
+                del self._awaited[key]
+        awaited.error = error
+        awaited.landed = error is not None
+        awaited.end()

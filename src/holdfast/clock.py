@@ -12,6 +12,7 @@ import itertools
 import logging
 import math
 import os
+import sys
 import threading
 from collections.abc import Callable
 from time import monotonic, sleep
@@ -99,12 +100,16 @@ class _TimerThread:
         self._order = itertools.count()
         self._heap: list[tuple[float, int, _PlainTimer]] = []
         self._sweep_above = 64
-        self._changed = threading.Condition()
+        # Callers take the lock itself: the `with` of a Condition is Python code, and one interrupted there keeps it.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._alive = False
 
     def add(self, when: float, fn: Callable[[], object]) -> Timer:
+        if sys.is_finalizing():  # a thread would not run, and Python 3.11 would wait for it
+            raise RuntimeError("the interpreter ends: no timer can ring")
         timer = _PlainTimer(fn)
-        with self._changed:
+        with self._lock:
             if not self._alive:  # first, so that a thread that cannot start leaves no timer behind
                 threading.Thread(target=self._serve, name="holdfast-timers", daemon=True).start()
                 self._alive = True

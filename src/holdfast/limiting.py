@@ -94,6 +94,7 @@ class Limiting:
         """Let the head of the line ask again."""
         if self.line.heap:
             with self._lock:
+                self.line.tidy()
                 head = self.line.head()
             if head is not None:
                 head.signal.fire()

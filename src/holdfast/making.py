@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import math
@@ -49,6 +50,7 @@ def call(execution: Execution, attempt: Attempt, bound: Bound, fn: Callable[[], 
 
 async def acall(execution: Execution, attempt: Attempt, bound: Bound, fn: Callable[[], Any]) -> Any:
     """Call *fn* in a thread."""
+    asyncio.get_running_loop()  # that there is none is no want of threads
     clock = bound.kit.clock
     now = clock.monotonic()
     limit = attempt.limit(now)

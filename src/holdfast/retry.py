@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
-from contextlib import suppress
 
 import msgspec
 
@@ -15,6 +15,8 @@ RESERVE = 10.0  # retries a tool may make before its calls have earned any
 MOST = 100.0  # retries that a long quiet spell can save up
 NOTE = "holdfast: "
 LONGEST = 60.0  # a Retry-After beyond this is not waited for unless a deadline allows it
+
+_log = logging.getLogger("holdfast")
 
 
 class RetryConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,8 +92,10 @@ def note(error: Exception, name: str, attempts: int, why: str = "", waited: floa
     mine = f"{NOTE}{name}: "
     tries = f"{attempts} attempt{'s' if attempts != 1 else ''}"
     waits = f", {waited:.2g} s of waiting" if waited else ""
-    notes = getattr(error, "__notes__", None)
-    if isinstance(notes, list):
-        notes[:] = [old for old in notes if not str(old).startswith(mine)]
-    with suppress(AttributeError, TypeError):  # an error that is frozen takes no note, and leaves all the same
+    try:
+        notes = getattr(error, "__notes__", None)
+        if isinstance(notes, list):
+            notes[:] = [old for old in notes if not str(old).startswith(mine)]
         error.add_note(f"{mine}{tries}{waits}{', ' if why else ''}{why}")
+    except Exception as trouble:  # an error that takes no note, being frozen say, leaves all the same
+        _log.debug("%s takes no note: %s", type(error).__name__, type(trouble).__name__)

@@ -122,7 +122,7 @@ class Workers:
         with self._lock:
             if self._idle:
                 inbox = self._idle[-1]
-                del self._idle[-1]  # no call, after which an interrupt might come: its thread waits for a job from now on
+                del self._idle[-1]  # not by a call, which an interrupt may follow: its thread now waits for a job
                 inbox.put(job)
                 return
         inbox = queue.SimpleQueue()

@@ -6,7 +6,9 @@ Everything that may have to wait says so with a `Wait`, and the driver of the ca
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
+import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -53,9 +55,9 @@ def pause(clock: Clock, wait: Wait) -> None:
         if (seconds := until(clock.monotonic(), wait.until)) > 0:
             clock.sleep(seconds)
         return None
-    woken = threading.Event()
-    with _alarm(_call_at, clock, wait, wait.signal, woken.set):
-        woken.wait()
+    woken: queue.SimpleQueue[None] = queue.SimpleQueue()  # an Event that is interrupted may stay locked
+    with _alarm(_call_at, clock, wait, wait.signal, functools.partial(woken.put, None)):
+        woken.get()
     return None
 
 

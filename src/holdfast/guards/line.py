@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable
+from weakref import WeakValueDictionary
 
 
 class Signal:
@@ -39,9 +40,12 @@ class Signal:
 
 
 class Ticket:
-    """A place in line; its *signal* says that the holder should ask again, for *cost* tokens."""
+    """A place in line; its *signal* says that the holder should ask again, for *cost* tokens.
 
-    __slots__ = ("cost", "signal", "_place")
+    The place is free as soon as nobody has the ticket: whoever was interrupted before it could leave holds up no one.
+    """
+
+    __slots__ = ("cost", "signal", "_place", "__weakref__")
 
     def __init__(self, place: tuple[float, int], cost: float) -> None:
         self._place: tuple[float, int] | None = place
@@ -55,40 +59,49 @@ class Line:
     *heap* is empty when nobody waits; that much may be seen without the lock.
     """
 
-    __slots__ = ("heap", "_live", "_order")
+    __slots__ = ("heap", "_order", "_tickets")
 
     def __init__(self) -> None:
         self._order = itertools.count()
-        self.heap: list[tuple[float, int, Ticket]] = []
-        self._live = 0
+        self.heap: list[tuple[float, int]] = []
+        self._tickets: WeakValueDictionary[int, Ticket] = WeakValueDictionary()
 
     def __len__(self) -> int:
-        return self._live
+        return len(self._tickets)
 
     def join(self, now: float, rank: int, cost: float = 1.0) -> Ticket:
         """Take a place; a higher *rank* stands further ahead."""
         place = (now - rank, next(self._order))
-        ticket = Ticket(place, cost)
-        heapq.heappush(self.heap, (*place, ticket))
-        self._live += 1
+        ticket = self._tickets[place[1]] = Ticket(place, cost)
+        heapq.heappush(self.heap, place)
         return ticket
 
     def leave(self, ticket: Ticket) -> None:
         """Give up the place; harmless if it was given up already."""
         if ticket._place is not None:
+            self._tickets.pop(ticket._place[1], None)
             ticket._place = None
-            self._live -= 1
-            while self.heap and self.heap[0][2]._place is None:
-                heapq.heappop(self.heap)
-            if len(self.heap) > 2 * self._live + 64:  # a head that waits long must not keep all who left behind it
-                self.heap[:] = sorted(entry for entry in self.heap if entry[2]._place is not None)
+            self.tidy()
+            if len(self.heap) > 2 * len(self) + 64:  # a head that waits long must not keep all who left behind it
+                self.heap[:] = sorted(place for place in self.heap if place[1] in self._tickets)
 
     def head(self) -> Ticket | None:
-        """Whose turn it is."""
-        return self.heap[0][2] if self.heap else None
+        """Whose turn it is; like *heap*, it may be asked without the lock."""
+        if not self.heap:
+            return None
+        ticket = self._tickets.get(self.heap[0][1])
+        if ticket is None:  # gone without leaving
+            places = sorted(self.heap)
+            ticket = next(filter(None, (self._tickets.get(order) for _, order in places)), None)
+        return ticket
+
+    def tidy(self) -> None:
+        """Forget who stood at the head and is gone."""
+        while self.heap and self.heap[0][1] not in self._tickets:
+            heapq.heappop(self.heap)
 
     def ahead(self, ticket: Ticket | None) -> float:
         """How many tokens they want who stand before *ticket*, or before one who has none."""
         place = ticket._place if ticket is not None else None
-        places = ((other._place, other.cost) for *_, other in self.heap)
+        places = ((other._place, other.cost) for other in self._tickets.values())
         return sum(cost for its, cost in places if its is not None and (place is None or its < place))

@@ -61,10 +61,10 @@ class OwnerFile:
     """
 
     def __init__(self, folder: str, owner: str) -> None:
+        self._fd: int | None = None
         self.path = _path(folder, owner)
         self._folder = folder
         self._pid = os.getpid()
-        self._fd: int | None = None
         if os.path.lexists(self.path) and not is_gone(folder, owner):
             raise StoreError(f"{printable(self.path, 300)}: a living process has this name; take another")
         with _explained(self.path, "an owner's file cannot be made there; see that this user may write to its folder"):
@@ -82,6 +82,11 @@ class OwnerFile:
             with contextlib.suppress(OSError):  # not empty, or not for us to remove: it stays
                 os.rmdir(self._folder)
         self._let_go()
+
+    def __del__(self) -> None:
+        if self._fd is not None:
+            with contextlib.suppress(StoreError):  # then it stays, no longer locked, for others to sweep
+                self.close()
 
     def poked(self) -> bool:
         """Whether somebody has poked since this was last asked; one system call where nobody has."""

@@ -273,10 +273,12 @@ class RunStore:
             bell, self._bell = self._bell, self._new_bell()
             bell.close()
             self._leave()
-            with self.writer.turn:
-                self._secret = None
-                self._ledger.forget()
-                self.file.close()
+            self.writer.alone(self._shut)
+
+    def _shut(self) -> None:
+        self._secret = None
+        self._ledger.forget()
+        self.file.close()
 
     def _leave(self) -> None:
         """Be no owner any more; others would see it anyway, by the lock and the lease."""
@@ -347,10 +349,7 @@ class RunStore:
 
     def hold(self) -> None:
         """Let no other thread be inside the database while this one forks: its locks would be held for ever."""
-        self._held = (
-            self.writer.turn.acquire(timeout=FORK_PATIENCE),
-            self.file.hold(FORK_PATIENCE),
-        )
+        self._held = self.writer.hold(FORK_PATIENCE), self.file.hold(FORK_PATIENCE)
         if all(self._held):
             self.file.put_away()
 
@@ -358,7 +357,7 @@ class RunStore:
         """The fork is over, here in the parent."""
         turn, reading = self._held
         if turn:
-            self.writer.turn.release()
+            self.writer.let_go()
         if reading:
             self.file.let_go()
 

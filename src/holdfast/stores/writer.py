@@ -87,6 +87,7 @@ class Writer(Generic[Book]):
         self._bell.acquire()
         self._main = threading.main_thread().ident
         self._leader: int | None = None  # the thread that commits
+        self._holder: int | None = None  # the thread that forks
         self._rung = self._closed = self._complained = False
 
     def submit(self, op: Callable[[Book], T]) -> Pending[Book, T]:
@@ -112,7 +113,7 @@ class Writer(Generic[Book]):
         """
         pending = Pending(op)
         self._queue.append(pending)
-        if self._leader == threading.get_ident():
+        if self._is_ours():
             self._ring()
             return otherwise
         self.settle(pending)
@@ -131,7 +132,7 @@ class Writer(Generic[Book]):
         while not pending.done:
             if self._led():
                 continue
-            if self._leader == threading.get_ident():
+            if self._is_ours():
                 self._ring()
                 raise StoreError(
                     "a write was begun in the middle of another of the same thread, by the handler of a signal say: it "
@@ -173,6 +174,29 @@ class Writer(Generic[Book]):
             self._closed = True
             self._wake()
 
+    def alone(self, do: Callable[[], T], turn: AbstractContextManager[object] | None = None) -> T:
+        """Call *do* while nobody else uses the connection."""
+        ident = threading.get_ident()  # asked first: after any call, the handler of a signal may come and look
+        with turn or self.turn:
+            self._leader = ident
+            try:
+                return do()
+            finally:
+                self._leader = None
+
+    def hold(self, patience: float) -> bool:
+        """Let nobody commit while this thread forks; false if somebody did so for longer than *patience*."""
+        self._holder = threading.get_ident()
+        held = self.turn.acquire(timeout=patience)
+        if not held:
+            self._holder = None
+        return held
+
+    def let_go(self) -> None:
+        """Let others commit again."""
+        self.turn.release()
+        self._holder = None
+
     # -- committing ----------------------------------------------------------------------------------------------------
 
     def _led(self) -> bool:
@@ -191,24 +215,26 @@ class Writer(Generic[Book]):
     def _lead(self, turn: AbstractContextManager[object]) -> None:
         """Commit one group, when it is our turn."""
         try:
-            with turn:
-                try:
-                    self._leader = threading.get_ident()
-                    queue = self._queue
-                    group = list(queue.copy())[:MOST_AT_ONCE]
-                    self._make(group)
-                    self._tell(group)
-                    for _ in group:
-                        queue.popleft()
-                finally:
-                    self._leader = None
-            if len(group) == MOST_AT_ONCE:
+            if self.alone(self._commit_group, turn) == MOST_AT_ONCE:
                 self._ring()  # for those who are left
         except BaseException:  # what hits this thread from outside is no reason for others to wait for ever
             self._ring()
             raise
         finally:
             self._after()
+
+    def _commit_group(self) -> int:
+        queue = self._queue
+        group = list(queue.copy())[:MOST_AT_ONCE]
+        self._make(group)
+        self._tell(group)
+        for _ in group:
+            queue.popleft()
+        return len(group)
+
+    def _is_ours(self) -> bool:
+        """Whether this very thread, below us, has the turn or is about to: then it cannot be waited for."""
+        return threading.get_ident() in (self._leader, self._holder)
 
     def _make(self, group: list[Pending[Book, Any]]) -> None:
         left = []

@@ -23,6 +23,7 @@ from weakref import WeakKeyDictionary
 
 from holdfast import checks
 from holdfast.clock import Timer, check_sleep
+from holdfast.waiting import pause
 
 _log = logging.getLogger("holdfast")
 
@@ -229,6 +230,7 @@ _POOL_WORKER = concurrent.futures.thread._worker.__code__
 _WAITS = frozenset(
     {
         _POOL_WORKER,
+        pause.__code__,
         threading.Condition.wait.__code__,
         threading.Thread.join.__code__,
         getattr(threading.Thread, "_wait_for_tstate_lock", threading.Thread.join).__code__,
