@@ -433,6 +433,19 @@ def test_a_suggestion_says_what_it_would_make_of_the_record() -> None:
     assert (found.lost, found.spared) == (1, 0)
 
 
+def test_a_suggestion_says_what_the_backtest_of_its_file_says() -> None:
+    # The same call fails again and again, with so many others between that no loop guard sees it twice.
+    failing = calls(*range(0, 400, 10), category=ErrorCategory.RESOURCE_NOT_FOUND)
+    others = [Call("other", "r", ten * 10 + at, (Attempt(0.1),), b"") for ten in range(40) for at in range(1, 9)]
+    record = sorted(failing + others, key=lambda call: call.at)
+
+    found = suggest(record)
+    lines = compare(record, PolicyBook.load(tomllib.loads(as_toml(found))))
+
+    played = {line.tool: (line.file.lost, line.file.spared) for line in lines if line.file is not None}
+    assert {each.tool: (each.lost, each.spared) for each in found} == played == {"t": (0, 0), "other": (0, 0)}
+
+
 def test_without_a_refusal_there_is_no_rate() -> None:
     assert suggested(calls(*range(40)))["rate"] is None
 

@@ -585,9 +585,15 @@ def test_a_field_that_does_not_go_with_a_default_says_what_the_default_would_hav
     )
 
 
+def test_a_servers_table_about_a_tool_decides_over_one_that_says_as_much_wherever_they_stand() -> None:
+    document = {"server": {"git": {"tool": {"s*": {"max_wait": 2.0}}}}, "tool": {"git.s*": {"max_wait": 3.0}}}
+
+    assert resolve(document, "git.search").max_wait == 2.0
+
+
 @pytest.mark.parametrize(
     ("key", "table", "missing"),
-    [("rate", {"burst": 5}, "per_second"), ("concurrency", {"adaptive": True}, "limit")],
+    [("rate", {"burst": 5}, "per_second"), ("concurrency", {"adaptive": True}, "limit"), ("rate", {}, "per_second")],
 )
 def test_a_table_that_lacks_its_main_field_in_the_end_is_a_mistake(
     key: str, table: dict[str, object], missing: str

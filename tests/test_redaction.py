@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import enum
+import json
 import os
 import pathlib
 import subprocess
@@ -223,6 +224,22 @@ def test_of_a_secret_that_cannot_be_read_nothing_is_shown(text: str) -> None:
 
     assert "s3cret" not in result
     assert result.endswith(MASK + text[text.index(":") - 1])
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        {"password": 'ab"s3cret'},
+        {"password": 'ab", "s3cret'},
+        {"credentials": json.dumps({"user": "ann", "pin": "s3cret"})},
+        {"credentials": {"user": 'ann"},', "pin": "s3cret"}},
+    ],
+    ids=str,
+)
+def test_a_secret_with_quotes_in_json_within_the_str_of_a_dict_is_masked(secret: dict[str, object]) -> None:
+    text = str({"status": 200, "body": json.dumps(secret)})
+
+    assert "s3cret" not in shown(text)
 
 
 @pytest.mark.parametrize(

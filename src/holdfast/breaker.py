@@ -83,6 +83,7 @@ class CircuitBreaker:
         self._monotonic = self.clock.monotonic
         self._max_tools = max_tools
         self._on_transition = on_transition
+        self.on_reset: Callable[[str], object] = lambda tool: None  # told before: a shared circuit may be unknown here
         self._circuits: dict[str, Circuit] = {}
         self._generations = itertools.count(1)
         self._founding = Grant(0)  # of a circuit that is yet to be made
@@ -183,6 +184,7 @@ class CircuitBreaker:
 
     def reset(self, tool: str) -> None:
         """Close *tool*'s circuit and forget its failures and any force; lifetime counters stay."""
+        self.on_reset(tool)
         if (circuit := self._find(tool)) is not None:
             circuit.reset()
             self.tell(tool, circuit)

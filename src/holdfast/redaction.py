@@ -207,15 +207,18 @@ def _once(pairs: list[tuple[str, object]]) -> None:
 
 def _value_at(text: str, begin: int) -> tuple[object, int]:
     """The value that stands there, and its end; all of the rest if it cannot be read."""
-    if (quoted := _QUOTED.match(text, begin)) is not None:
-        return quoted[0], quoted.end()
     if (nothing := _NOTHING.match(text, begin)) is not None:
         return None, nothing.end()
     try:
-        value, end = _BEGINNING.raw_decode(text, begin)
+        if (quoted := _QUOTED.match(text, begin)) is not None:
+            value, end = quoted[0], quoted.end()
+        else:
+            value, end = _BEGINNING.raw_decode(text, begin)
     except (ValueError, RecursionError):
         return text[begin:], len(text)
-    return (value, end) if _BORDER.match(text, end) else (text[begin:], len(text))
+    # A text within a text has its backslashes twice: there, what looks like the end of a value is a quote within it.
+    doubtful = _TWICE.search(text, end - 3 if quoted is not None else begin, end) or not _BORDER.match(text, end)
+    return (text[begin:], len(text)) if doubtful else (value, end)
 
 
 # --- any value as JSON ---
@@ -386,6 +389,7 @@ _PARTS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _TEXTS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _PAIR = re.compile(r"""["']([^"'\\]{1,100}+)(\\*+["'])\s*+:\s*+""")
 _QUOTED = re.compile(r""""[^"\\]*+(?:\\.[^"\\]*+)*+"|'[^'\\]*+(?:\\.[^'\\]*+)*+'""", re.DOTALL)
+_TWICE = re.compile(r"""\\\\["']""")
 _NOTHING = re.compile(r"(?:None|True|False)(?=[\s,}\]]|\Z)")  # as Python writes it
 _BORDER = re.compile(r"[\s,}\]]|\Z")
 _BEGINNING = json.JSONDecoder()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdfast.category import ErrorCategory
 from holdfast.errors import CircuitOpen, ConcurrencyFull, RateLimited
 from holdfast.fleet.desk import HORIZON, Desk, Held, Question, Shared, block_of
-from holdfast.fleet.script import CIRCUIT, MICRO, NO_PROBE, RATE, Outcome
+from holdfast.fleet.script import CIRCUIT, CONCURRENCY, MICRO, NO_PROBE, RATE, Outcome
 from holdfast.guards.circuit import Circuit, CircuitState, Grant, Seen
 from holdfast.guards.line import Ticket
 from holdfast.policy import Policy
@@ -36,6 +36,7 @@ class _Terms(NamedTuple):
     policy: Policy
     whole: Shared
     forced: Shared
+    before: Shared  # without a slot to be had: nothing is given, and those who are asked before slots may refuse
     take: int  # calls' tokens at once
 
 
@@ -55,7 +56,7 @@ class Share:
         if not self._is_about(policy):
             return True
         known = self.fleet.there and self.desk.fresh  # else it is counted who goes on alone
-        return known and (policy.mode == "view" or _leases(policy) or self.asks(policy))
+        return known and self._is_calm and (policy.mode == "view" or _leases(policy) or self.asks(policy))
 
     def asks(self, policy: Policy) -> bool:
         """Whether each call has to ask."""
@@ -83,11 +84,11 @@ class Share:
         return gate
 
     def leave(self, now: float, duration: float, question: Question) -> None:
-        """Give back after a success what was given; where every success counts, it is told, too."""
+        """Give back after a success what was given; where the success counts, it is told, too."""
         held, slots = question.held, self._tool.limiting.slots
         if held is None:
             return
-        if _counts_all(self._tool.policy):
+        if not self._is_calm or _counts_all(self._tool.policy):
             self.settle(Grant(held.generation), held, None, duration=duration, pause=None, sign=None)
         elif held.slots:
             self.desk.return_slot(held.holder)
@@ -125,12 +126,19 @@ class Share:
                 return tool.let_in(circuit, circuit.grant, ticket, policy)
         if self.desk.fresh and now < circuit.shut_until:
             return Refusal(CircuitOpen, circuit.turn_away(now) or math.inf)
+        terms = self._of(policy)
+        shared = terms.whole if circuit.forced is None else terms.forced
         if policy.mode != "view":
-            refusal = tool.limiting.line_up(now, policy, ticket, patience, shared=True)
+            ordered = ticket is None and circuit.forced is None and self._others_may_refuse(policy, circuit)
+            refusal = tool.limiting.line_up(now, policy, ticket, 0.0 if ordered else patience, shared=True)
+            if refusal is not None and ordered:
+                if circuit.calm and refusal.kind is RateLimited:  # there is a line, and who stands in it asks in turn
+                    refusal = tool.limiting.line_up(now, policy, ticket, patience, shared=True)
+                else:
+                    shared, refusal = terms.before, None
             if refusal is not None:
                 return refusal
-        terms = self._of(policy)
-        form = self.desk.form(terms.whole if circuit.forced is None else terms.forced)
+        form = self.desk.form(shared)
         horizon = HORIZON_US if patience >= HORIZON else max(0, int(patience * MICRO))
         take = terms.take if terms.take == 1 or self.desk.block.ask(now) else 1
         return Question(self.desk, form, (policy.priority.cost, take, horizon))
@@ -142,12 +150,17 @@ class Share:
         tool, reply, held = self._tool, question.reply, question.held
         is_view = policy.mode == "view"
         if reply is None or held is None:
-            if not is_view:
+            if question.form.slots:
                 tool.give_slot(policy)
             if question.asked[1] > 1:
                 self.desk.block.asked_until = 0.0
             if reply is None:
                 return self._alone()
+            if reply[0] == CONCURRENCY and not question.form.slots:  # those who come before have nothing against it
+                refusal = tool.limiting.line_up(now, policy, ticket, patience, shared=True)
+                if refusal is not None:
+                    return refusal
+                tool.give_slot(policy)  # one is free by now; it is looked for again at once
             return self._refused(now, policy, reply[0], reply[1] / MICRO, ticket, patience)
         question.held = None
         if is_view and (refusal := tool.limiting.line_up(now, policy, ticket, patience)) is not None:
@@ -162,6 +175,10 @@ class Share:
         if self.fleet.refuses:
             return Refusal(CircuitOpen, math.inf, why=AWAY)
         return None
+
+    def _others_may_refuse(self, policy: Policy, circuit: Circuit) -> bool:
+        """Whether somebody who is asked before the slots of this process may have something against an attempt."""
+        return not circuit.calm or (policy.rate is not None and policy.concurrency is not None)
 
     def _may_lease(self, now: float, policy: Policy, ticket: Ticket | None) -> bool:
         line = self._tool.limiting.line
@@ -207,15 +224,12 @@ class Share:
         if held is None:
             if grant.generation != self._tool.circuit.generation:
                 return True  # it began before the circuit changed, and says nothing any more
-            calm = self._tool.circuit.calm and self.desk.rate is None
-            held = Held(self.fleet.holder, self.desk.generation, NO_PROBE, 0, 0.0, -1, calm, 0.0)
-        if says == "ok" and held.calm and not _counts_all(policy):
-            says = ""
-        if not says and held.probe == NO_PROBE:
+            held = Held(self.fleet.holder, self.desk.generation, NO_PROBE, 0, 0.0, -1, 0.0)
+        if held.probe == NO_PROBE and (not says or (says == "ok" and self._is_calm and not _counts_all(policy))):
             if held.slots:
                 self.desk.return_slot(held.holder)
             return True
-        self.desk.tell(
+        self._tell(
             Outcome(
                 held.holder, held.slots, 0.0, says, 1, held.generation, held.probe, int(duration * MICRO),
                 (sign or b"").hex(), -1 if pause is None else int(min(pause, 1e9) * MICRO), held.admitted_at_us,
@@ -227,14 +241,24 @@ class Share:
         """Have the fleet told of *calls* that were only noted; false where it is away."""
         if not self.fleet.there:
             return False
-        self.desk.tell(Outcome(self.fleet.holder, says="ok", calls=calls, generation=self.desk.generation))
+        self._tell(Outcome(self.fleet.holder, says="ok", calls=calls, generation=self.desk.generation))
         return True
 
     def reset(self) -> None:
         """Have the circuit of the whole fleet be as new."""
-        self.desk.tell(Outcome(self.fleet.holder, says="reset"))
+        self.desk.shared = self._of(self._tool.policy).whole  # nobody may have asked yet, or only while held by hand
+        self._tell(Outcome(self.fleet.holder, says="reset"))
 
     # -- inside --------------------------------------------------------------------------------------------------------
+
+    @property
+    def _is_calm(self) -> bool:
+        """Whether a success that ends now has nothing to tell, whatever was so when it was admitted."""
+        return self._tool.circuit.calm and self.desk.rate is None and not self.desk.troubled
+
+    def _tell(self, outcome: Outcome) -> None:
+        if self.desk.tell(outcome):
+            self._tool.replan()
 
     def _follow(self, seen: Seen) -> None:
         self._tool.follow(seen)
@@ -246,7 +270,7 @@ class Share:
             limit = None if policy.concurrency is None or is_view else policy.concurrency.limit
             whole = Shared(policy.breaker, None if is_view else policy.rate, limit)
             take = block_of(policy.rate, policy.priority.cost) if policy.rate is not None and _leases(policy) else 1
-            terms = _Terms(policy, whole, whole._replace(breaker=None), take)
+            terms = _Terms(policy, whole, whole._replace(breaker=None), whole._replace(limit=0), take)
             if len(self._terms) >= MOST_POLICIES:
                 self._terms.clear()
             self._terms[id(policy)] = terms

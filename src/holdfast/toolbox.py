@@ -23,6 +23,8 @@ class Toolbox:
         self._passing: OrderedDict[str, Tool] = OrderedDict()
         kit.refresh = self.refresh
         kit.bus.on_change = self.replan
+        if kit.fleet is not None:
+            kit.breaker.on_reset = self._know
 
     def keep(self, name: str, given: Mapping[str, object]) -> Tool:
         """The tool of a decorator, with the settings *given* there; a later decorator of the same name wins."""
@@ -96,6 +98,11 @@ class Toolbox:
         for tool in self._all():
             tool.after_fork()
 
+    def _know(self, name: str) -> None:
+        """Have the tool of that name, if there can be one: its circuit may be open elsewhere in the fleet."""
+        if is_name(name):
+            self.tool(name)
+
     def _given(self) -> Iterator[tuple[str, Mapping[str, object] | None]]:
         """Each tool with what its decorator gave; listed when first asked for, as tools come while a file is read."""
         for tool in self._all():
@@ -111,7 +118,12 @@ class Toolbox:
             tool.replan()
 
 
-def check_name(name: object) -> None:
+def is_name(name: object) -> bool:
     """A tool's name is 1 to 200 printable characters."""
-    if not isinstance(name, str) or not 1 <= len(name) <= 200 or not name.isprintable():
+    return isinstance(name, str) and 1 <= len(name) <= 200 and name.isprintable()
+
+
+def check_name(name: object) -> None:
+    """Refuse what cannot be a tool's name."""
+    if not is_name(name):
         raise ConfigError(f"the tool name {checks.shown(name)} must be 1 to 200 printable characters")

@@ -212,7 +212,8 @@ class Tool:
 
     def forsake(self, question: Question, policy: Policy) -> None:
         """Nobody waits for the answer to *question* any more."""
-        self.give_slot(policy)
+        if question.form.slots:  # else none was taken for it
+            self.give_slot(policy)
         question.abandon()
 
     def give_back(self, passed: Pass) -> None:

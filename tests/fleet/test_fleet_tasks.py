@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -26,7 +27,12 @@ POLICIES = {
         "max_wait": 0.0,
         "breaker": {"failure_threshold": 3, "min_backoff": 0.05, "max_backoff": 600.0, "probe_lease": 600.0},
     },
-    "tool": {"token": {"rate": RARE}, "slot": {"concurrency": 1}, "all": {"rate": RARE, "concurrency": 1}},
+    "tool": {
+        "token": {"rate": RARE},
+        "slot": {"concurrency": 1},
+        "all": {"rate": RARE, "concurrency": 1},
+        "viewed": {"mode": "view", "concurrency": 1},
+    },
 }
 
 
@@ -69,6 +75,27 @@ async def test_a_task_that_is_cancelled_while_it_asks_gives_back_its(
 
     wait_until(lambda: other.call(tool) == "ok", f"for the {tool} to be given back")
     assert one.fleet.fallbacks == 0
+
+
+@pytest.mark.parametrize(("tool", "used"), [("all", 1), ("viewed", 0)])
+async def test_a_task_that_is_cancelled_while_it_asks_without_a_slot_gives_none_back(
+    own_redis: RedisServer, one: Member, tool: str, used: int
+) -> None:
+    guards = one.hf._box.tool(tool)
+    await one.acall(tool, fails=tool == "viewed")  # a view asks when a failure was counted
+    wait_until(lambda: guards.circuit.calm is (tool == "all"), "for the failure to be seen")
+    own_redis.command("DEL", "holdfast:{all}")  # its token is there again
+    async with AsyncExitStack() as stack:
+        if used:
+            await stack.enter_async_context(one.hf.guard(tool))
+        asking = await asked(own_redis, one, tool)
+
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        own_redis.resume()
+
+        assert guards.limits(0.0).in_flight == used
 
 
 @pytest.mark.parametrize("tool", ["token", "slot", "probe", "all"])

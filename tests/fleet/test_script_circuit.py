@@ -273,8 +273,10 @@ def test_no_more_failures_in_a_row_are_remembered_than_by_one_process(client: Cl
 
 def test_each_change_of_the_circuit_is_published_once(client: Client, fresh_redis: RedisServer | GivenRedis) -> None:
     with Client(fresh_redis.url) as listener:
+        grant = ask(client)
+        tell(client, grant, "timeout")
         listener.command("SUBSCRIBE", CHANNEL)
-        grant = trip(client)
+        tell(client, grant, "timeout")
         opened = client.ask(Question(now_us=START, breaker=TWO))
         probe = ask(client, 5 * SECOND)
         closed = tell(client, probe, "ok", 5 * SECOND)
@@ -292,10 +294,18 @@ def test_each_change_of_the_circuit_is_published_once(client: Client, fresh_redi
     assert [circuit for *_, circuit in told] == [reply.circuit for reply in (opened, probe, closed, reset)]
 
 
-def test_a_failure_that_opens_nothing_is_not_published(client: Client, fresh_redis: RedisServer | GivenRedis) -> None:
+def test_of_failures_that_open_nothing_the_first_of_a_row_is_published(
+    client: Client, fresh_redis: RedisServer | GivenRedis
+) -> None:
+    three = msgspec.structs.replace(TWO, failure_threshold=3)
     with Client(fresh_redis.url) as listener:
         listener.command("SUBSCRIBE", CHANNEL)
-        tell(client, ask(client), "timeout")
+        for says in ("timeout", "timeout", "ok", "timeout"):
+            client.ask(Question(now_us=START, breaker=three, outcomes=(Outcome(says=says),)))
         client.command("PUBLISH", CHANNEL, b"end")
 
-        assert listener.receive()[2] == b"end"
+        told = []
+        while (message := listener.receive()[2]) != b"end":
+            told.append(shown(msgspec.msgpack.decode(message)[2]))
+
+    assert [(circuit.state, circuit.failures) for circuit in told] == [(CLOSED, 1), (CLOSED, 1)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Final
 
@@ -51,24 +51,30 @@ class Suggestion(msgspec.Struct, frozen=True):
 Try = tuple[float, Attempt]  # when it began
 
 
-def suggest(calls: Iterable[Call]) -> list[Suggestion]:
-    """What to set for each tool, those with the most calls first."""
+def suggest(calls: Sequence[Call]) -> list[Suggestion]:
+    """What to set for each tool, those with the most calls first; *calls* come by time."""
     tools: defaultdict[str, list[Call]] = defaultdict(list)
     for call in calls:
         found = tools[call.tool]
         if call.known:
             found.append(call)
-    made = [_suggestion(name, found) for name, found in tools.items()]
+    settings = {tool: _settings(found) for tool, found in tools.items()}
+    # All together: a run's loop guard looks at the calls of all its tools.
+    played = play(calls, lambda tool: PolicyBook.load({"policy": _values(settings[tool])}).resolve(tool))
+    made = [
+        Suggestion(tool, len(tools[tool]), found, played[tool].lost, played[tool].spared)
+        if found
+        else Suggestion(tool, len(tools[tool]))
+        for tool, found in settings.items()
+    ]
     return sorted(made, key=lambda each: (-each.calls, each.tool))
 
 
-def _suggestion(tool: str, calls: list[Call]) -> Suggestion:
+def _settings(calls: list[Call]) -> list[Setting]:
     if len(calls) < ENOUGH:
-        return Suggestion(tool, len(calls))
+        return []
     tries = sorted((each for call in calls for each in _tries(call)), key=lambda each: each[0])
-    found = [_timeout(tries), _rate(tries), _concurrency(tries), _threshold(tries)]
-    played = play(calls, PolicyBook.load({"policy": _values(found)}).resolve)[tool]
-    return Suggestion(tool, len(calls), found, played.lost, played.spared)
+    return [_timeout(tries), _rate(tries), _concurrency(tries), _threshold(tries)]
 
 
 def _values(settings: list[Setting]) -> dict[str, object]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from holdfast.fleet.link import Away
 from holdfast.fleet.script import ADMITTED, MICRO, NO_PROBE, Answer, Asked, Form, Outcome, answer
 from holdfast.guards.breaking import BreakerConfig
-from holdfast.guards.circuit import CircuitState, Seen
+from holdfast.guards.circuit import Seen
 from holdfast.guards.rate import RateConfig
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ MOST_LEASED = 1000  # … and how many at most
 KEPT = 1.0  # seconds for which leased tokens may be used
 MOST_TOLD = 10_000  # outcomes that wait to be told
 MOST_FORMS = 64
+NO_TROUBLE = ("ok", "reset")  # of what is said of a tool, all that is no failure
 PRISTINE = Seen()
 
 
@@ -45,7 +46,6 @@ class Held(NamedTuple):
     slots: int
     cost: float
     admitted_at_us: int
-    calm: bool  # a success says nothing new
     wait: float
 
 
@@ -90,6 +90,7 @@ class Desk:
         self.fresh = False  # the fleet's circuit was seen since the connection stands
         self.generation = -1  # of the fleet's circuit, when it was last seen
         self.rate: float | None = None  # while it is lower than it may be
+        self.troubled = False  # a failure was told from here, and no success since
         self.block = Block()
         self.shared = Shared(None, None, None)  # what it was last asked about
         self._follow = follow
@@ -148,11 +149,8 @@ class Desk:
     def answered(self, reply: list[Any], form: Form, cost: float) -> Held | None:
         """Take note of an answer; gives what was given."""
         verdict, wait, generation, probe, _, now_us, rate, circuit = reply
-        if circuit is None and rate is None and generation == self.generation and self._pristine:
-            calm = True  # as it was, which is the usual case
-        else:
-            seen = self.see(answer(reply))
-            calm = rate is None and probe == NO_PROBE and is_calm(seen)
+        if circuit is not None or rate is not None or generation != self.generation or not self._pristine:
+            self.see(answer(reply))  # else it is as it was, which is the usual case
         if verdict != ADMITTED:
             return None
         slots = form.slots
@@ -160,23 +158,21 @@ class Desk:
             holder = form.holder
             with self._lock:
                 self._slots[holder] = self._slots.get(holder, 0) + 1
-        return Held(form.holder, generation, probe, slots, cost if form.paid else 0.0, now_us, calm, wait / MICRO)
+        return Held(form.holder, generation, probe, slots, cost if form.paid else 0.0, now_us, wait / MICRO)
 
-    def see(self, reply: Answer) -> Seen:
+    def see(self, reply: Answer) -> None:
         """Follow the circuit as an answer shows it; an older answer than the last says nothing."""
-        seen = reply.seen or PRISTINE
         if reply.now_us >= self._seen_at:
             self._seen_at = reply.now_us
             self.rate = reply.rate
-            self.turn(reply.generation, seen)
-        return seen
+            self.turn(reply.generation, reply.seen or PRISTINE)
 
     def turn(self, generation: int, seen: Seen) -> None:
         """The circuit of the fleet is as *seen*."""
         if generation < self.generation:
             return
         self._pristine = seen == PRISTINE and self.rate is None
-        facts = (generation, seen.state, seen.failures, seen.times_opened)
+        facts = (generation, seen.state, seen.failures, seen.times_opened, self.rate is None)
         if facts == self._seen and self.fresh:
             return
         self.generation, self._seen = generation, facts
@@ -189,25 +185,34 @@ class Desk:
             self.fresh = self._pristine = False
             self.generation, self._seen, self._seen_at = -1, (), 0
             self.rate = None
+            self.troubled = False
             self.block.tokens = 0.0
             self._told = []
             self._returned.clear()
 
     # -- telling -------------------------------------------------------------------------------------------------------
 
-    def tell(self, outcome: Outcome) -> None:
-        """Have the fleet told, off the caller's path. Never blocks for long: the garbage collector may end a call."""
+    def tell(self, outcome: Outcome) -> bool:
+        """Have the fleet told, off the caller's path; true if a failure is the news, or no longer is.
+
+        Never blocks for long: the garbage collector may end a call.
+        """
         with self._lock:
             if outcome.slots:
                 self._let_go(outcome.holder, outcome.slots)
             if not self.fleet.there:
-                return
+                return False
+            was_troubled = self.troubled
+            if outcome.says:
+                self.troubled = outcome.says not in NO_TROUBLE
             if outcome.says or outcome.refund or outcome.probe != NO_PROBE:
                 if len(self._told) < MOST_TOLD:
                     self._told.append(outcome)
             elif outcome.slots:
                 self._returned[outcome.holder] = self._returned.get(outcome.holder, 0) + outcome.slots
+            changed = self.troubled is not was_troubled
         self.fleet.dirty(self)
+        return changed
 
     def return_slot(self, holder: str) -> None:
         """Give a slot back after an attempt that says nothing else."""
@@ -326,8 +331,3 @@ class Question:
 def block_of(rate: RateConfig, cost: float) -> int:
     """How many calls' tokens are leased at once."""
     return max(1, min(int(rate.per_second * BLOCK / cost), int(rate.capacity / cost), MOST_LEASED))
-
-
-def is_calm(seen: Seen) -> bool:
-    """Whether a success has nothing to tell a circuit."""
-    return seen.state is CircuitState.CLOSED and not seen.failures

@@ -90,7 +90,7 @@ class Form:
     ) -> None:
         self.key = key
         self.holder = holder
-        self.slots = int(limit is not None)  # that a call takes
+        self.slots = int(bool(limit))  # that a call takes
         self.paid = rate is not None  # a call costs tokens
         keys = [key + suffix.encode() for suffix in KEYS]
         facts = [bulk(part) for part in ("", holder, int(lease * MICRO), *_guards(breaker, rate, limit))]

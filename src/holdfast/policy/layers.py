@@ -107,8 +107,9 @@ def _config(key: str, fields: dict[str, Any], layers: Sequence[Layer], place: Pl
             return table.config(**fields)
         except ConfigError as error:
             why = " ".join(reason(error, fields))
-    given = ", ".join(f"{name}: {origin}" for name, origin in _dict(_traces(layers)[key]).items())
-    place.refuse(key, fields, f"{why} ({given})")
+    given = [f"{name}: {origin}" for name, origin in _dict(_traces(layers)[key]).items()]
+    empty = [origin for origin, values in layers if values.get(key) == {}]
+    place.refuse(key, fields, f"{why} ({', '.join(given or empty)})")
     return None
 
 

@@ -74,7 +74,7 @@ class _Reader:
         self.top = Place(f"{name}:", [])
 
     def document(self, document: Mapping[str, object]) -> None:
-        for key, value in document.items():
+        for key, value in sorted(document.items(), key=lambda item: item[0] == "server"):  # which decide over others
             if key in {"store", "redis"}:
                 self._address(key, value)
             elif key == "on_outage":

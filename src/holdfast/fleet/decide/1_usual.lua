@@ -23,8 +23,9 @@
 --   3 lease_us                                    10 cost: empty (nothing is asked), or tokens an attempt takes
 --   4 breaker: empty, or msgpack, see settings()  11 take: attempts to take tokens for, as far as they are there
 --   5 per_second: empty, or tokens a second       12 horizon_us: a token that comes by then is reserved
---   6 capacity  7 floor: empty if not adaptive    13 channel, told of each change of the circuit
---   8 limit: empty, or slots                      14 renew: empty, or the slots that the holder has once its outcomes
+--   6 capacity  7 floor: empty if not adaptive    13 channel, told of each change of the circuit, and of a first
+--   8 limit: empty, or slots; 0 gives none           failure: from then on a success has something to tell
+--                                                 14 renew: empty, or the slots that the holder has once its outcomes
 --                                                    are settled: put back if the server forgot them; "=n": exactly n
 --                                                 15 random, 0 to 1
 -- says: "" nothing (a probe is given back), "ok" (count times), "reset", or the category of a failure.
@@ -64,6 +65,7 @@ end
 local kept = call('HMGET', MAIN, 'generation', 'circuit', 'full_at', 'terms', 'learnt', 'used', 'touched')
 local generation, used, touched = tonumber(kept[1]), tonumber(kept[6]) or 0, tonumber(kept[7])
 local per_second, capacity, limit = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[8])
+if limit == 0 then limit = -huge end -- whatever is thought to be in use, nothing is given
 local asked, outcomes = ARGV[10] ~= '', ARGV[9] ~= '' and unpacked(ARGV[9]) or {}
 local terms = ARGV[5] .. ' ' .. ARGV[6] .. ' ' .. ARGV[7]
 

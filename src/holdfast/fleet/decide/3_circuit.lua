@@ -166,7 +166,8 @@ local function the_circuit(text)
     call('ZREMRANGEBYSCORE', FAILURES, '-inf', now - config.window)
     c.counted = call('ZCARD', FAILURES)
     if c.counted > MOST_SIGNS then call('ZREMRANGEBYRANK', FAILURES, 0, 0) end
-    made = made or c.counted == 1
+    local first = c.counted == 1
+    made, changed = made or first, changed or first -- whoever succeeds next is to tell
   end
 
   local function settle_closed(category, calls, duration, sign)
