@@ -124,7 +124,7 @@ class _Struck:
         steps: list[Callable[[], object]] = [lock.acquire, functools.partial(_thread.interrupt_main, signal.SIGUSR1)]
         taken: Iterator[object] = map(operator.call, steps)
         # All in one call of C, since the interpreter looks after each call of ours.
-        type(self).__enter__ = functools.partial(list, taken)  # type: ignore[attr-defined]
+        type(self).__enter__ = staticmethod(functools.partial(list, taken))  # type: ignore[attr-defined]
 
     def __exit__(self, *_: object) -> None:
         self.release()
