@@ -53,18 +53,27 @@ def plain(name: str, value: object, depth: int = 0) -> Any:
         raise ConfigError(f"{printable(name, 60)}: is nested deeper than {DEEPEST} levels")
     if value is None or isinstance(value, bool | int):
         return value
-    if isinstance(value, str) and _is_text(value):
+    if isinstance(value, str) and is_text(value):
         return value
     if isinstance(value, float) and math.isfinite(value):
         return value
     if isinstance(value, list | tuple):
         return [plain(f"{name}[{at}]", each, depth + 1) for at, each in enumerate(value)]
-    if isinstance(value, Mapping) and all(isinstance(key, str) and _is_text(key) for key in value):
+    if isinstance(value, Mapping) and all(isinstance(key, str) and is_text(key) for key in value):
         return {key: plain(f"{name}[{shown(key)}]", each, depth + 1) for key, each in value.items()}
     raise ConfigError(
         f"{name} = {shown(value)}: must be what JSON can hold: a text, a number, true, false, null, or a list or "
         "object of these"
     )
+
+
+def is_text(value: str) -> bool:
+    """Whether it can be written as UTF-8: there may be half a pair of surrogates in it, or bytes of a file's name."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def shown(value: object) -> str:
@@ -73,11 +82,3 @@ def shown(value: object) -> str:
         return printable(repr(value))
     except Exception:  # a number of thousands of digits, or an object that cannot even say what it is
         return f"a value of type {printable(type(value).__name__)}"
-
-
-def _is_text(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -140,22 +140,11 @@ async def test_a_late_answer_to_a_server_that_died_is_none_to_what_the_next_one_
         assert answers == [{"to": "the new question"}]
 
 
-async def test_a_server_withdraws_a_question_under_the_id_by_which_its_client_knows_it(journal: Path) -> None:
-    async with Stage(journal) as client:
-        await client.initialize()
-        client.call("write", do=ASKS)
-        await client.next("elicitation/create")
-        await client.result("read", do=["kill", "answer"])
-        await client.next("notifications/cancelled")
-        client.call("write", do=ASKS)
-        asked = await client.next("elicitation/create")
-
-        client.call("put", do='raw {"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}')
-
-        assert (await client.next("notifications/cancelled"))["params"]["requestId"] == asked["id"]
-
-
-async def test_a_question_that_is_withdrawn_in_a_batch_is_named_as_its_client_knows_it(journal: Path) -> None:
+@pytest.mark.parametrize("wrapped", ["%s", "[%s]"], ids=["alone", "in a batch"])
+async def test_a_server_withdraws_a_question_under_the_id_by_which_its_client_knows_it(
+    journal: Path, wrapped: str
+) -> None:
+    withdrawal = '{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}'
     async with Stage(journal) as client:
         await client.initialize()
         client.call("write", do=ASKS)
@@ -166,7 +155,7 @@ async def test_a_question_that_is_withdrawn_in_a_batch_is_named_as_its_client_kn
         asked = await client.next("elicitation/create")
         client.say({"jsonrpc": "2.0", "id": old["id"], "result": {}})
 
-        client.call("put", do='raw [{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}]')
+        client.call("put", do=f"raw {wrapped % withdrawal}")
 
         assert (await client.next("notifications/cancelled"))["params"]["requestId"] == asked["id"]
 

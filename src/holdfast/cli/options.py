@@ -8,6 +8,8 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from holdfast.checks import is_text
+
 Words = TypeVar("Words", str, None, tuple[str, ...])
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -40,10 +42,8 @@ _AMOUNT: Final = re.compile(r"\s*(\d{1,15}(?:\.\d{1,9})?)\s*([a-z]*)\s*", re.ASC
 def text(ctx: click.Context, param: click.Parameter, value: Words) -> Words:
     """A callback that lets only whole texts through: arguments of a process may be any bytes."""
     for word in value if isinstance(value, tuple) else (value or "",):
-        try:
-            word.encode()
-        except UnicodeEncodeError:
-            raise click.BadParameter(f"{word!r} is not UTF-8 text.") from None
+        if not is_text(word):
+            raise click.BadParameter(f"{word!r} is not UTF-8 text.")
     return value
 
 

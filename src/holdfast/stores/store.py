@@ -441,7 +441,5 @@ def _check_name(name: str, value: object) -> None:
 def _check_text(name: str, value: str) -> None:
     """A text that can be stored."""
     _check_name(name, value)
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise ConfigError(f"{name} = {checks.shown(value)}: must be a text that can be written as UTF-8") from None
+    if not checks.is_text(value):
+        raise ConfigError(f"{name} = {checks.shown(value)}: must be a text that can be written as UTF-8")

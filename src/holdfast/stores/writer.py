@@ -91,7 +91,7 @@ class Writer(Generic[Book]):
         self._rung = self._closed = self._complained = False
 
     def submit(self, op: Callable[[Book], T]) -> Pending[Book, T]:
-        """Queue a write; it is made with the next commit, at the latest after a few milliseconds."""
+        """Queue a write; it is made with the next commit, or by the thread after two ticks at most."""
         pending = Pending(op)
         self._queue.append(pending)
         if self._quick and self._led():
