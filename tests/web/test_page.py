@@ -571,7 +571,8 @@ def test_more_runs_than_the_page_remembers_may_change_while_it_is_paused(
 
     alone.end(600)
     other = opened("#/runs?session=s", server=alone.server, context=page.context)
-    expect(other.locator(".summary")).to_have_text("100+ shown · 0 active")
+    # It may be told of those that ended beyond its first hundred, if it came before that was told.
+    expect(other.locator(".summary")).to_have_text(re.compile(r"^(100\+|600\+?) shown · 0 active$"))
     page.keyboard.press("Space")
 
     expect(page.locator(".summary")).to_have_text("600 shown · 0 active")
