@@ -141,8 +141,6 @@ class Record:
     def end(self, execution: Execution, facts: Mapping[str, Any], error: BaseException | None) -> None:
         """Write how the call ended, and what came of it."""
         if facts["cached"] or self.called:
-            if execution.as_task and not self._run.is_noted:
-                self._run.log.store.writer.expect()
             if error is None:
                 value, is_stream = execution.value, execution.is_stream
                 kept = execution.policy.remember and not self._run.is_noted

@@ -64,7 +64,6 @@ async def aremember(run: Run, name: str, fn: Callable[..., Any], args: tuple[Any
         if (write := memory.failed(error)) is not None:
             await write.asettle()
         raise
-    run.log.store.writer.expect()
     if (write := memory.succeeded(value)) is not None:
         await write.asettle()
     return value

@@ -22,7 +22,7 @@ from holdfast.errors import StoreError
 MOST_AT_ONCE = 1000  # writes in one transaction
 MOST_TRIES = 3  # of a write whose leader was interrupted
 TICK = 0.01  # seconds; a queued write waits one to two of them for company, or for somebody who commits anyway
-LINGER = 100  # ticks without work after which the thread ends
+LINGER = 1.0  # seconds without work after which the thread ends
 
 _log = logging.getLogger("holdfast")
 
@@ -88,6 +88,8 @@ class Writer(Generic[Book]):
         self._main = threading.main_thread().ident
         self._leader: int | None = None  # the thread that commits
         self._holder: int | None = None  # the thread that forks
+        self._asleep = False  # the thread has nothing to do
+        self._hurry = False  # somebody waits
         self._rung = self._closed = self._complained = False
 
     def submit(self, op: Callable[[Book], T]) -> Pending[Book, T]:
@@ -98,6 +100,8 @@ class Writer(Generic[Book]):
             return pending
         if not self._serving.locked():
             self._start()
+        elif self._asleep:
+            self._wake()
         return pending
 
     def commit(self, op: Callable[[Book], T]) -> T:
@@ -155,11 +159,6 @@ class Writer(Generic[Book]):
             self._ring()
             if not pending.done:
                 await pending.future
-
-    def expect(self) -> None:
-        """A task is about to wait for a write that it has still to put together: the thread may well wake meanwhile."""
-        if not self._quick:
-            self._ring()
 
     def flush(self) -> None:
         """Make everything that is queued."""
@@ -273,6 +272,7 @@ class Writer(Generic[Book]):
         """See to it that somebody commits soon."""
         if not self._serving.locked():
             self._start()
+        self._hurry = True
         self._wake()
 
     def _wake(self) -> None:
@@ -296,20 +296,19 @@ class Writer(Generic[Book]):
                 continue
 
     def _serve(self) -> None:
-        idle = 0
         seen: Pending[Book, Any] | None = None  # the oldest in the queue, a tick ago
         while True:
-            rung = self._bell.acquire(timeout=TICK * self.ticks)
-            self._rung = False
+            self._asleep = not self._queue
+            idle = self._asleep and not self._queue  # looked at again: who queues looks at the mark after that
+            rung = self._bell.acquire(timeout=LINGER if idle else TICK * self.ticks)
+            self._asleep = self._rung = False
+            if hurry := self._hurry:
+                self._hurry = False
             if self._queue:
-                idle = 0
                 before, seen = seen, self._oldest()
-                if rung or seen is before:
+                if hurry or seen is before:
                     self._try()
-                if not self._closed:  # nobody rings twice: who closed meanwhile need not wait for the next tick
-                    continue
-            idle += 1
-            if idle > LINGER / self.ticks or self._closed:
+            if self._closed or (idle and not rung):
                 self._serving.release()
                 # Looked at after the mark is gone: who queues looks at the mark after that.
                 if not self._queue or not self._serving.acquire(blocking=False):
