@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, configuration, settings
 
 if TYPE_CHECKING:
-    from holdfast.testing import ManualClock
+    from holdfast import Holdfast
+    from holdfast.testing import ManualClock, Recorder
 
 PATIENCE = 30.0  # seconds a thread may take to end; the timer thread lingers for one
 
@@ -41,6 +43,25 @@ def clock() -> ManualClock:
     from holdfast.testing import ManualClock  # not every test needs it
 
     return ManualClock()
+
+
+@pytest.fixture
+def recorder(hf: Holdfast) -> Recorder:
+    """What is told to the sinks of the module's own *hf*."""
+    from holdfast.testing import Recorder
+
+    recorder = Recorder()
+    hf.bus.add(recorder)
+    return recorder
+
+
+@pytest.fixture
+def hurried() -> Iterator[None]:
+    """Threads that take turns far more often than they would, so that a gap between two instructions is found."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
 
 
 @pytest.fixture(autouse=True)

@@ -46,13 +46,6 @@ def hf(clock: ManualClock) -> Iterator[Holdfast]:
         yield hf
 
 
-@pytest.fixture
-def recorder(hf: Holdfast) -> Recorder:
-    recorder = Recorder()
-    hf.bus.add(recorder)
-    return recorder
-
-
 def write(path: Path, value: str) -> Path:
     """A policy file by which a failing tool answers *value*."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -374,17 +374,7 @@ class Log:
             self.bell.ring()
 
 
-@pytest.fixture
-def eager_switching() -> Iterator[None]:
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-
-    yield
-
-    sys.setswitchinterval(interval)
-
-
-@pytest.mark.usefixtures("eager_switching")
+@pytest.mark.usefixtures("hurried")
 def test_no_thread_misses_the_last_ring(bell: Bell) -> None:
     for _ in range(10):
         log = Log(bell, writers=3, each=100)
@@ -401,7 +391,7 @@ def test_no_thread_misses_the_last_ring(bell: Bell) -> None:
         assert missed == []
 
 
-@pytest.mark.usefixtures("eager_switching")
+@pytest.mark.usefixtures("hurried")
 async def test_no_task_misses_the_last_ring(bell: Bell) -> None:
     for _ in range(10):
         log = Log(bell, writers=3, each=100)
@@ -415,7 +405,7 @@ async def test_no_task_misses_the_last_ring(bell: Bell) -> None:
         assert missed == [False] * 10
 
 
-@pytest.mark.usefixtures("eager_switching")
+@pytest.mark.usefixtures("hurried")
 def test_of_two_threads_that_wait_for_each_other_none_misses_a_ring() -> None:
     there, back = Bell(None), Bell(None)
     heard: list[bool] = []
@@ -438,7 +428,7 @@ def test_of_two_threads_that_wait_for_each_other_none_misses_a_ring() -> None:
     assert heard == [True] * 2 * TURNS
 
 
-@pytest.mark.usefixtures("eager_switching")
+@pytest.mark.usefixtures("hurried")
 async def test_of_a_thread_and_a_task_that_wait_for_each_other_none_misses_a_ring() -> None:
     there, back = Bell(None), Bell(None)
     heard: list[bool] = []
@@ -461,7 +451,7 @@ async def test_of_a_thread_and_a_task_that_wait_for_each_other_none_misses_a_rin
     assert heard == [True] * 2 * TURNS
 
 
-@pytest.mark.usefixtures("eager_switching")
+@pytest.mark.usefixtures("hurried")
 def test_who_comes_and_goes_among_others_is_always_served(shared: Bell, file: Path) -> None:
     before = descriptors()
     missed: list[int] = []

@@ -6,10 +6,9 @@ import asyncio
 import logging
 import math
 import random
-import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import pytest
@@ -1015,15 +1014,6 @@ def test_a_child_process_inherits_circuits_and_no_held_lock(breaker: CircuitBrea
 
 
 # --- threads ---
-
-
-@pytest.fixture
-def hurried() -> Iterator[None]:
-    """Threads that take turns far more often than they would."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 def at_once(number: int, job: Callable[[int], T]) -> list[T]:

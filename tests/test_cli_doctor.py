@@ -22,7 +22,7 @@ from holdfast.stores import RunStore, SqliteRunStore
 from holdfast.stores.board import Board
 from holdfast.stores.entries import Process, ServerEntry
 from holdfast.stores.ledger import OwnerRow
-from holdfast.stores.sqlite import APPLICATION, SCHEMA
+from holdfast.stores.schema import APPLICATION, SCHEMA
 
 CHECKS = [
     "Python",

@@ -6,10 +6,9 @@ import heapq
 import itertools
 import math
 import random
-import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -211,14 +210,6 @@ TestSlotsDoWhatTheModelDoes = SlotsMachine.TestCase
 
 
 # --- threads ---
-
-
-@pytest.fixture
-def hurried() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 class Crowd:

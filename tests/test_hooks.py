@@ -21,7 +21,7 @@ from tests.shapes import PATIENCE, Thread, eventually, settled
 
 from holdfast import CircuitOpen, ConfigError, Denied
 from holdfast.clock import Clock, SystemClock
-from holdfast.hooks import Hook, HookContext, HookKind, Hooks, inside_a_hook
+from holdfast.hooks import Hook, HookContext, HookKind, Hooks
 from holdfast.testing import ManualClock
 from holdfast.threads import Job, Workers
 from holdfast.waiting import Wait, apause, pause
@@ -924,15 +924,6 @@ def test_the_hooks_of_another_holdfast_are_still_asked(
     drive(both[0].ask, BEFORE)
 
     assert called == ["first", "second"]
-
-
-def test_a_hook_can_be_told_from_other_code(drive: Driver, form: Form, made: Callable[..., Hooks]) -> None:
-    inside: list[bool] = []
-
-    drive(made(Hook("before_tool", form(lambda context: inside.append(inside_a_hook())))).ask, BEFORE)
-
-    assert inside == [True]
-    assert not inside_a_hook()
 
 
 async def test_what_a_hook_leaves_running_still_makes_calls_without_hooks(

@@ -5,10 +5,9 @@ from __future__ import annotations
 import dis
 import gc
 import math
-import sys
 import threading
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -266,15 +265,6 @@ TestManyKeys = ManyKeys.TestCase
 # --- threads ---
 
 
-@pytest.fixture
-def restless() -> Iterator[None]:
-    """Change threads as often as the interpreter can."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
-
-
 def in_threads(work: Callable[[], int], threads: int = 8) -> list[int]:
     results: list[int] = []
     ready = threading.Barrier(threads)
@@ -292,7 +282,7 @@ def in_threads(work: Callable[[], int], threads: int = 8) -> list[int]:
 
 
 @both
-@pytest.mark.usefixtures("build", "restless")
+@pytest.mark.usefixtures("build", "hurried")
 def test_eight_threads_get_exactly_the_tokens_there_are(make: Callable[..., Limiter], clock: ManualClock) -> None:
     limiter = make(4000.0, 1.0, clock=clock)
 
@@ -302,7 +292,7 @@ def test_eight_threads_get_exactly_the_tokens_there_are(make: Callable[..., Limi
 
 
 @both
-@pytest.mark.usefixtures("build", "restless")
+@pytest.mark.usefixtures("build", "hurried")
 def test_no_thread_is_refused_while_there_are_tokens(make: Callable[..., Limiter]) -> None:
     limiter = make(4000.0, 1e-6, clock=SystemClock())
 
@@ -327,7 +317,7 @@ def test_a_thread_that_comes_late_is_not_refused_while_there_are_tokens(
 
 
 @both
-@pytest.mark.usefixtures("build", "restless")
+@pytest.mark.usefixtures("build", "hurried")
 def test_threads_that_take_and_give_back_lose_nothing(make: Callable[..., Limiter], clock: ManualClock) -> None:
     limiter = make(1000.0, 1.0, clock=clock)
 
@@ -343,7 +333,7 @@ def test_threads_that_take_and_give_back_lose_nothing(make: Callable[..., Limite
     assert limiter.snapshot()["k"].tokens == pytest.approx(200.0)
 
 
-@pytest.mark.usefixtures("build", "restless")
+@pytest.mark.usefixtures("build", "hurried")
 def test_threads_may_cut_and_recover_a_key_while_others_take(clock: ManualClock) -> None:
     limiter = AdaptiveRateLimiter(1000.0, 100.0, clock=clock, max_keys=3)
     turns = iter(range(8))

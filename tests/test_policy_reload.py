@@ -61,13 +61,6 @@ def hf(path: Path, write: Write, clock: ManualClock) -> Iterator[Holdfast]:
 
 
 @pytest.fixture
-def recorder(hf: Holdfast) -> Recorder:
-    recorder = Recorder()
-    hf.bus.add(recorder)
-    return recorder
-
-
-@pytest.fixture
 def change(hf: Holdfast, write: Write, clock: ManualClock) -> Write:
     """Changes the file, lets a second pass and makes a call of some other tool."""
 

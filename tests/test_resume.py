@@ -425,15 +425,12 @@ async def test_an_astep_is_remembered_and_takes_plain_functions_too(hf: Holdfast
     assert asked == ["tea"]
 
 
-async def test_the_failure_of_a_step_is_raised_again(hf: Holdfast) -> None:
+def test_the_failure_of_a_step_is_raised_again(hf: Holdfast) -> None:
     asked: list[int] = []
 
     def ask() -> None:
         asked.append(1)
         raise ValueError("no")
-
-    async def aask() -> None:
-        ask()
 
     def agent(run: Any) -> None:
         with pytest.raises(ValueError, match="no"):

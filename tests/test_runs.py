@@ -27,13 +27,6 @@ def hf(clock: ManualClock) -> Iterator[Holdfast]:
         yield hf
 
 
-@pytest.fixture
-def recorder(hf: Holdfast) -> Recorder:
-    recorder = Recorder()
-    hf.bus.add(recorder)
-    return recorder
-
-
 def failing(hf: Holdfast, name: str = "search", **policy: object) -> tuple[Caller, Script]:
     script = Script(fail(RuntimeError), name=name)
     return hf.tool(None, **policy)(script.function), script
@@ -224,14 +217,6 @@ def test_every_run_has_a_loop_guard_of_its_own(hf: Holdfast) -> None:
     with hf.run():
         fails(search, "x", times=3)
         refused(search, "x")
-
-
-def test_outside_a_run_there_is_no_loop_guard(hf: Holdfast) -> None:
-    search, script = failing(hf)
-
-    fails(search, "x", times=20)
-
-    assert script.count == 20
 
 
 def test_the_loop_guard_can_be_switched_off_for_one_tool(hf: Holdfast) -> None:

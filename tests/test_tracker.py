@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -1091,16 +1091,7 @@ def test_the_number_of_buckets_is_bounded_whatever_is_added() -> None:
 # --- threads ---
 
 
-@pytest.fixture
-def _hurried_switches() -> Iterator[None]:
-    """Let threads take turns after a few instructions, so that a gap between two of them is found."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
-
-
-@pytest.mark.usefixtures("_hurried_switches")
+@pytest.mark.usefixtures("hurried")
 def test_nothing_is_lost_between_threads() -> None:
     tracker, rounds = ExecutionTracker(max_history=50), 3000
 
@@ -1130,7 +1121,7 @@ def test_nothing_is_lost_between_threads() -> None:
     assert sum(tracker.counts(tool)[1] for tool in tracker.tools()) == 3 * rounds
 
 
-@pytest.mark.usefixtures("_hurried_switches")
+@pytest.mark.usefixtures("hurried")
 def test_eight_threads_that_note_leave_exact_totals_and_a_bounded_journal() -> None:
     tracker, rounds = ExecutionTracker(max_history=1), 5000
     longest = [0] * 8
@@ -1147,7 +1138,7 @@ def test_eight_threads_that_note_leave_exact_totals_and_a_bounded_journal() -> N
     assert max(longest) <= tracker.journal_is_full + 3 * BATCH
 
 
-@pytest.mark.usefixtures("_hurried_switches")
+@pytest.mark.usefixtures("hurried")
 def test_refusals_are_counted_once_whoever_counts_them() -> None:
     tracker, rounds = ExecutionTracker(), 10_000
 
@@ -1166,7 +1157,7 @@ def test_refusals_are_counted_once_whoever_counts_them() -> None:
     assert tracker.stats().total == 0
 
 
-@pytest.mark.usefixtures("_hurried_switches")
+@pytest.mark.usefixtures("hurried")
 def test_nothing_is_lost_while_tools_are_evicted() -> None:
     tracker, rounds = ExecutionTracker(max_tools=2), 2000
 
@@ -1185,7 +1176,7 @@ def test_nothing_is_lost_while_tools_are_evicted() -> None:
     assert len(tracker.tools()) <= 2
 
 
-@pytest.mark.usefixtures("_hurried_switches")
+@pytest.mark.usefixtures("hurried")
 def test_clearing_amid_calls_leaves_all_that_came_after_and_nothing_that_came_before() -> None:
     tracker, rounds = ExecutionTracker(max_history=10), 10_000
     begun, done = [0] * 8, [0] * 8

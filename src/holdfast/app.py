@@ -126,7 +126,6 @@ class Holdfast:
 
         self._publisher = Publisher(store, self._kit, self._box)
         _after_fork(self._box)
-        _after_fork(store)
         _after_fork(keeper)
         _after_fork(self._publisher)
 
@@ -243,8 +242,7 @@ class Holdfast:
         """
         checks.choice("in_doubt", in_doubt, ("raise", "repeat"))
         checks.choice("diverged", diverged, ("record", "raise"))
-        if not isinstance(run_id, str):
-            raise ConfigError(f"run_id = {checks.shown(run_id)}: must be a text")
+        checks.text("run_id", run_id)
         self._prepare()
         return Run(self._home, Plan(resumed=run_id, repeats=in_doubt == "repeat", diverges=diverged == "record"))
 

@@ -67,6 +67,29 @@ def plain(name: str, value: object, depth: int = 0) -> Any:
     )
 
 
+def text(name: str, value: object) -> None:
+    """A text."""
+    if not isinstance(value, str):
+        raise ConfigError(f"{name} = {shown(value)}: must be a text")
+
+
+def name(setting: str, value: object) -> None:
+    """A text that may name something."""
+    if not is_name(value):
+        raise ConfigError(f"{setting} = {shown(value)}: must be 1 to 200 printable characters")
+
+
+def tool_name(value: object) -> None:
+    """The name of a tool."""
+    if not is_name(value):
+        raise ConfigError(f"the tool name {shown(value)} must be 1 to 200 printable characters")
+
+
+def is_name(value: object) -> bool:
+    """Whether it may name something: 1 to 200 printable characters."""
+    return isinstance(value, str) and 1 <= len(value) <= 200 and value.isprintable()
+
+
 def is_text(value: str) -> bool:
     """Whether it can be written as UTF-8: there may be half a pair of surrogates in it, or bytes of a file's name."""
     try:

@@ -185,11 +185,6 @@ class Hooks:
         return call, Job(self._workers, self._clock, call.in_a_loop if asynchronous else call.plain)
 
 
-def inside_a_hook() -> bool:
-    """Whether a hook is calling: this code is part of one, or was started by one."""
-    return bool(_around.get())
-
-
 _around: ContextVar[tuple[Hooks, ...]] = ContextVar("holdfast_hooks", default=())
 
 

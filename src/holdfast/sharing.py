@@ -15,7 +15,7 @@ from holdfast.category import ErrorCategory
 from holdfast.errors import CircuitOpen, ConcurrencyFull, RateLimited
 from holdfast.fleet.desk import HORIZON, Desk, Held, Question, Shared, block_of
 from holdfast.fleet.script import CIRCUIT, CONCURRENCY, MICRO, NO_PROBE, RATE, Outcome
-from holdfast.guards.circuit import Circuit, CircuitState, Grant, Seen
+from holdfast.guards.circuit import Circuit, CircuitState, Grant
 from holdfast.guards.line import Ticket
 from holdfast.policy import Policy
 from holdfast.verdicts import Gate, Pass, Refusal
@@ -47,7 +47,7 @@ class Share:
         self._tool = tool
         self._terms: dict[int, _Terms] = {}
         self.fleet = fleet
-        self.desk: Desk = fleet.desk(tool.name, self._follow)
+        self.desk: Desk = fleet.desk(tool.name, tool.follow)
 
     @property
     def is_quick(self) -> bool:
@@ -259,9 +259,6 @@ class Share:
     def _tell(self, outcome: Outcome) -> None:
         if self.desk.tell(outcome):
             self._tool.replan()
-
-    def _follow(self, seen: Seen) -> None:
-        self._tool.follow(seen)
 
     def _of(self, policy: Policy) -> _Terms:
         terms = self._terms.get(id(policy))

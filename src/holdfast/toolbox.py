@@ -11,13 +11,14 @@ from holdfast.errors import ConfigError
 from holdfast.kit import Kit
 from holdfast.tools import Tool
 
+MOST_PASSING = 10_000  # tools that are kept though nobody decorated them
+
 
 class Toolbox:
-    """Gives out tools, at most *max_tools* of those that only pass through, and keeps their policies up to date."""
+    """Gives out tools, and keeps their policies up to date."""
 
-    def __init__(self, kit: Kit, max_tools: int = 10_000) -> None:
+    def __init__(self, kit: Kit) -> None:
         self.kit = kit
-        self._max_tools = max_tools
         self._lock = threading.Lock()
         self._kept: dict[str, Tool] = {}
         self._passing: OrderedDict[str, Tool] = OrderedDict()
@@ -28,7 +29,7 @@ class Toolbox:
 
     def keep(self, name: str, given: Mapping[str, object]) -> Tool:
         """The tool of a decorator, with the settings *given* there; a later decorator of the same name wins."""
-        check_name(name)
+        checks.tool_name(name)
         with self._lock:
             tool = self._kept.get(name) or self._passing.pop(name, None)
             if tool is None:
@@ -43,12 +44,12 @@ class Toolbox:
         tool = self._kept.get(name) if isinstance(name, str) else None
         if tool is not None:
             return tool
-        check_name(name)
+        checks.tool_name(name)
         with self._lock:
             tool = self._kept.get(name) or self._passing.get(name)
             if tool is None:
                 tool = Tool(self.kit, name, None)
-                while len(self._passing) >= self._max_tools:
+                while len(self._passing) >= MOST_PASSING:
                     self._passing.popitem(last=False)
             if name not in self._kept:
                 self._passing[name] = tool
@@ -100,7 +101,7 @@ class Toolbox:
 
     def _know(self, name: str) -> None:
         """Have the tool of that name, if there can be one: its circuit may be open elsewhere in the fleet."""
-        if is_name(name):
+        if checks.is_name(name):
             self.tool(name)
 
     def _given(self) -> Iterator[tuple[str, Mapping[str, object] | None]]:
@@ -116,14 +117,3 @@ class Toolbox:
         """Have each tool work out anew how its quick path goes."""
         for tool in self._all():
             tool.replan()
-
-
-def is_name(name: object) -> bool:
-    """A tool's name is 1 to 200 printable characters."""
-    return isinstance(name, str) and 1 <= len(name) <= 200 and name.isprintable()
-
-
-def check_name(name: object) -> None:
-    """Refuse what cannot be a tool's name."""
-    if not is_name(name):
-        raise ConfigError(f"the tool name {checks.shown(name)} must be 1 to 200 printable characters")

@@ -46,10 +46,6 @@ class Upstream:
         """Until so many calls have reached it."""
         self._wait(lambda: len(self.arrivals) >= number, f"{number} calls to reach the tool")
 
-    def wait_until_idle(self) -> None:
-        """Until no call is there."""
-        self._wait(lambda: not self.in_flight, "the last call to leave the tool")
-
     def take(self, who: int) -> str:
         """One call."""
         with self._changed:

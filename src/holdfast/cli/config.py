@@ -13,7 +13,7 @@ from holdfast.cli.showing import Column, console, put_json, put_table
 from holdfast.wording import one_line
 
 if TYPE_CHECKING:
-    from holdfast.policy import Policy, PolicyBook
+    from holdfast.policy import PolicyBook
 
 
 class Fact(NamedTuple):
@@ -104,18 +104,13 @@ def _fleet(book: PolicyBook, file: str | None) -> Iterator[Fact]:
 
 
 def _policy(book: PolicyBook, place: str, tool: str) -> Iterator[Fact]:
-    policy = book.resolve(tool)
-    for key, origin in book.origins(tool).items():
-        yield Fact(place, key, _value(policy, key), origin)
-
-
-def _value(policy: Policy, key: str) -> Any:
     import msgspec
 
-    value: Any = policy
-    for part in key.split(".", 1):
-        value = value[part] if isinstance(value, dict) else getattr(value, part)
-    return msgspec.to_builtins(sorted(value) if isinstance(value, frozenset) else value, enc_hook=str)
+    from holdfast.policy.explaining import value_of
+
+    policy = book.resolve(tool)
+    for key, origin in book.origins(tool).items():
+        yield Fact(place, key, msgspec.to_builtins(value_of(policy, key), enc_hook=str), origin)
 
 
 def _words(value: object) -> str:

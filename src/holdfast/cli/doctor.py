@@ -18,7 +18,7 @@ from holdfast.cli import DONE, FAILED
 from holdfast.cli.options import duration, json_option, store_option
 from holdfast.cli.showing import console, put_json, say
 from holdfast.errors import ConfigError, StoreError
-from holdfast.wording import in_full, one_line, size, span
+from holdfast.wording import in_full, one_line, plural, size, span
 
 if TYPE_CHECKING:
     import sqlite3
@@ -164,7 +164,7 @@ def _examine_file(store: RunStore, path: str) -> Iterator[Finding]:
     if is_current:
         try:
             yield _interrupted(store)
-            yield _owners(store, path)
+            yield _owners(path)
             yield _times(store)
             yield from _servers(store)
         except (StoreError, OSError) as error:
@@ -315,7 +315,7 @@ def _contents(path: str) -> Generator[Finding, None, bool]:
     """Schema and integrity, read over a connection that cannot write; gives whether it can be used as it is."""
     import sqlite3
 
-    from holdfast.stores.sqlite import SCHEMA
+    from holdfast.stores.schema import SCHEMA
 
     try:
         with closing(_read_only(path)) as connection:
@@ -337,7 +337,7 @@ def _read_only(path: str) -> sqlite3.Connection:
 
 
 def _schema(connection: sqlite3.Connection) -> Finding:
-    from holdfast.stores.sqlite import APPLICATION, SCHEMA
+    from holdfast.stores.schema import APPLICATION, SCHEMA
 
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -378,7 +378,7 @@ def _interrupted(store: RunStore) -> Finding:
     return Finding("runs", PASS, "none interrupted")
 
 
-def _owners(store: RunStore, path: str) -> Finding:
+def _owners(path: str) -> Finding:
     """Processes that ended without a word leave a file behind, which the next one removes."""
     from holdfast.stores.owners import is_gone
 
@@ -405,7 +405,7 @@ def _servers(store: RunStore) -> Iterator[Finding]:
 
     for line in Board(store).servers():
         server = line.server
-        restarts = f", {server.restarts} restart{'' if server.restarts == 1 else 's'}" if server.restarts else ""
+        restarts = f", {plural(server.restarts, 'restart')}" if server.restarts else ""
         message = one_line(f"{server.name} is {server.state} behind process {line.proxy_pid}{restarts}")
         if server.state == "ready":
             yield Finding("server", PASS, message)

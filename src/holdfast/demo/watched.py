@@ -20,6 +20,7 @@ from holdfast.demo import living, page
 from holdfast.demo.client import Client
 from holdfast.demo.page import Page, Shown, Totals
 from holdfast.stores import RunStore
+from holdfast.wording import plural
 
 EVERY: Final = 1.0  # seconds between two looks at the totals
 PROCESSES: Final = len(living.NAMES) + 1  # that show their tools: the agents and the proxy
@@ -49,7 +50,7 @@ async def busy(folder: Path, seed: int, client: Client) -> AsyncIterator[None]:
 async def look_once(shown: Page) -> tuple[Shown, list[str]]:
     """Ask the page itself what it shows, and tell it."""
     seen = await asyncio.to_thread(page.look, shown, SystemClock(), PROCESSES)
-    servers = "1 server" if seen.servers == 1 else f"{seen.servers} servers"
+    servers = plural(seen.servers, "server")
     return seen, [
         f"{shown.site} shows {seen.tools} tools of {seen.processes} processes, {seen.runs} runs, {servers}.",
         "In a terminal it stays there until Ctrl-C. On your own store: holdfast ui.",

@@ -31,7 +31,6 @@ class Ledger(msgspec.Struct):
     """What one service saw: *lost* are the seconds that requests took which brought no answer."""
 
     requests: int = 0
-    unanswered: int = 0
     lost: float = 0.0
 
 
@@ -176,7 +175,6 @@ class World:
         try:
             yield Random(f"{self._seed} {service} {argument} {nth}")
         except BaseException:
-            ledger.unanswered += 1
             ledger.lost += self._clock.monotonic() - begun
             raise
 

@@ -22,7 +22,7 @@ from holdfast.fleet.multiplexed import Multiplexed
 from holdfast.fleet.places import Node, Places
 from holdfast.fleet.pool import Pool
 from holdfast.fleet.script import Form, Script, is_unknown
-from holdfast.fleet.service import Service
+from holdfast.fleet.service import PATIENCE, Service
 from holdfast.guards.circuit import Seen
 from holdfast.policy import OUTAGES
 
@@ -209,12 +209,12 @@ class Fleet:
             except RuntimeError:  # the loop is closed, and the waiter gone with it
                 pool.give(link)
 
-        waiter = pool.queue(give)
+        pool.queue(give)
         timer = loop.call_later(self.address.wait, arrived.cancel)
         try:
             return await arrived
         except asyncio.CancelledError:
-            pool.leave(waiter)
+            pool.leave(give)
             if not arrived.cancelled():  # it has come in the same turn of the loop
                 pool.give(arrived.result())
             task = asyncio.current_task()
@@ -327,12 +327,12 @@ class Fleet:
         self.unplaced = False
         self.service = Service(self)
 
-    def open_link(self, node: Node, *, bound: float) -> Link:
+    def open_link(self, node: Node) -> Link:
         """A new connection to *node*."""
-        return Link(node, self.address, bound=bound)
+        return Link(node, self.address, bound=PATIENCE)
 
     def _ask_node(self, node: Node, command: bytes) -> Any:
-        link = Link(node, self.address, bound=1.0)
+        link = self.open_link(node)
         try:
             return link.ask(command)
         finally:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
 
 from holdfast.fleet.link import Link
 from holdfast.fleet.places import Node
@@ -16,11 +15,7 @@ from holdfast.fleet.places import Node
 MOST = 8  # connections a node that plain callers share
 SPARE = 2  # that lie ready
 
-
-class Waiter(NamedTuple):
-    """Somebody who waits for a connection; *give* is called with it, once, in any thread."""
-
-    give: Callable[[Link], object]
+Give = Callable[[Link], object]  # of somebody who waits for a connection: called with it, once, in any thread
 
 
 class Pool:
@@ -30,7 +25,7 @@ class Pool:
         self.node = node
         self._wanted = wanted
         self._free: deque[Link] = deque()
-        self._waiters: deque[Waiter] = deque()
+        self._waiters: deque[Give] = deque()
         self._lock = threading.Lock()
         self._open = 0  # that are free or lent
         self.closed = False
@@ -55,24 +50,22 @@ class Pool:
             box.append(link)
             arrived.release()
 
-        waiter = self.queue(give)
-        if not arrived.acquire(timeout=seconds) and not self.leave(waiter):
+        self.queue(give)
+        if not arrived.acquire(timeout=seconds) and not self.leave(give):
             arrived.acquire()  # it is on its way
         return box[0] if box else None
 
-    def queue(self, give: Callable[[Link], object]) -> Waiter:
+    def queue(self, give: Give) -> None:
         """Have *give* called with the next connection that is free."""
-        waiter = Waiter(give)
-        self._waiters.append(waiter)
+        self._waiters.append(give)
         self._wanted()
         if (link := self.take()) is not None:
             self.give(link)
-        return waiter
 
-    def leave(self, waiter: Waiter) -> bool:
+    def leave(self, give: Give) -> bool:
         """Wait no more; false if a connection is on its way all the same."""
         try:
-            self._waiters.remove(waiter)
+            self._waiters.remove(give)
         except ValueError:
             return False
         return True
@@ -86,14 +79,14 @@ class Pool:
             except IndexError:
                 return
             try:
-                waiter = self._waiters.popleft()
+                give = self._waiters.popleft()
             except IndexError:
                 if self.closed:
                     link.close()
                 else:
                     self._free.append(link)
                 continue
-            waiter.give(link)
+            give(link)
 
     def add(self, link: Link) -> None:
         """Put a new connection in."""

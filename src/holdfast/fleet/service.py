@@ -113,7 +113,7 @@ class Service:
         """Be connected until the connection is lost."""
         fleet = self._fleet
         node = fleet.places.any()
-        ear = fleet.open_link(node, bound=PATIENCE)
+        ear = fleet.open_link(node)
         try:
             ear.ask(load(fleet.script))
             ear.wait_at_most(fleet.address.wait)  # one that is too slow for calls is not back
@@ -185,7 +185,7 @@ class Service:
             self._fleet.places.node(b"")
         for node, pool in list(self._fleet.pools.items()):
             for _ in range(pool.lacks):
-                link = self._fleet.open_link(node, bound=PATIENCE)
+                link = self._fleet.open_link(node)
                 link.wait_at_most(self._fleet.address.wait)
                 pool.add(link)
 

@@ -36,8 +36,8 @@ class Check(msgspec.Struct, frozen=True):
         _name("name", self.name)
         checks.choice("status", self.status, frozenset(CheckStatus))
         checks.flag("required", self.required)
-        _text("detail", self.detail)
-        _text("residual_risk", self.residual_risk)
+        checks.text("detail", self.detail)
+        checks.text("residual_risk", self.residual_risk)
         msgspec.structs.force_setattr(self, "status", CheckStatus(self.status))
 
 
@@ -131,14 +131,9 @@ def _weight(check: Check) -> CheckStatus:
 
 
 def _name(setting: str, value: object) -> None:
-    _text(setting, value)
+    checks.text(setting, value)
     if not value:
         raise ConfigError(f"{setting} = '': must be a text that is not empty")
-
-
-def _text(setting: str, value: object) -> None:
-    if not isinstance(value, str):
-        raise ConfigError(f"{setting} = {checks.shown(value)}: must be a text")
 
 
 _WORST_LAST = (CheckStatus.PASSED, CheckStatus.SKIPPED, CheckStatus.NEEDS_REVIEW, CheckStatus.FAILED)

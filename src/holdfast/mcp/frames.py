@@ -181,6 +181,11 @@ def batch(data: bytes) -> list[bytes]:
     return [bytes(part) for part in _read(_BATCH, data)]
 
 
+def parts(data: bytes) -> list[bytes]:
+    """The frames of a batch, or the one frame that it is."""
+    return batch(data) if is_batch(data) else [data]
+
+
 def call_params(head: Head) -> CallParams:
     """The parameters of a `tools/call`; a `DecodeError` if they are none."""
     try:

@@ -41,14 +41,19 @@ async def wrap(
         sessions[0].transport = "pipe"
         return sessions[0]
 
+    stop = stopping()
+    hf.publish(kind="proxy", name=name, servers=lambda: [facts(session) for session in sessions])
+    async with hf.note(name, str(upstream.facts()["target"])):
+        await StdioFront().serve(make, stdin, stdout, stop)
+
+
+def stopping() -> asyncio.Event:
+    """Set as soon as a signal says that it is time to end."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, stop.set)
-    if hasattr(hf, "publish"):
-        hf.publish(kind="proxy", name=name, servers=lambda: [facts(session) for session in sessions])
-    async with hf.note(name, str(upstream.facts()["target"])):
-        await StdioFront().serve(make, stdin, stdout, stop)
+    return stop
 
 
 def proxied(hf: Home, name: str, *, hides: bool) -> ProxiedServer:
@@ -59,8 +64,7 @@ def proxied(hf: Home, name: str, *, hides: bool) -> ProxiedServer:
         if event.type.startswith("circuit_") and event.tool is not None:
             loop.call_soon_threadsafe(server.circuit_changed, event.tool)
 
-    publish = getattr(hf, "publish_soon", lambda: None)
-    server = ProxiedServer(hf, name, hides=hides, publish=publish, watch=lambda: hf.bus.add(tell))
+    server = ProxiedServer(hf, name, hides=hides, publish=hf.publish_soon, watch=lambda: hf.bus.add(tell))
     return server
 
 

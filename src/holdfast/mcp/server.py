@@ -204,9 +204,8 @@ class ProxiedServer:
 
     def circuit_changed(self, tool: str) -> None:
         """The circuit of *tool* has changed its state."""
-        if self._hides and tool.startswith(f"{self.name}.") and self._look():
-            for session in self._sessions:
-                session.tools_changed()
+        if self._hides and tool.startswith(f"{self.name}."):
+            self._look_and_tell()
 
     def _look(self) -> bool:
         """See which tools are hidden now; whether they are others than before."""
@@ -222,12 +221,12 @@ class ProxiedServer:
             self._timer = None
         soonest = min((wait for wait in waits.values() if wait), default=None)
         if soonest is not None:
-            self._timer = clock.call_at(clock.monotonic() + soonest, self._waited)
+            self._timer = clock.call_at(clock.monotonic() + soonest, self._look_and_tell)
         changed, self._hidden = hidden != self._hidden, hidden
         return changed
 
-    def _waited(self) -> None:
-        """A tool may be tried again: it is shown, so that somebody tries it."""
+    def _look_and_tell(self) -> None:
+        """Also when a tool may be tried again: it is shown, so that somebody tries it."""
         if self._look():
             for session in self._sessions:
                 session.tools_changed()

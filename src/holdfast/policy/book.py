@@ -113,6 +113,11 @@ class PolicyBook:
         rules = self._state.rules
         return list(dict.fromkeys([*(f"{server}.*" for server in rules.servers), *rules.named]))
 
+    @property
+    def tools(self) -> list[str]:
+        """Those of `names` that are tools and no patterns."""
+        return sorted(name for name in self.names if not any(letter in name for letter in "*?["))
+
     def server(self, name: str) -> ServerRules:
         """What holds for a proxied server as a whole."""
         rules = self._state.rules

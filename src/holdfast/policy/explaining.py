@@ -26,10 +26,11 @@ class Setting(NamedTuple):
 def explain(book: PolicyBook, tool: str, given: Mapping[str, object] | None = None) -> list[Setting]:
     """All settings of *tool*, whose decorator has *given*; values are plain, short and without secrets."""
     policy = book.resolve(tool, given)
-    return [Setting(key, _plain(_value(policy, key)), origin) for key, origin in book.origins(tool, given).items()]
+    return [Setting(key, _plain(value_of(policy, key)), origin) for key, origin in book.origins(tool, given).items()]
 
 
-def _value(policy: Policy, key: str) -> object:
+def value_of(policy: Policy, key: str) -> object:
+    """The setting of *policy* that *key* names."""
     value: Any = policy
     for part in key.split(".", 1):
         value = value[part] if isinstance(value, Mapping) else getattr(value, part)

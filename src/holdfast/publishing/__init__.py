@@ -188,16 +188,12 @@ class Publisher:
             self._complain(error)
             return False
 
-    def _ordered(self) -> None:
-        """Somebody in this process, with the same store, has given an order."""
-        self._look()
-
     # -- the thread ----------------------------------------------------------------------------------------------------
 
     def _hear(self) -> None:
         self._begun = True
         self._kit.heard, self._kit.ended = self.heard, self.ended
-        self._ownership.on_order = self._ordered
+        self._ownership.on_order = self._look
         self._box.make_due()
 
     def _start(self) -> None:

@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from holdfast import checks
 from holdfast.category import classify
-from holdfast.checks import shown
 from holdfast.errors import ConfigError, in_words
 from holdfast.memo import Memo, dump_error, is_error, load_error
 from holdfast.runs.blame import mark
@@ -75,10 +75,9 @@ class Remembered:
     __slots__ = ("known", "step", "_args", "_begun", "_fn", "_run", "_value")
 
     def __init__(self, run: Run, name: str, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        if not isinstance(name, str) or not 1 <= len(name) <= 200 or not name.isprintable():
-            raise ConfigError(f"step = {shown(name)}: must be 1 to 200 printable characters")
+        checks.name("step", name)
         if not callable(fn):
-            raise ConfigError(f"step {name!r}: {shown(fn)} cannot be called")
+            raise ConfigError(f"step {name!r}: {checks.shown(fn)} cannot be called")
         if not run.is_open:
             run.check_open()
         run.check()

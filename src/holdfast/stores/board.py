@@ -10,9 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from holdfast import checks
-from holdfast.errors import ConfigError
 from holdfast.stores.entries import (
-    LONGEST_NAME,
     SEVERITY,
     Order,
     Process,
@@ -94,10 +92,7 @@ class Board:
         checks.choice("order", order, ORDERS)
         names = list(dict.fromkeys(tools))
         for name in names:
-            if not isinstance(name, str) or not 1 <= len(name) <= LONGEST_NAME or not name.isprintable():
-                raise ConfigError(
-                    f"the tool name {checks.shown(name)} must be 1 to {LONGEST_NAME} printable characters"
-                )
+            checks.tool_name(name)
         now = int(self._store.clock.time() * 1000)
 
         def write(ledger: Ledger) -> None:
@@ -151,10 +146,6 @@ class Board:
         if dead:
             self._store.writer.commit(lambda ledger: self._drop(dead))
         return len(dead)
-
-    def withdraw(self, process: str) -> None:
-        """Show nothing of *process* any more."""
-        self._store.writer.commit(lambda ledger: self._drop([process]))
 
     # -- inside --------------------------------------------------------------------------------------------------------
 

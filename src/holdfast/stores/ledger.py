@@ -20,6 +20,7 @@ from holdfast.said import ENDS, known
 KEYS = 32  # for new runs, that are asked for at once
 MOST_CACHED = 2_000  # runs whose state is kept at hand
 MOST_TOOLS = 1_000  # of one run, by which it can be found
+USES = frozenset({events.TOOL_STARTED, events.TOOL_DENIED})  # events that tell of one
 
 
 class Live:
@@ -204,7 +205,7 @@ class Ledger:
         sequence = snapshot.event_count
         late = apply(snapshot, type, payload, at)
         live.touched_at = at
-        if type in _USES:
+        if type in USES:
             _note_tool(live, payload.get("tool"))
         self._rows.append((live.key, sequence, at, type, int(late), encoded))
         self._dirty[live.header.id] = live
@@ -342,5 +343,4 @@ def _note_tool(live: Live, tool: object) -> None:
         live.new_tools.append(tool)
 
 
-_USES = frozenset({events.TOOL_STARTED, events.TOOL_DENIED})
 _JSON = msgspec.json.Encoder()

@@ -47,7 +47,12 @@ def prepare(file: SqliteFile, connection: sqlite3.Connection) -> None:
 
 def statements() -> dict[str, str]:
     """The statements of `sql/statements.sql`, by name."""
-    parts = _text("statements.sql").split("-- name: ")[1:]
+    return by_name(_text("statements.sql"))
+
+
+def by_name(text: str) -> dict[str, str]:
+    """The statements in *text*, each after a line that names it."""
+    parts = text.split("-- name: ")[1:]
     return {name.strip(): body.strip() for name, _, body in (part.partition("\n") for part in parts)}
 
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from holdfast import checks
-from holdfast.errors import ConfigError, RunNotFound
-from holdfast.history import RunSnapshot, RunStatus
+from holdfast.errors import RunNotFound
+from holdfast.history import RunHeader, RunSnapshot, RunStatus
 
 if TYPE_CHECKING:
     from holdfast.stores.store import RunStore
@@ -38,9 +40,8 @@ class Wanted(NamedTuple):
         if self.status is not None:
             checks.choice("status", self.status, STATUSES)
         for name in ("session_id", "tool", "text"):
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, str):
-                raise ConfigError(f"{name} = {checks.shown(value)}: must be a text")
+            if (value := getattr(self, name)) is not None:
+                checks.text(name, value)
 
     def fits(self, run: RunSnapshot) -> bool:
         """Whether a run is wanted, as far as it can tell; it does not know its tools."""
@@ -119,13 +120,18 @@ def where(store: RunStore, before: str | None) -> tuple[int, int]:
     """The place in the list that the run *before* has, or its beginning."""
     if before is None:
         return (LATEST, 0)
-    if not isinstance(before, str):
-        raise ConfigError(f"before = {checks.shown(before)}: must be a text")
+    checks.text("before", before)
     rows = store.file.fetch("place", before)
     if not rows:
         raise RunNotFound(before)
     at, key = rows[0]
     return (at, key)
+
+
+def header_of(store: RunStore, run_id: str) -> RunHeader | None:
+    """What is known of a run before its first event, if it is there."""
+    rows = store.file.fetch("head", run_id)
+    return msgspec.json.decode(rows[0][1], type=RunHeader) if rows else None
 
 
 def _has(run: RunSnapshot, text: str) -> bool:

@@ -22,14 +22,12 @@ from holdfast.stores import rows as columns
 from holdfast.stores.ledger import EventRow, Live, MemoRow, OwnerRow
 from holdfast.stores.owners import LockFiles
 from holdfast.stores.rows import pack, pack_header
-from holdfast.stores.schema import APPLICATION, SCHEMA, prepare, statements
+from holdfast.stores.schema import prepare, statements
 from holdfast.stores.trouble import PATIENCE, errors_of, explained, unreachable
 from holdfast.stores.watch import Watch
 
 if TYPE_CHECKING:
     import sqlite3
-
-__all__ = ["APPLICATION", "SCHEMA", "SqliteFile"]
 
 PAUSE = 0.001  # seconds between two tries to begin, about
 MOST_LOG = 64 * 2**20  # bytes of its log that SQLite keeps for the next time

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast import events
-from holdfast.checks import shown
+from holdfast.checks import is_name, shown
 from holdfast.errors import StoreError
 from holdfast.history import RunHeader, RunSnapshot, apply, begin
 from holdfast.redaction import DEEPEST
-from holdfast.stores.ledger import Ledger, OwnerRow
+from holdfast.said import ENDS
+from holdfast.stores.ledger import USES, Ledger, OwnerRow
 from holdfast.stores.rows import event, pack, pack_header, unpack
 from holdfast.stores.schema import statements
 from holdfast.stores.trouble import errors_of
@@ -30,8 +31,6 @@ CHUNK = 500  # events that are read at once
 BATCH = 1000  # rows that are written to the temporary database at once
 MOST = 2**62  # of times and counts: all that is calculated from them fits into the tables
 
-_ENDS = frozenset({events.TOOL_ENDED, events.STEP_ENDED})
-_USES = frozenset({events.TOOL_STARTED, events.TOOL_DENIED})
 _COPIED = {  # the statement that puts something into the store, and the one that has it ready
     "add_event": "staged_events",
     "put_run": "staged_runs",
@@ -68,11 +67,11 @@ class Incoming:
             raise ValueError(f"sequence {sequence!r} where {self.snapshot.event_count} should follow")
         if not isinstance(at, int) or not self.at <= at <= MOST:
             raise ValueError(f"timestamp_ms {at!r} after {self.at}: must not go back")
-        if not _is_name(type):
+        if not is_name(type):
             raise ValueError("type must be 1 to 200 printable characters")
         self.at = at
         call = None
-        if type in _ENDS and isinstance(call_id := payload.get("call_id"), str):
+        if type in ENDS and isinstance(call_id := payload.get("call_id"), str):
             call = self.snapshot.active_calls.get(call_id)
         if apply(self.snapshot, type, payload, at) is not late:
             raise ValueError(f"late is {str(late).lower()}, but the run had {'not ' if late else ''}ended before")
@@ -135,7 +134,7 @@ class Staging:
         self._events.append((self.events, run.number, sequence, at, type, late, encoded))
         if ended is not None and (key := _from_hex(ended[0])):  # a guarded block has none, and is never asked for again
             self._memos.append((run.number, key, ended[1]))
-        if type in _USES and isinstance(tool := payload.get("tool"), str):
+        if type in USES and isinstance(tool := payload.get("tool"), str):
             self._tools.append((run.number, tool))
         if len(self._events) >= BATCH:
             self._flush()
@@ -260,7 +259,7 @@ def _are_same_events(mine: Iterable[tuple[Any, ...]], theirs: Iterable[tuple[Any
 def _check_header(header: RunHeader, origin: str) -> None:
     needed = {"id": header.id, "store": origin}
     for name, value in {**needed, "forked_from": header.forked_from, "root": header.root}.items():
-        if not _is_name(value) and (value is not None or name in needed):
+        if not is_name(value) and (value is not None or name in needed):
             raise ValueError(f"{name} must be 1 to 200 printable characters")
     if not isinstance(header.session_id, str) or not isinstance(header.prompt, str):
         raise ValueError("session_id and prompt must be texts")
@@ -282,10 +281,6 @@ def _check_base(base: RunSnapshot, header: RunHeader, first: int) -> None:
         raise ValueError("base has a spend that is no number")
     if not header.created_at_ms <= base.updated_at_ms <= MOST:
         raise ValueError("base was not updated after the run was created")
-
-
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and 1 <= len(value) <= 200 and value.isprintable()
 
 
 def _is_deep(encoded: str, payload: Mapping[str, Any]) -> bool:

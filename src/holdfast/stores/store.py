@@ -107,7 +107,7 @@ class RunStore:
 
     def record_event(self, run_id: str, type: str, payload: Mapping[str, object] | None = None) -> RunSnapshot:
         """Add an event to a run, whoever owns it."""
-        _check_name("run_id", run_id)
+        checks.text("run_id", run_id)
         encoded = self.encode(type, {} if payload is None else payload)
         plain = _PAYLOAD.decode(encoded)
 
@@ -132,7 +132,7 @@ class RunStore:
 
     def cancel(self, run_id: str, reason: str | None = None) -> CancelResult:
         """Cancel a run: at once if nobody runs it, else by telling its owner."""
-        _check_name("run_id", run_id)
+        checks.text("run_id", run_id)
         if reason is not None:
             _check_text("reason", reason)
             reason = reason[: self.payloads.limit]
@@ -146,7 +146,7 @@ class RunStore:
 
     def snapshot(self, run_id: str) -> RunSnapshot:
         """The state of a run."""
-        _check_name("run_id", run_id)
+        checks.text("run_id", run_id)
         rows = self.file.fetch("show", run_id)
         if not rows:
             raise RunNotFound(run_id)
@@ -299,8 +299,7 @@ class RunStore:
     def header(self, session_id: str, prompt: str, run_id: str | None = None, **more: Any) -> RunHeader:
         """The header of a new run; its parts are checked."""
         run_id = run_id if run_id is not None else uuid.uuid4().hex
-        if not isinstance(run_id, str) or not 1 <= len(run_id) <= 200 or not run_id.isprintable():
-            raise ConfigError(f"run_id = {checks.shown(run_id)}: must be 1 to 200 printable characters")
+        checks.name("run_id", run_id)
         _check_text("session", session_id)
         _check_text("prompt", prompt)
         now = int(self.clock.time() * 1000)
@@ -308,8 +307,7 @@ class RunStore:
 
     def encode(self, type: str, payload: Mapping[str, object]) -> str:
         """The payload of an event as it is kept: redacted, cut, JSON."""
-        if not isinstance(type, str) or not 1 <= len(type) <= 200 or not type.isprintable():
-            raise ConfigError(f"type = {checks.shown(type)}: must be 1 to 200 printable characters")
+        checks.name("type", type)
         if not isinstance(payload, Mapping):
             raise ConfigError(f"payload of {type!r} = {checks.shown(payload)}: must be a mapping")
         return self.payloads.encode(payload).decode()
@@ -419,7 +417,7 @@ class RunStore:
 
     def _page(self, run_id: str, after: int, limit: int) -> tuple[EventPage, bool]:
         """A page, and whether the run had ended when it was read."""
-        _check_name("run_id", run_id)
+        checks.text("run_id", run_id)
         checks.whole("after", after, least=-1)
         checks.whole("limit", limit, most=MOST_A_PAGE)
         rows = self.file.fetch("page_of", after, run_id, limit + 1)
@@ -432,14 +430,8 @@ class RunStore:
         return EventPage(found, first, next_after, len(rows) > limit, after + 1 < first), ended
 
 
-def _check_name(name: str, value: object) -> None:
-    """A text that may name something; nothing is found under one that could not be stored."""
-    if not isinstance(value, str):
-        raise ConfigError(f"{name} = {checks.shown(value)}: must be a text")
-
-
 def _check_text(name: str, value: str) -> None:
     """A text that can be stored."""
-    _check_name(name, value)
+    checks.text(name, value)
     if not checks.is_text(value):
         raise ConfigError(f"{name} = {checks.shown(value)}: must be a text that can be written as UTF-8")

@@ -49,9 +49,7 @@ class Watch:
         self._pid = os.getpid()
         self._closed = False
         self._hearer: int | None = None  # the thread that waits
-        self._wakes: queue.SimpleQueue[None] = (
-            queue.SimpleQueue()
-        )  # the one in the library that may be put into anywhere
+        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()  # which may be put into anywhere
         self._ears = _ears(folder, name)
 
     @property

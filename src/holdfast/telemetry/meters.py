@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from opentelemetry.metrics import Histogram, Meter
@@ -19,8 +18,6 @@ _STATES: Final = {
     events.CIRCUIT_HALF_OPENED: "half_open",
     events.CIRCUIT_CLOSED: "closed",
 }
-
-Attributes = Mapping[str, str]
 
 
 class Meters:

@@ -6,8 +6,6 @@ from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import msgspec
-
 from holdfast.errors import RunNotFound
 from holdfast.history import EventPage, RunHeader, RunSnapshot
 from holdfast.policy import PolicyBook
@@ -15,7 +13,7 @@ from holdfast.stores import RunStore
 from holdfast.stores.board import Board
 from holdfast.stores.entries import ServerLine, ToolDetail, ToolInProcess, ToolLine
 from holdfast.stores.rates import Rates
-from holdfast.stores.searching import STATUSES, RunPage, Wanted, search
+from holdfast.stores.searching import STATUSES, RunPage, Wanted, header_of, search
 
 EVENTS = 2000  # of a run in one look
 SAMPLES = 60  # seconds of calls that are remembered
@@ -97,7 +95,7 @@ class Reader:
         if self._book is None:
             return []
         self._book.refresh(self._store.clock.monotonic())
-        return sorted(name for name in self._book.names if not any(letter in name for letter in "*?["))
+        return self._book.tools
 
     def _tool(self, picture: Picture) -> Picture:
         line = next((line for line in picture.tools if line.name == picture.look.name), None)
@@ -111,12 +109,6 @@ class Reader:
         except RunNotFound:
             return picture
         return picture._replace(run=run, events=page, header=header_of(self._store, name) if run.interrupted else None)
-
-
-def header_of(store: RunStore, run_id: str) -> RunHeader | None:
-    """What is known of a run before its first event."""
-    rows = store.file.fetch("head", run_id)
-    return msgspec.json.decode(rows[0][1], type=RunHeader) if rows else None
 
 
 def wanted(text: str, failed: bool) -> Wanted:

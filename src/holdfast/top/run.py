@@ -11,8 +11,9 @@ from rich.text import Text
 from holdfast.errors import printable
 from holdfast.history import RunEventRecord, RunSnapshot, RunStatus
 from holdfast.stores import RunStore
+from holdfast.stores.searching import header_of
 from holdfast.top.calls import Bar, Call, Scale, Story, bars
-from holdfast.top.reading import Look, Picture, header_of
+from holdfast.top.reading import Look, Picture
 from holdfast.top.runs import began, doing, took
 from holdfast.top.sheet import Column, Contents
 from holdfast.top.signs import TONES, outcome, run_state, sign

@@ -38,13 +38,13 @@ class Judge:
                 claims = told.of(journal.ENTERED, journal.ACK)
                 self._tally.test(Promise.KEPT, not claims, f"{case.run_id}: is gone, though {claims[:1]}")
                 return None
-            logs = [self._log(case, run_id, store) for run_id in case.run_ids]
+            logs = [self._log(run_id, store) for run_id in case.run_ids]
         case.status = snapshot.status
         self._seen(case, told, logs)
         self._calls(case, told, logs)
         self._acknowledged(case, told, logs)
         for late in told.late.values():
-            self._late(case, late, told, logs[0])
+            self._late(case, late, logs[0])
         if is_left:
             self._left(case, snapshot, told)
         return snapshot
@@ -97,7 +97,7 @@ class Judge:
 
     # -- the log by itself ---------------------------------------------------------------------------------------------
 
-    def _log(self, case: Case, run_id: str, store: RunStore) -> Logged:
+    def _log(self, run_id: str, store: RunStore) -> Logged:
         log = store.events(run_id)
         sequences = [event.sequence for event in log]
         self._tally.test(Promise.SEQUENCE, sequences == [*range(len(log))], f"{run_id}: has {sequences}")
@@ -164,7 +164,7 @@ class Judge:
             came_to = f"{snapshot.status}, {snapshot.result_text!r}, {snapshot.error!r}"
             self._tally.test(Promise.RESULT, right, f"{case.run_id}: came to {came_to}")
 
-    def _late(self, case: Case, late: Late, told: Journalled, log: Logged) -> None:
+    def _late(self, case: Case, late: Late, log: Logged) -> None:
         """A zombie: it may end what it was doing, and see what it had written; it writes no more."""
 
         def test(kept: bool, breach: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import Response
 
-from holdfast.history import CancelResult, RunEventRecord, RunSnapshot, RunStatus
+from holdfast.history import CancelResult, EventPage, RunSnapshot, RunStatus
 from holdfast.history.verification import VerificationSummary
 from holdfast.stores.entries import PolicyValue, RecentCall, ServerLine, ToolLine, Transition
 
@@ -141,14 +141,8 @@ class OneRun(msgspec.Struct, kw_only=True):
     export: str
 
 
-class Events(msgspec.Struct, kw_only=True):
+class Events(EventPage, frozen=True):
     """Some events of a run; *gap* says that some of those asked for are no longer kept."""
-
-    events: tuple[RunEventRecord, ...]
-    first_available: int
-    next_after: int
-    has_more: bool
-    gap: bool
 
 
 class Gap(msgspec.Struct, kw_only=True):

@@ -9,16 +9,15 @@ from contextlib import ExitStack
 from typing import IO
 from urllib.parse import quote
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp
 
 from holdfast.errors import HoldfastError, RunNotFound, in_words
-from holdfast.history import CancelResult, EventPage, RunHeader, RunSnapshot, RunStatus
+from holdfast.history import CancelResult, EventPage, RunSnapshot, RunStatus
 from holdfast.policy.explaining import explain
 from holdfast.stores.entries import PolicyValue, ToolLine
-from holdfast.stores.searching import ALIVE, INTERRUPTED, Wanted, search
+from holdfast.stores.searching import ALIVE, INTERRUPTED, Wanted, header_of, search
 from holdfast.telemetry.prometheus import CONTENT_TYPE, StoreMetrics
 from holdfast.web import answers, asking
 from holdfast.web.answers import Problem, answer, encode, view
@@ -31,8 +30,6 @@ MOST_CANCELLED = 500  # runs by one request
 PIECE = 64  # events that are read at once for a stream
 IN_MEMORY = 2**20  # bytes of an export that are not worth a file
 CHUNK = 2**16
-
-_HEADER = msgspec.json.Decoder(RunHeader)
 
 
 class Api:
@@ -177,8 +174,7 @@ class Api:
         """The command that goes on with a run, where it has an entry point and stands still."""
         if not run.interrupted and run.status not in (RunStatus.FAILED, RunStatus.CANCELLED):
             return None
-        rows = self._desk.store.file.fetch("head", run.id)
-        header = _HEADER.decode(rows[0][1]) if rows else None
+        header = header_of(self._desk.store, run.id)
         if header is None or header.entry is None or header.noted:
             return None
         return resume_command(run.id, self._desk.named_store)

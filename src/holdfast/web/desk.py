@@ -79,7 +79,7 @@ class Desk:
     def named(self) -> list[str]:
         """The tools that the policies name: they show before anybody calls them."""
         self.book.refresh(self.clock.monotonic())
-        return sorted(name for name in self.book.names if not any(letter in name for letter in "*?["))
+        return self.book.tools
 
     def open_stream(self) -> None:
         """Count a stream in; whoever does counts it out again."""

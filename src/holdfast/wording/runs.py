@@ -11,7 +11,7 @@ from rich.text import Text
 from holdfast import events
 from holdfast.errors import printable
 from holdfast.history import CheckStatus, RunEventRecord, RunSnapshot, RunStatus
-from holdfast.wording import one_line, time_of_day
+from holdfast.wording import one_line, plural, time_of_day
 
 NARROW: Final = 80  # columns; below, an event's line leaves out what is least needed
 
@@ -66,7 +66,7 @@ def calls(run: RunSnapshot) -> str:
     """How many calls were made, and what became of them where it was not success."""
     rest = [(run.tool_failures, "failed"), (run.tool_denials, "denied"), (run.cached_hits, "cached")]
     said = ", ".join(f"{count} {what}" for count, what in rest if count)
-    return f"{run.tool_calls} {'call' if run.tool_calls == 1 else 'calls'}{f' ({said})' if said else ''}"
+    return f"{plural(run.tool_calls, 'call')}{f' ({said})' if said else ''}"
 
 
 def active(run: RunSnapshot) -> str:

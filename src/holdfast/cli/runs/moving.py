@@ -18,7 +18,7 @@ from holdfast.cli.finding import find, opened
 from holdfast.cli.options import bytes_, duration, json_option, store_option, text
 from holdfast.cli.showing import put_json, say
 from holdfast.errors import printable
-from holdfast.wording import in_full, size, span
+from holdfast.wording import in_full, plural, size, span
 
 
 @click.command()
@@ -39,7 +39,7 @@ def export(run_ids: tuple[str, ...], output: str, store: str | None, as_json: bo
     if output != "-" and as_json:
         put_json({"runs": count, "file": output})
     else:
-        say(f"exported {_runs(count)}{'' if output == '-' else f' to {printable(output, 300)}'}")
+        say(f"exported {plural(count, 'run')}{'' if output == '-' else f' to {printable(output, 300)}'}")
 
 
 @click.command("import")
@@ -57,7 +57,7 @@ def import_(file: IO[str], store: str | None, as_json: bool) -> None:
         if as_json:
             put_json({"new": count})
         else:
-            click.echo(f"{_runs(count)} {'is' if count == 1 else 'are'} new in {in_full(there.file.name)}")
+            click.echo(f"{plural(count, 'run')} {'is' if count == 1 else 'are'} new in {in_full(there.file.name)}")
 
 
 @click.command()
@@ -105,7 +105,7 @@ def prune(
     if as_json:
         put_json({"runs": runs, "events": events})
     else:
-        click.echo(f"deleted {_runs(runs)} and {events} {'event' if events == 1 else 'events'}")
+        click.echo(f"deleted {plural(runs, 'run')} and {plural(events, 'event')}")
     return DONE
 
 
@@ -113,10 +113,6 @@ def _confirmed(question: str) -> bool:
     if not sys.stdin.isatty():
         raise click.UsageError("nobody is here to be asked: add --yes")
     return click.confirm(in_full(question), err=True)
-
-
-def _runs(count: int) -> str:
-    return f"{count} {'run' if count == 1 else 'runs'}"
 
 
 @contextmanager

@@ -214,7 +214,7 @@ class ChildSite:
     def post(self, exchange: Exchange) -> Awaitable[None] | None:
         """A client sends a frame."""
         try:
-            heads = _heads(exchange.body)
+            heads = [frames.head(part) for part in frames.parts(exchange.body)]
         except msgspec.DecodeError as error:
             exchange.fail(400, f"this is no frame: {error}", code=-32700)
             return None
@@ -334,10 +334,6 @@ def _mismatch(exchange: Exchange, head: Head, params: AnyParams) -> str | None:
     if wanted[VERSION] is None:
         return f"Header mismatch: the request does not say {exchange.headers.get(VERSION)}"
     return None
-
-
-def _heads(body: bytes) -> list[Head]:
-    return [frames.head(part) for part in frames.batch(body)] if frames.is_batch(body) else [frames.head(body)]
 
 
 class _Note(msgspec.Struct, frozen=True):

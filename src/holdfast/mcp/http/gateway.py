@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_address
@@ -17,7 +16,7 @@ from holdfast.mcp.http.front import LOOPBACK, HttpFront
 from holdfast.mcp.http.http_site import HttpSite
 from holdfast.mcp.http.serving import HttpServer
 from holdfast.mcp.http.sites import Site
-from holdfast.mcp.proxy import Home, proxied
+from holdfast.mcp.proxy import Home, proxied, stopping
 from holdfast.mcp.stdio.child import Command
 from holdfast.mcp.stdio.upstream import ChildUpstream
 
@@ -61,11 +60,7 @@ async def gateway(
     on_ready: Callable[[str], object] = lambda url: None,
 ) -> None:
     """Serve *entries* at *address* until a signal; *env* is what servers get besides their own variables."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        loop.add_signal_handler(number, stop.set)
-    await serve(hf, entries, address, stop, hides=hides, stderr=stderr, env=env, on_ready=on_ready)
+    await serve(hf, entries, address, stopping(), hides=hides, stderr=stderr, env=env, on_ready=on_ready)
 
 
 async def serve(

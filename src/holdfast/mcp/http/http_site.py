@@ -13,7 +13,7 @@ from holdfast.mcp import frames
 from holdfast.mcp.frames import Head, Id
 from holdfast.mcp.handshake import Handshake
 from holdfast.mcp.http.conversation import Conversation
-from holdfast.mcp.http.endpoint import SESSION, Endpoint
+from holdfast.mcp.http.endpoint import LAST_EVENT, SESSION, Endpoint
 from holdfast.mcp.http.exchange import Exchange
 from holdfast.mcp.http.passing import Link, Passing
 from holdfast.mcp.http.sites import cancelled, client_key, is_modern
@@ -114,9 +114,8 @@ class HttpSite:
 
     def post(self, exchange: Exchange) -> Awaitable[None] | None:
         """A client sends a frame."""
-        body = exchange.body
         try:
-            heads = [frames.head(part) for part in frames.batch(body)] if frames.is_batch(body) else [frames.head(body)]
+            heads = [frames.head(part) for part in frames.parts(exchange.body)]
         except msgspec.DecodeError:
             heads = []  # the server will say what is wrong with it
         exchange.due = [head.id for head in heads if head.is_request]
@@ -130,7 +129,7 @@ class HttpSite:
         """A client asks for a stream."""
         exchange.due = None
         talk = self._talk(exchange.headers.get(SESSION))
-        if exchange.headers.get("last-event-id") is None:
+        if exchange.headers.get(LAST_EVENT) is None:
             talk.getter = exchange
         self._enter(talk, exchange)
         talk.passing.listen(exchange)

@@ -212,7 +212,7 @@ class Passing:
             assert error.answer is not None
             if not says_lost(error.answer):
                 raise error
-            auth = {name: value for name, value in given if name.lower() not in ("last-event-id", VERSION)}
+            auth = {name: value for name, value in given if name.lower() not in (LAST_EVENT, VERSION)}
             await link.http.renew(id, error, auth)
         raise AssertionError("unreachable")
 

@@ -142,7 +142,7 @@ def requests(data: bytes, head: Head | None) -> set[Any]:
 
 def answered(data: bytes) -> list[Any]:
     """The ids of the answers in a frame or a batch; a `DecodeError` if it is neither."""
-    parts = frames.batch(data) if frames.is_batch(data) else [data]
+    parts = frames.parts(data)
     if not parts:
         raise msgspec.ValidationError("a batch without frames")
     return [head.id for head in map(frames.head, parts) if head.is_answer]

@@ -88,7 +88,7 @@ class Child:
         self._grace = grace
         self._out = LineReader(on_line, self._silent, on_long=lambda: command.note("a line that was too long: dropped"))
         self._err = LineReader(command.hear, self._ended, limit=LONGEST_SAID)
-        self._in = Writer(on_hold, self._deaf)
+        self._in = Writer(on_hold, self._useless)
         self._open = 3  # stdout, stderr and the process itself
         self._closing = False
         self._process: subprocess.Popen[bytes] | None = None
@@ -222,11 +222,8 @@ class Child:
         self._useless()
         self._ended()
 
-    def _deaf(self) -> None:
-        """It reads no more."""
-        self._useless()
-
     def _useless(self) -> None:
+        """It says no more, or reads no more."""
         if self.code is None and not self._closing:
             asyncio.get_running_loop().call_later(self._grace, self.kill)
 

@@ -346,7 +346,7 @@ def _requests(data: bytes) -> list[Id]:
     """The ids of the requests in a frame or batch; what could not be read has none."""
     found: list[Id] = []
     try:
-        for frame in frames.batch(data) if frames.is_batch(data) else [data]:
+        for frame in frames.parts(data):
             head = frames.head(frame)
             if head.is_request and isinstance(head.id, (str, int, float)):
                 found.append(head.id)

@@ -301,7 +301,7 @@ class PostgresDatabase:
     def at_one_moment(self) -> Iterator[Link]:
         """A connection that sees everything as it is now, whatever is written meanwhile."""
         with errors_of(self):
-            link = self._connect(create=True)
+            link = self._connect()
         try:
             with errors_of(self):
                 link.execute(BEGIN_READING)
@@ -379,13 +379,13 @@ class PostgresDatabase:
 
     def _writer(self) -> Link:
         if self._write is None or self._write.is_broken:
-            self._write = self._connect(create=True)
+            self._write = self._connect()
         return self._write
 
-    def _connect(self, *, create: bool) -> Link:
+    def _connect(self) -> Link:
         link = Link(self.address.dsn, pooled=self.address.pooled)
         try:
-            self._has_tables(link, create=create)
+            self._has_tables(link, create=True)
             if not link.pooled:
                 link.ask(self._sql["wait_at_most"], str(int(1000 * HELD)), False)
         except BaseException:

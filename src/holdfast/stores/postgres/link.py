@@ -81,7 +81,7 @@ class Link:
 
     def __init__(self, dsn: str, *, pooled: bool = False) -> None:
         self._pgconn = _connected(dsn)
-        self._names: dict[str, bytes] | None = None if pooled else {}  # of statements that the server has ready
+        self._names: dict[str, bytes] | None = None  # of statements that the server has ready, if it may have any
         self._numbers = 0
         self._due: deque[Answer | None] = deque()  # what is to be answered; None for the end of a batch
         self._pending = 0  # batches whose end was not answered
@@ -93,9 +93,9 @@ class Link:
         pgconn.enter_pipeline_mode()
         self._ready = select.poll()
         self._ready.register(pgconn.socket, select.POLLIN)
-        names, self._names = self._names, None  # nothing is left there until it is known who it is
-        if self.ask("SELECT pg_backend_pid()") == [(pgconn.backend_pid,)]:  # a pool has numbers of its own making
-            self._names = names
+        # A pool has numbers of its own making: nothing is left there until it is known who it is.
+        if self.ask("SELECT pg_backend_pid()") == [(pgconn.backend_pid,)] and not pooled:
+            self._names = {}
 
     @property
     def pooled(self) -> bool:
@@ -232,9 +232,7 @@ class Link:
                 if is_full:
                     self._ready.modify(pgconn.socket, select.POLLIN)
                 pgconn.consume_input()
-        except Broken as error:
-            self._break(error)
-        except (OSError, _psycopg_error()) as error:
+        except (Broken, OSError, _psycopg_error()) as error:
             self._break(error)
 
     def _take(self) -> bool:

@@ -10,6 +10,7 @@ import uuid
 
 from holdfast.errors import StoreError
 from holdfast.stores.postgres.link import Link
+from holdfast.stores.schema import by_name
 
 SCHEMA = 1  # the newest that this version knows; its file is sql/001_….sql
 OLDEST_SERVER = 130000
@@ -24,8 +25,7 @@ SELECT (SELECT count(*) FROM pg_namespace WHERE nspname = $1),
 
 def statements(schema: str) -> dict[str, str]:
     """The statements of `sql/statements.sql`, by name, for tables in *schema*."""
-    parts = _text("statements.sql", schema).split("-- name: ")[1:]
-    return {name.strip(): body.strip() for name, _, body in (part.partition("\n") for part in parts)}
+    return by_name(_text("statements.sql", schema))
 
 
 def prepare(link: Link, schema: str, name: str, *, create: bool) -> bool:

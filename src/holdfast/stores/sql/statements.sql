@@ -55,12 +55,6 @@ DELETE FROM owners WHERE until < ? AND id NOT IN (SELECT owner FROM runs WHERE o
 -- name: cancels
 SELECT id, cancel FROM runs WHERE owner = ? AND cancel IS NOT NULL
 
--- name: claims
-SELECT id, fence FROM runs WHERE owner = ?
-
--- name: find
-SELECT key, first, status FROM runs WHERE id = ?
-
 -- name: remembered
 SELECT key, header, snapshot, origin FROM runs WHERE id = ?
 

@@ -5,6 +5,7 @@ import { ago, count, span } from "./format.js";
 
 const WIDE = 90;
 const HIGH = 18;
+const ROOM = 60; // samples that there can be
 
 /**
  * How long ago something was; `age` keeps it true.
@@ -33,13 +34,10 @@ export function sparkline() {
   const root = s("svg", { class: "spark", viewBox: `0 0 ${WIDE} ${HIGH}`, "aria-hidden": "true", preserveAspectRatio: "none" }, area, line);
   return {
     root,
-    /**
-     * @param {number[]} samples
-     * @param {number} room how many there can be
-     */
-    set(samples, room = 60) {
+    /** @param {number[]} samples */
+    set(samples) {
       const most = Math.max(1, ...samples);
-      const step = WIDE / (room - 1);
+      const step = WIDE / (ROOM - 1);
       const first = WIDE - (samples.length - 1) * step;
       const points = samples.map((value, index) => `${(first + index * step).toFixed(1)} ${(HIGH - 1 - (value / most) * (HIGH - 3)).toFixed(1)}`);
       const path = points.length > 1 && samples.some((value) => value > 0) ? `M${points.join("L")}` : `M0 ${HIGH - 1}H${WIDE}`;

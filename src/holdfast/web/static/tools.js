@@ -103,7 +103,7 @@ export function tools(app, route) {
 }
 
 /** @param {ToolLine} line */
-export function isFailing(line) {
+function isFailing(line) {
   return line.state === "open" || line.state === "half_open" || (line.error_rate ?? 0) > 0;
 }
 

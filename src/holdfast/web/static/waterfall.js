@@ -151,7 +151,7 @@ function described(bar) {
  *
  * @param {Call} call
  */
-export function remark(call) {
+function remark(call) {
   if (call.status === "cached") return "from cache";
   if (call.status === "denied") return `refused: ${words(String(call.facts.kind ?? ""))}`;
   if (call.status === "unknown") return "nobody knows its end";

@@ -150,12 +150,6 @@ WHERE until < $1 AND NOT EXISTS (SELECT FROM holdfast.runs r WHERE r.owner = o.i
 -- name: cancels
 SELECT id, cancel FROM holdfast.runs WHERE owner = $1 AND cancel IS NOT NULL
 
--- name: claims
-SELECT id, fence FROM holdfast.runs WHERE owner = $1
-
--- name: find
-SELECT key, first, status FROM holdfast.runs WHERE id = $1
-
 -- name: remembered
 SELECT key, header, snapshot, origin FROM holdfast.runs WHERE id = $1
 
