@@ -46,7 +46,7 @@ ROWS = {
     "knowing": {"policy", "bus", "stores", "fleet"},  # stores and fleet touch disk and network
     "deciding": {"guards", "retry", "tracker", "histogram", "breaker", "cache", "limiters", "permit"}  # pure
     | {"history", "memo", "redaction", "said"},  # … and what runs are on paper
-    "ground": {"errors", "category", "clock", "events", "checks", "canonical", "shape"},  # standard library, msgspec
+    "ground": {"errors", "category", "clock", "events", "checks", "canonical", "shape", "solo"},  # standard library
 }
 PLAIN_ROWS = {"deciding", "ground"}  # import nothing foreign but msgspec
 ASKS_ENVIRONMENT = {"cli", "defaults"}  # the only rooms that read environment variables

@@ -533,3 +533,16 @@ def fork() -> int:
 
 def descriptors() -> list[str]:
     return sorted(os.listdir("/dev/fd"))
+
+
+def test_where_no_thread_can_be_started_who_listens_is_told(shared: Bell, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_thread(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        with pytest.raises(StoreError, match="nobody can listen for what others write: can't start new thread"):
+            shared.listen()
+
+    with shared.listen():
+        assert len(watchers()) == 1

@@ -394,14 +394,18 @@ def test_a_users_exception_that_names_its_category_is_taken_at_its_word() -> Non
 
     marked = RuntimeError("HTTP 503")
     marked.category = C.SANDBOX_FAILURE  # type: ignore[attr-defined]
+    written = RuntimeError("out of order")
+    written.category = "network"  # type: ignore[attr-defined]
 
     assert classify(Blocked("timed out")) is C.POLICY_VIOLATION
     assert classify(marked) is C.SANDBOX_FAILURE
+    assert classify(written) is C.NETWORK
 
 
-def test_a_category_that_is_none_of_ours_is_not_taken() -> None:
+@pytest.mark.parametrize("category", ["NETWORK", "weather", "", 5, ["network"], None])
+def test_a_category_that_is_none_of_ours_is_not_taken(category: object) -> None:
     error = TimeoutError()
-    error.category = "cancelled"  # type: ignore[attr-defined]
+    error.category = category  # type: ignore[attr-defined]
 
     assert classify(error) is C.TIMEOUT
 

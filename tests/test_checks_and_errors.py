@@ -29,8 +29,13 @@ from holdfast.errors import (
     ConfigError,
     Denied,
     HoldfastError,
+    LeaseLost,
     LoopDetected,
     RateLimited,
+    RecordedError,
+    RunCancelled,
+    RunDiverged,
+    RunNotFound,
     ToolTimeout,
     in_words,
     printable,
@@ -185,18 +190,42 @@ def test_no_refusal_trips_the_breaker(kind: type[Denied]) -> None:
     assert not classify(kind("t")).trips_breaker
 
 
-@pytest.mark.parametrize("again", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))], ids=["copy", "pickle"])
+class Overspent(Denied):
+    """One of the user's own, made in a way of its own."""
+
+    def __init__(self, amount: int) -> None:
+        super().__init__("pay", f"{amount} is too much")
+        self.amount = amount
+
+
+@pytest.mark.parametrize(
+    "again",
+    [copy.copy, copy.deepcopy, *[lambda error, p=p: pickle.loads(pickle.dumps(error, p)) for p in (0, 2, 5)]],
+    ids=["copy", "deep", "pickle0", "pickle2", "pickle5"],
+)
 @pytest.mark.parametrize(
     "error",
     [
         *[kind("search", retry_after=2.0) for kind in REFUSALS],
+        *[kind(tool="search", reason="because", retry_after=2.0) for kind in (Denied, *REFUSALS)],
+        Denied(tool="search"),
+        Overspent(5),
+        Overspent(amount=5),
         CircuitOpen("search", "because", 2.0),
         ToolTimeout("search", 1.5),
+        ToolTimeout(tool="search", seconds=1.5),
         ConfigError("x = 5: must be less"),
+        RunNotFound(run_id="r"),
+        RunDiverged(calls=("a", "b")),
+        LeaseLost(run_id="r", why="is gone"),
+        RecordedError(type="T", message="m", category=ErrorCategory.NETWORK),
+        RunCancelled(run_id="r", reason="enough"),
     ],
-    ids=repr,
+    ids=lambda error: f"{type(error).__name__}{error.args}",
 )
-def test_errors_travel_between_processes(error: Exception, again: Callable[[Exception], Exception]) -> None:
+def test_errors_travel_between_processes(error: BaseException, again: Callable[[BaseException], BaseException]) -> None:
+    error.add_note("seen")
+
     other = again(error)
 
     assert type(other) is type(error)

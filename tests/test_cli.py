@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -95,6 +96,16 @@ def test_a_disk_that_is_full_is_one_line() -> None:
         done = subprocess.run([HOLDFAST, "--help"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
 
     assert (done.returncode, done.stderr) == (1, "holdfast: No space left on device\n")
+
+
+def test_a_file_that_may_not_grow_is_one_line(tmp_path: Path) -> None:
+    with (tmp_path / "out").open("w") as out:
+        done = subprocess.run(
+            [HOLDFAST, "--help"], stdout=out, stderr=subprocess.PIPE, text=True, check=False,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),
+        )  # fmt: skip
+
+    assert (done.returncode, done.stderr) == (1, "holdfast: File too large\n")
 
 
 def test_what_a_terminal_cannot_show_is_replaced(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,6 +75,16 @@ def test_the_password_of_a_store_is_not_shown(tmp_path: Path) -> None:
     assert found["", "store"] == ("postgresql://me@db.example/runs?schema=mine", "--store")
 
 
+@pytest.mark.parametrize("store", ["postgresql:/me:hunter2@db/runs", "mysql://me:hunter2@db/runs"])
+def test_a_store_that_there_is_not_is_told_without_its_password(tmp_path: Path, store: str) -> None:
+    for words in (("config", "show"), ("runs", "ls"), ("runs", "ls", "--store", store)):
+        done = holdfast(*words, folder=tmp_path, HOLDFAST_STORE=store)
+
+        assert done.returncode != 0
+        assert "must be a path, ':memory:', sqlite:///PATH or postgresql://" in done.stderr
+        assert "hunter2" not in done.stdout + done.stderr
+
+
 def test_people_get_a_table_with_the_origin_if_they_ask(tmp_path: Path) -> None:
     (tmp_path / "holdfast.toml").write_text(FILE)
 
@@ -127,6 +137,7 @@ def test_every_mistake_of_a_file_is_a_line(tmp_path: Path) -> None:
         ('redis = "redis://:secret@h:port"', "redis = redis://:…@h:…: a port must be a whole number"),
         ('store = "mysql://x"', "store = 'mysql://…': must be a path, ':memory:', sqlite:///PATH or postgresql://"),
         ('store = "sqlite://x.db"', "store = 'sqlite://x.db': must be a path"),
+        ('store = "postgresql:/u:secret@h/db"', "store: must be a path, ':memory:', sqlite:///PATH or postgresql://"),
         ('store = "postgresql://h:port/db"', "store: dsn: must be postgresql://"),
     ],
 )

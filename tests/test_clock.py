@@ -78,6 +78,11 @@ def any_clock(request: pytest.FixtureRequest) -> Clock:
 # --- every clock ---
 
 
+async def test_a_sleep_takes_its_seconds_by_name(any_clock: Clock) -> None:
+    any_clock.sleep(seconds=0)
+    await any_clock.asleep(seconds=0)
+
+
 @pytest.mark.parametrize("seconds", [-1, -1e-9, math.nan])
 def test_a_sleep_of_less_than_nothing_is_a_value_error(any_clock: Clock, seconds: float) -> None:
     with pytest.raises(ValueError, match=r"non-negative|NaN"):

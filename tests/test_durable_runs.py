@@ -202,6 +202,8 @@ def test_resume_says_what_may_be_chosen(hf: Holdfast, wrong: dict[str, Any]) -> 
     ("wrong", "complaint"),
     [
         (5, "entry = 5: must be a mapping"),
+        ({}, "entry = {}: must be a mapping with a target and its args"),
+        ({"target": 5}, "entry = {'target': 5}: must be a mapping with a target"),
         ({"target": "m:f", "args": [{1, 2}]}, r"entry\['args'\]\[0\] = {1, 2}: must be what JSON can hold"),
         ({"target": "m:f", "args": [math.nan]}, "nan: must be what JSON can hold"),
         ({1: 2}, "must be what JSON can hold"),
@@ -355,6 +357,17 @@ def test_the_first_end_is_final_and_later_events_are_late(hf: Holdfast) -> None:
     assert [(event.type, event.late) for event in run.events()] == [
         ("run_started", False), ("run_completed", False), ("noted", True),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("noted", [False, True])
+def test_what_is_told_after_the_block_is_late(hf: Holdfast, noted: bool) -> None:
+    with hf.note() if noted else hf.run() as run:
+        pass
+
+    run.emit("noted")
+    run.spend("usd", 1.0)
+
+    assert [(event.type, event.late) for event in run.events()][-2:] == [("noted", True), ("spent", True)]
 
 
 def test_an_interrupt_while_the_end_is_written_adds_nothing_to_it(place: Place) -> None:

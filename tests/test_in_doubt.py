@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
 from typing import Any
@@ -342,6 +344,29 @@ def test_a_doubt_that_no_call_raised_cannot_be_decided() -> None:
     for decide in (doubt.repeat, lambda: doubt.answer(1)):
         with pytest.raises(RunConflict, match="can still be decided"):
             decide()
+
+
+@pytest.mark.parametrize(
+    "again", [copy.copy, copy.deepcopy, lambda doubt: pickle.loads(pickle.dumps(doubt))], ids=["copy", "deep", "pickle"]
+)
+def test_a_doubt_travels_between_processes_with_its_facts_and_is_decided_where_it_was_raised(
+    memory: Place, again: Callable[[InDoubt], InDoubt]
+) -> None:
+    desk = Desk(memory)
+    run_id = desk.killed()
+
+    def decide(doubt: InDoubt) -> Any:
+        doubt.add_note("seen")
+        other = again(doubt)
+
+        assert (type(other), str(other), other.__notes__) == (InDoubt, str(doubt), ["seen"])
+        assert (other.tool, other.call_id, other.key, other.why) == (doubt.tool, doubt.call_id, doubt.key, doubt.why)
+        for one in (other.repeat, lambda: other.answer(1), lambda: other.aanswer(1)):
+            with pytest.raises(RunConflict, match="can still be decided"):
+                one()
+        return doubt.answer(["receipt X"])
+
+    assert doubted(desk, run_id, decide) == ["receipt X"]
 
 
 # --- results that were not kept ---

@@ -11,7 +11,7 @@ from tests.children import eventually
 from tests.store_kinds import claim
 
 import holdfast
-from holdfast import Holdfast, Run, RunCancelled
+from holdfast import Holdfast, Run, RunCancelled, StoreError
 from holdfast.runs import keeper
 from holdfast.stores import SqliteRunStore
 
@@ -115,4 +115,28 @@ def test_a_cancel_that_comes_before_the_run_is_looked_after_is_heard(
 
         with pytest.raises(RunCancelled), hf.run() as run:  # noqa: PT012
             assert run.cancelled.wait(0 if runs_before else 60)  # without waiting for the next sign of life
+            run.check()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError("can't start new thread")])
+def test_a_run_after_one_whose_thread_could_not_be_started_is_looked_after(
+    hf: Holdfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException | type[BaseException]
+) -> None:
+    start = threading.Thread.start
+
+    def strike(self: threading.Thread) -> None:
+        if self.name == "holdfast-keeper":
+            raise error
+        start(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", strike)
+        with pytest.raises((KeyboardInterrupt, StoreError)), hf.run(run_id="first"):
+            pass
+
+    with SqliteRunStore(tmp_path / "runs.db") as other:
+        assert eventually(lambda: other.snapshot("first").interrupted)
+        with pytest.raises(RunCancelled), hf.run() as run:  # noqa: PT012
+            other.cancel(run.id)
+            assert run.cancelled.wait(30)
             run.check()

@@ -70,6 +70,24 @@ def test_nobody_waits_for_a_store_that_is_busy(tmp_path: Path) -> None:
     hf.close()
 
 
+async def test_its_end_waits_for_no_store_that_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("holdfast.runs.beginning.PATIENCE", 0.05, raising=False)
+    store = SqliteRunStore(tmp_path / "runs.db")
+    hf = Holdfast(PolicyBook.load({}), ManualClock(), store, goes_on=True)
+
+    with store.writer.turn:  # the next to write waits, and all others for that
+        async with hf.note() as run:
+            work(hf)(5)
+        hf.close()
+
+    assert "the store took too long to close" in caplog.text
+    (closing,) = [thread for thread in threading.enumerate() if thread.name == "holdfast-closing"]
+    closing.join()
+    assert SqliteRunStore(tmp_path / "runs.db").snapshot(run.id).status is RunStatus.COMPLETED
+
+
 def test_a_store_that_cannot_be_written_stops_no_call(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("no folder")

@@ -147,6 +147,7 @@ def test_without_a_source_there_are_the_defaults() -> None:
         ("sqlite:///", "sqlite:///"),
         ("postgresql://db.local/runs", "postgresql://db.local/runs"),
         ("postgresql:///runs", "postgresql:///runs"),
+        ("sqlite:agent.db", "sqlite:agent.db"),  # mistyped, as whoever opens it will say
     ],
 )
 def test_a_relative_store_starts_at_the_folder_of_the_file(tmp_path: Path, store: str, meant: str) -> None:

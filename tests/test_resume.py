@@ -39,11 +39,13 @@ from holdfast import (
     LoopDetected,
     RateLimited,
     RecordedError,
+    Run,
     RunConflict,
     RunDiverged,
     RunNotFound,
     ToolTimeout,
 )
+from holdfast.runs import current, remembered
 from holdfast.stores import MemoryRunStore
 from holdfast.testing import ManualClock, Recorder, Script, fail, ok
 
@@ -57,6 +59,10 @@ def hf(memory: Place) -> Holdfast:
 
 
 class Rude(Exception):
+    pass
+
+
+class Struck(BaseException):
     pass
 
 
@@ -652,6 +658,65 @@ def test_bound_methods_are_known_by_their_arguments(hf: Holdfast) -> None:
     run_id = stopped(hf, lambda: [shop.buy("tea"), shop.buy("rum")])
 
     assert resumed(hf, run_id, lambda: [shop.buy("rum"), shop.buy("tea")]) == ["rum 2", "tea 1"]
+
+
+@dataclasses.dataclass
+class Bank:
+    session: str  # another one in each process
+    charged: list[int]
+
+    def charge(self, amount: int) -> str:
+        self.charged.append(amount)
+        return f"receipt {len(self.charged)}"
+
+    @classmethod
+    def name(cls, word: str) -> str:
+        return f"{cls.__name__} {word}"
+
+
+class Branch(Bank):
+    pass
+
+
+def test_the_object_of_a_decorated_method_counts_by_its_type_alone(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Bank, "charge", hf.tool(Bank.charge))
+    charged: list[int] = []
+    run_id = stopped(hf, lambda: Bank("hunter2", charged).charge(7))
+
+    assert resumed(hf, run_id, lambda: Bank("another", charged).charge(7)) == "receipt 1"
+    assert charged == [7]
+    assert of(hf, run_id, "tool_started")[0].payload["arguments"] == {"self": "<Bank>", "amount": 7}
+    assert resumed(hf, stopped(hf, lambda: Bank("a", charged).charge(7)), lambda: Branch("a", charged).charge(7)) == (
+        "receipt 3"
+    )
+
+
+def test_the_class_of_a_decorated_class_method_counts_by_its_name(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Bank, "name", classmethod(hf.tool(vars(Bank)["name"].__func__)))
+    run_id = stopped(hf, lambda: [Bank.name("a"), Branch.name("a")])
+
+    assert resumed(hf, run_id, lambda: [Branch.name("a"), Bank.name("a")]) == ["Branch a", "Bank a"]
+    assert [event.payload["arguments"]["cls"] for event in of(hf, run_id, "tool_started")] == ["<Bank>", "<Branch>"]
+
+
+def test_a_method_called_in_a_wrong_way_does_not_show_its_object(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Bank, "charge", hf.tool(Bank.charge))
+
+    with pytest.raises(TypeError), hf.run() as run:
+        Bank("hunter2", []).charge()  # type: ignore[call-arg]
+
+    assert of(hf, run.id, "tool_started")[0].payload["arguments"] == [["<Bank>"], {}]
+
+
+def test_an_argument_called_self_of_a_function_is_an_argument(hf: Holdfast) -> None:
+    greet = hf.tool("greet")(lambda self: f"hello {self}")
+    run_id = stopped(hf, lambda: [greet("a"), greet("b")])
+
+    assert resumed(hf, run_id, lambda: [greet("b"), greet("a")]) == ["hello b", "hello a"]
 
 
 def test_arguments_that_cannot_be_told_leave_the_others_to_tell_calls_apart(hf: Holdfast) -> None:
@@ -1540,3 +1605,50 @@ def test_a_run_that_was_imported_without_its_first_events_cannot_be_resumed(hf: 
         other.runs.import_(io.StringIO(file.getvalue()))
         with pytest.raises(RunConflict, match="was imported without its first 3 events"), other.resume(run.id):
             pass
+
+
+# --- interrupted on the way into a tool and out of it ---
+
+
+@pytest.mark.parametrize("kind", ["tool", "step"])
+@pytest.mark.parametrize("where", ["entering", "leaving"])
+def test_what_is_called_after_a_call_that_was_struck_is_not_taken_for_its_own(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch, kind: str, where: str
+) -> None:
+    paid: list[int] = []
+    pay = hf.tool("pay")(paid.append)
+    look = hf.tool("look", idempotent=True)(lambda: "seen")
+
+    variable = current.current_key
+
+    class Striking:
+        """A context variable, of which an interrupt comes just after it was set or before it is put back."""
+
+        get = staticmethod(variable.get)
+
+        @staticmethod
+        def set(key: str) -> Any:
+            token = variable.set(key)
+            if where == "entering":
+                raise Struck
+            return token
+
+        @staticmethod
+        def reset(token: Any) -> None:
+            raise Struck
+
+    def ask(run: Run) -> object:
+        return look() if kind == "tool" else run.step("look", lambda: "seen")
+
+    with pytest.raises(KeyboardInterrupt), hf.run() as run:
+        with monkeypatch.context() as patch, pytest.raises(Struck):
+            patch.setattr(remembered, "current_key", Striking)
+            patch.setattr(current, "current_key", Striking)
+            ask(run)
+        pay(7)
+        raise KeyboardInterrupt
+    with hf.resume(run.id) as again:
+        ask(again)
+        pay(7)
+
+    assert paid == [7]

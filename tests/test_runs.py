@@ -15,7 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast import BudgetExceeded, ConfigError, Event, Holdfast, LeaseLost, LoopDetected, RateLimited
+from holdfast import (
+    BudgetExceeded,
+    ConfigError,
+    Event,
+    Holdfast,
+    LeaseLost,
+    LoopDetected,
+    RateLimited,
+    Run,
+    RunConflict,
+)
 from holdfast.testing import ManualClock, Recorder, Script, fail, ok
 
 Caller = Callable[..., Any]
@@ -504,24 +514,23 @@ def test_a_tool_may_have_a_budget_of_a_unit(hf: Holdfast) -> None:
 
 
 def test_spending_is_exact_from_many_threads(hf: Holdfast) -> None:
-    run = hf.run()
-
     def work() -> None:
         for _ in range(1000):
             run.spend("tokens", 1)
 
-    threads = [threading.Thread(target=work) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with hf.run() as run:
+        threads = [threading.Thread(target=work) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
 
     assert run.spent == {"tokens": 6000}
 
 
 def test_what_was_spent_cannot_be_changed_from_outside(hf: Holdfast) -> None:
-    run = hf.run()
-    run.spend("usd", 1.0)
+    with hf.run() as run:
+        run.spend("usd", 1.0)
 
     run.spent["usd"] = 0.0
 
@@ -862,6 +871,18 @@ def test_a_run_emits_events_of_its_own_under_its_id(hf: Holdfast, recorder: Reco
     [event] = recorder.of("turn_started")
     assert (event.tool, event.run) == (None, run.id)
     assert event.payload == {"tool": "not ours", "type": "user", "number": 1}
+
+
+@pytest.mark.parametrize("say", [lambda run: run.emit("noted"), lambda run: run.spend("usd", 1.0)])
+def test_nothing_happens_in_a_run_before_it_is_entered(
+    hf: Holdfast, recorder: Recorder, say: Callable[[Run], None]
+) -> None:
+    run = hf.run()
+
+    with pytest.raises(RunConflict, match="is not open: this belongs inside its `with`"):
+        say(run)
+
+    assert (run.spent, recorder.types()) == ({}, [])
 
 
 def test_runs_have_different_ids_and_keep_session_and_prompt(hf: Holdfast) -> None:

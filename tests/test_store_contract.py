@@ -776,10 +776,43 @@ def test_a_url_that_names_no_store_is_a_config_error(url: Any) -> None:
         open_store(url)
 
 
-@pytest.mark.parametrize("path", ["", "a\0b", ":memory:", None, 3])
+@pytest.mark.parametrize("path", ["", "a\0b", "\ud800", ":memory:", None, 3])
 def test_a_path_that_names_no_file_is_a_config_error(path: Any) -> None:
     with pytest.raises(ConfigError, match="path = "):
         SqliteRunStore(path)
+
+
+MISTYPED = [
+    "postgresql:/u:secret@h/db", "postgresql//u:secret@h/db", "postgresql:u:secret@h", "postgers:/u:secret@h/db",
+    "u:secret@h/db", "Postgres:/h/secret", "host=h password=secret", "connect_timeout=3 user=u password = secret",
+    "u:secret@h://db", "file:secret.db", "sqlite:secret.db", "sqlite:/secret.db", "sqlite3:secret", "SQLite//secret",
+    ":Memory:", "memory:", ":memory", " :memory: ",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("url", MISTYPED)
+def test_an_address_that_is_mistyped_is_no_file_and_is_not_shown(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"^store: must be a path, ':memory:', sqlite:///PATH or") as caught:
+        open_store(url)
+
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["sqlite:x.db", "file:x.db", "u:pw@h.db", "user=me.db", ":Memory:", "memory:"])
+def test_a_file_whose_name_looks_like_an_address_is_opened_by_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    for url in (Path(name), f"./{name}", str(tmp_path / name), f"sqlite:///{name}"):
+        assert open_store(url).url == str(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["a b.db", "12:30.db", "me@home.db", "C:\\me@home\\x.db", "memory", "postgres", "a=b"])
+def test_any_other_text_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert open_store(name).url == str(tmp_path / name)
 
 
 def test_urls_lead_to_their_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,9 @@ from tests import durable, shapes
 from tests.durable import Entering, Place, of, stopped, types
 from tests.shapes import Gate, Shape, Thread, eventually
 
+import holdfast
 from holdfast import CancelResult, Holdfast, InDoubt, LeaseLost, Run, RunCancelled, RunConflict, StoreError
+from holdfast.stores.ledger import Ledger
 from holdfast.stores.store import LEASE
 from holdfast.testing import ManualClock, Script, fail, ok
 
@@ -285,6 +289,14 @@ def test_a_run_goes_on_without_a_store_if_that_was_chosen(
     assert caplog.text.count("the run goes on, but it is not recorded in full") == 1
 
 
+def test_a_run_goes_on_where_no_store_can_be_made_if_that_was_chosen(tmp_path: Path, entering: Entering) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with holdfast.open(tmp_path / "file" / "runs.db", policies={}, on_store_error="continue") as hf:
+        pay = hf.tool()(Script(ok(1), name="pay").function)
+
+        assert entering(hf.run(), lambda run: pay()) == 1
+
+
 def test_a_store_that_fails_in_the_middle_stops_nothing_if_that_was_chosen(
     lenient: Holdfast, shape: Shape, trouble: Disk
 ) -> None:
@@ -325,6 +337,67 @@ def test_an_end_that_the_store_did_not_take_is_written_when_the_block_is_left(le
 
     snapshot = lenient.runs.snapshot(run.id)
     assert (snapshot.status, snapshot.error) == ("failed", "no tea")
+
+
+def test_ends_that_are_owed_are_offered_together_while_the_store_is_away_and_written_before_a_run_when_it_is_back(
+    lenient: Holdfast, trouble: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ExitStack() as stack:
+        owed = [stack.enter_context(lenient.run()) for _ in range(50)]
+        trouble.full()
+    writer, offered = lenient.runs.writer, []
+    submit = writer.submit
+    monkeypatch.setattr(writer, "submit", lambda op: [submit(op), offered.append(op)][0])
+
+    for _ in range(3):
+        with lenient.run():
+            pass
+    away = len(offered)
+    trouble.free()
+    with lenient.run():
+        ends = {lenient.runs.snapshot(run.id).status for run in owed}
+
+    assert away < 50
+    assert ends == {"completed"}
+
+
+@pytest.mark.parametrize("error", [StoreError, LeaseLost, ValueError])
+def test_an_end_that_spoils_what_is_written_with_it_is_tried_alone(
+    lenient: Holdfast, trouble: Disk, error: type[Exception]
+) -> None:
+    with ExitStack() as stack:
+        owed = [stack.enter_context(lenient.run()) for _ in range(3)]
+        trouble.full()
+    trouble.free()
+
+    def spoil(ledger: Ledger) -> None:
+        ledger.changes += 1
+        raise error("odd")
+
+    lenient._home.keeper._owed.insert(1, spoil)
+    for _ in range(4):
+        with lenient.run():
+            pass
+
+    assert {lenient.runs.snapshot(run.id).status for run in owed} == {"completed"}
+    assert list(lenient._home.keeper._owed) == ([spoil] if error is StoreError else [])
+
+
+def test_an_end_that_can_no_longer_be_written_keeps_none_of_the_others(lenient: Holdfast, trouble: Disk) -> None:
+    with ExitStack() as stack:
+        owed = [stack.enter_context(lenient.run()) for _ in range(3)]
+        trouble.full()
+    trouble.free()
+    gone, *others = owed
+    lenient.runs.file.writing().execute("UPDATE runs SET fence = fence + 1 WHERE id = ?", (gone.id,))
+    lenient.runs.file.writing().commit()
+
+    for _ in range(2):
+        with lenient.run():
+            pass
+
+    assert {lenient.runs.snapshot(run.id).status for run in others} == {"completed"}
+    assert not lenient._home.keeper._owed
 
 
 def test_a_run_without_a_store_can_be_cancelled_from_inside(lenient: Holdfast, trouble: Disk) -> None:

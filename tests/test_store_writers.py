@@ -490,20 +490,15 @@ def test_a_write_that_comes_as_the_thread_leaves_is_made(monkeypatch: pytest.Mon
     writer: Writer[list[int]] = Writer(lambda group: [_made(each, book) for each in group])
     late: list[Pending[list[int], None]] = []
 
-    class Leaving:
-        """Held as long as there is a thread; somebody queues a write just before it is given up for the first time."""
+    class Leaving(dict[str, object]):
+        """The mark that there is a thread; somebody queues a write just before it is taken for the first time."""
 
-        def __init__(self, lock: Any) -> None:
-            self.acquire = lock.acquire
-            self.locked = lock.locked
-            self._lock = lock
-
-        def release(self) -> None:
+        def pop(self, *args: Any) -> object:
             if not late:
                 late.append(writer.submit(lambda book: book.append(2)))
-            self._lock.release()
+            return super().pop(*args)
 
-    writer._serving = Leaving(writer._serving)  # type: ignore[assignment]
+    writer._thread.there = Leaving()
     writer.settle(writer.submit(lambda book: book.append(1)))
 
     while not (late and late[0].done):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import subprocess
@@ -392,6 +393,20 @@ def test_a_folder_that_is_moved_is_polled(file: Path, watching: Open) -> None:
 
     assert watch.wait(None)
     assert not watch.notified
+
+
+@on_linux
+def test_a_system_that_cannot_be_waited_for_is_polled(file: Path, watching: Open) -> None:
+    class Poor:
+        def poll(self, milliseconds: float) -> list[tuple[int, int]]:
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    watch = watching(poll=0.001)
+    watch._ears._poll = Poor()  # type: ignore[union-attr, assignment]
+
+    assert watch.wait(None)
+    assert not watch.notified
+    assert watch.wait(None)
 
 
 @on_linux

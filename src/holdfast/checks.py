@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
+import re
 import sys
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from holdfast.clock import Clock, SystemClock
 from holdfast.errors import ConfigError, printable
 
 MOST = sys.float_info.max
@@ -90,6 +93,18 @@ def is_name(value: object) -> bool:
     return isinstance(value, str) and 1 <= len(value) <= 200 and value.isprintable()
 
 
+def clock(given: Clock | None) -> Clock:
+    """The clock that was *given*, else the machine's; a class of clocks is none."""
+    if given is None:
+        return SystemClock()
+    if isinstance(given, type) or not all(callable(getattr(given, name, None)) for name in _CLOCK):
+        raise ConfigError(f"clock = {shown(given)}: must be an object with the methods {', '.join(_CLOCK)}")
+    return given
+
+
+_CLOCK = ("monotonic", "time", "sleep", "asleep", "call_at")
+
+
 def is_text(value: str) -> bool:
     """Whether it can be written as UTF-8: there may be half a pair of surrogates in it, or bytes of a file's name."""
     try:
@@ -97,6 +112,20 @@ def is_text(value: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def is_path(name: str) -> bool:
+    """Whether a path is meant, and not an address of a store that was mistyped: a password may stand in that."""
+    return os.path.isabs(name) or name.startswith(("~", "./", "../")) or _ADDRESS.search(name) is None
+
+
+_ADDRESS = re.compile(
+    r"^\s*(postgres|postgresql|sqlite3?|file)(:|//)"
+    r"|^\s*(:memory:?|memory:)\s*$"
+    r"|:[^/\\]*@"  # USER:PASSWORD@HOST
+    r"|(^|\s)(host|hostaddr|port|dbname|user|password|service)\s*=",  # as libpq takes them
+    re.IGNORECASE,
+)
 
 
 def shown(value: object) -> str:

@@ -46,7 +46,10 @@ class Clock(Protocol):
         """Suspend the calling task for *seconds*."""
 
     def call_at(self, when: float, fn: Callable[[], object]) -> Timer:
-        """Call *fn* once `monotonic()` has reached *when*."""
+        """Call *fn* once `monotonic()` has reached *when*.
+
+        Asked for in a running event loop, *fn* is called by that loop, and never within this call; else in any thread.
+        """
 
 
 class SystemClock:
@@ -55,10 +58,14 @@ class SystemClock:
     # Builtins as class attributes do not bind, so a caller that keeps `clock.monotonic` calls C directly.
     monotonic = staticmethod(monotonic)
     time = staticmethod(wall_time)
-    sleep = staticmethod(sleep)
 
     def __init__(self) -> None:
         self._timers = _TimerThread()
+
+    @staticmethod
+    def sleep(seconds: float) -> None:
+        """Block the calling thread for *seconds*; a negative number and NaN are a `ValueError`."""
+        sleep(seconds)
 
     async def asleep(self, seconds: float) -> None:
         """Suspend the calling task for *seconds*; like `sleep`, refuses a negative number and NaN."""

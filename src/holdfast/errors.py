@@ -24,9 +24,10 @@ RunCancelled              unwinds a cancelled run; an asyncio.CancelledError, so
 from __future__ import annotations
 
 import asyncio
+import copyreg
 import math
-from collections.abc import Callable
-from typing import ClassVar
+from collections.abc import Awaitable, Callable
+from typing import Any, ClassVar, NoReturn
 
 from holdfast.category import ErrorCategory
 
@@ -48,6 +49,10 @@ class Denied(HoldfastError):
         self.retry_after = retry_after
         if reason is not None:
             self.reason = reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By its facts and not by calling it again: what was given by keyword is not among the arguments.
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
     def __str__(self) -> str:
         return f"{printable(self.tool)}: {self.reason}{self._when()}"
@@ -157,7 +162,8 @@ class InDoubt(RunError):
     """A call began before the crash and no result is known: it may have been made or not, so the caller decides.
 
     `repeat()` makes it again, with the same idempotency *key*, and gives its result (of a coroutine function: to be
-    awaited); `answer(value)`, or `aanswer`, takes *value* for its result without calling.
+    awaited); `answer(value)`, or `aanswer`, takes *value* for its result without calling. A copy of it, in another
+    process say, has the facts alone.
     """
 
     def __init__(self, tool: str, call_id: str, key: str, why: str) -> None:
@@ -165,10 +171,14 @@ class InDoubt(RunError):
         self.call_id = call_id
         self.key = key
         self.why = why
-        self.repeat: Callable[[], object] = self._unbound
-        self.answer: Callable[[object], object] = self._unbound
-        self.aanswer: Callable[[object], object] = self._unbound
+        self.repeat: Callable[[], Any] = self._unbound
+        self.answer: Callable[[Any], Any] = self._unbound
+        self.aanswer: Callable[[Any], Awaitable[Any]] = self._unbound
         super().__init__(tool, call_id, key, why)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        facts = {name: value for name, value in vars(self).items() if name not in ("repeat", "answer", "aanswer")}
+        return type(self), self.args, facts
 
     def __str__(self) -> str:
         return (
@@ -176,7 +186,7 @@ class InDoubt(RunError):
             f"look whether its effect is there (idempotency key {self.key}), then repeat() or answer(value)"
         )
 
-    def _unbound(self, *_: object) -> object:
+    def _unbound(self, *_: object) -> NoReturn:
         raise RunConflict("this error was not raised by a call that can still be decided")
 
 

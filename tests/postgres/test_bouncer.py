@@ -151,6 +151,19 @@ def test_what_another_process_does_not_let_go_of_is_an_error_soon_through_a_pool
     assert store.record_event("r", "note").event_count == 1
 
 
+def test_a_table_that_is_locked_is_an_error_soon_through_a_pool(
+    store: RunStore, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "HELD", 0.2)
+    with psycopg.connect(database) as other:
+        other.execute("LOCK TABLE holdfast.events")
+
+        with pytest.raises(StoreError, match="somebody else holds what is needed"):
+            store.events("r")
+
+    assert store.events("r") == []
+
+
 def test_nothing_is_left_in_the_sessions_of_the_pool(store: RunStore, database: str) -> None:
     claim(store, "r")
     store.record_event("r", "note")

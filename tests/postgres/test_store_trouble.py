@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,9 +18,11 @@ from tests.store_kinds import postgres_url
 from holdfast.clock import SystemClock
 from holdfast.errors import ConfigError, StoreError
 from holdfast.stores import PostgresRunStore, RunStore, open_store
-from holdfast.stores.postgres import database
+from holdfast.stores.postgres import database, link
 from holdfast.stores.postgres.address import parse
 from holdfast.stores.postgres.database import PostgresDatabase
+from holdfast.stores.postgres.link import Link, ServerError, Silent
+from holdfast.stores.postgres.trouble import explained
 
 
 @pytest.fixture
@@ -72,6 +75,13 @@ def waiting(server: psycopg.Connection[Any], schema: str) -> list[int]:
         "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s", [f"%{schema}.%"]
     )
     return [pid for (pid,) in rows]
+
+
+def connections(server: psycopg.Connection[Any], schema: str) -> int:
+    """How many there are that were used for our tables."""
+    seen = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'holdfast' AND query LIKE %s"
+    ((number,),) = server.execute(seen, [f"%{schema}.%"]).fetchall()
+    return int(number)
 
 
 def events(store: RunStore) -> list[int]:
@@ -144,6 +154,67 @@ def test_a_commit_of_which_nobody_can_tell_is_no_success(
     assert store.record_event("r", "note").event_count == 2
 
 
+def test_a_commit_that_was_cancelled_is_looked_for_and_made_again(
+    store: RunStore, server: psycopg.Connection[Any], schema: str
+) -> None:
+    with Writing(store, server, schema) as writing:
+        (old,) = waiting(server, schema)
+        server.execute("SELECT pg_cancel_backend(%s)", [old])
+        until(lambda: waiting(server, schema) not in ([], [old]))  # it is looked for on another connection
+
+    assert writing.error is None
+    assert events(store) == [0]
+
+
+# --- errors that belong to another batch, or to none of its statements ---
+
+
+@pytest.fixture
+def line(url: str) -> Iterator[Link]:
+    line = Link(parse(url).dsn)
+    yield line
+    line.close()
+
+
+def test_a_commit_stands_although_others_could_not_be_told_of_it(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    with PostgresRunStore(url) as store, caplog.at_level(logging.WARNING, "holdfast"):
+        store.create_run("s", "p", run_id="r")
+        assert isinstance(store.file, PostgresDatabase)
+        store.file.ears.channel = "c" * 64  # PostgreSQL takes 63
+
+        for number in range(100):
+            assert store.record_event("r", "note").event_count == number + 1
+
+    assert "others could not be told to look: channel name too long" in caplog.text
+
+
+def test_an_error_of_a_later_batch_is_none_of_the_one_that_is_waited_for(
+    line: Link, server: psycopg.Connection[Any]
+) -> None:
+    pid = line.ask("SELECT pg_backend_pid()")[0]
+    for statement in ("SELECT 1", "SELECT 1 / 0"):
+        line.execute(statement)
+        line.end_batch()
+    seen = "SELECT count(*) FROM pg_stat_activity WHERE pid = %s AND state = 'idle' AND query LIKE '%%/ 0'"
+    until(lambda: server.execute(seen, pid).fetchone() == (1,))  # both answers have come
+
+    line.finish(left=1)
+
+    with pytest.raises(ServerError, match="division by zero"):
+        line.check()
+    assert line.ask("SELECT 1") == [(1,)]
+
+
+def test_an_error_at_the_end_of_a_batch_is_told_and_the_connection_goes_on(line: Link) -> None:
+    line.ask("CREATE TEMPORARY TABLE t (n bigint UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+
+    with pytest.raises(ServerError, match="duplicate key") as caught:
+        line.ask("INSERT INTO t VALUES (1), (1)")
+
+    assert caught.value.code == "23505"
+    assert line.ask("SELECT count(*) FROM t") == [(0,)]
+
+
 # --- connections that break ---
 
 
@@ -166,12 +237,29 @@ def test_statements_that_the_server_has_forgotten_are_made_ready_again(url: str)
         store.record_event("r", "note")
         assert store.snapshot("r").event_count == 1
         assert isinstance(store.file, PostgresDatabase)
-        for link in (store.file._write, *store.file._idle):
-            assert link is not None
-            link.ask("DEALLOCATE ALL")
+        for each in (store.file._write, *store.file._readers.idle):
+            assert each is not None
+            each.ask("DEALLOCATE ALL")
 
         assert store.snapshot("r").event_count == 1
         assert store.record_event("r", "note").event_count == 2
+
+
+def test_a_connection_that_reads_while_the_store_is_closed_is_closed_after_that(
+    url: str, server: psycopg.Connection[Any], schema: str
+) -> None:
+    with PostgresRunStore(url) as store:
+        store.create_run("s", "p", run_id="r")
+        reading = threading.Thread(target=store.snapshot, args=("r",))
+        with server.transaction():
+            server.execute(f"LOCK TABLE {schema}.runs".encode())
+            reading.start()
+            until(lambda: len(waiting(server, schema)) == 1)
+
+            store.close()
+
+        reading.join()
+        until(lambda: connections(server, schema) == 0)
 
 
 def test_a_server_that_is_away_is_named_and_come_back_to(store: RunStore, network: Toxic) -> None:
@@ -219,10 +307,43 @@ def test_the_server_sees_whether_a_transaction_goes_on_and_ends_one_that_does_no
         assert (seen, bound) == (("idle in transaction",), "5s")
 
 
+def test_one_that_holds_a_run_in_the_middle_of_what_it_sends_is_ended_by_who_needs_it(
+    url: str, schema: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(database, "HELD", 1.0)
+    monkeypatch.setattr(database, "STOPPED", 0.2)
+    with PostgresRunStore(url) as frozen, PostgresRunStore(url) as store:
+        store.create_run("s", "p", run_id="r")
+        assert isinstance(frozen.file, PostgresDatabase)
+        frozen.file.begin()
+        line = frozen.file.writing()
+        held = line.execute(f"SELECT 1 FROM {schema}.runs FOR UPDATE")
+        line._pgconn.send_flush_request()
+        line._pump(lambda: held.is_there)  # and nothing more is sent
+
+        assert store.record_event("r", "note").event_count == 1
+
+        assert "ended 1 connections that held its tables and did not go on" in caplog.text
+        frozen.file.rollback(afresh=False)
+        assert frozen.record_event("r", "note").event_count == 2
+
+
+def test_the_server_notices_soon_that_the_host_of_a_connection_is_gone(url: str) -> None:
+    with PostgresRunStore(url) as store:
+        store.create_run("s", "p", run_id="r")
+        store.snapshot("r")
+
+        assert isinstance(store.file, PostgresDatabase)
+        for each in (store.file._write, *store.file._readers.idle):
+            assert each is not None
+            assert each.ask("SHOW tcp_keepalives_idle") == [("10",)]
+
+
 def test_what_another_process_does_not_let_go_of_is_an_error_soon(
     url: str, server: psycopg.Connection[Any], schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "HELD", 0.2)
+    monkeypatch.setattr(database, "STOPPED", 0.0)  # it is none of ours to end
     with PostgresRunStore(url) as store:
         store.create_run("s", "p", run_id="r")
         with server.transaction():
@@ -256,7 +377,47 @@ def test_a_run_that_is_held_spoils_no_other_of_the_same_group(
         assert store.snapshot("free").event_count == 1
 
 
+def test_a_table_that_is_locked_is_no_server_that_is_away_and_nobody_is_left_waiting(
+    url: str, server: psycopg.Connection[Any], schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "HELD", 0.2)
+    with PostgresRunStore(url) as store:
+        store.create_run("s", "p", run_id="r")
+        with server.transaction():
+            server.execute(f"LOCK TABLE {schema}.events".encode())
+
+            with pytest.raises(StoreError, match="somebody else holds what is needed"):
+                store.events("r")
+
+            assert waiting(server, schema) == []
+
+
+def test_what_is_not_answered_in_time_is_stopped_and_not_asked_again(
+    url: str, server: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def ask(line: Link) -> None:
+        asked.extend(line.ask("SELECT pg_backend_pid()"))
+        monkeypatch.setattr(link, "PATIENCE", 0.2)
+        line.ask("SELECT pg_sleep(600)")
+
+    with PostgresRunStore(url) as store:
+        assert isinstance(store.file, PostgresDatabase)
+        with pytest.raises(Silent, match="no answer from the server"):
+            store.file._readers.use(ask)
+
+    (pid,) = asked
+    until(lambda: server.execute("SELECT FROM pg_stat_activity WHERE pid = %s", pid).fetchone() is None)
+
+
 # --- what is said ---
+
+
+def test_a_server_that_ends_what_is_idle_is_not_said_to_be_shutting_down(line: Link) -> None:
+    error = explained("s", ServerError("57P05", "terminating connection due to idle-session timeout", line))
+
+    assert "raise its idle_session_timeout" in str(error)
 
 
 def test_a_password_is_never_shown(network: Toxic) -> None:

@@ -71,7 +71,7 @@ def _of_context(error: BaseException, groups: set[int]) -> ErrorCategory | None:
 def _sign(error: BaseException, groups: set[int]) -> ErrorCategory | None:
     kind = _kind(type(error))
     bare = kind.bare and attribute(error, "__dict__", dict) == {}
-    if not bare and (own := attribute(error, "category", ErrorCategory)) is not None:
+    if not bare and (own := _own(error)) is not None:
         return own
     if kind.sure is not None:
         return kind.sure
@@ -82,6 +82,12 @@ def _sign(error: BaseException, groups: set[int]) -> ErrorCategory | None:
     if not bare and (answer := _of_rpc(error) if kind.rpc else _of_answer(error)) is not None:
         return answer
     return kind.named
+
+
+def _own(error: BaseException) -> ErrorCategory | None:
+    """What it says itself, as a category or as the text of one."""
+    said = attribute(error, "category", str)
+    return _BY_VALUE.get(str.__str__(said)) if said is not None and issubclass(type(said), str) else None
 
 
 def _read_kind(cls: type[BaseException]) -> _Kind:

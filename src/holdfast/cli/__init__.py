@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.errno == errno.ENOENT and _is_nowhere():
             click.echo("holdfast: the working directory is gone: change to one that is there", err=True)
             return WRONG_USAGE
-        if error.errno != errno.ENOSPC:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
             raise
         click.echo(f"holdfast: {error.strerror}", err=True)
         sys.stdout = None  # else what is left in it would be tried again at the end, with a traceback

@@ -84,7 +84,11 @@ def _facts(store: str | None, tools: tuple[str, ...]) -> Iterator[Fact]:
 
 
 def _shown(url: str | None) -> str | None:
-    """The store without its password, if it has one."""
+    """The store without its password, if it has one; an address that leads nowhere is an error, and not shown."""
+    from holdfast.stores import open_store
+
+    if url is not None:
+        open_store(url)
     if url is None or not url.startswith(("postgresql://", "postgres://")):
         return url
     from holdfast.stores.postgres.address import parse

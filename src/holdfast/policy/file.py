@@ -7,6 +7,7 @@ import stat
 import tomllib
 from typing import Any, Final
 
+from holdfast import checks
 from holdfast.policy.parsing import broken
 
 MOST_BYTES: Final = 1_000_000
@@ -47,6 +48,8 @@ def absolute_store(store: str, path: str) -> str:
     scheme, slashes, rest = store.partition(":///")
     local = rest if slashes and scheme == "sqlite" else store
     if local in {"", ":memory:"} or local.startswith("~") or "://" in local:
+        return store
+    if local is store and not checks.is_path(store):  # whoever opens it says what is wrong with it
         return store
     found = os.path.join(os.path.dirname(path), local)
     return found if local is store else f"sqlite:///{found}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -15,6 +15,8 @@ from holdfast.history import RunHeader, RunStatus
 from holdfast.runs.steps import AGAIN, LOST
 from holdfast.stores import RunStore
 from holdfast.stores.ledger import Claim, Ledger, Live, OwnerRow
+
+PATIENCE = 2.0  # seconds that what is only noted is waited for at its end
 
 
 class Begun(NamedTuple):
@@ -31,13 +33,13 @@ class Start(NamedTuple):
 
     header: RunHeader
     prompt: Mapping[str, Any]  # as it may be shown
-    owner: OwnerRow
+    owner: Callable[[], OwnerRow]  # asked for as it is written: where there is no owner, there is no store
     taken: list[Claim]  # what it has claimed, for whoever must give it back
 
     def write(self, ledger: Ledger) -> Begun:
         """Begin it."""
         self.taken.clear()  # what was claimed in a transaction that failed was not
-        header = self.header
+        header, owner = self.header, self.owner()
         live = ledger.find(header.id)
         if live is not None:
             if live.snapshot.status.is_terminal and live.snapshot.started_at_ms is None:
@@ -49,7 +51,7 @@ class Start(NamedTuple):
             ledger.add_to_header(live, entry=header.entry, budget=header.budget)
         else:
             live = ledger.add(header)
-        claim = ledger.claim(live, self.owner)
+        claim = ledger.claim(live, owner)
         self.taken[:] = [claim]
         ledger.say(live, events.RUN_STARTED, **self.prompt)
         return Begun(claim, live.header, {}, live.cancel)
@@ -57,7 +59,8 @@ class Start(NamedTuple):
 
 def note(store: RunStore, header: RunHeader, prompt: Mapping[str, Any]) -> Claim:
     """Begin a run that nobody has heard of, without waiting for it: the first to claim a run is known beforehand."""
-    store.writer.submit(lambda ledger: Start(header, prompt, store.ownership.row(), []).write(ledger))
+    store.writer.patience = PATIENCE
+    store.writer.submit(Start(header, prompt, store.ownership.row, []).write)
     return Claim(header.id, "", 1)
 
 
@@ -69,7 +72,7 @@ class Resume(NamedTuple):
     """
 
     run_id: str
-    owner: OwnerRow
+    owner: Callable[[], OwnerRow]
     taken: list[Claim]
     claim: Claim | None = None  # the right to it, where that was taken before, by a worker
     prompt: Mapping[str, Any] = {}  # as it may be shown, where that is known
@@ -77,6 +80,7 @@ class Resume(NamedTuple):
     def write(self, ledger: Ledger) -> Begun:
         """Begin it."""
         self.taken.clear()
+        owner = self.owner()
         live = ledger.run(self.run_id) if self.claim is None else ledger.claimed(self.claim)
         if self.claim is not None and live.snapshot.status.is_terminal:
             raise RunConflict(f"run {self.run_id!r} has ended since it was taken")
@@ -92,17 +96,17 @@ class Resume(NamedTuple):
                 which = "" if live.header.id == self.run_id else f", as {live.header.id!r}"
                 raise RunConflict(f"run {self.run_id!r} has completed{which}: there is nothing to resume")
             if (fork := ledger.find(_fork_id(live.header.id))) is None:
-                return self._begin(ledger, _fork(ledger, live), live)
+                return self._begin(ledger, owner, _fork(ledger, live), live)
             live = fork
-        return self._begin(ledger, live, None)
+        return self._begin(ledger, owner, live, None)
 
-    def _begin(self, ledger: Ledger, live: Live, forked: Live | None) -> Begun:
-        claim = self.claim or ledger.claim(live, self.owner)
+    def _begin(self, ledger: Ledger, owner: OwnerRow, live: Live, forked: Live | None) -> Begun:
+        claim = self.claim or ledger.claim(live, owner)
         self.taken[:] = [claim]
         if forked is None and live.snapshot.event_count:
-            ledger.say(live, events.RUN_RESUMED, host=self.owner.host, pid=self.owner.pid)
+            ledger.say(live, events.RUN_RESUMED, host=owner.host, pid=owner.pid)
         elif forked is None:
-            ledger.say(live, events.RUN_STARTED, **self.prompt, host=self.owner.host, pid=self.owner.pid)
+            ledger.say(live, events.RUN_STARTED, **self.prompt, host=owner.host, pid=owner.pid)
         else:
             ledger.say(live, events.RUN_STARTED, forked_from=forked.header.id)
             for unit, amount in forked.snapshot.spend.items():

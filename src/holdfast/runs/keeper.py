@@ -19,9 +19,9 @@ from holdfast.errors import HoldfastError, StoreError
 from holdfast.runs.beginning import GiveBack
 from holdfast.runs.ending import Last
 from holdfast.stores import RunStore
-from holdfast.stores.ledger import Claim, Ledger, OwnerRow
+from holdfast.stores.ledger import Claim, Ledger
 from holdfast.stores.neighbours import News
-from holdfast.stores.writer import Pending
+from holdfast.stores.writer import Writer
 
 if TYPE_CHECKING:
     from holdfast.runs.run import Run
@@ -30,6 +30,9 @@ SIGNS = 3  # of life, in the time of one lease
 LINGER = 0.5  # seconds that the thread waits for the next run
 MOST_EARLY = 1_000  # runs to be cancelled that have just begun, or are just ending
 MOST_OWED = 10_000  # ends of runs; of those before, leases and the end of this process tell
+MOST_AT_ONCE = 1_000  # of these in one write
+Debt = Callable[[Ledger], object]  # writes the end of a run that is yet to be written
+
 _log = logging.getLogger("holdfast")
 
 
@@ -46,7 +49,8 @@ class Keeper:
         self._resting = False  # the thread has seen that there is no run, and looks again soon
         self._used = False  # there was one since
         self._early: dict[str, str] = {}  # why runs are to be cancelled that are not here yet
-        self._owed: deque[_Debt] = deque(maxlen=MOST_OWED)
+        self._owed: deque[Debt] = deque(maxlen=MOST_OWED)
+        self._offers: list[_Offer] = []  # of what is owed, the last time
         store.ownership.on_wake = self.look
 
     def after_fork(self) -> None:
@@ -56,6 +60,7 @@ class Keeper:
         self._mailbox = None
         self._early.clear()
         self._owed.clear()
+        self._offers = []
         for run in runs.values():
             run.disown()
 
@@ -90,31 +95,29 @@ class Keeper:
         if mailbox is not None:
             mailbox.wake()
 
-    def owner(self) -> OwnerRow:
-        """The row of this process, for a run that begins; what is owed is written before it."""
-        self.pay()
-        return self._store.ownership.row()
-
     def owe(self, last: Last | None, trouble: BaseException | None) -> None:
         """Write the end of a run when its store, which was away, is back: until then it seems to be ours."""
         if last is not None and isinstance(trouble, StoreError):
-            self._owed.append(_Debt(last.finish.write_late))
+            self._owed.append(last.finish.write_late)
 
     def give_back(self, taken: list[Claim], trouble: BaseException | None = None) -> None:
         """Give back what was claimed, without waiting for it."""
         write = GiveBack(taken).write
         self._store.writer.submit(write)
         if taken and isinstance(trouble, StoreError):
-            self._owed.append(_Debt(write))
+            self._owed.append(write)
 
     def pay(self) -> None:
-        """Have what is owed written, before whatever is written next."""
-        for debt in list(self._owed):
-            if debt.is_paid:
-                with suppress(ValueError):  # somebody else has seen it, too
-                    self._owed.remove(debt)
-            elif debt.pending is None or debt.pending.done:
-                debt.pending = self._store.writer.submit(debt.write)
+        """Have what is owed written, before whatever is written next; in few writes, as the store may still be away."""
+        offers = self._offers
+        if not all(offer.pending.done for offer in offers):
+            return
+        for debt in [debt for offer in offers for debt in offer.paid()]:
+            with suppress(ValueError):  # somebody else has seen it, too
+                self._owed.remove(debt)
+        debts, most = list(self._owed), 1 if any(offer.is_spoilt for offer in offers) else MOST_AT_ONCE
+        batches = (debts[begin : begin + most] for begin in range(0, len(debts), most))
+        self._offers = [_Offer(batch, self._store.writer) for batch in batches]
 
     def look(self) -> None:
         """See which runs somebody wants cancelled, and tell them; without a lock, as a signal's handler may cancel."""
@@ -127,14 +130,18 @@ class Keeper:
                 run.stop(reason)
 
     def _start(self, owner: str) -> None:
-        before, self._mailbox = self._mailbox, self._store.ownership.mailbox()
-        self._owner = owner
-        self._resting = False
-        if before is not None:
-            before.wake()
-        if self._mailbox is not None:
-            name = "holdfast-keeper"
-            threading.Thread(target=self._serve, args=(self._mailbox,), name=name, daemon=True).start()
+        before, mailbox = self._mailbox, self._store.ownership.mailbox()
+        self._mailbox, self._owner, self._resting = mailbox, owner, False
+        try:
+            if before is not None:
+                before.wake()
+            if mailbox is not None:
+                threading.Thread(target=self._serve, args=(mailbox,), name="holdfast-keeper", daemon=True).start()
+        except BaseException as error:  # the next run tries again; a thread that was started nevertheless ends
+            self._mailbox = None
+            if not isinstance(error, RuntimeError):
+                raise
+            raise StoreError(f"nobody can look after the run: {error}") from error
 
     def _serve(self, mailbox: News) -> None:
         pause = self._store.lease / SIGNS
@@ -153,6 +160,9 @@ class Keeper:
                     self.pay()
                     due = self._clock.monotonic() + pause
         finally:
+            with self._lock:
+                if self._mailbox is mailbox:  # whatever ended it: the next run starts another
+                    self._mailbox = None
             mailbox.close()
 
     def _rest(self, mailbox: News) -> None:
@@ -172,17 +182,39 @@ class Keeper:
             _log.warning("the owner of runs could not reach the store: %s", error)
 
 
-class _Debt:
-    """The end of a run that is yet to be written."""
+class _Offer:
+    """Debts that are to be written together."""
 
-    __slots__ = ("pending", "write")
+    __slots__ = ("debts", "pending", "_was_begun")
 
-    def __init__(self, write: Callable[[Ledger], object]) -> None:
-        self.write = write
-        self.pending: Pending[Ledger, object] | None = None
+    def __init__(self, debts: list[Debt], writer: Writer[Ledger]) -> None:
+        self.debts = debts
+        self._was_begun = False  # so the store was not away
+        self.pending = writer.submit(self._write)
 
     @property
-    def is_paid(self) -> bool:
-        """Whether it was written, or there is no point in it any more."""
-        pending = self.pending
-        return pending is not None and pending.done and not isinstance(pending.error, StoreError)
+    def is_spoilt(self) -> bool:
+        """Whether one of them may have kept the others from being written."""
+        return self._was_begun and self.pending.error is not None
+
+    def paid(self) -> list[Debt]:
+        """Those that were written, or that there is no point in any more."""
+        error = self.pending.error
+        if error is None:
+            return self.pending.value or []
+        return self.debts if len(self.debts) == 1 and not isinstance(error, StoreError) else []
+
+    def _write(self, ledger: Ledger) -> list[Debt]:
+        self._was_begun = True
+        paid = []
+        for debt in self.debts:
+            before = ledger.changes
+            try:
+                debt(ledger)
+            except HoldfastError as error:
+                if ledger.changes != before:
+                    raise
+                if isinstance(error, StoreError):
+                    continue
+            paid.append(debt)
+        return paid

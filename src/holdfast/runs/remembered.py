@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast import checks
 from holdfast.category import classify
@@ -20,15 +20,18 @@ from holdfast.said import SAID
 if TYPE_CHECKING:
     from holdfast.runs.run import Run
 
+T = TypeVar("T")
 
-def remember(run: Run, name: str, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+
+def remember(run: Run, name: str, fn: Callable[..., T], args: tuple[Any, ...]) -> T:
     """Call a function as a step of *run*, or give what it gave before."""
     memory = Remembered(run, name, fn, args)
     if memory.known:
-        return memory.answer()
+        value: T = memory.answer()
+        return value
     memory.start()
-    token = current_key.set(memory.step.key)
     try:
+        token = current_key.set(memory.step.key)
         try:
             value = fn(*args)
         finally:
@@ -52,8 +55,8 @@ async def aremember(run: Run, name: str, fn: Callable[..., Any], args: tuple[Any
     if memory.known:
         return memory.answer()
     memory.start()
-    token = current_key.set(memory.step.key)
     try:
+        token = current_key.set(memory.step.key)
         try:
             value = fn(*args)
             if inspect.isawaitable(value):
@@ -116,6 +119,7 @@ class Remembered:
 
     def failed(self, error: BaseException) -> Write | None:
         """Record its failure; one that was only cut off may be called again."""
+        self.step.leave()
         category = classify(error)
         lasting = is_lasting(error)
         facts = {**self._facts("failed" if lasting else "cancelled"), "error": in_words(error), "category": category}

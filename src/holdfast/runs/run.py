@@ -10,8 +10,7 @@ import math
 import weakref
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from threading import Event
-from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from holdfast import events
 from holdfast.bus import WatchedRun
@@ -137,13 +136,15 @@ class Run:
         """Call *fn* and remember its result: a resumed run gets it without calling. What was cut off is called again,
         so an effect that must not be repeated belongs in a tool.
         """
-        value: T = remember(self, name, fn, args)
-        return value
+        return remember(self, name, fn, args)
 
-    async def astep(self, name: str, fn: Callable[..., Awaitable[T] | T], *args: Any) -> T:
+    @overload
+    async def astep(self, name: str, fn: Callable[..., Awaitable[T]], *args: Any) -> T: ...
+    @overload
+    async def astep(self, name: str, fn: Callable[..., T], *args: Any) -> T: ...
+    async def astep(self, name: str, fn: Callable[..., Any], *args: Any) -> Any:
         """The same for a coroutine function."""
-        value: T = await aremember(self, name, fn, args)
-        return value
+        return await aremember(self, name, fn, args)
 
     def complete(self, text: str = "") -> None:
         """End it as completed with *text* for its result, now."""
@@ -235,13 +236,11 @@ class Run:
             self._not_begun(op, error)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if isinstance(error, GeneratorExit) and may_hold_a_lock():
-            elsewhere(self.__exit__, kind, error, None)
-            return
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         try:
+            if isinstance(error, GeneratorExit) and may_hold_a_lock():
+                elsewhere(self.__exit__, kind, error, None)
+                return
             diverged = self._leave(error)
             if (hooks := self._cancelling.cleanup) is not None:
                 pause(self._home.clock, Wait(math.inf, hooks.signal))
@@ -252,9 +251,7 @@ class Run:
             raise
         self._unwind(error, diverged, last)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         try:
             diverged = self._leave(error)
             if (hooks := self._cancelling.cleanup) is not None:
@@ -271,8 +268,8 @@ class Run:
     def _opening(self) -> Start | Resume:
         if self._entered:
             raise RunConflict(f"run {self.id!r} was entered before: make a new one, or resume it")
-        self._entered = True
-        owner = self._home.keeper.owner()
+        self._entered, owner = True, self._home.store.ownership.row
+        self._home.keeper.pay()
         if self._plan.goes_on:
             return Resume(self.id, owner, [], self._plan.claim)
         prompt, claim = self.log.given(events.RUN_STARTED, {"prompt": self.prompt}), self._plan.claim
@@ -280,6 +277,7 @@ class Run:
 
     def _note(self) -> Run:
         """Begin at once, and leave it to others to write that down."""
+        self._entered = True
         prompt = self.log.given(events.RUN_STARTED, {"prompt": self.prompt})
         self.log.claim = note(self._home.store, self._header, prompt)
         self.steps.begin(self.id, b"", is_noted=True)
@@ -287,13 +285,11 @@ class Run:
         return self
 
     def _begun(self, begun: Begun) -> None:
-        store = self._home.store
-        self._header = begun.header
-        self.id = begun.header.id
+        self._header, self.id = begun.header, begun.header.id
         self.log.claim = begun.claim
-        self.steps.begin(begun.header.root or begun.header.id, store.secret())
+        self.steps.begin(begun.header.root or begun.header.id, self._home.store.secret())
         if self._plan.resumed is not None:
-            self.steps.recall(store.memory(self.id))
+            self.steps.recall(self._home.store.memory(self.id))
             self.limits.restart(begun.header.budget, begun.spend)
         if begun.cancel is not None:
             self.stop(begun.cancel)
@@ -307,7 +303,7 @@ class Run:
                 self._set_up()
             return
         self._home.keeper.give_back(op.taken, error)
-        if self.is_open:
+        if self.is_open or current_run.get() is self:
             self._leave(error)
         self.log.claim = None
         self._entered = False
@@ -346,8 +342,8 @@ class Run:
         if self._watched is not None:
             self._watched.end(error, here=current_run.get() is self)
         if current_run.get() is self:  # else it was entered in another task or thread: not this one's to put back
-            current_run.set(self.outer)
             current_key.set(self._outer_key)
+            current_run.set(self.outer)
         return diverged
 
     def _diverged(self) -> RunDiverged | None:
@@ -434,12 +430,16 @@ class Run:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _write(self, type: str, payload: Mapping[str, object]) -> Write | None:
+        if not self._entered:
+            self.check_open()
         given = self.log.given(type, payload)
         self._home.bus.emit(type, None, self.id, **given)
         return self.log.write(type, given)
 
     def _record_amount(self, unit: str, amount: float) -> bool:
         """Whether it was not reported before; what a call reports, it reports when it is made."""
+        if not self._entered:
+            self.check_open()
         payload: dict[str, Any] = {"unit": unit, "amount": amount}
         if key := current_key.get():
             self.log.emit(events.SPENT, {**payload, "parent": key[:16]})

@@ -113,6 +113,11 @@ class Step(msgspec.Struct, eq=False):
         self._end(facts, None if memo is None else Outcome(self.key, self.name, memo))
         self.give_back()
 
+    def leave(self) -> None:
+        """What is called from here on is not called by it, though an interrupt may have kept it from saying so."""
+        if self.key and current_key.get() == self.key:
+            current_key.set(self._parent)
+
     def stands(self) -> None:
         """It is what it was before; nobody will ask for what it called."""
         self._steps.stand(self.key)

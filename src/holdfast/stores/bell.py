@@ -11,6 +11,7 @@ import queue
 import threading
 from collections.abc import Callable
 
+from holdfast.errors import StoreError
 from holdfast.stores.neighbours import News
 
 
@@ -70,9 +71,11 @@ class Bell:
         thread = threading.Thread(target=self._serve, args=(watch,), name="holdfast-watcher", daemon=True)
         try:
             thread.start()
-        except BaseException:
+        except BaseException as error:
             watch.close()
-            raise
+            if not isinstance(error, RuntimeError):
+                raise
+            raise StoreError(f"nobody can listen for what others write: {error}") from error
         self._watch = watch
         self._threads = [*filter(threading.Thread.is_alive, self._threads), thread]
 
@@ -82,6 +85,9 @@ class Bell:
                 if watch.wait(None):
                     self.ring()
         finally:
+            with self._lock:
+                if self._watch is watch:  # whatever ended it: the next to come starts anew
+                    self._watch = None
             watch.close()
 
     def _needed(self) -> bool:

@@ -20,11 +20,15 @@ class Again(Exception):
 
 
 class Lost(Again):
-    """The same, but it was sent, and nobody said what became of it: *was_committed* finds out."""
+    """The same, but nobody knows what became of its commit: *was_committed* finds out.
 
-    def __init__(self, was_committed: Callable[[], bool]) -> None:
-        super().__init__("the answer to a commit was lost")
+    If it was not and there is a *failure*, it is no use to make the same again.
+    """
+
+    def __init__(self, was_committed: Callable[[], bool], said: str, failure: Exception | None = None) -> None:
+        super().__init__(f"the answer to a commit was lost: {said}")
         self.was_committed = was_committed
+        self.failure = failure
 
 
 class Cursor(Protocol):
@@ -76,6 +80,7 @@ class Database(Tables, Protocol):
     def sql(self, name: str) -> str: ...
     def at_one_moment(self) -> AbstractContextManager[Connection]: ...
     def explained(self, error: BaseException) -> Exception | None: ...
+    def concerns_all(self, error: BaseException) -> bool: ...
 
     # -- ending --------------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,14 @@ import weakref
 from typing import Protocol, TypeVar
 
 
-class Forkable(Protocol):
+class Renewable(Protocol):
+    """What is put right in forked children."""
+
+    def after_fork(self) -> None:
+        """Begin anew in the child."""
+
+
+class Forkable(Renewable, Protocol):
     """What can be forked along with its process."""
 
     def hold(self) -> None:
@@ -15,9 +22,6 @@ class Forkable(Protocol):
 
     def let_go(self) -> None:
         """Go on in the parent."""
-
-    def after_fork(self) -> None:
-        """Begin anew in the child."""
 
 
 T = TypeVar("T", bound=Forkable)
@@ -43,3 +47,15 @@ def survive_forks(thing: T) -> None:
 
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=before, after_in_parent=in_parent, after_in_child=in_child)
+
+
+def renew_in_children(thing: Renewable) -> None:
+    """Have *thing* put right in forked children, for as long as it lives."""
+    alive = weakref.ref(thing)
+
+    def in_child() -> None:
+        if (there := alive()) is not None:
+            there.after_fork()
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=in_child)

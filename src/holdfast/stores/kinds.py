@@ -24,7 +24,7 @@ class SqliteRunStore(RunStore):
     ) -> None:
         checks.choice("synchronous", synchronous, ("FULL", "NORMAL"))
         name = os.fsdecode(path) if isinstance(path, str | bytes | os.PathLike) else ""
-        if not name or "\0" in name or name == ":memory:":
+        if not name or name == ":memory:" or not _can_be_named(name):
             raise ConfigError(f"path = {checks.shown(path)}: must be the path of a file")
         # The file itself and not a link to it: what lies beside it must be the same for all who use it.
         full = os.path.realpath(os.path.expanduser(name))
@@ -50,3 +50,11 @@ class PostgresRunStore(RunStore):
         from holdfast.stores.postgres.database import PostgresDatabase
 
         super().__init__(PostgresDatabase(parse(dsn)), clock=clock, **more)
+
+
+def _can_be_named(name: str) -> bool:
+    """Whether the system can be asked for a file of that *name*."""
+    try:
+        return b"\0" not in os.fsencode(name)
+    except UnicodeEncodeError:
+        return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from holdfast.checks import shown
+from holdfast.checks import is_path, shown
 from holdfast.clock import Clock
 from holdfast.errors import ConfigError
 from holdfast.stores.kinds import MemoryRunStore, PostgresRunStore, SqliteRunStore
@@ -18,17 +18,20 @@ def open_store(url: str | os.PathLike[str], *, clock: Clock | None = None) -> Ru
     """The store at *url*: a path, `:memory:`, `sqlite:///PATH` or `postgresql://…`. Nothing is touched yet."""
     name = os.fspath(url) if isinstance(url, os.PathLike) else url
     if not isinstance(name, str) or not 1 <= len(name) <= LONGEST or "\0" in name:
-        hidden = isinstance(name, str) and "@" in name
+        hidden = isinstance(name, str) and ("@" in name or "=" in name)  # there may be a password in it
         raise ConfigError(f"store{'' if hidden else f' = {shown(url)}'}: {ALLOWED}, of at most {LONGEST} characters")
     if name == ":memory:":
         return MemoryRunStore(clock=clock)
     scheme, slashes, rest = name.partition("://")
-    if not slashes or "/" in scheme:
-        return SqliteRunStore(name, clock=clock)
-    if scheme in ("postgresql", "postgres"):
+    if slashes and scheme in ("postgresql", "postgres"):
         return PostgresRunStore(name, clock=clock)
-    if scheme != "sqlite":
-        raise ConfigError(f"store = {shown(f'{scheme}://…')}: {ALLOWED}")  # there may be a password in the rest
-    if not rest.startswith("/") or rest == "/":
-        raise ConfigError(f"store = {shown(url)}: {ALLOWED}")
-    return MemoryRunStore(clock=clock) if rest == "/:memory:" else SqliteRunStore(rest[1:], clock=clock)
+    if slashes and scheme == "sqlite":
+        if not rest.startswith("/") or rest == "/":
+            raise ConfigError(f"store = {shown(url)}: {ALLOWED}")
+        return MemoryRunStore(clock=clock) if rest == "/:memory:" else SqliteRunStore(rest[1:], clock=clock)
+    if slashes and "/" not in scheme:
+        what = f" = {shown(f'{scheme}://…')}" if is_path(scheme) else ""  # there may be a password in the rest
+        raise ConfigError(f"store{what}: {ALLOWED}")
+    if isinstance(url, str) and not is_path(name):
+        raise ConfigError(f"store: {ALLOWED}; a file whose name looks like an address is ./NAME or a pathlib.Path")
+    return SqliteRunStore(name, clock=clock)

@@ -12,18 +12,22 @@ import random
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from holdfast import checks
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import StoreError, printable
 from holdfast.history import RunHeader
 from holdfast.stores import rows as columns
+from holdfast.stores.database import Lost
+from holdfast.stores.doubt import was_written
 from holdfast.stores.ledger import EventRow, Live, MemoRow, OwnerRow
 from holdfast.stores.owners import LockFiles
 from holdfast.stores.rows import pack, pack_header
 from holdfast.stores.schema import prepare, statements
-from holdfast.stores.trouble import PATIENCE, errors_of, explained, unreachable
+from holdfast.stores.trouble import PATIENCE, concerns_all, errors_of, explained, unreachable
 from holdfast.stores.watch import Watch
 
 if TYPE_CHECKING:
@@ -51,6 +55,7 @@ class SqliteFile:
         self._opened: tuple[int, int] | None = None  # device and inode of the file that was opened
         self._version: int | None = None
         self._crowded = False  # others wanted to write when we last did
+        self._trace: EventRow | Live | None = None  # by which one can tell whether the group was committed
         self._in_use: list[sqlite3.Connection | sqlite3.Cursor] = []
         self._apart: list[sqlite3.Connection] = []  # those of whoever looks at one moment
         self._abandoned: list[object] = []  # what a fork has torn apart
@@ -115,11 +120,13 @@ class SqliteFile:
         """What an error of the database means, if it is one."""
         return explained(self.name, error)
 
+    concerns_all = staticmethod(concerns_all)
+
     # -- others who use it ---------------------------------------------------------------------------------------------
 
     def clock(self, given: Clock | None) -> Clock:
         """The clock that everything goes by: all who use a file are on one host."""
-        return given or SystemClock()
+        return checks.clock(given)
 
     def locks(self) -> LockFiles | None:
         """The locks of all who use it; None if nobody else can."""
@@ -259,6 +266,7 @@ class SqliteFile:
             self._wait_for_turn(cursor, error)
         (version,) = cursor.execute("PRAGMA data_version").fetchone()
         before, self._version = self._version, version
+        self._trace = None
         return bool(version != before)
 
     def _wait_for_turn(self, cursor: sqlite3.Cursor, error: Exception) -> None:
@@ -287,7 +295,13 @@ class SqliteFile:
     def commit(self) -> None:
         """On disk when it returns; in a file that nobody can find any more it would not count."""
         self._check_in_place()
-        self._pen().execute("COMMIT")
+        try:
+            self._pen().execute("COMMIT")
+        except Exception as error:
+            if self.path is None:
+                raise
+            self._drop()  # what it has written of it all the same shows on a new connection
+            raise Lost(partial(was_written, self, self._trace), str(error), error) from error
 
     def rollback(self, *, afresh: bool) -> None:
         """As if nothing had been written; *afresh* on new connections: one made in trouble may never get out of it."""
@@ -324,6 +338,7 @@ class SqliteFile:
         pen, sql = self._pen(), self._sql
         if rows:
             pen.executemany(sql["add_event"], rows)
+            self._trace = rows[-1]
         if memos:
             pen.executemany(sql["add_memo"], memos)
         usual, used = [], []
@@ -331,10 +346,12 @@ class SqliteFile:
             snapshot = live.snapshot
             if live.new_tools:
                 used += [(tool, live.header.created_at_ms, live.key) for tool in live.new_tools]
+            if not live.is_new and live.written == live.standing():
+                usual.append((live.touched_at, bytearray(pack(snapshot)), live.key))
+                continue
+            self._trace = self._trace or live
             if live.is_new:
                 self._add(pen, live)
-            elif live.written == live.standing():
-                usual.append((live.touched_at, bytearray(pack(snapshot)), live.key))
             else:
                 standing = (snapshot.status, live.owner, live.fence, live.cancel)
                 pen.execute(sql["change_standing"], (live.touched_at, pack(snapshot), *standing, live.key))

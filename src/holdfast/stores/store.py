@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any, NamedTuple
@@ -267,6 +268,16 @@ class RunStore:
 
     def close(self) -> None:
         """Write what is queued, end what follows, close the file; a later use opens it again."""
+        if self.writer.patience is None:
+            self._close()
+            return
+        closing = threading.Thread(target=self._close, name="holdfast-closing", daemon=True)
+        closing.start()
+        closing.join(self.writer.patience)
+        if closing.is_alive():
+            _log.warning("the store took too long to close: what was noted last may not be written")
+
+    def _close(self) -> None:
         try:
             self.writer.close()
         finally:
@@ -314,7 +325,7 @@ class RunStore:
 
     def secret(self) -> bytes:
         """The secret that keys the digests of arguments."""
-        if self._secret is None:
+        if self._secret is None or self.file.crowded:  # others may have made the tables anew; a server has just looked
             self._secret = self.file.meta("secret")
         return self._secret
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.stores.database import Again, Database, Lost
 from holdfast.stores.ledger import Ledger
 from holdfast.stores.writer import Pending
 
 MOST_TRIES = 10  # of a group that others were quicker than
+SEARCH = 4.0  # seconds to find out which of a group spoils it; what is to blame may be a lock that each waits for
 
 Group = Sequence[Pending[Ledger, Any]]
 Outcomes = list[tuple[Any, BaseException | None]]
@@ -27,12 +29,14 @@ class Transactions:
         self._ledger = ledger
         self._crash = crash
         self._committing = False
+        self._search_until: float | None = None
 
     def make(self, group: Group) -> None:
         """Make a group of writes, each of which is given its value or its error.
 
         An error that is none (an interrupt) is passed on: then the group is on disk, or is as if it had never been.
         """
+        self._search_until = None
         with self._file.alone:
             self._make(group)
 
@@ -52,6 +56,9 @@ class Transactions:
                     lost.append((again, outcomes))
                 if self._was_made(group, lost):
                     return
+                if isinstance(again, Lost) and again.failure is not None:
+                    self._spoilt(group, again.failure)
+                    return
                 trouble = again
         _fail(group, StoreError(f"{self._file.name}: others were quicker {MOST_TRIES} times: {trouble}; try again"))
 
@@ -67,6 +74,9 @@ class Transactions:
         except StoreError as error:
             _fail(group, unknown(error))
             return True
+        except BaseException:  # whoever leads next must not make it again
+            _fail(group, unknown(StoreError(f"{self._file.name}: interrupted")))
+            raise
         return False
 
     def _try(self, group: Group) -> None:
@@ -88,20 +98,27 @@ class Transactions:
         except Again:
             raise
         except Exception as error:
-            trouble = self._explained(error)
-            self._undo(trouble)
-            if len(group) == 1:
-                _fail(group, trouble)
-                return
-            half = len(group) // 2
-            self._make(group[:half])
-            self._make(group[half:])
+            self._spoilt(group, error)
         except BaseException as error:
             self._interrupted(group, error)
             raise
         else:
             if self._crash is not None:
                 self._crash("committed")
+
+    def _spoilt(self, group: Group, error: Exception) -> None:
+        """Nothing was written because of *error*: one of the group may be to blame, unless it would hit any."""
+        trouble = self._explained(error)
+        self._undo(trouble)
+        now = SystemClock.monotonic()  # what takes long here is the system
+        if self._search_until is None:
+            self._search_until = now + SEARCH
+        if len(group) == 1 or now > self._search_until or self._file.concerns_all(error):
+            _fail(group, trouble)
+            return
+        half = len(group) // 2
+        self._make(group[:half])
+        self._make(group[half:])
 
     def _interrupted(self, group: Group, error: BaseException) -> None:
         """It came from outside, in the middle of anything."""
@@ -170,7 +187,7 @@ class Transactions:
 
 def unknown(error: StoreError) -> StoreError:
     """Nobody can tell whether it was written."""
-    told = StoreError(f"{error}; the answer to a commit was lost, so it may have been written or not: look first")
+    told = StoreError(f"{error}; what became of a commit is not known, so it may have been written or not: look first")
     told.__cause__ = error.__cause__
     return told
 

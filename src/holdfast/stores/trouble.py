@@ -27,6 +27,7 @@ _MEANINGS = {
     "SQLITE_IOERR": "the disk failed to read or write; look at the system's log",
 }
 _NO_ROOM = {"SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE", "SQLITE_IOERR_TRUNCATE"}
+_FOR_ALL = ("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_NOTADB", "SQLITE_BUSY", "SQLITE_IOERR")
 
 
 class Explains(Protocol):
@@ -60,6 +61,12 @@ def explained(name: str, error: BaseException) -> StoreError | None:
     if isinstance(error, msgspec.DecodeError | UnicodeDecodeError):  # SQLite may quote what nobody can read
         return StoreError(f"{name}: {_MEANINGS['SQLITE_CORRUPT']} ({_words(error)})")
     return None
+
+
+def concerns_all(error: BaseException) -> bool:
+    """Whether any write would fail like that, whatever it is: where there is no room, a smaller one need not."""
+    kind = getattr(error, "sqlite_errorname", None) or ""
+    return kind.startswith(_FOR_ALL) and kind not in _NO_ROOM
 
 
 def unreachable(file: SqliteFile, error: OSError) -> StoreError:

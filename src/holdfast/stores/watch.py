@@ -160,14 +160,13 @@ class _Ears:
 
     def hear(self, seconds: float) -> _Heard:
         """Wait for something; a wake is left for the next time if there is a change as well."""
-        ready = {fd for fd, _ in self._poll.poll(seconds * 1000)}
-        if self._fd in ready:
-            try:
-                heard = self._understand(os.read(self._fd, 65_536))
-            except OSError:
-                heard = _Heard.NEVERMORE
-            if heard is not _Heard.NOTHING:
-                return heard
+        try:
+            ready = {fd for fd, _ in self._poll.poll(seconds * 1000)}
+            heard = self._understand(os.read(self._fd, 65_536)) if self._fd in ready else _Heard.NOTHING
+        except OSError:
+            return _Heard.NEVERMORE
+        if heard is not _Heard.NOTHING:
+            return heard
         if self._woken in ready:
             os.read(self._woken, 4096)
             return _Heard.WAKE
@@ -189,7 +188,9 @@ class _Ears:
         for fd in fds:
             os.close(fd)
 
-    __del__ = shut
+    def __del__(self) -> None:
+        if hasattr(self, "_fds"):  # else it was interrupted before it had any
+            self.shut()
 
     def _understand(self, events: bytes) -> _Heard:
         heard, at = _Heard.NOTHING, 0

@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from holdfast.errors import StoreError
+from holdfast.solo import Solo
 
 MOST_AT_ONCE = 1000  # writes in one transaction
 MOST_TRIES = 3  # of a write whose leader was interrupted
@@ -55,6 +56,8 @@ class Pending(msgspec.Struct, Generic[Book, T], eq=False):  # a Struct since the
                 raise self.error
             finally:
                 self.error = None  # the traceback leads to this frame, and from here to the error
+        if not self.done:
+            raise StoreError("the store takes too long; it may be written yet")
         return self.value  # type: ignore[return-value]
 
 
@@ -75,6 +78,7 @@ class Writer(Generic[Book]):
         self._transact = transact
         self._after = after
         self._quick = quick
+        self.patience: float | None = None  # seconds that tasks wait, where nobody depends on what is written
         self.ticks = 1  # that a queued write waits: more of them where nobody is in a hurry
         self.after_fork()
 
@@ -82,7 +86,7 @@ class Writer(Generic[Book]):
         """In a forked child: the thread and whatever was queued are the parent's."""
         self._queue: deque[Pending[Book, Any]] = deque()
         self.turn = threading.Lock()  # held by whoever uses the connection
-        self._serving = threading.Lock()  # held while there is a thread
+        self._thread = Solo("holdfast-writer", self._serve, lambda: bool(self._queue))
         self._bell = threading.Lock()  # locked while there is nothing to do
         self._bell.acquire()
         self._main = threading.main_thread().ident
@@ -98,7 +102,7 @@ class Writer(Generic[Book]):
         self._queue.append(pending)
         if self._quick and self._led():
             return pending
-        if not self._serving.locked():
+        if not self._thread.there:
             self._start()
         elif self._asleep:
             self._wake()
@@ -150,15 +154,17 @@ class Writer(Generic[Book]):
                 woken.acquire()
 
     async def asettle(self, pending: Pending[Book, Any]) -> None:
-        """Wait until *pending* is done."""
+        """Wait until *pending* is done, or patience is at its end."""
         pending.awaited = True
         if self._quick and not pending.done:
             self._led()
         if not pending.done:
             pending.future = asyncio.get_running_loop().create_future()
             self._ring()
-            if not pending.done:
+            if not pending.done and self.patience is None:
                 await pending.future
+            elif not pending.done:
+                await asyncio.wait([pending.future], timeout=self.patience)
 
     def flush(self) -> None:
         """Make everything that is queued."""
@@ -270,7 +276,7 @@ class Writer(Generic[Book]):
 
     def _ring(self) -> None:
         """See to it that somebody commits soon."""
-        if not self._serving.locked():
+        if not self._thread.there:
             self._start()
         self._hurry = True
         self._wake()
@@ -285,13 +291,10 @@ class Writer(Generic[Book]):
 
     def _start(self) -> None:
         """Start the thread unless there is one. Nothing here blocks: the garbage collector may submit for a stream."""
-        if not self._serving.acquire(blocking=False):
-            return
         self._closed = False
         try:
-            threading.Thread(target=self._serve, name="holdfast-writer", daemon=True).start()
+            self._thread.start()
         except RuntimeError:  # no more threads, or the interpreter ends: here and now, then
-            self._serving.release()
             while self._queue and self._led():
                 continue
 
@@ -306,13 +309,10 @@ class Writer(Generic[Book]):
                 self._hurry = False
             if self._queue:
                 before, seen = seen, self._oldest()
-                if hurry or seen is before:
+                if hurry or seen is before or self._closed:
                     self._try()
             if self._closed or (idle and not rung):
-                self._serving.release()
-                # Looked at after the mark is gone: who queues looks at the mark after that.
-                if not self._queue or not self._serving.acquire(blocking=False):
-                    return
+                return
 
     def _oldest(self) -> Pending[Book, Any] | None:
         try:

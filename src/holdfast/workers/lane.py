@@ -53,11 +53,15 @@ class Lane:
     def _started(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(
-                    target=self._serve, args=(self._loop,), name="holdfast-lane", daemon=True
-                )
-                self._thread.start()
+                loop = self._loop = asyncio.new_event_loop()  # it serves as long as it is the one
+                thread = threading.Thread(target=self._serve, args=(loop,), name="holdfast-lane", daemon=True)
+                try:
+                    thread.start()
+                except BaseException:
+                    self._loop = None
+                    loop.close()
+                    raise
+                self._thread = thread
             return self._loop
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -11,10 +11,10 @@ import contextlib
 import logging
 import os
 import random
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
+from holdfast import checks
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import StoreError
 from holdfast.history import RunHeader
@@ -26,16 +26,17 @@ from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.ears import Ears
 from holdfast.stores.postgres.link import Broken, Link, ServerError
 from holdfast.stores.postgres.locks import ServerLocks
+from holdfast.stores.postgres.readers import Readers
 from holdfast.stores.postgres.schema import prepare, statements
 from holdfast.stores.postgres.timing import ServerClock
-from holdfast.stores.postgres.trouble import explained, is_again, is_gone, is_locked
+from holdfast.stores.postgres.trouble import explained, is_again, is_doubtful, is_for_all, is_gone, is_locked
 from holdfast.stores.postgres.writing import Group
 from holdfast.stores.rows import pack_header
 from holdfast.stores.trouble import errors_of
 
-READERS = 4  # connections to read with, at most
 HELD = 8.0  # seconds to wait for what another process holds: a lease outlives that
 HELD_AGAIN = 1.0  # the same when one was not let go of: what spoils a group is being found, and others want to write
+STOPPED = 5.0  # seconds after which one that holds something and does not go on is ended for it
 BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 T = TypeVar("T")
@@ -56,21 +57,21 @@ class PostgresDatabase:
         self._is_ready = False  # the tables are there, as this version knows them
         self._clock = ServerClock(self._measured)
         self._write: Link | None = None
-        self._idle: list[Link] = []  # to read with
+        self._readers = Readers(lambda: self._connect(reads=True))
         self._abandoned: list[Link] = []
         self._contended: list[int] = []  # the runs of a group that is to be made again
         self._group: Group | None = None
         self._impatient_until = 0.0
+        self._secret: bytes | None = None  # as it was when a run was last looked for
+        self._held = 0  # times, since we are impatient, that something was not let go of
         self._tokens = random.Random(os.urandom(32))  # to ask the system for each takes ten microseconds
-        self.reading = threading.Lock()  # guards the list alone
         self.alone: contextlib.AbstractContextManager[object] = contextlib.nullcontext()  # readers need not wait
-        self._free = threading.BoundedSemaphore(READERS)
 
     # -- time, and others who use it -----------------------------------------------------------------------------------
 
     def clock(self, given: Clock | None) -> Clock:
         """The server's clock, unless somebody brings one of their own; a host's is not to be trusted."""
-        return self._clock if given is None or type(given) is SystemClock else given
+        return self._clock if given is None or type(given) is SystemClock else checks.clock(given)
 
     def locks(self) -> ServerLocks:
         """The locks of all who use it."""
@@ -82,7 +83,7 @@ class PostgresDatabase:
 
     def _measured(self) -> float:
         with errors_of(self):
-            return self._with_reader(lambda link: link.offset())
+            return self._readers.use(lambda link: link.offset())
 
     # -- a transaction -------------------------------------------------------------------------------------------------
 
@@ -119,9 +120,9 @@ class PostgresDatabase:
             if link.pooled:
                 self._check(link)
         except (ServerError, Broken) as error:
-            if is_gone(error):
+            if is_doubtful(error):
                 link.close()
-                raise Lost(lambda: self._was_committed(group)) from error
+                raise Lost(lambda: self._was_committed(group), str(error)) from error
             raise
         self._group = None
 
@@ -153,11 +154,11 @@ class PostgresDatabase:
         """The server sees to that itself."""
         return 0
 
-    def _patience(self, link: Link) -> int | None:
+    def _patience(self, link: Link) -> str | None:
         """Milliseconds for what others hold, where it is not what the connection was told."""
         if SystemClock.monotonic() < self._impatient_until:
-            return int(1000 * HELD_AGAIN)
-        return int(1000 * HELD) if link.pooled else None
+            return _milliseconds(HELD_AGAIN / min(self._held, 10))
+        return _milliseconds(HELD) if link.pooled else None
 
     def _fresh_writer(self) -> Link:
         """The connection to write with, about which nothing speaks against its being alive."""
@@ -188,7 +189,7 @@ class PostgresDatabase:
                     return group.is_written(link)
                 except (ServerError, Broken) as error:
                     self._drop(link)
-                    if not is_gone(error):
+                    if not (is_gone(error) or (is_locked(error) and self._end_stopped())):
                         raise
         raise StoreError(f"{self.name}: the connection broke again and again")
 
@@ -202,10 +203,11 @@ class PostgresDatabase:
     def load(self, run_id: str) -> Live | None:
         """A run as it is now."""
         try:
-            row = self._current().ask("load", run_id).fetchone()
+            (row,) = self._current().ask("load", run_id).fetchall()
         except UnicodeEncodeError:  # nothing of that name can have been stored
             return None
-        if row is None:
+        self._secret = row[10] and bytes.fromhex(row[10])
+        if row[0] is None:
             return None
         live = columns.live(row[:9])
         live.version = row[9]
@@ -281,14 +283,16 @@ class PostgresDatabase:
         """All rows of the statement *name*; none while there are no tables."""
         with errors_of(self):
             try:
-                return self._read(lambda link: link.ask(self._sql[name], *parameters), create=False) or []
+                return self._read(lambda link: self._asked(link, name, *parameters), create=False) or []
             except UnicodeEncodeError:  # nothing of that name can have been stored
                 return []
 
     def meta(self, name: str) -> Any:
         """A fact about the store itself."""
+        if name == "secret" and self._secret is not None:
+            return self._secret
         with errors_of(self):
-            rows = self._read(lambda link: link.ask(self._sql["meta"], name), create=True)
+            rows = self._read(lambda link: self._asked(link, "meta", name), create=True)
         if not rows:
             return None
         return bytes.fromhex(rows[0][0]) if name == "secret" else rows[0][0]
@@ -318,8 +322,21 @@ class PostgresDatabase:
             if is_again(error):
                 return Again(str(error))
             if is_locked(error):
-                self._impatient_until = SystemClock.monotonic() + HELD
+                if self._end_stopped():
+                    return Again(str(error))
+                self._lose_patience()
         return explained(self.name, error)
+
+    def concerns_all(self, error: BaseException) -> bool:
+        """Whether any write would fail like that, whatever it is."""
+        return is_for_all(error)
+
+    def _lose_patience(self) -> None:
+        """The more is not let go of, the less we wait for the next."""
+        now = SystemClock.monotonic()
+        if now >= self._impatient_until:
+            self._impatient_until, self._held = now + HELD, 0
+        self._held += 1
 
     # -- connections ---------------------------------------------------------------------------------------------------
 
@@ -333,65 +350,47 @@ class PostgresDatabase:
                 self._clock.set(link.offset())
             return fn(link)
 
-        return self._with_reader(read)
+        return self._readers.use(read)
 
-    def _with_reader(self, fn: Callable[[Link], T]) -> T:
-        for is_last in (False, True):
-            link = self._reader()
-            try:
-                return fn(link)
-            except (ServerError, Broken) as error:
-                if is_last or not is_gone(error):
-                    raise
-                link.close()  # and once more: it may have been gone for long, and with it the others
-                with self.reading:
-                    idle, self._idle = self._idle, []
-                for each in idle:
-                    each.close()
-            except BaseException:
-                link.close()  # cut short, with answers on their way
-                raise
-            finally:
-                self._put_back(link)
-        raise StoreError(f"{self.name}: the connection broke again and again")
+    def _asked(self, link: Link, name: str, *parameters: object) -> list[tuple[Any, ...]]:
+        if link.pooled:
+            link.execute(self._sql["wait_at_most"], (_milliseconds(HELD),))  # in one transaction with what is asked
+        return link.ask(self._sql[name], *parameters)
 
     def _has_tables(self, link: Link, *, create: bool) -> bool:
         if not self._is_ready:
             self._is_ready = prepare(link, self.address.schema, self.name, create=create)
         return self._is_ready
 
-    def _reader(self) -> Link:
-        self._free.acquire()
-        try:
-            with self.reading:
-                if self._idle:
-                    return self._idle.pop()
-            return Link(self.address.dsn, pooled=self.address.pooled)
-        except BaseException:
-            self._free.release()
-            raise
-
-    def _put_back(self, link: Link) -> None:
-        with self.reading:
-            if not link.is_broken:
-                self._idle.append(link)
-        self._free.release()
-
     def _writer(self) -> Link:
         if self._write is None or self._write.is_broken:
             self._write = self._connect()
         return self._write
 
-    def _connect(self) -> Link:
-        link = Link(self.address.dsn, pooled=self.address.pooled)
+    def _connect(self, *, reads: bool = False) -> Link:
+        """A new one; who only *reads* with it sees to the tables itself."""
+        link = Link(self.address.dsn, pooled=self.address.pooled, cancels=reads)
         try:
-            self._has_tables(link, create=True)
             if not link.pooled:
-                link.ask(self._sql["wait_at_most"], str(int(1000 * HELD)), False)
+                link.ask(self._sql["settle"], _milliseconds(HELD))
+            if not reads:
+                self._has_tables(link, create=True)
         except BaseException:
             link.close()
             raise
         return link
+
+    def _end_stopped(self) -> bool:
+        """Whether somebody held our tables who has not gone on for a while; the server has ended it then."""
+        try:
+            which = (self.address.schema, _milliseconds(STOPPED))
+            ended = self._readers.use(lambda link: link.ask(self._sql["end_stopped"], *which))
+        except (ServerError, Broken) as error:
+            _log.warning("%s: nobody can tell who holds what is needed: %s", self.name, error)
+            return False
+        if ended:
+            _log.warning("%s: ended %d connections that held its tables and did not go on", self.name, len(ended))
+        return bool(ended)
 
     def _drop(self, link: Link) -> None:
         link.close()
@@ -402,35 +401,34 @@ class PostgresDatabase:
 
     def close(self) -> None:
         """Close all connections; a later use makes new ones."""
-        with self.reading:
-            links, self._idle = self._idle, []
+        self._readers.close()
         if self._write is not None:
-            links.append(self._write)
-            self._write = None
-        for link in links:
-            link.close()
+            self._drop(self._write)
         self._is_ready = False
+        self._secret = None
         self.ears.close()
 
     def hold(self, patience: float) -> bool:
         """Let no other thread have the list of connections in hand."""
-        return self.reading.acquire(timeout=patience)
+        return self._readers.hold(patience)
 
     def put_away(self) -> None:
         """The connections stay open here; the child abandons its copies."""
 
     def let_go(self) -> None:
         """Go on."""
-        self.reading.release()
+        self._readers.let_go()
 
     def after_fork(self) -> None:
         """In a forked child: the connections are the parent's."""
-        links = [*self._idle, *([self._write] if self._write is not None else [])]
-        for link in links:
-            link.abandon()
-        self._abandoned += links  # kept, so that nothing finalizes them
-        self._idle, self._write, self._group = [], None, None
+        self._readers.after_fork()
+        if self._write is not None:
+            self._write.abandon()
+            self._abandoned.append(self._write)  # kept, so that nothing finalizes it
+        self._write = self._group = None
         self._tokens.seed(os.urandom(32))  # those to come are not the parent's
-        self.reading = threading.Lock()
-        self._free = threading.BoundedSemaphore(READERS)
         self.ears.after_fork()
+
+
+def _milliseconds(seconds: float) -> str:
+    return str(int(1000 * seconds))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn, PGresult
 
 CONNECTING = 10.0  # seconds that a connection may take
+CANCELLING = 2.0  # seconds that it may take to ask for an end
 AHEAD = 200  # statements that are sent before answers are taken in
 EXTRA = "a store on PostgreSQL needs psycopg: pip install 'holdfast[postgres]'"
 # The system's own way to notice that the other side is gone; it also keeps what lies between from forgetting us.
@@ -44,6 +45,10 @@ class Broken(Exception):
     def __init__(self, message: str, link: Link | None = None) -> None:
         super().__init__(message)
         self.link = link
+
+
+class Silent(Broken):
+    """The server has not answered in time: what was asked may still be at work."""
 
 
 class Answer:
@@ -77,15 +82,20 @@ class Answer:
 
 
 class Link:
-    """A connection to *dsn*; *pooled* says that the server's end of it may change with each transaction."""
+    """A connection to *dsn*; *pooled* says that the server's end of it may change with each transaction.
 
-    def __init__(self, dsn: str, *, pooled: bool = False) -> None:
+    Where it *cancels*, the server is asked to stop what took too long. Nothing that may be a commit: one that waits for
+    a standby would be done without it.
+    """
+
+    def __init__(self, dsn: str, *, pooled: bool = False, cancels: bool = False) -> None:
         self._pgconn = _connected(dsn)
         self._names: dict[str, bytes] | None = None  # of statements that the server has ready, if it may have any
         self._numbers = 0
         self._due: deque[Answer | None] = deque()  # what is to be answered; None for the end of a batch
         self._pending = 0  # batches whose end was not answered
         self._trouble: ServerError | None = None  # the first of a batch: all that follows in it is skipped
+        self._cancels = cancels
         self._rows: list[tuple[Any, ...]] | None = None
         self.is_broken = False
         pgconn = self._pgconn
@@ -223,22 +233,22 @@ class Link:
         try:
             while not done():
                 is_full = pgconn.flush()
-                if self._take():
+                if self._take(done):
                     continue
                 if is_full:
                     self._ready.modify(pgconn.socket, select.POLLIN | select.POLLOUT)
                 if not self._ready.poll(1000 * max(0.0, end - SystemClock.monotonic())):
-                    raise Broken(f"no answer from the server for {PATIENCE:g} s")
+                    raise Silent(f"no answer from the server for {PATIENCE:g} s")
                 if is_full:
                     self._ready.modify(pgconn.socket, select.POLLIN)
                 pgconn.consume_input()
         except (Broken, OSError, _psycopg_error()) as error:
             self._break(error)
 
-    def _take(self) -> bool:
-        """Take in what has come, as far as it can be had without waiting; false if there was nothing."""
+    def _take(self, done: Callable[[], bool]) -> bool:
+        """Take in what has come, without waiting, and nothing past the point where it is *done*; false if none has."""
         pgconn, found = self._pgconn, False
-        while not pgconn.is_busy():
+        while not done() and not pgconn.is_busy():
             result = pgconn.get_result()
             if result is None:
                 if self._rows is None:
@@ -262,9 +272,11 @@ class Link:
         else:
             if status != _SKIPPED and self._trouble is None:
                 self._trouble = _trouble(result, self)
-            self._rows = []
             first = self._due[0]
-            if first is not None and first.prepares is not None and self._names is not None:
+            if first is None:  # it failed at the end of its batch, which is yet to be answered
+                return
+            self._rows = []
+            if first.prepares is not None and self._names is not None:
                 self._names.pop(first.prepares, None)
 
     def _answered(self, rows: list[tuple[Any, ...]]) -> None:
@@ -274,11 +286,13 @@ class Link:
             answer.is_there = True
 
     def _break(self, error: BaseException) -> NoReturn:
-        said = self._trouble
+        said, kind = self._trouble, Silent if isinstance(error, Silent) else Broken
+        if kind is Silent and self._cancels:
+            _cancel(self._pgconn)
         self.close()
         if said is not None:  # the server said why before it left
             raise said from error
-        raise Broken(" ".join(str(error).split()), self) from error
+        raise kind(" ".join(str(error).split()), self) from error
 
 
 def _trouble(result: PGresult, link: Link) -> ServerError:
@@ -306,16 +320,9 @@ def _connected(dsn: str) -> PGconn:
         raise ConfigError(EXTRA) from error
     parameters, seconds = _parameters(dsn)
     pgconn = pq.PGconn.connect_start(parameters)
-    end = SystemClock.monotonic() + seconds
     try:
-        while (status := pgconn.connect_poll()) != pq.PollingStatus.OK:
-            if status == pq.PollingStatus.FAILED:
-                raise Broken(" ".join(pgconn.error_message.decode(errors="replace").split()))
-            waiting = select.poll()
-            reading = status == pq.PollingStatus.READING
-            waiting.register(pgconn.socket, select.POLLIN if reading else select.POLLOUT)
-            if not waiting.poll(1000 * max(0.0, end - SystemClock.monotonic())):
-                raise Broken(f"no answer from the server for {seconds:g} s")
+        if not _reached(pgconn.connect_poll, lambda: pgconn.socket, seconds):
+            raise Broken(" ".join(pgconn.error_message.decode(errors="replace").split()))
     except psycopg.Error as error:
         pgconn.finish()
         raise Broken(" ".join(str(error).split())) from error
@@ -323,6 +330,34 @@ def _connected(dsn: str) -> PGconn:
         pgconn.finish()
         raise
     return pgconn
+
+
+def _cancel(pgconn: PGconn) -> None:
+    """Have the server stop what it is at. A libpq before 17 can only ask for that without a bound, and does not."""
+    import psycopg
+
+    try:
+        asking = pgconn.cancel_conn()
+        asking.start()
+        _reached(asking.poll, lambda: asking.socket, CANCELLING)
+        asking.finish()
+    except (Broken, psycopg.Error):
+        return  # it does not listen to others either
+
+
+def _reached(poll: Callable[[], int], socket: Callable[[], int], seconds: float) -> bool:
+    """Poll until the server is reached; false if it cannot be."""
+    from psycopg.pq import PollingStatus
+
+    end = SystemClock.monotonic() + seconds
+    while (status := poll()) != PollingStatus.OK:
+        if status == PollingStatus.FAILED:
+            return False
+        waiting = select.poll()
+        waiting.register(socket(), select.POLLIN if status == PollingStatus.READING else select.POLLOUT)
+        if not waiting.poll(1000 * max(0.0, end - SystemClock.monotonic())):
+            raise Broken(f"no answer from the server for {seconds:g} s")
+    return True
 
 
 def _parameters(dsn: str) -> tuple[bytes, float]:

@@ -10,7 +10,9 @@ from holdfast.stores.trouble import explained as of_sqlite
 
 STALE = "HF001"  # our own: others have written
 _LOCKED = "55P03"
+_CANCELLED = "57014"
 _AGAIN = {STALE, "23505", "40001", "40P01"}  # a number taken twice, transactions that cross, a circle of waiting
+_FOR_ALL = ("25006", "3F", "42", "53", "58")  # read-only, no rights or tables, out of something
 _GONE = {"57P01", "57P02", "57P03", "57P05", "25P03", "26000", "0A000", "08P01"}  # of the connection, or with it
 
 _MEANINGS = {  # by the beginning of the code
@@ -23,6 +25,7 @@ _MEANINGS = {  # by the beginning of the code
     "53300": "the server has no connection left; raise max_connections, or put a pool before it",
     "53": "the server is out of something that it needs; look at its log",
     "57014": "the server cancelled the statement; a statement_timeout may be too short",
+    "57P05": "the server ends connections that are idle; raise its idle_session_timeout, or set it to 0 for this user",
     "57": "the server is shutting down or restarting; try again when it is back",
     "08": "the connection is gone",
     "55": "somebody else holds what is needed; see who (pg_stat_activity), and wait or stop it",
@@ -63,6 +66,16 @@ def is_gone(error: BaseException) -> bool:
     return isinstance(error, Broken) or (
         isinstance(error, ServerError) and (error.code in _GONE or error.code.startswith("08"))
     )
+
+
+def is_for_all(error: BaseException) -> bool:
+    """Whether any write would fail like that, whatever it is."""
+    return isinstance(error, ServerError) and error.code.startswith(_FOR_ALL)
+
+
+def is_doubtful(error: BaseException) -> bool:
+    """Whether what was to be committed may have been, all the same."""
+    return is_gone(error) or (isinstance(error, ServerError) and error.code == _CANCELLED)
 
 
 def explained(name: str, error: BaseException) -> StoreError | None:

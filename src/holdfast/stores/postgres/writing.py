@@ -32,7 +32,7 @@ class Group:
     It waits *patience* milliseconds for what others hold; None: as long as all of that connection.
     """
 
-    def __init__(self, link: Link, sql: Mapping[str, str], token: int, patience: int | None) -> None:
+    def __init__(self, link: Link, sql: Mapping[str, str], token: int, patience: str | None) -> None:
         self.link = link
         self._sql = sql
         self._token = token
@@ -150,7 +150,7 @@ class Group:
 
     def _bound(self) -> None:
         if self._patience is not None:
-            self.link.execute(self._sql["wait_at_most"], (str(self._patience), True))
+            self.link.execute(self._sql["wait_at_most"], (self._patience,))
 
     def _of_one_run(
         self,

@@ -5,7 +5,10 @@
 SELECT nextval('holdfast.run_keys') FROM generate_series(1, $1::bigint)
 
 -- name: load
-SELECT key, header, snapshot, touched_at, first, owner, fence, cancel, origin, version FROM holdfast.runs WHERE id = $1
+-- A run, and what keys its calls, whether there is such a run or not: somebody may have made all tables anew.
+SELECT key, header, snapshot, touched_at, first, owner, fence, cancel, origin, version,
+    (SELECT value FROM holdfast.meta WHERE name = 'secret')
+FROM (VALUES ($1::text)) AS wanted (id) LEFT JOIN holdfast.runs USING (id)
 
 -- name: lock_runs
 -- Before a group is made again: nobody else writes to these runs until it is done. In order, so that nobody waits in a
@@ -17,8 +20,25 @@ SELECT key FROM holdfast.runs WHERE key = ANY ($1::bigint[]) ORDER BY key FOR UP
 SELECT set_config('idle_in_transaction_session_timeout', '5000', true)
 
 -- name: wait_at_most
--- So many milliseconds for what another holds; in this transaction alone, or from now on.
-SELECT set_config('lock_timeout', $1, $2)
+-- So many milliseconds for what another holds, in this transaction.
+SELECT set_config('lock_timeout', $1, true)
+
+-- name: settle
+-- The same for all of a connection that is ours alone; and a host of ours that is gone is noticed within half a minute.
+SELECT set_config('lock_timeout', $1, false), set_config('tcp_keepalives_idle', '10', false),
+    set_config('tcp_keepalives_interval', '5', false), set_config('tcp_keepalives_count', '3', false)
+
+-- name: end_stopped
+-- Connections of ours that hold rows of our tables while their process is frozen or cut off: the server waits for the
+-- rest of what they send, which no timeout ends before PostgreSQL 17. What they have not committed is undone.
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity a
+WHERE datname = current_database() AND usename = session_user AND application_name = current_setting('application_name')
+    AND wait_event = 'ClientRead' AND state_change < clock_timestamp() - $2::bigint * interval '1 millisecond'
+    AND EXISTS (
+        SELECT FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
+        WHERE l.pid = a.pid AND l.mode IN ('RowShareLock', 'RowExclusiveLock')
+            AND c.relnamespace = $1::text::regnamespace
+    )
 
 -- name: confirm
 -- What was only looked at is still so.

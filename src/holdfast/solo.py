@@ -1,0 +1,50 @@
+"""One thread at most: started when it is needed, gone when it is not.
+
+Whether there is one is a mark that carries who made it, set and taken by one operation each. So an interrupt, which can
+come between any two, leaves no mark without a thread: nobody would ever start another.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+_THREAD = "thread"
+
+
+class Solo:
+    """A thread called *name* that does *work*, and again while it is *needed*; *there* is empty while there is none."""
+
+    __slots__ = ("there", "_name", "_needed", "_work")
+
+    def __init__(self, name: str, work: Callable[[], object], needed: Callable[[], bool]) -> None:
+        self.there: dict[str, object] = {}
+        self._name = name
+        self._needed = needed
+        self._work = work
+
+    def start(self) -> threading.Thread | None:
+        """Start it, unless there is one; a `RuntimeError` where there can be no more threads. Takes no lock of ours."""
+        me = object()
+        try:
+            if self.there.setdefault(_THREAD, me) is not me:
+                return None
+            thread = threading.Thread(target=self._run, args=(me,), name=self._name, daemon=True)
+            thread.start()
+        except BaseException:
+            self._leave(me)
+            raise
+        return thread
+
+    def _run(self, me: object) -> None:
+        while self.there.setdefault(_THREAD, me) is me:  # else who started it was interrupted, and another has come
+            try:
+                self._work()
+            finally:
+                self._leave(me)
+            if not self._needed():  # looked at after the mark is gone: who needs it looks at the mark after that
+                return
+
+    def _leave(self, me: object) -> None:
+        if self.there.get(_THREAD) is me:
+            self.there.pop(_THREAD, None)

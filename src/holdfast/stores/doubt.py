@@ -1,0 +1,47 @@
+"""Whether a group whose commit failed is in its file all the same.
+
+SQLite writes to its log first and has the system put that on disk then: if this fails, what was written is still there
+for whoever opens the file anew. Nothing is written to tell; what was to be written is looked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.errors import StoreError
+from holdfast.stores.ledger import EventRow, Live
+from holdfast.stores.trouble import errors_of
+
+if TYPE_CHECKING:
+    from holdfast.stores.sqlite import SqliteFile
+
+
+def was_written(file: SqliteFile, trace: EventRow | Live | None) -> bool:
+    """Whether the *trace* of a group is in *file*: an event, or a run that is new, or has another standing by it.
+
+    A group without either can be made again.
+    """
+    if trace is None:
+        return False
+    with errors_of(file):
+        if not (_has_run(file, trace) if isinstance(trace, Live) else _has_event(file, trace)):
+            return False
+        # What the system once failed to put on disk it may take for done: so it is copied to where it belongs.
+        (busy, _, _) = file.writing().execute("PRAGMA wal_checkpoint(FULL)").fetchone()
+    if busy:
+        raise StoreError(f"{file.name}: the disk failed to write, and others are reading")
+    return True
+
+
+def _has_event(file: SqliteFile, row: EventRow) -> bool:
+    run, sequence, *_ = row
+    return file.ask("page", run, sequence - 1, 1) == [row[1:]]
+
+
+def _has_run(file: SqliteFile, live: Live) -> bool:
+    found = file.load(live.header.id)
+    if found is None or found.key != live.key or found.standing() == live.written:
+        return False
+    if found.standing() != live.standing():
+        raise StoreError(f"{file.name}: somebody else has written to the same run since")
+    return True

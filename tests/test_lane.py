@@ -1,0 +1,54 @@
+"""The event loop of a worker's coroutine functions."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from holdfast.workers.lane import Lane
+
+PATIENCE = 30.0
+
+
+@pytest.fixture
+def lane() -> Iterator[Lane]:
+    lane = Lane()
+    yield lane
+    lane.close()
+
+
+def test_all_coroutines_are_run_in_one_thread(lane: Lane) -> None:
+    threads: list[threading.Thread] = []
+    done = threading.Semaphore(0)
+
+    async def look() -> None:
+        threads.append(threading.current_thread())
+        done.release()
+
+    for _ in range(3):
+        lane.begin(look)
+        assert done.acquire(timeout=PATIENCE)
+
+    assert len(set(threads)) == 1
+
+
+def test_where_its_thread_could_not_be_started_the_next_coroutine_has_one(
+    lane: Lane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = threading.Event()
+
+    async def work() -> None:
+        done.set()
+
+    def no_thread(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        with pytest.raises(RuntimeError, match="can't start"):
+            lane.begin(work)
+    lane.begin(work)
+
+    assert done.wait(PATIENCE)

@@ -1,0 +1,88 @@
+"""One thread at most: an interrupt while it is started leaves nobody believing in a thread that is not there."""
+
+from __future__ import annotations
+
+import queue
+import threading
+
+import pytest
+from tests.children import eventually
+
+from holdfast.solo import Solo
+
+
+class Post:
+    """Work for a thread: letters, of which it takes one at a time."""
+
+    def __init__(self) -> None:
+        self.letters: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.read: list[tuple[str, threading.Thread]] = []
+        self.solo = Solo("reader", self._read, lambda: not self.letters.empty())
+
+    def _read(self) -> None:
+        while not self.letters.empty():
+            self.read.append((self.letters.get(), threading.current_thread()))
+
+    def send(self, letter: str) -> None:
+        self.letters.put(letter)
+        if not self.solo.there:
+            self.solo.start()
+
+    def has_read(self, *letters: str) -> bool:
+        return eventually(lambda: [letter for letter, _ in self.read] == list(letters))
+
+
+def test_it_comes_back_when_it_is_needed() -> None:
+    post = Post()
+    for number in range(20):
+        post.send(str(number))
+
+        assert post.has_read(*map(str, range(number + 1)))
+        assert eventually(lambda: not post.solo.there)
+
+
+def test_while_it_is_there_no_other_is_started() -> None:
+    going = threading.Event()
+    solo = Solo("waits", going.wait, lambda: False)
+
+    first, second = solo.start(), solo.start()
+
+    assert second is None
+    assert first is not None
+    going.set()
+    first.join(30)
+    assert not solo.there
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+@pytest.mark.parametrize("started", [False, True], ids=["before", "after"])
+def test_who_is_interrupted_while_starting_it_leaves_it_to_the_next(
+    monkeypatch: pytest.MonkeyPatch, error: type[BaseException], started: bool
+) -> None:
+    post = Post()
+    start = threading.Thread.start
+
+    def strike(self: threading.Thread) -> None:
+        monkeypatch.undo()
+        if started:
+            start(self)
+        raise error("struck")
+
+    monkeypatch.setattr(threading.Thread, "start", strike)
+    with pytest.raises(error):
+        post.send("one")
+    post.send("two")
+
+    assert post.has_read("one", "two")
+    assert eventually(lambda: not post.solo.there)
+
+
+def test_a_thread_whose_work_fails_is_not_believed_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading, "excepthook", lambda told: None)
+    solo = Solo("fails", lambda: 1 / 0, lambda: True)
+
+    thread = solo.start()
+
+    assert thread is not None
+    thread.join(30)
+    assert not solo.there
