@@ -65,6 +65,17 @@ def test_a_wrong_password_is_an_outage_that_does_not_tell_it(own_redis: RedisSer
     assert "wrong-one" not in trouble
 
 
+def test_a_server_that_repeats_the_login_it_refuses_does_not_have_it_told() -> None:
+    with or_skipped():
+        server = RedisServer.start(None, "--rename-command", "AUTH", "")
+
+    with server, member(f"redis://bob:hunter-two@127.0.0.1:{server.port}?{PATIENT}", finds=False) as one:
+        trouble = one.fleet.trouble
+
+    assert "refuses the login: ERR" in trouble
+    assert "hunter-two" not in trouble
+
+
 @pytest.fixture
 def guarded() -> Iterator[str]:
     """The address of a Redis that speaks TLS."""
@@ -134,6 +145,28 @@ def test_keys_of_a_cluster_that_have_moved_are_followed(cluster: Cluster) -> Non
         assert before
         assert agree(one, other, "three")
         assert target.command("EXISTS", "moved:{three}") == 1
+
+
+async def test_while_a_cluster_moves_a_tool_that_tool_alone_is_guarded_by_each_for_itself(cluster: Cluster) -> None:
+    url = f"{cluster.url}?prefix=between&{PATIENT}"
+    slot = slot_of(b"between:{three between}")
+    source, target = (cluster.nodes[(slot * 3 // SLOTS + step) % 3] for step in range(2))
+    elsewhere = next(name for name in map("three {}".format, range(99)) if slot_of(name.encode()) * 3 // SLOTS == 2)
+
+    with member(url) as one, member(url) as other:
+        target.command("CLUSTER", "SETSLOT", slot, "IMPORTING", source.command("CLUSTER", "MYID"))
+        source.command("CLUSTER", "SETSLOT", slot, "MIGRATING", target.command("CLUSTER", "MYID"))
+        went = [one.call("three between"), await other.acall("three between")]
+        alone = [one.fleet.fallbacks, other.fleet.fallbacks]
+        agreed = agree(one, other, elsewhere)
+        cluster.move(slot, target)
+
+        assert went == ["ok", "ok"]
+        assert alone == [1, 1]
+        assert agreed
+        assert agree(one, other, "three between")
+        assert not one.heard.of("fleet_lost")
+        assert not other.heard.of("fleet_lost")
 
 
 def test_the_next_master_is_found_through_the_sentinel() -> None:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 from tests.fleet.members import Member, agree, member, wait_until, wait_until_agreed
-from tests.fleet.nonsense import Nonsense
+from tests.fleet.nonsense import NONSENSE, Nonsense
 from tests.servers import RedisServer, Toxic
 
 from holdfast import CircuitOpen
@@ -298,14 +298,30 @@ def test_connections_that_were_closed_while_idle_are_replaced_and_are_no_outage(
         assert not one.heard.of("fleet_lost")
 
 
+BAD_STATE = b"*8\r\n:9\r\n:0\r\n:0\r\n:0\r\n:0\r\n:0\r\n$1\r\nx\r\n:-1\r\n"
+
+
 @pytest.mark.parametrize("calls", [as_threads, as_tasks])
-def test_no_call_fails_where_something_answers_that_is_no_redis(calls: Calls) -> None:
-    with Nonsense() as server, member(server.url + PATIENT) as one:
+@pytest.mark.parametrize(
+    ("says", "error"),
+    [
+        (NONSENSE, "Protocol error"),
+        (b"*2\r\n:0\r\n:0\r\n", "not the answer of the script: [0, 0]"),
+        (b"*8\r\n" + b"$1\r\na\r\n" * 8, "not the answer of the script"),
+        (b"*8\r\n" + b":0\r\n" * 6 + b"$1\r\na\r\n$-1\r\n", "not the answer of the script"),
+        (b"+OK\r\n", "not the answer of the script"),
+        (b"*8\r\n" + b":0\r\n" * 6 + b"$-1\r\n" + BAD_STATE, "not a circuit of the script: [9, "),
+        (b"*8\r\n" + b":0\r\n" * 6 + b"$-1\r\n:5\r\n", "not a circuit of the script: 5"),
+    ],
+    ids=["another language", "short", "texts", "rate", "no list", "state", "circuit"],
+)
+def test_no_call_fails_where_something_answers_that_is_no_redis(says: bytes, error: str, calls: Calls) -> None:
+    with Nonsense(says) as server, member(server.url + PATIENT) as one:
         went = calls(one)
         lost = one.heard.wait_for("fleet_lost")
 
         assert {how for how, _ in went} == {"ok"}
-        assert "Protocol error" in str(lost.payload["error"])
+        assert error in str(lost.payload["error"])
 
 
 def tries(server: RedisServer) -> int:

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from tests.fleet.members import Member, askers, member, wait_until
 from tests.fleet.upstream import PATIENCE
-from tests.servers import RedisServer
+from tests.servers import RedisServer, Toxic
 
 from holdfast.fleet.link import Link
 from holdfast.fleet.multiplexed import TURNS
-from holdfast.fleet.pool import MOST
+from holdfast.fleet.pool import KEPT, MOST, SPARE
 
 ASKED = 400  # questions, one after the other
 RARE = {"per_second": 0.001, "burst": 1}
@@ -168,6 +168,54 @@ def test_a_thread_that_is_interrupted_while_it_asks_goes_on_under_another_name(
     assert one.fleet.there
 
 
+async def test_where_no_answer_comes_to_a_cancelled_task_the_process_goes_on_under_another_name(
+    own_redis: RedisServer,
+) -> None:
+    with member(f"{own_redis.url}?wait=0.2", POLICIES) as one:
+        before = one.fleet.holder
+        asking = await asked(own_redis, one, "slot")
+
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        await asyncio.sleep(0.3)  # more than the bound: its connection is given up
+        own_redis.resume()
+
+        assert one.fleet.holder != before  # what it may have been given ends with the lease of the old one
+
+
+def test_where_the_loop_of_a_cancelled_task_ends_the_process_goes_on_under_another_name(
+    own_redis: RedisServer, one: Member
+) -> None:
+    async def cancelled() -> None:
+        asking = await asked(own_redis, one, "slot")
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+
+    before = one.fleet.holder
+    asyncio.run(cancelled())
+    own_redis.resume()
+
+    one.fleet.service._renewed = 0.0  # the next sign of life is due
+    one.fleet.service.ring()
+
+    wait_until(lambda: one.fleet.holder != before, "for another name")
+    assert one.fleet.there
+
+
+def test_a_loop_that_ended_while_somebody_asked_troubles_no_other(own_redis: RedisServer, one: Member) -> None:
+    ended = asyncio.new_event_loop()
+    asking = ended.run_until_complete(asked(own_redis, one, "slot"))
+    ended.close()
+    own_redis.resume()
+
+    went = asyncio.run(one.acall("plain"))
+
+    assert went == "ok"
+    assert not asking.done()
+    asking.get_coro().close()  # type: ignore[union-attr]
+    asking._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
 async def test_what_a_cancelled_task_asked_was_decided_all_the_same(own_redis: RedisServer, one: Member) -> None:
     await one.acall("warm")
     own_redis.command("CONFIG", "RESETSTAT")
@@ -238,6 +286,32 @@ def test_threads_and_tasks_ask_side_by_side(own_redis: RedisServer, one: Member)
 
     assert went == ["ok"] * 150
     assert one.fleet.fallbacks == 0
+
+
+def test_threads_that_come_all_at_once_are_answered_by_the_fleet(own_redis: RedisServer) -> None:
+    went: list[str] = []
+
+    with Toxic(own_redis.port) as toxic, member(f"{toxic.url}?wait=1", POLICIES) as one:
+        one.call("plain")
+        toxic.latency(0.3)
+        in_threads([lambda: went.append(one.call("plain"))] * 30)
+
+        assert went == ["ok"] * 30
+        assert one.fleet.fallbacks == 0
+
+
+def test_of_the_connections_that_many_needed_a_few_are_kept(one: Member) -> None:
+    (pool,) = one.fleet.pools.values()
+    for _ in range(KEPT):
+        pool.add(one.fleet.open_link(pool.node))
+    before = pool._open
+
+    for _ in range(before):
+        pool.sweep()
+
+    assert before > KEPT
+    assert SPARE <= pool._open <= KEPT
+    assert one.call("plain") == "ok"
 
 
 def in_threads(jobs: list[Callable[[], None]]) -> None:

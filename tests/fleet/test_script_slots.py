@@ -235,3 +235,14 @@ def test_leases_that_the_server_evicted_run_out_all_the_same(client: Client) -> 
     tell(client, "b", minute)
 
     assert ask(client, "b", minute + LEASE).verdict == ADMITTED
+
+
+def test_slots_of_holders_that_the_server_evicted_are_not_counted_twice(client: Client) -> None:
+    ask(client, "a")
+    ask(client, "b")
+    client.command("DEL", "hf:{tool}:holders")
+
+    tell(client, "a", renew="1")
+    tell(client, "b", renew="=1")
+
+    assert held(client) == {"a": 1, "b": 1}

@@ -233,11 +233,16 @@ def _fleet(hf: Holdfast) -> Iterator[Finding]:
     fleet = hf.fleet
     if fleet is None:
         return
+    from holdfast.fleet.service import PATIENCE
+
     where = fleet.address.shown
-    if fleet.there:
+    if fleet.service.settled.wait(PATIENCE) and fleet.there:  # to open does not wait for all of the first try
         yield Finding("redis", PASS, f"{where} answers")
         return
-    fix = "see that it runs and can be reached from here; until then each process guards by itself"
+    fix = (
+        "see that it runs, can be reached from here and grants the rights that docs/scale.md names; until then each "
+        "process guards by itself"
+    )
     yield Finding("redis", FAIL, f"{where}: {one_line(fleet.trouble)}", fix)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.fleet.link import Away
-from holdfast.fleet.script import ADMITTED, MICRO, NO_PROBE, Answer, Asked, Form, Outcome, answer
+from holdfast.fleet.script import ADMITTED, BACK_US, MICRO, NO_PROBE, Answer, Asked, Form, Outcome, answer, checked
 from holdfast.guards.breaking import BreakerConfig
 from holdfast.guards.circuit import Seen
 from holdfast.guards.rate import RateConfig
@@ -161,8 +161,12 @@ class Desk:
         return Held(form.holder, generation, probe, slots, cost if form.paid else 0.0, now_us, wait / MICRO)
 
     def see(self, reply: Answer) -> None:
-        """Follow the circuit as an answer shows it; an older answer than the last says nothing."""
-        if reply.now_us >= self._seen_at:
+        """Follow the circuit as an answer shows it; an older answer than the last says nothing.
+
+        It is older by the server's clock, which may be set back: a new generation is newer whatever the clock says.
+        """
+        is_older = 0 < self._seen_at - reply.now_us <= BACK_US
+        if not is_older or reply.generation > self.generation:
             self._seen_at = reply.now_us
             self.rate = reply.rate
             self.turn(reply.generation, reply.seen or PRISTINE)
@@ -320,10 +324,8 @@ class Question:
     def _took(self, reply: Any) -> None:
         if reply is None:  # no connection was free in time
             return
-        if type(reply) is not list:
-            raise Away(f"Redis: {reply}")
+        self.held = self.desk.answered(checked(reply), self.form, self.asked[0])
         self.reply = reply
-        self.held = self.desk.answered(reply, self.form, self.asked[0])
         if self._gone:
             self.abandon()
 

@@ -103,7 +103,7 @@ class Fleet:
     # -- asking --------------------------------------------------------------------------------------------------------
 
     def ask(self, form: Form, compose: Callable[[], bytes]) -> Any:
-        """The answer to a question, as a thread; None if no connection is free in time.
+        """The answer to a question, as a thread; None if no connection is free in time, or a cluster moves the key.
 
         It is composed when there is one: what is told along with it counts as told.
         """
@@ -111,7 +111,7 @@ class Fleet:
         for _ in range(MOST_HOPS):
             node = self.places.peek(form.key)
             pool = None if node is None else self.pool(node)
-            link = None if pool is None else pool.take() or pool.wait(self.address.wait)
+            link = None if pool is None else pool.take() or self._one_more(pool) or pool.wait(self.address.wait)
             if pool is None or link is None:
                 self._place(node)
                 if words:
@@ -120,7 +120,7 @@ class Fleet:
             words = words or compose()
             reply = self._ask_on(pool, link, form, words)
             if type(reply) is list or not self._moved(reply):
-                return reply
+                return self._unless_between(reply)
         raise Away("Redis: keys are moved about")
 
     def _ask_on(self, pool: Pool, link: Link, form: Form, words: bytes) -> Any:
@@ -131,11 +131,25 @@ class Fleet:
                 reply = link.ask(form.in_full(words))
             whole = True
         finally:
-            if whole:
+            if whole and link.is_even:
                 pool.give(link)
             else:
                 pool.drop(link)
         return reply
+
+    def _one_more(self, pool: Pool) -> Link | None:
+        """Another connection, if there may be one and it can be had; else one waits in line."""
+        if not pool.grow():
+            return None
+        link = None
+        try:
+            link = Link(pool.node, self.address, bound=self.address.wait, place=pool.place)
+        except Away:
+            return None
+        finally:
+            if link is None:
+                pool.drop()
+        return link
 
     def linked(self, key: bytes) -> Multiplexed | None:
         """The connection of the running event loop to who has *key*, if there is one."""
@@ -159,24 +173,24 @@ class Fleet:
         free = pool.take() or await self._wait_for(pool, loop)
         if free is None:
             return None
+        self.forget_closed_loops()
         with self._lock:
-            self._forget_closed_loops()
             links = self._loops.setdefault(loop, {})
             known = links.get(node)
             if known is None or known.broken is not None:
                 pool.drop()  # it is the loop's from now on
-                links[node] = Multiplexed(loop, free, self.address.wait)
+                links[node] = Multiplexed(loop, free, self.address.wait, self.rename)
                 self._latest = (loop, links)
                 return links[node]
         pool.give(free)  # another task was quicker
         return known
 
     async def aask(self, form: Form, words: bytes, reply: Any, asker: Question) -> Any:
-        """The answer to a question of a task whose first *reply* was an error."""
+        """The answer to a question of a task whose first *reply* was an error; None if a cluster moves the key."""
         for _ in range(MOST_HOPS):
             moved = self._moved(reply)
             if not moved and not is_unknown(reply):
-                return reply
+                return self._unless_between(reply)
             link = self.linked(form.key) or await self.connected(form.key)
             if link is None:
                 break
@@ -189,9 +203,12 @@ class Fleet:
             self.unplaced = True
             self.service.ring()
 
-    def _forget_closed_loops(self) -> None:
-        for loop in [loop for loop in self._loops if loop.is_closed()]:
-            for link in self._loops.pop(loop).values():
+    def forget_closed_loops(self) -> None:
+        """Close what loops that have ended leave behind; what they asked last nobody will answer any more."""
+        with self._lock:
+            closed = [self._loops.pop(loop) for loop in list(self._loops) if loop.is_closed()]
+        for links in closed:
+            for link in links.values():
                 link.close()
 
     async def _wait_for(self, pool: Pool, loop: asyncio.AbstractEventLoop) -> Link | None:
@@ -233,6 +250,18 @@ class Fleet:
                 return True
         return False
 
+    def _unless_between(self, reply: Any) -> Any:
+        """*reply*, or None where a cluster is moving the key just now.
+
+        Nobody answers then: a script has several keys, and as long as one is not there both nodes send it on.
+        """
+        if reply is None:
+            raise Away("Redis: answered with nothing")
+        if isinstance(reply, Exception) and str(reply).startswith(("ASK ", "TRYAGAIN")):
+            self.rename()  # slots that were given back along with the question were not taken
+            return None
+        return reply
+
     def pool(self, node: Node) -> Pool:
         """The connections to *node*."""
         pool = self.pools.get(node)
@@ -246,13 +275,13 @@ class Fleet:
 
     def lose(self, error: Away) -> None:
         """Redis is away, until the service finds it again."""
+        self.rename()  # also where it is away already: what was asked was asked under the newest name
         with self._lock:
             if not self.there:
                 return
             self.there = False
             self.outages += 1
             self.trouble = str(error)
-        self.rename()
         self._give_up()
         self.places.forget()
         for desk in self.desks():
@@ -293,12 +322,13 @@ class Fleet:
         self._give_up()
 
     def _give_up(self) -> None:
-        """Close all connections of callers."""
+        """Close all connections of callers; nobody will know what was just asked on them."""
         with self._lock:
             pools, self.pools = self.pools, {}
             loops = list(self._loops.items())
             self._loops.clear()
             self._latest = (None, {})
+        self.rename()
         for pool in pools.values():
             pool.close()
         for loop, links in loops:

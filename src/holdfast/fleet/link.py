@@ -1,25 +1,28 @@
-"""One connection to Redis, blocking, with a bound on every wait: what is late is lost, and the connection with it.
+"""One connection to Redis, blocking, with a bound on every question: what is late is lost, and the connection with it.
 
 Several commands may be sent at once; their answers come in order.
 """
 
 from __future__ import annotations
 
+import re
 import select
 import socket
-import struct
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.clock import SystemClock
+from holdfast.errors import ConfigError, HoldfastError, printable
 
 if TYPE_CHECKING:
     import hiredis
 
-    from holdfast.fleet.address import Address
+    from holdfast.fleet.address import Address, Place
     from holdfast.fleet.places import Node
 
 RECEIVE = 65_536
+LONGEST_ERROR = 300  # characters of a server's that are shown
+_ENORMOUS = re.compile(rb"[*%~>][0-9]{7}")  # parts of an answer, for which the parser makes room when it reads of them
 # The system's own way to notice that the other side is gone; it also keeps what lies between from forgetting us.
 _ALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 3, "TCP_KEEPCNT": 3}
 
@@ -29,69 +32,93 @@ class Away(HoldfastError):
 
 
 class Link:
-    """A connection to *node*; *bound* is how long it waits for anything."""
+    """A connection to *node*, at *place* if that is known; *bound* is how long a question waits for its answer."""
 
-    __slots__ = ("node", "socket", "_reader")
+    __slots__ = ("node", "socket", "_bound", "_reader")
 
-    def __init__(self, node: Node, address: Address, *, bound: float) -> None:
-        hiredis = parser()
+    def __init__(self, node: Node, address: Address, *, bound: float, place: Place | None = None) -> None:
         self.node = node
+        self._bound = bound
         self._reader = reader()
         try:
-            self.socket = _connect(node, bound)
+            self.socket = _connect(node, bound, place or (node.host, node.port))
         except OSError as error:
             raise Away(f"{node.shown}: {error.strerror or error}") from error
         try:
-            for reply in self.ask_all(_greeting(address, node)):
-                if isinstance(reply, hiredis.ReplyError):
-                    raise Away(f"{node.shown}: {reply}")
+            self._greet(address)
         except BaseException:
             self.close()
             raise
 
+    def _greet(self, address: Address) -> None:
+        replies = self.ask_all(_greeting(address, self.node))
+        if address.password is not None and not self.node.sentinel and isinstance(replies[0], Exception):
+            code, _, _ = str(replies[0]).partition(" ")  # the rest may repeat what it was told
+            raise Away(f"{self.node.shown}: refuses the login: {code if code.isupper() else 'it does not say why'}")
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise Away(f"{self.node.shown}: {reply}")
+
     def ask(self, command: bytes) -> Any:
         """Send one command and give its answer, which may be an error's."""
-        self.send(command)
-        return self.receive()
+        until = self.send(command)
+        return self._receive(until)
 
     def ask_all(self, commands: Iterable[bytes]) -> list[Any]:
         """Send commands together and give their answers."""
         commands = list(commands)
-        self.send(b"".join(commands))
-        return [self.receive() for _ in commands]
+        until = self.send(b"".join(commands))
+        return [self._receive(until) for _ in commands]
 
-    def send(self, data: bytes) -> None:
-        """Send all of *data*."""
+    def send(self, data: bytes) -> float:
+        """Send all of *data*; until when the answer has to be there."""
+        until = SystemClock.monotonic() + self._bound
         try:
+            self.socket.settimeout(self._bound)
             self.socket.sendall(data)
         except OSError as error:
             raise Away(f"{self.node.shown}: {error.strerror or error}") from error
-
-    def receive(self) -> Any:
-        """The next answer."""
-        reader = self._reader
-        while (reply := reader.gets()) is False:
-            self._read(reader)
-        return reply
+        return until
 
     def ready(self) -> list[Any]:
         """What has come in, where something has."""
         reader, found = self._reader, []
-        self._read(reader)
+        self._read(reader, SystemClock.monotonic() + self._bound)
         while (reply := reader.gets()) is not False:
             found.append(reply)
         return found
 
-    def _read(self, reader: hiredis.Reader) -> None:
+    def _receive(self, until: float) -> Any:
+        """The next answer."""
+        reader = self._reader
+        while (reply := reader.gets()) is False:
+            self._read(reader, until)
+        return reply
+
+    def _read(self, reader: hiredis.Reader, until: float) -> None:
         try:
+            self.socket.settimeout(max(0.0, until - SystemClock.monotonic()))  # what is there already is not late
             data = self.socket.recv(RECEIVE)
-        except BlockingIOError as error:  # how a bound on receiving shows itself
-            raise Away(f"{self.node.shown}: did not answer in time") from error
         except OSError as error:
-            raise Away(f"{self.node.shown}: {error.strerror or error}") from error
+            is_late = isinstance(error, TimeoutError | BlockingIOError) or wants_more(error)
+            why = "did not answer in time" if is_late else error.strerror or error
+            raise Away(f"{self.node.shown}: {why}") from error
         if not data:
             raise Away(f"{self.node.shown}: closed the connection")
-        reader.feed(data)
+        feed(reader, data)
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all that came was asked for: else the next question would get the answer to another."""
+        return not self._reader.has_data()
+
+    @property
+    def place(self) -> Place | None:
+        """Where it leads, by number, so that nobody has to look up its name again."""
+        try:
+            return None if self.node.path is not None else self.socket.getpeername()[:2]
+        except OSError:  # nowhere any more
+            return None
 
     @property
     def is_stale(self) -> bool:
@@ -101,8 +128,8 @@ class Link:
         return bool(ready.poll(0))
 
     def wait_at_most(self, seconds: float) -> None:
-        """Have every wait end after *seconds* from now on."""
-        _bound(self.socket, seconds)
+        """Have every question end after *seconds* from now on."""
+        self._bound = seconds
 
     def close(self) -> None:
         """Close it; harmless when it is closed."""
@@ -120,7 +147,22 @@ def parser() -> Any:
 
 def reader() -> Any:
     """Reads Redis's answers; what is none is no better than silence."""
-    return parser().Reader(protocolError=Away)
+    error = parser().ReplyError
+    return parser().Reader(protocolError=Away, replyError=lambda text: error(printable(text, LONGEST_ERROR)))
+
+
+def feed(reader: hiredis.Reader, data: bytes) -> None:
+    """Have *reader* read *data*."""
+    if _ENORMOUS.match(data) and not reader.has_data():
+        raise Away("Protocol error: no answer has so many parts")
+    reader.feed(data)
+
+
+def wants_more(error: OSError) -> bool:
+    """Whether TLS has to read before it can write, or the other way round."""
+    import ssl
+
+    return isinstance(error, ssl.SSLWantReadError | ssl.SSLWantWriteError)
 
 
 def packed(parts: Sequence[bytes | str | int | float]) -> bytes:
@@ -147,7 +189,7 @@ def _greeting(address: Address, node: Node) -> list[bytes]:
     return commands
 
 
-def _connect(node: Node, bound: float) -> socket.socket:
+def _connect(node: Node, bound: float, place: Place) -> socket.socket:
     if node.path is not None:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -157,7 +199,7 @@ def _connect(node: Node, bound: float) -> socket.socket:
             connection.close()
             raise
     else:
-        connection = socket.create_connection((node.host, node.port), bound)
+        connection = socket.create_connection(place, bound)
     try:
         if connection.family != socket.AF_UNIX:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -170,20 +212,7 @@ def _connect(node: Node, bound: float) -> socket.socket:
 
             context = ssl.create_default_context(cafile=node.ca)
             connection = context.wrap_socket(connection, server_hostname=node.host)
-        _bound(connection, bound)
     except BaseException:
         connection.close()
         raise
     return connection
-
-
-def _bound(connection: socket.socket, seconds: float) -> None:
-    """Bound each wait by the system itself: Python would ask it to poll before each."""
-    if hasattr(connection, "pending"):  # a socket with TLS, which knows Python's way only
-        connection.settimeout(seconds)
-        return
-    connection.settimeout(None)
-    whole = int(seconds)
-    time = struct.pack("ll", whole, int((seconds - whole) * 1_000_000))
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, time)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, time)

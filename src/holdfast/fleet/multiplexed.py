@@ -1,7 +1,8 @@
 """One connection for all tasks of an event loop. What they ask in one turn of the loop is sent together.
 
 Answers come in the order of the questions. If the oldest is not answered in time, the connection is given up, and with
-it everybody who waits: one that is late would make all after it late.
+it everybody who waits: one that is late would make all after it late. What the server gave without anybody knowing is
+for *lost* to undo, also where the one who asked has gone.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ import asyncio
 import socket
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Protocol
 
-from holdfast.fleet.link import RECEIVE, Away, Link, reader
+from holdfast.fleet.link import RECEIVE, Away, Link, feed, reader, wants_more
 
 STAY = 0.00015  # seconds in which an answer comes on the same host, or from next door
 TURNS = 8  # questions of which the loop has its turn with one, at least
@@ -28,18 +30,19 @@ class Asker(Protocol):
 
 
 class Multiplexed:
-    """The link of one event loop; used in its thread only."""
+    """The link of one event loop; used in its thread only. *lost* is called when answers will never be known."""
 
     __slots__ = (
-        "broken", "_bound", "_link", "_loop", "_out", "_reader", "_rest", "_timer", "_turn", "_usual", "_waiting",
-        "__weakref__",
+        "broken", "_bound", "_link", "_loop", "_lost", "_out", "_reader", "_rest", "_timer", "_turn", "_usual",
+        "_waiting", "__weakref__",
     )  # fmt: skip
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, link: Link, bound: float) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, link: Link, bound: float, lost: Callable[[], object]) -> None:
         self.broken: Away | None = None
         self._loop = loop
         self._link = link
         self._bound = bound  # seconds that anybody waits
+        self._lost = lost
         self._reader = reader()
         self._out: list[bytes] = []
         self._rest = b""  # what the system would not take yet
@@ -98,7 +101,7 @@ class Multiplexed:
         except _NOT_NOW:
             sent = 0
         except OSError as error:
-            sent = 0 if _wants_more(error) else -1
+            sent = 0 if wants_more(error) else -1
             if sent < 0:
                 self._give_up(Away(f"{self._link.node.shown}: {error.strerror or error}"))
                 return
@@ -114,14 +117,14 @@ class Multiplexed:
         except _NOT_NOW:
             return
         except OSError as error:
-            if not _wants_more(error):
+            if not wants_more(error):
                 self._give_up(Away(f"{self._link.node.shown}: {error.strerror or error}"))
             return
         if not data:
             self._give_up(Away(f"{self._link.node.shown}: closed the connection"))
             return
-        self._reader.feed(data)
         try:
+            feed(self._reader, data)
             self._answer()
         except Away as error:
             self._give_up(error)
@@ -134,6 +137,9 @@ class Multiplexed:
         gets, waiting = self._reader.gets, self._waiting
         late_by = self._loop.time() + self._bound
         while (reply := gets()) is not False:
+            if not waiting:  # nor can it be told who got the answer to another's question
+                self._lost()
+                raise Away(f"{self._link.node.shown}: answered what nobody asked")
             future, late_at, asker = waiting.popleft()
             self._usual += (late_by - late_at - self._usual) / TURNS
             if future.done():
@@ -158,13 +164,16 @@ class Multiplexed:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if not self._loop.is_closed():
+        is_over = self._loop.is_closed()  # nobody in it can be told
+        if not is_over:
             self._loop.remove_reader(self._link.socket)
             self._loop.remove_writer(self._link.socket)
         self._link.close()
+        if self._waiting:
+            self._lost()
         while self._waiting:
             future, _, _ = self._waiting.popleft()
-            if not future.done():
+            if not future.done() and not is_over:
                 future.set_exception(Away(str(reason)))
 
 
@@ -177,10 +186,3 @@ def _has_more(connection: socket.socket) -> bool:
     """Whether TLS has read more than it gave, of which no event loop knows."""
     pending = getattr(connection, "pending", None)
     return pending is not None and pending() > 0
-
-
-def _wants_more(error: OSError) -> bool:
-    """Whether TLS has to read before it can write, or the other way round."""
-    import ssl
-
-    return isinstance(error, ssl.SSLWantReadError | ssl.SSLWantWriteError)

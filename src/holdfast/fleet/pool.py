@@ -1,6 +1,8 @@
-"""Connections that are ready to be used: a few a node, opened ahead of time by the service, never by a caller.
+"""Connections that are ready to be used: a few a node, opened ahead of time by the service.
 
-Taking one and giving it back are single operations on a deque while there is one to take; only who finds none waits.
+Taking one and giving it back are single operations on a deque while there is one to take. Who finds none opens another
+one, up to a bound: the service opens one after the other, too slowly for many who come at once. Past that bound one
+waits.
 """
 
 from __future__ import annotations
@@ -9,10 +11,12 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from holdfast.fleet.address import Place
 from holdfast.fleet.link import Link
 from holdfast.fleet.places import Node
 
-MOST = 8  # connections a node that plain callers share
+MOST = 32  # connections a node that threads share
+KEPT = 8  # of them that stay when they are not needed
 SPARE = 2  # that lie ready
 
 Give = Callable[[Link], object]  # of somebody who waits for a connection: called with it, once, in any thread
@@ -28,6 +32,8 @@ class Pool:
         self._waiters: deque[Give] = deque()
         self._lock = threading.Lock()
         self._open = 0  # that are free or lent
+        self._reached = False  # one was opened
+        self.place: Place | None = None  # where it led
         self.closed = False
 
     def take(self) -> Link | None:
@@ -92,7 +98,15 @@ class Pool:
         """Put a new connection in."""
         with self._lock:
             self._open += 1
+        self._reached, self.place = True, link.place or self.place
         self.give(link)
+
+    def grow(self) -> bool:
+        """Whether a caller may open one more; it counts from now on, so whoever fails to drops it."""
+        with self._lock:
+            grows = self._open < MOST - SPARE and self._reached and not self.closed  # the service may be at it, too
+            self._open += grows
+        return grows
 
     def drop(self, link: Link | None = None) -> None:
         """One that was taken does not come back: it is of no use any more, or another's now."""
@@ -102,13 +116,15 @@ class Pool:
             link.close()
 
     def sweep(self) -> None:
-        """Drop those that were closed while nobody used them."""
+        """Drop those that were closed while nobody used them, and one of those that are too many."""
+        one_too_many = self._open > KEPT
         for _ in range(len(self._free)):
             try:
                 link = self._free.popleft()
             except IndexError:
                 return
-            if link.is_stale:
+            if link.is_stale or one_too_many:
+                one_too_many = False
                 self.drop(link)
             else:
                 self.give(link)

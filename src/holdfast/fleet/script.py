@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.category import ErrorCategory
+from holdfast.errors import printable
 from holdfast.fleet.link import Away, bulk, packed
 from holdfast.guards.breaking import BreakerConfig
 from holdfast.guards.circuit import CircuitState, Seen
@@ -22,6 +23,7 @@ from holdfast.guards.rate import RateConfig
 ADMITTED, CIRCUIT, RATE, CONCURRENCY, NOTHING = range(5)
 NO_PROBE = -1
 MICRO = 1_000_000
+BACK_US = 5 * MICRO  # by which the server's clock may go back unnoticed; the script's BACK
 KEYS = ("", ":failures", ":window", ":holders", ":leases")
 MOST_KNOWN = 256  # questions whose words are kept
 
@@ -75,7 +77,7 @@ Asked = tuple[float, int, int]  # tokens a call costs, for how many calls at mos
 class Form:
     """The part of a question that is the same for all calls of one tool under one policy, by one holder."""
 
-    __slots__ = ("holder", "key", "paid", "slots", "_channel", "_head", "_known", "_text")
+    __slots__ = ("holder", "key", "paid", "slots", "_channel", "_count", "_head", "_known", "_script")
 
     def __init__(
         self,
@@ -94,10 +96,9 @@ class Form:
         self.paid = rate is not None  # a call costs tokens
         keys = [key + suffix.encode() for suffix in KEYS]
         facts = [bulk(part) for part in ("", holder, int(lease * MICRO), *_guards(breaker, rate, limit))]
-        count = 3 + len(keys) + 15
-        body = b"".join([bulk(len(keys)), *map(bulk, keys), *facts])
-        self._head = b"*%d\r\n" % count + bulk("EVALSHA") + bulk(script.digest) + body
-        self._text = b"*%d\r\n" % count + bulk("EVAL") + bulk(script.text) + body
+        self._count = b"*%d\r\n" % (3 + len(keys) + 15)
+        self._script = script
+        self._head = self._call("EVALSHA", script.digest) + b"".join([bulk(len(keys)), *map(bulk, keys), *facts])
         self._channel = bulk(channel)
         self._known: dict[tuple[Asked, int], bytes] = {}
 
@@ -118,7 +119,10 @@ class Form:
 
     def in_full(self, words: bytes) -> bytes:
         """The same with all of the script: Redis has forgotten it."""
-        return self._text + words[len(self._head) :]
+        return self._call("EVAL", self._script.text) + words[len(self._call("EVALSHA", self._script.digest)) :]
+
+    def _call(self, command: str, script: str | bytes) -> bytes:
+        return self._count + bulk(command) + bulk(script)
 
     def _tail(self, told: Sequence[Outcome], asked: Asked | None, renew: str, chance: float) -> bytes:
         outcomes = bulk(_PACK.encode(told) if told else b"")
@@ -132,19 +136,37 @@ def _read(path: str) -> bytes:
         return file.read()
 
 
-def answer(reply: Any) -> Answer:
-    """What a reply says."""
-    if not isinstance(reply, list):
+def checked(reply: Any) -> list[Any]:
+    """*reply*, if it is an answer of the script; what is none is no better than silence."""
+    if isinstance(reply, Exception):
         raise Away(f"Redis: {reply}")
+    if type(reply) is list and len(reply) == 8:
+        verdict, wait, generation, probe, taken, now, rate, _ = reply
+        # A pattern would say the same, in four times the time.
+        if type(verdict) is type(wait) is type(generation) is type(probe) is type(taken) is type(now) is int and (
+            rate is None or type(rate) is int
+        ):
+            return reply
+    raise Away(f"Redis: not the answer of the script: {printable(repr(reply))}")
+
+
+def answer(reply: list[Any]) -> Answer:
+    """What a reply that was checked says."""
     verdict, wait, generation, probe, taken, now, rate, circuit = reply
     seen = None if circuit is None else _seen(circuit)
     return Answer(verdict, wait / MICRO, generation, probe, taken, now, None if rate is None else rate / 1000, seen)
 
 
 def change(message: bytes) -> tuple[bytes, int, Seen]:
-    """What was published: the key of the tool, the generation and the circuit."""
-    key, generation, circuit = _UNPACK.decode(message)
-    return key.encode() if isinstance(key, str) else key, int(generation), _seen(circuit)
+    """What was published: the key of the tool, the generation and the circuit; raises `Away` where it says no such."""
+    try:
+        said = _UNPACK.decode(message)
+    except (ValueError, RecursionError):  # anybody may publish anything
+        said = message
+    match said:
+        case [str(key), int(generation), circuit]:
+            return key.encode(), generation, _seen(circuit)
+    raise Away(f"Redis: not what the script publishes: {printable(repr(said))}")
 
 
 def is_unknown(reply: Any) -> bool:
@@ -157,12 +179,14 @@ def load(script: Script) -> bytes:
     return packed(("SCRIPT", "LOAD", script.text))
 
 
-def _seen(circuit: Sequence[Any]) -> Seen:
-    state, remaining, failures, backoff, times_opened, _, category, _ = circuit
-    text = category.decode() if isinstance(category, bytes) else str(category)
-    return Seen(
-        _STATES[state], max(0, remaining) / MICRO, failures, backoff / MICRO, times_opened, _CATEGORIES.get(text)
-    )
+def _seen(circuit: Any) -> Seen:
+    match circuit:
+        case [
+            int(state), int(remaining), int(failures), int(backoff), int(opened), _, str() | bytes() as last, _,
+        ] if 0 <= state < len(_STATES):  # fmt: skip
+            category = _CATEGORIES.get(last if isinstance(last, str) else last.decode("utf-8", "replace"))
+            return Seen(_STATES[state], max(0, remaining) / MICRO, failures, backoff / MICRO, opened, category)
+    raise Away(f"Redis: not a circuit of the script: {printable(repr(circuit))}")
 
 
 def _guards(breaker: BreakerConfig | None, rate: RateConfig | None, limit: int | None) -> list[bytes | str | int]:

@@ -9,17 +9,18 @@ from __future__ import annotations
 import logging
 import os
 import select
-import socket
 import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.clock import SystemClock
 from holdfast.errors import in_words
 from holdfast.fleet.link import Away, Link, packed
-from holdfast.fleet.script import Answer, Form, answer, change, load
+from holdfast.fleet.script import Answer, Form, Outcome, answer, change, checked, load
+from holdfast.guards.breaking import BreakerConfig
+from holdfast.solo import Solo
 
 if TYPE_CHECKING:
     from holdfast.fleet.desk import Desk
@@ -41,9 +42,10 @@ class Service:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self.settled = threading.Event()  # the first try to connect is over
-        self._serving = threading.Lock()  # held while there is a thread
-        self._closing = False
+        self._solo = Solo("holdfast-fleet", self._serve, lambda: False)
+        self._closing = threading.Event()
         self._rung = False
+        self._is_puzzled = False  # something was heard that cannot be read
         self._thread: threading.Thread | None = None
         self._renewed = 0.0
         self._woken, self._waker = os.pipe()  # as long as this lives: who rings may be late
@@ -53,14 +55,12 @@ class Service:
 
     def start(self) -> None:
         """Start the thread unless there is one. Nothing here blocks."""
-        if not self._serving.acquire(blocking=False):
+        if self._solo.there:
             return
-        self._closing = False
-        self._thread = threading.Thread(target=self._serve, name="holdfast-fleet", daemon=True)
+        self._closing.clear()
         try:
-            self._thread.start()
+            self._thread = self._solo.start() or self._thread
         except RuntimeError as error:  # no more threads, or the interpreter ends
-            self._serving.release()
             self._fleet.lose(Away(in_words(error)))
 
     def ring(self) -> None:
@@ -68,7 +68,7 @@ class Service:
         if self._rung:
             return
         self._rung = True
-        if not self._serving.locked():
+        if not self._solo.there:
             self.start()
         try:
             os.write(self._waker, b"\0")
@@ -78,9 +78,9 @@ class Service:
     def close(self) -> None:
         """Tell what is to be told, and end."""
         thread = self._thread
-        if thread is None or not self._serving.locked():
+        if thread is None or not self._solo.there:
             return
-        self._closing = True
+        self._closing.set()
         self._rung = False
         self.ring()
         if thread is not threading.current_thread():
@@ -91,7 +91,7 @@ class Service:
     def _serve(self) -> None:
         pause = FIRST_PAUSE
         try:
-            while not self._closing:
+            while not self._closing.is_set():
                 begun = SystemClock.monotonic()
                 try:
                     self._attend()
@@ -103,11 +103,10 @@ class Service:
                 self.settled.set()
                 if SystemClock.monotonic() - begun > WHILE:
                     pause = FIRST_PAUSE
-                self._wait((), 0.0 if self._closing else pause)
+                self._closing.wait(pause)  # no ring ends it: whoever loses Redis rings
                 pause = min(pause * 2, LONGEST_PAUSE)
         finally:
             self._rung = False
-            self._serving.release()
 
     def _attend(self) -> None:
         """Be connected until the connection is lost."""
@@ -115,12 +114,12 @@ class Service:
         node = fleet.places.any()
         ear = fleet.open_link(node)
         try:
-            ear.ask(load(fleet.script))
+            _do(ear, load(fleet.script))
             ear.wait_at_most(fleet.address.wait)  # one that is too slow for calls is not back
             ear.ask(_PING)
             ear.wait_at_most(PATIENCE)
-            self._try_writing(ear)
-            ear.ask(packed(("SUBSCRIBE", fleet.channel)))
+            self._try(ear)
+            _do(ear, packed(("SUBSCRIBE", fleet.channel)))
             fleet.pool(node)
             self._stock()
             fleet.found()
@@ -129,18 +128,21 @@ class Service:
         finally:
             ear.close()
 
-    def _try_writing(self, ear: Link) -> None:
-        """One that answers and writes nothing, being full or a replica, is not back."""
-        key = f"{self._fleet.address.prefix}:written"
-        for reply in ear.ask_all([packed(("HSET", key, "once", 1)), packed(("DEL", key))]):
-            if isinstance(reply, Exception) and not str(reply).startswith(("MOVED", "ASK")):  # another has that key
-                raise Away(f"{ear.node.shown}: {reply}")
+    def _try(self, ear: Link) -> None:
+        """One that answers and will not write, run the script or publish, as calls have it do, is not back."""
+        fleet = self._fleet
+        key = f"{fleet.address.prefix}:tried{{once}}".encode()
+        form = Form(fleet.script, key, f"{fleet.channel}:tried", fleet.holder, fleet.lease, BreakerConfig(), None, None)
+        words = form.telling([Outcome(fleet.holder, says="reset")])
+        for reply in _do(ear, words, form.in_full(words)):
+            if not isinstance(reply, Exception):
+                checked(reply)
 
     def _listen(self, ear: Link) -> None:
         fleet, clock = self._fleet, SystemClock
         heard = asked = clock.monotonic()
-        while not self._closing and fleet.there:
-            if self._wait((ear.socket,), PERIOD):
+        while not self._closing.is_set() and fleet.there:
+            if self._wait(ear, PERIOD):
                 self._hear(ear)
                 heard = clock.monotonic()
             now = clock.monotonic()
@@ -156,16 +158,18 @@ class Service:
             if now - self._renewed >= fleet.lease / 3:
                 self._renewed = now
                 self._renew()
-        if self._closing:
+        if self._closing.is_set():
             self._tell()
 
-    def _wait(self, sockets: tuple[socket.socket, ...], seconds: float) -> bool:
-        """Wait for a ring or for one of *sockets*; true if there is something to read."""
-        watched: list[int | socket.socket] = [self._woken, *sockets]
-        ready, _, _ = select.select(watched, [], [], seconds)
+    def _wait(self, ear: Link, seconds: float) -> bool:
+        """Wait for a ring or for *ear*; true if there is something to hear."""
+        watched = select.poll()
+        watched.register(self._woken, select.POLLIN)
+        watched.register(ear.socket, select.POLLIN)
+        ready = [fd for fd, _ in watched.poll(seconds * 1000)]
         if self._woken in ready:
             os.read(self._woken, 4096)
-            if not self._closing and sockets:
+            if not self._closing.is_set():
                 SystemClock.sleep(GATHER)
             self._rung = False
         return len(ready) > (self._woken in ready)
@@ -173,10 +177,22 @@ class Service:
     def _hear(self, ear: Link) -> None:
         """Take what was published; the first read does not wait, as there is something."""
         for message in ear.ready():
-            if isinstance(message, list) and message[0] == b"message":
-                key, generation, seen = change(message[2])
-                if (desk := self._fleet.find(key)) is not None:
-                    desk.turn(generation, seen)
+            match message:
+                case [b"message", _, bytes(said)]:
+                    self._follow(said)
+
+    def _follow(self, said: bytes) -> None:
+        try:
+            key, generation, seen = change(said)
+        except Away as error:
+            if not self._is_puzzled:
+                _log.warning(
+                    "%s: somebody else uses the channel %s: %s", self._fleet.address.shown, self._fleet.channel, error
+                )
+            self._is_puzzled = True
+            return
+        if (desk := self._fleet.find(key)) is not None:
+            desk.turn(generation, seen)
 
     def _stock(self) -> None:
         """Open connections that are of use."""
@@ -202,6 +218,7 @@ class Service:
     def _renew(self) -> None:
         """Give a sign of life for the slots that are held."""
         fleet = self._fleet
+        fleet.forget_closed_loops()
         for desk in fleet.desks():
             for holder, slots in desk.holding().items():
                 form = desk.form_of(desk.shared, holder)
@@ -218,9 +235,18 @@ class Service:
         reply = self._fleet.ask(form, compose)
         if reply is None:
             return None
-        said = answer(reply)
+        said = answer(checked(reply))
         desk.see(said)
         return said
+
+
+def _do(ear: Link, *commands: bytes) -> list[Any]:
+    """Have *commands* done; the answers. An error among them says that another node of a cluster has the key."""
+    replies = ear.ask_all(commands)
+    for reply in replies:
+        if isinstance(reply, Exception) and not str(reply).startswith(("MOVED", "ASK")):
+            raise Away(f"{ear.node.shown}: {reply}")
+    return replies
 
 
 def _news(desk: Desk, form: Form) -> bytes:

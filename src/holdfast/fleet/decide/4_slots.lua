@@ -30,19 +30,7 @@ local function give_back(who, slots) -- one that was purged or flushed has nothi
   used = used - slots
 end
 
-local function renew(text)
-  local exact = string.match(text, '^=(%d+)$')
-  local believed = tonumber(exact or text)
-  local known = tonumber(call('HGET', HOLDERS, holder))
-  if (exact and known ~= believed) or (not known and believed > 0) then
-    call('HSET', HOLDERS, holder, believed)
-    used = used + believed - (known or 0)
-  end
-  if known or believed > 0 then live_on() end
-  return not exact and known or believed
-end
-
-local function balance() -- once a minute: a server that evicts keys may have taken one from under the others
+local function balance() -- where a server that evicts keys may have taken one from under the others
   used = 0
   local all = call('HGETALL', HOLDERS)
   for i = 1, #all, 2 do
@@ -51,5 +39,18 @@ local function balance() -- once a minute: a server that evicts keys may have ta
   end
 end
 
-local old = not touched or now - touched >= TOUCH
+local function renew(text)
+  local exact = string.match(text, '^=(%d+)$')
+  local believed = tonumber(exact or text)
+  local known = tonumber(call('HGET', HOLDERS, holder))
+  if not known then balance() end -- it may be counted in used all the same
+  if (exact and known ~= believed) or (not known and believed > 0) then
+    call('HSET', HOLDERS, holder, believed)
+    used = used + believed - (known or 0)
+  end
+  if known or believed > 0 then live_on() end
+  return not exact and known or believed
+end
+
+local old = not touched or now - touched >= TOUCH -- once a minute
 if old and limit then balance() end

@@ -1,0 +1,223 @@
+"""The thread that keeps in touch: what it needs of a Redis to call it back, how often it looks, what it passes over."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.fleet.members import POLICIES, agree, member, wait_until
+from tests.servers import Cluster, RedisServer
+
+from holdfast import cli
+from holdfast.clock import SystemClock
+from holdfast.fleet.desk import Desk
+from holdfast.fleet.fleet import Fleet
+from holdfast.fleet.script import BACK_US, Answer
+from holdfast.fleet.service import FIRST_PAUSE
+from holdfast.guards.circuit import CircuitState, Seen
+
+PATIENT = "?wait=10"
+ALL = ("on", ">pw", "~*", "&*", "+@all")
+MANY = 1024  # descriptors, of which `select` can watch no more
+
+
+def as_user(server: RedisServer, *rights: str) -> str:
+    """The address of *server* for somebody with these *rights*."""
+    server.command("ACL", "SETUSER", "agents", "reset", *rights)
+    return f"redis://agents:pw@127.0.0.1:{server.port}{PATIENT}"
+
+
+def named_rights() -> list[str]:
+    """The rights that the documentation names."""
+    text = Path("docs/scale.md").read_text(encoding="utf-8")
+    return text.partition("ACL SETUSER agents ")[2].partition("```")[0].replace("SECRET", "pw").split()
+
+
+def tries(server: RedisServer) -> int:
+    """How often a user came to it."""
+    stats = server.command("INFO", "commandstats")
+    assert isinstance(stats, bytes)
+    return int(stats.partition(b"cmdstat_auth:calls=")[2].partition(b",")[0])
+
+
+# --- rights -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "lacks", ["-eval", "-evalsha", "-script", "-subscribe", "-publish", "-hset", "resetchannels", "resetkeys"]
+)
+def test_a_redis_that_denies_a_right_is_not_there_until_it_is_granted(own_redis: RedisServer, lacks: str) -> None:
+    with member(as_user(own_redis, *ALL, lacks), finds=False) as one:
+        there = one.fleet.there
+        went = [one.call("plain"), one.call("seen")]
+        tried = tries(own_redis)
+        wait_until(lambda: tries(own_redis) >= tried + 2, "for it to be looked for again")
+        back = one.heard.of("fleet_returned")
+
+        as_user(own_redis, *ALL)
+        one.heard.wait_for("fleet_returned")
+
+        assert not there
+        assert "NOPERM" in one.fleet.trouble or "can't" in one.fleet.trouble
+        assert went == ["ok", "ok"]
+        assert not back
+
+
+def test_the_rights_that_the_documentation_names_are_all_that_is_needed(own_redis: RedisServer) -> None:
+    url = as_user(own_redis, *named_rights())
+    rated = {"breaker": {"failure_rate": 0.5, "minimum_calls": 20, "window": 60.0}, "concurrency": 2}
+    policies = {**POLICIES, "tool": {**POLICIES["tool"], "rated": rated}}  # type: ignore[dict-item]
+
+    with member(url, policies) as one, member(url, policies) as other:
+        known = [other.call(tool) for tool in ("bad", "seen")]
+        one.trip("bad")
+        one.trip("seen")
+        for tool in ("bad", "seen"):
+            other.heard.wait_for("circuit_opened", tool)
+        for fails in [False, True] * 10:
+            one.call("rated", fails=fails)
+        other.hf.breaker.reset("bad")
+        one.heard.wait_for("circuit_closed", "bad")
+
+        assert known == ["ok", "ok"]
+        assert agree(one, other, "three")
+        assert one.heard.wait_for("circuit_opened", "rated")
+        assert one.fleet.outages == other.fleet.outages == 0
+
+
+@pytest.fixture
+def doctor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[[str], dict[str, str]]:
+    """What the doctor finds about a Redis."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setenv("HOLDFAST_STORE", str(tmp_path / "runs.db"))
+
+    def doctor(url: str) -> dict[str, str]:
+        monkeypatch.setenv("HOLDFAST_REDIS", url)
+        cli.main(["doctor", "--json"])
+        found = json.loads(capsys.readouterr().out)["checks"]
+        return next(each for each in found if each["check"] == "redis")
+
+    return doctor
+
+
+def test_the_doctor_says_which_right_is_missing(
+    own_redis: RedisServer, doctor: Callable[[str], dict[str, str]]
+) -> None:
+    found = doctor(as_user(own_redis, *ALL, "-evalsha"))
+
+    assert found["status"] == "FAIL"
+    assert "'evalsha'" in found["message"]
+    assert "docs/scale.md" in found["fix"]
+
+
+def test_the_doctor_takes_no_redis_for_well_that_has_not_answered_yet(
+    own_redis: RedisServer, doctor: Callable[[str], dict[str, str]]
+) -> None:
+    own_redis.pause()
+
+    found = doctor(own_redis.url)
+
+    assert found["status"] == "FAIL"
+    assert "did not answer in time" in found["message"]
+
+
+def test_a_cluster_is_there_although_the_node_that_is_tried_lacks_the_key(cluster: Cluster) -> None:
+    with ExitStack() as opened:
+        for node in cluster.nodes:
+            opened.enter_context(member(f"redis+cluster://127.0.0.1:{node.port}?prefix=tried&wait=10"))
+
+
+# --- looking ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_redis_that_is_away_is_looked_for_after_longer_and_longer_pauses_whoever_rings(
+    own_redis: RedisServer,
+) -> None:
+    with member(as_user(own_redis, *ALL, "-eval"), finds=False) as one:
+        tried = tries(own_redis)
+        begun = SystemClock.monotonic()
+        while tries(own_redis) < tried + 4:
+            one.fleet.service.ring()
+
+        assert SystemClock.monotonic() - begun >= (2 + 4 + 8) * FIRST_PAUSE  # the first may have been due
+
+
+@contextmanager
+def many_files() -> Iterator[None]:
+    """More descriptors than `select` knows are in use."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limits[1] != resource.RLIM_INFINITY and limits[1] < 2 * MANY:
+        pytest.skip("so many files may not be opened here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2 * MANY, limits[1]))
+    taken = [os.open(os.devnull, os.O_RDONLY)]
+    try:
+        while taken[-1] < MANY:
+            taken.append(os.dup(taken[0]))
+        yield
+    finally:
+        for fd in taken:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_any_number_of_files_may_be_open(own_redis: RedisServer) -> None:
+    with many_files(), member(own_redis.url + PATIENT) as one, member(own_redis.url + PATIENT) as other:
+        assert agree(one, other, "three")
+        assert one.fleet.fallbacks == other.fleet.fallbacks == 0
+
+
+# --- hearing ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_somebody_else_publishes_on_the_channel_is_passed_over_and_said_once(
+    own_redis: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    others = [b"hello", b"", b"\xa3\xff\xfe\xfd", b"\x91" * 5000, *map(msgspec.msgpack.encode, ([], ["k", 1, [9] * 8]))]
+    with member(own_redis.url + PATIENT) as one, member(own_redis.url + PATIENT) as other:
+        known = other.call("bad")
+        for said in others:
+            own_redis.command("PUBLISH", other.fleet.channel, said)
+        one.trip("bad")
+        other.heard.wait_for("circuit_opened", "bad")
+
+        assert known == "ok"
+        assert one.fleet.outages == other.fleet.outages == 0
+        assert [record.levelname for record in caplog.records] == ["WARNING"] * 2  # of each member one
+
+
+# --- the server's clock -----------------------------------------------------------------------------------------------
+
+
+NOW = 1_790_000_000_000_000
+OPEN = Seen(CircuitState.OPEN, 5.0, 3, 5.0, 1)
+
+
+def answered(desk: Desk, now_us: int, generation: int, seen: Seen | None) -> None:
+    desk.see(Answer(0, 0.0, generation, -1, 1, now_us, None, seen))
+
+
+@pytest.mark.parametrize(
+    ("back_us", "generation", "is_followed"),
+    [(0, 1, True), (1, 1, False), (BACK_US, 1, False), (BACK_US, 2, True), (BACK_US + 1, 1, True)],
+)
+def test_an_answer_is_older_than_the_last_by_the_servers_clock_unless_that_went_back(
+    back_us: int, generation: int, is_followed: bool
+) -> None:
+    followed: list[Seen] = []
+    fleet = Fleet("redis://127.0.0.1:1")
+    desk = fleet.desk("tool", followed.append)
+    answered(desk, NOW, 1, None)
+
+    answered(desk, NOW - back_us, generation, OPEN)
+
+    assert followed == ([Seen(), OPEN] if is_followed else [Seen()])
