@@ -604,6 +604,24 @@ async def test_a_cancelled_follower_does_not_disturb_the_others(hf: Holdfast, cl
     assert script.count == 1
 
 
+async def test_followers_that_gave_up_are_not_kept_by_the_call_they_followed(hf: Holdfast, clock: ManualClock) -> None:
+    tool = hf.tool(**CACHED)(Script(slow(10.0, "late"), clock=clock).coroutine)
+    leader = asyncio.create_task(tool())
+    await settled()
+    awaited = next(iter(hf._box.tool("script").cache._awaited.values()))  # type: ignore[union-attr]
+
+    hasty = [asyncio.create_task(hf.acall(tool, policy={"deadline": 1.0})) for _ in range(5)]
+    cancelled = [asyncio.create_task(tool()) for _ in range(5)]
+    await settled()
+    followed = len(awaited._followers)
+    for each in cancelled:
+        each.cancel()
+    await asyncio.gather(*hasty, *cancelled, return_exceptions=True)
+
+    assert (followed, len(awaited._followers)) == (10, 0)
+    assert await leader == "late"
+
+
 async def test_a_followers_retries_are_the_leaders(hf: Holdfast, clock: ManualClock) -> None:
     script = Script(Step(lead=1.0, error=ConnectionError), slow(1.0, "at last"), clock=clock)
     tool = hf.tool(read_only=True, cache=60.0, retry={"attempts": 2, "initial": 0, "max": 0})(script.coroutine)

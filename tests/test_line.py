@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import pytest
@@ -81,6 +82,35 @@ def test_how_many_tokens_they_want_who_stand_ahead() -> None:
 
     assert [line.ahead(ticket) for ticket in (urgent, first, second, third)] == [0, 0.5, 1.5, 3.5]
     assert line.ahead(None) == 7.5
+
+
+def test_what_all_want_is_known_without_asking_each() -> None:
+    line = Line()
+    tickets = [line.join(0.0, NORMAL, 0.5) for _ in range(1000)]
+    steps = 0
+
+    def count(*_: object) -> None:
+        nonlocal steps
+        steps += 1
+
+    sys.setprofile(count)
+    wanted = line.ahead(None)
+    sys.setprofile(None)
+
+    assert wanted == 500
+    assert steps < len(tickets) / 10
+
+
+def test_what_those_wanted_who_are_gone_without_leaving_counts_no_more() -> None:
+    line = Line()
+    tickets = [line.join(0.0, NORMAL, cost) for cost in (1.0, 2.0, 4.0, 8.0)]
+
+    del tickets[1]
+    line.leave(tickets.pop(0))
+    before = line.ahead(None)
+    tickets.append(line.join(0.0, NORMAL, 16.0))
+
+    assert (before, line.ahead(None)) == (12, 28)
 
 
 def test_who_left_is_not_counted_and_stands_behind_everybody() -> None:
@@ -204,6 +234,7 @@ class LineMachine(RuleBasedStateMachine):
         assert bool(self.line.heap) is bool(order)
         assert self.line.head() is (order[0][2] if order else None)
         assert [self.line.ahead(ticket) for *_, ticket in order] == list(range(len(order)))
+        assert self.line.ahead(None) == len(order)
 
     def _forget(self, ticket: Ticket) -> None:
         self.waiting = [entry for entry in self.waiting if entry[2] is not ticket]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import sys
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -385,6 +386,22 @@ def test_payloads_that_are_recorded_are_redacted(hf: Holdfast, traces: Traces) -
     assert "hunter2" not in found["gen_ai.tool.call.arguments"]
     assert '"user":"ann"' in found["gen_ai.tool.call.result"]
     assert "abc" not in found["gen_ai.tool.call.result"]
+
+
+def test_the_object_of_a_method_is_recorded_by_its_type_alone(hf: Holdfast, traces: Traces) -> None:
+    traces.of(hf, record_payloads=True)
+
+    @dataclasses.dataclass
+    class Client:
+        address: str
+
+        @hf.tool("ask")
+        def ask(self, what: str) -> str:
+            return what
+
+    Client("postgres://u:hunter2@h").ask("a")
+
+    assert "hunter2" not in facts(traces.one("execute_tool ask"))["gen_ai.tool.call.arguments"]
 
 
 # --- on, off, and in trouble ---

@@ -213,13 +213,47 @@ def test_the_memory_of_processes_that_are_gone_is_bounded_and_nothing_is_lost(
     exporter = StoreMetrics(store)
 
     for number in range(6):
-        show(store, f"p{number}", ToolEntry(name="t", calls=1, successful=1))
+        show(store, f"p{number}", *(ToolEntry(name=f"t{each}", calls=1, successful=1) for each in range(3)))
         exporter.render()
         clock.advance(60.0)
 
-    total = value(exporter.render(), "holdfast_calls_total", server="", tool="t", outcome="success")
+    total = value(exporter.render(), "holdfast_calls_total", server="", tool="t0", outcome="success")
     assert total == 6
     assert len(exporter._latest) == 2
+
+
+def test_the_names_of_tools_that_are_gone_are_bounded_and_what_the_oldest_counted_stays_as_a_sum(
+    store: SqliteRunStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.telemetry.prometheus.MOST_GONE", 2)
+    monkeypatch.setattr("holdfast.telemetry.prometheus.MOST_NAMES", 3)
+    exporter, totals = StoreMetrics(store), []
+
+    for number in range(8):
+        show(store, f"p{number}", ToolEntry(name=f"t{number}", successful=10))
+        found = parsed(exporter.render())
+        totals.append(sum(number for (_, labels), number in found.items() if ("outcome", "success") in labels))
+        clock.advance(60.0)
+
+    assert totals == [10, 20, 30, 40, 50, 60, 70, 80]
+    labels = {"server": "(others)", "tool": "(others)", "outcome": "success"}
+    assert value(exporter.render(), "holdfast_calls_total", **labels) == 30
+    assert 'tool="t2"' not in exporter.render()
+
+
+def test_the_counter_of_a_tool_that_is_still_shown_does_not_fall_when_older_names_go(
+    store: SqliteRunStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.telemetry.prometheus.MOST_GONE", 0)
+    monkeypatch.setattr("holdfast.telemetry.prometheus.MOST_NAMES", 1)
+    exporter, seen = StoreMetrics(store), []
+
+    for number in range(5):
+        show(store, f"p{number}", ToolEntry(name="stays", successful=1), ToolEntry(name=f"t{number}", successful=1))
+        seen.append(value(exporter.render(), "holdfast_calls_total", server="", tool="stays", outcome="success"))
+        clock.advance(60.0)
+
+    assert seen == [1, 2, 3, 4, 5]
 
 
 def test_a_proxied_tool_has_its_server_in_a_label_of_its_own(store: SqliteRunStore) -> None:

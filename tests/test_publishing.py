@@ -217,6 +217,70 @@ def test_more_tools_than_one_write_takes_are_all_shown_in_the_end(
         until(lambda: [found.calls for found in board.tools()] == [1] * 20, "all tools")
 
 
+def test_what_one_write_does_not_take_waits_for_no_period(
+    path: Path, board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "MOST_AT_ONCE", 3)
+    monkeypatch.setattr(publishing, "PERIOD", 3600.0)
+    with holdfast.open(path, policies=POLICIES) as hf:
+        for number in range(20):
+            hf.tool(f"tool_{number:02}")(lambda: None)()
+
+        until(lambda: len(board.names()) == 20, "all tools")
+
+
+def test_an_order_is_taken_up_while_there_is_more_to_show_than_one_write_takes(
+    path: Path, board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "MOST_AT_ONCE", 0)
+    with holdfast.open(path, policies=POLICIES) as hf:
+        hf.tool("search")(lambda: "found")()
+        until(board.processes, "the process")
+
+        board.order("open", ["search"])
+
+        until(lambda: hf.breaker.state("search") == "open", "the order")
+
+
+def test_a_name_that_nobody_knows_any_more_is_not_looked_at_again(path: Path) -> None:
+    with holdfast.open(path, policies=POLICIES) as hf:
+        hf._publisher._marked["nobody"] = None
+        recent: publishing.Recent = {}
+
+        hf._publisher._publish(recent)
+
+        assert recent == {}
+
+
+def test_of_more_names_than_can_be_shown_those_that_nobody_has_are_passed_over(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "MOST_TOOLS", 5)
+    monkeypatch.setattr(publishing, "MOST_AT_ONCE", 1)
+    with holdfast.open(path, policies=POLICIES) as hf:
+        hf.tool("search")(lambda: "found")
+        hf._publisher._marked.update(dict.fromkeys(["search", *map(str, range(20))]))
+        recent: publishing.Recent = {}
+
+        hf._publisher._publish(recent)
+
+        assert set(recent) == {"search"}
+
+
+def test_details_go_with_the_names_that_are_no_longer_shown(
+    path: Path, board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "PERIOD", 0.05)
+    monkeypatch.setattr(publishing, "MOST_TOOLS", 5)
+    with holdfast.open(path, policies=POLICIES) as hf:
+        for number in range(12):
+            hf.tool(f"tool_{number:02}")(lambda: None)()
+            until(lambda: f"tool_{number:02}" in board.names(), "the tool")  # noqa: B023
+        idle()
+
+        assert set(hf._publisher._pictures._detailed) == set(board.names())
+
+
 def test_a_process_shows_so_many_tools_and_no_more(path: Path, board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publishing, "MOST_TOOLS", 5)
     with holdfast.open(path, policies=POLICIES) as hf:
@@ -378,6 +442,14 @@ def test_servers_that_cannot_be_asked_are_logged_and_the_tools_are_shown(
 
         until(lambda: board.names() == ["search"], "the tool")
     assert "RuntimeError: no idea" in caplog.text
+
+
+def test_servers_that_cannot_be_asked_for_are_a_config_error(path: Path) -> None:
+    with (
+        holdfast.open(path, policies=POLICIES) as hf,
+        pytest.raises(ConfigError, match="servers = 5: must be callable"),
+    ):
+        hf.publish(servers=5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("wrong", [{"kind": 5}, {"name": b"github"}])

@@ -296,6 +296,22 @@ def test_a_limit_holds_in_every_event_loop_anew(hf: Holdfast, clock: ManualClock
             asyncio.run(tool())
 
 
+def test_event_loops_that_take_turns_have_one_timer_each(hf: Holdfast, clock: ManualClock) -> None:
+    script = Script(*[ok()] * 100, hang(), clock=clock)
+    tool = hf.tool(timeout=600.0)(script.coroutine)
+
+    with asyncio.Runner() as one, asyncio.Runner() as other:
+        for _ in range(50):
+            one.run(tool())
+            other.run(tool())
+        timers = clock.pending
+        with pytest.raises(ToolTimeout):
+            one.run(tool())
+
+    assert timers == 2
+    assert clock.monotonic() == 600.0
+
+
 async def test_a_timed_out_attempt_gives_its_slot_back(hf: Holdfast, clock: ManualClock) -> None:
     script = Script(hang(), ok("now"), clock=clock)
     tool = hf.tool(timeout=1.0, concurrency=1, max_wait=0)(script.coroutine)

@@ -42,7 +42,11 @@ def ask(execution: Execution) -> Iterator[Wait]:
         with _following(answer):
             if _waits_for_us(execution, answer):
                 return None
-            yield from execution.patiently(Wait(until, answer.follow()))
+            signal = answer.follow()
+            try:
+                yield from execution.patiently(Wait(until, signal))
+            finally:
+                answer.unfollow(signal)
         if answer.error is not None:
             execution._cached = True
             execution._category = classify(answer.error)

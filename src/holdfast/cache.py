@@ -26,7 +26,7 @@ class Awaited:
         self.loop: object = None  # whose task leads it, if it is a task
         self.awaits: list[Awaited] = []  # those that calls made by it follow
         self._lock = threading.RLock()  # a flight may be dropped, and this be ended, in the middle of anything
-        self._followers: list[Signal] = []
+        self._followers: dict[Signal, None] = {}
         self.watch: object = None  # on its leader
         self._over = False
         self.landed = False  # with a value or an error; a flight that is over and did not land was cancelled
@@ -37,18 +37,23 @@ class Awaited:
         """A signal that fires when the flight has ended."""
         signal = Signal()
         with self._lock:
-            self._followers.append(signal)
+            self._followers[signal] = None
             over = self._over
         if over:
             signal.fire()
         return signal
+
+    def unfollow(self, signal: Signal) -> None:
+        """Who has the *signal* waits no longer; harmless if the flight has ended."""
+        with self._lock:
+            self._followers.pop(signal, None)
 
     def end(self) -> None:
         """Wake everybody who waits."""
         with self._lock:
             self._over = True
             self.watch = None
-            followers, self._followers = self._followers, []
+            followers, self._followers = self._followers, {}
         for signal in followers:
             signal.fire()
 

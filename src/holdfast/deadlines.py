@@ -9,6 +9,7 @@ import asyncio
 from asyncio import current_task, get_running_loop
 from threading import get_ident
 from types import TracebackType
+from weakref import WeakValueDictionary
 
 from holdfast.clock import Clock, Timer
 from holdfast.errors import ToolTimeout
@@ -17,7 +18,7 @@ from holdfast.errors import ToolTimeout
 class Wheel:
     """The calls of one event loop that must end within *seconds*, oldest first; used by that loop's thread alone."""
 
-    __slots__ = ("entries", "loop", "seconds", "thread", "timer", "_clock")
+    __slots__ = ("entries", "loop", "seconds", "thread", "timer", "_clock", "__weakref__")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, seconds: float) -> None:
         self.loop = loop
@@ -54,12 +55,14 @@ class Wheel:
 class Deadlines:
     """The time limits of one tool. Calls with its usual limit share a wheel, one a loop."""
 
-    __slots__ = ("_clock", "_tool", "_wheel")
+    __slots__ = ("_clock", "_tool", "_wheel", "_wheels")
 
     def __init__(self, clock: Clock, tool: str) -> None:
         self._clock = clock
         self._tool = tool
-        self._wheel: Wheel | None = None
+        self._wheel: Wheel | None = None  # the last that was used
+        # Those of all loops, by number: a wheel keeps its loop, and is kept itself by its timer and the calls on it.
+        self._wheels: WeakValueDictionary[tuple[int, float], Wheel] | None = None
 
     def within(self, seconds: float, now: float) -> Limit:
         """The usual limit, from *now* on."""
@@ -70,13 +73,23 @@ class Deadlines:
             task = current_task(wheel.loop)
             if task is not None:
                 return Limit(wheel, self._tool, now, task)
-        self._wheel = wheel = Wheel(get_running_loop(), self._clock, seconds)
+        self._wheel = wheel = self._find(get_running_loop(), seconds)
         return Limit(wheel, self._tool, now, _current_task())
 
     def once_within(self, seconds: float, now: float) -> Limit:
         """A limit for this time only, from *now* on; it takes its timer along when it is left."""
         wheel = Wheel(get_running_loop(), self._clock, seconds)
         return Limit(wheel, self._tool, now, _current_task(), alone=True)
+
+    def _find(self, loop: asyncio.AbstractEventLoop, seconds: float) -> Wheel:
+        """The wheel of *loop*, made if need be."""
+        if self._wheels is None:
+            self._wheels = WeakValueDictionary()
+        wheel = self._wheels.get((id(loop), seconds))
+        if wheel is None:
+            wheel = self._wheels[id(loop), seconds] = Wheel(loop, self._clock, seconds)
+        wheel.thread = get_ident()
+        return wheel
 
 
 class Limit:

@@ -11,7 +11,11 @@ from typing import Any
 import pytest
 from tests.mcp_stdio.client import INITIALIZE, Stage, failure, settle, text, within
 
+import holdfast
 from holdfast import CircuitState, ErrorCategory
+from holdfast.mcp import frames
+from holdfast.mcp.server import ProxiedServer
+from holdfast.mcp.wire import Event
 from holdfast.testing import ManualClock
 
 
@@ -225,6 +229,22 @@ async def test_tools_that_changed_are_not_repeated_until_they_are_listed_again(j
         await client.result("put", do=["error connection refused", "answer"])
 
         assert client.effects("put") == 2
+
+
+def test_of_tools_that_are_listed_under_ever_new_names_the_last_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.mcp.server.MOST_TOOLS", 4)
+    with holdfast.open(":memory:", policies={}) as hf:
+        server = ProxiedServer(hf, "srv")
+
+        for number in range(10):
+            tools = [{"name": name, "annotations": {"readOnlyHint": True}} for name in ("same", f"t{number}")]
+            data = frames.result(number, {"tools": tools})
+            server.learn(frames.head(data), Event(data))
+            server.tool(f"t{number}")
+
+        assert list(server._hints) == ["t7", "t8", "same", "t9"]
+        assert set(server._bound) == {"t7", "t8", "t9"}
+        assert server.tool("same").tool.policy.read_only
 
 
 async def test_a_batch_may_say_that_the_tools_have_changed(journal: Path) -> None:

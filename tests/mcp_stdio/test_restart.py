@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from tests.mcp_stdio.client import INITIALIZE, Stage, command, failure, settle, text, until, within
 
-from holdfast.mcp import frames
+from holdfast.mcp import frames, questions
 from holdfast.mcp.handshake import Handshake
 from holdfast.mcp.stdio.upstream import MOST_QUEUED, REPLAY_PATIENCE
 from holdfast.testing import ManualClock
 
 ASKS = 'raw {"jsonrpc":"2.0","id":7,"method":"elicitation/create"}'
+WITHDRAWS = '{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}'
 
 # --- what a new server is told ---
 
@@ -144,7 +145,6 @@ async def test_a_late_answer_to_a_server_that_died_is_none_to_what_the_next_one_
 async def test_a_server_withdraws_a_question_under_the_id_by_which_its_client_knows_it(
     journal: Path, wrapped: str
 ) -> None:
-    withdrawal = '{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}'
     async with Stage(journal) as client:
         await client.initialize()
         client.call("write", do=ASKS)
@@ -155,9 +155,51 @@ async def test_a_server_withdraws_a_question_under_the_id_by_which_its_client_kn
         asked = await client.next("elicitation/create")
         client.say({"jsonrpc": "2.0", "id": old["id"], "result": {}})
 
-        client.call("put", do=f"raw {wrapped % withdrawal}")
+        client.call("put", do=f"raw {wrapped % WITHDRAWS}")
 
         assert (await client.next("notifications/cancelled"))["params"]["requestId"] == asked["id"]
+
+
+async def test_questions_that_a_server_takes_back_are_forgotten_but_for_the_last_which_may_be_answered_yet(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(questions, "MOST_LATE", 3)
+    async with Stage(journal) as client:
+        await client.initialize()
+        for _ in range(10):
+            client.call("write", do=ASKS.replace("7", "ID"))
+            asked = await client.next("elicitation/create")
+            client.call("write", do="raw " + WITHDRAWS.replace("7", str(asked["id"])))
+            await client.next("notifications/cancelled")
+
+        client.say({"jsonrpc": "2.0", "id": asked["id"], "result": {"said": "yes"}})
+        await client.ask("ping")
+
+        assert [entry["id"] for entry in client.journal() if entry.get("result") == {"said": "yes"}] == [asked["id"]]
+        open, withdrawn = client.session._questions._open, client.session._questions._withdrawn
+        assert (len(open), len(withdrawn)) == (0, 2)
+
+
+async def test_a_late_answer_to_what_a_server_took_back_before_it_died_is_none_to_what_the_next_one_asks(
+    journal: Path,
+) -> None:
+    async with Stage(journal) as client:
+        await client.initialize()
+        client.call("write", do=ASKS)
+        old = await client.next("elicitation/create")
+        client.call("write", do=f"raw {WITHDRAWS}")
+        await client.next("notifications/cancelled")
+        await client.result("read", do=["kill", "answer"])
+        client.call("write", do=ASKS)
+        new = await client.next("elicitation/create")
+
+        client.say({"jsonrpc": "2.0", "id": old["id"], "result": {"to": "the old question"}})
+        client.say({"jsonrpc": "2.0", "id": new["id"], "result": {"to": "the new question"}})
+        await client.ask("ping")
+
+        answers = [entry["result"] for entry in client.journal() if entry.get("id") == 7 and entry["method"] is None]
+        assert answers == [{"to": "the new question"}]
+        assert not client.unheard("notifications/cancelled"), "it was cancelled once"
 
 
 async def test_an_answer_of_the_client_whose_id_comes_back_as_a_text_is_to_the_server_s_number(journal: Path) -> None:

@@ -59,12 +59,14 @@ class Line:
     *heap* is empty when nobody waits; that much may be seen without the lock.
     """
 
-    __slots__ = ("heap", "_order", "_tickets")
+    __slots__ = ("heap", "_costs", "_order", "_tickets", "_wanted")
 
     def __init__(self) -> None:
         self._order = itertools.count()
         self.heap: list[tuple[float, int]] = []
         self._tickets: WeakValueDictionary[int, Ticket] = WeakValueDictionary()
+        self._costs: dict[int, float] = {}  # of all these, and of who is gone without leaving
+        self._wanted = 0.0  # their sum
 
     def __len__(self) -> int:
         return len(self._tickets)
@@ -72,6 +74,8 @@ class Line:
     def join(self, now: float, rank: int, cost: float = 1.0) -> Ticket:
         """Take a place; a higher *rank* stands further ahead."""
         place = (now - rank, next(self._order))
+        self._costs[place[1]] = cost
+        self._wanted += cost
         ticket = self._tickets[place[1]] = Ticket(place, cost)
         heapq.heappush(self.heap, place)
         return ticket
@@ -80,6 +84,8 @@ class Line:
         """Give up the place; harmless if it was given up already."""
         if ticket._place is not None:
             self._tickets.pop(ticket._place[1], None)
+            cost = self._costs.pop(ticket._place[1], 0.0)
+            self._wanted = self._wanted - cost if self._costs else 0.0
             ticket._place = None
             self.tidy()
             if len(self.heap) > 2 * len(self) + 64:  # a head that waits long must not keep all who left behind it
@@ -103,5 +109,14 @@ class Line:
     def ahead(self, ticket: Ticket | None) -> float:
         """How many tokens they want who stand before *ticket*, or before one who has none."""
         place = ticket._place if ticket is not None else None
+        if place is None:
+            return self._in_all()
         places = ((other._place, other.cost) for other in self._tickets.values())
-        return sum(cost for its, cost in places if its is not None and (place is None or its < place))
+        return sum(cost for its, cost in places if its is not None and its < place)
+
+    def _in_all(self) -> float:
+        """How many tokens all who wait want."""
+        if len(self._costs) != len(self._tickets):  # some are gone without leaving
+            self._costs = {order: ticket.cost for order, ticket in self._tickets.items()}
+            self._wanted = sum(self._costs.values())
+        return self._wanted

@@ -6,11 +6,11 @@ under the same id: so the new question goes to the client under another.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from holdfast.mcp.frames import Id, as_number
 
-MOST_ORPHANED: Final = 1000  # questions of servers that died
+MOST_LATE: Final = 1000  # questions that were taken back, or whose server died, and that may be answered yet
 
 
 class Questions:
@@ -18,6 +18,8 @@ class Questions:
 
     def __init__(self) -> None:
         self._open: dict[Id, Id] = {}  # the server's ids by the client's
+        self._known: dict[Id, Id] = {}  # the client's ids by the server's
+        self._withdrawn: dict[Id, Id] = {}  # as those that are open, the oldest first
         self._orphaned: dict[Id, None] = {}  # by the client's ids, the oldest first
         self._renamed = 0
 
@@ -27,30 +29,53 @@ class Questions:
         if id in self._orphaned:
             self._renamed += 1
             known = f"holdfast/{self._renamed}"
+        self._withdrawn.pop(known, None)
         self._open[known] = id
+        self._known[id] = known
         return known
 
-    def known(self, id: Id) -> Id:
-        """The id under which the client has the server's question *id*."""
-        return next((known for known, own in self._open.items() if own == id), id)
+    def withdraw(self, id: Id) -> Id:
+        """The id under which the client has the question *id*, which the server takes back."""
+        known = self._known.pop(id, None)
+        if known is None:
+            return id
+        self._withdrawn[known] = self._open.pop(known)
+        _bound(self._withdrawn)
+        return known
 
     def answered(self, known: Id) -> Id | None:
-        """The id under which the server waits for the client's answer to *known*; None if it has died meanwhile."""
-        if known not in self._open and known not in self._orphaned and (number := as_number(known)) is not None:
+        """The id under which the server waits for the client's answer to *known*; None if it has died meanwhile, or
+        took the question back long ago.
+        """
+        if not self._is_ours(known) and (number := as_number(known)) is not None:
             known = number  # it has come back as a text
         self._orphaned.pop(known, None)
-        return self._open.pop(known, None)
+        id = self._open.pop(known, None)
+        if id is None:
+            return self._withdrawn.pop(known, None)
+        if self._known.get(id) == known:  # else it has asked anew under the same id
+            del self._known[id]
+        return id
 
     def orphan(self) -> list[Id]:
         """The server has died; the ids of what its client need not answer any more."""
         orphaned = list(self._open)
-        self._open.clear()
-        self._orphaned.update(dict.fromkeys(orphaned))
-        while len(self._orphaned) > MOST_ORPHANED:
-            del self._orphaned[next(iter(self._orphaned))]
+        self._orphaned.update(dict.fromkeys([*self._withdrawn, *orphaned]))
+        _bound(self._orphaned)
+        for each in (self._open, self._known, self._withdrawn):
+            each.clear()
         return orphaned
+
+    def _is_ours(self, known: Id) -> bool:
+        return known in self._open or known in self._withdrawn or known in self._orphaned
 
     @property
     def are_orphaned(self) -> bool:
         """Whether there are questions of servers that died."""
         return bool(self._orphaned)
+
+
+def _bound(late: dict[Id, Any]) -> None:
+    """Forget the oldest, if there are too many."""
+    while len(late) > MOST_LATE:
+        del late[next(iter(late))]

@@ -5,6 +5,7 @@ All sessions with the same server share it. A proxied tool is named SERVER.TOOL 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
@@ -73,7 +74,7 @@ class ProxiedServer:
         self._rules = guards.policies.server(name)
         self._circuit: Circuit | None = None
         self._bound: dict[str, Bound] = {}
-        self._hints: dict[str, dict[str, object]] = {}
+        self._hints: dict[str, dict[str, object]] = {}  # those that were listed last are the last
         self._sessions: set[Told] = set()
         self._hidden: frozenset[str] = frozenset()
         self._timer: Timer | None = None
@@ -118,9 +119,12 @@ class ProxiedServer:
         for tool in tools:
             said = tool.annotations if isinstance(tool.annotations, dict) else {}
             given: dict[str, object] = {key: True for key, hint in _HINTS.items() if said.get(hint) is True}
-            if self._hints.get(tool.name) != given:
-                self._hints[tool.name] = given
+            if self._hints.pop(tool.name, None) != given:
                 self._bound.pop(tool.name, None)
+            self._hints[tool.name] = given
+        for name in list(itertools.islice(self._hints, max(0, len(self._hints) - MOST_TOOLS))):
+            del self._hints[name]
+            self._bound.pop(name, None)
         if self._hides:
             self._look()
             if self._hidden:

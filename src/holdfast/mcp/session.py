@@ -323,7 +323,7 @@ class Session:
     def _withdraw(self, head: Head, event: Event) -> Event:
         """A cancel of such a request, as the client is to get it."""
         own = frames.params(head).requestId
-        if own is None or (id := self._questions.known(own)) == own:
+        if own is None or (id := self._questions.withdraw(own)) == own:
             return event
         return event._replace(data=frames.with_params(event.data, requestId=id))
 

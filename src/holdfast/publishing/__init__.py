@@ -23,6 +23,7 @@ from holdfast.clock import SystemClock
 from holdfast.errors import ConfigError, HoldfastError, in_words, printable
 from holdfast.kit import Kit
 from holdfast.publishing.pictures import Pictures
+from holdfast.solo import Solo
 from holdfast.stores import RunStore
 from holdfast.stores.board import Board
 from holdfast.stores.entries import (
@@ -45,6 +46,7 @@ MOST_TOOLS = 10_000  # that one process shows
 PATIENCE = 5.0  # seconds that closing waits for the thread
 
 Servers = Callable[[], Sequence[Mapping[str, Any]]]
+Recent = dict[str, tuple[float, bool]]  # when tools were heard of, and whether they were looked at since
 
 _log = logging.getLogger("holdfast")
 
@@ -80,6 +82,8 @@ class Publisher:
         """Show everything at once, as *kind* and *name*, and be there for orders until the process ends."""
         if not isinstance(kind, str) or not isinstance(name, str | None):
             raise ConfigError(f"kind = {shown(kind)}, name = {shown(name)}: must be texts")
+        if servers is not None and not callable(servers):
+            raise ConfigError(f"servers = {shown(servers)}: must be callable, and give a mapping for each server")
         self._kind = printable(kind, LONGEST_NAME)
         self._name = printable(name, LONGEST_NAME) if name is not None else self._name
         self._servers = servers
@@ -125,7 +129,7 @@ class Publisher:
 
     def after_fork(self) -> None:
         """In a forked child: the thread, and what is shown, are the parent's."""
-        self._serving = threading.Lock()  # held while there is a thread
+        self._solo = Solo("holdfast-publisher", self._serve, self._is_needed)
         self._looking = threading.Lock()  # held while orders are taken up
         self._rings: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._mailbox: News | None = None
@@ -140,7 +144,7 @@ class Publisher:
 
     def heard(self, tool: str, now: float) -> float:
         """A call of *tool* is about to be made: take up what was ordered while nobody was here."""
-        if not self._looked or (not self._serving.locked() and self._poked()):
+        if not self._looked or (not self._solo.there and self._poked()):
             self._looked = True
             self._look()
         self.ended(tool)
@@ -198,16 +202,12 @@ class Publisher:
 
     def _start(self) -> None:
         """Start the thread unless there is one. Nothing here blocks: the garbage collector may end a stream."""
-        if not self._begun or not self._serving.acquire(blocking=False):
+        if not self._begun or self._solo.there:
             return
-        thread = threading.Thread(target=self._serve, name="holdfast-publisher", daemon=True)
         try:
-            thread.start()
+            self._thread = self._solo.start() or self._thread
         except RuntimeError as error:  # no more threads, or the interpreter ends
-            self._serving.release()
             self._complain(error)
-            return
-        self._thread = thread
 
     def _ring(self) -> None:
         if (mailbox := self._mailbox) is not None:
@@ -216,34 +216,35 @@ class Publisher:
             self._rings.put(None)
 
     def _serve(self) -> None:
-        while True:
-            try:
-                self._attend()
-            except Exception as error:
-                self._complain(error)
-                self._marked.clear()  # with the next call, again
-                self._urgent = False
-            self._serving.release()
-            # Looked at after the lock is free: who marks looks at the lock after that.
-            if not self._begun or not (self._marked or self._urgent) or not self._serving.acquire(blocking=False):
-                return
+        try:
+            self._attend()
+        except Exception as error:
+            self._complain(error)
+            self._marked.clear()  # with the next call, again
+            self._urgent = False
+
+    def _is_needed(self) -> bool:
+        return self._begun and bool(self._marked or self._urgent)
 
     def _attend(self) -> None:
         """Show what changes, until nothing does; orders are taken up as they come."""
         self._arrive()
-        recent: dict[str, float] = {}  # tools that may be called without a word until a period from then
+        recent: Recent = {}
         mailbox = self._mailbox = self._ownership.mailbox()
         try:
             self._look()
             self._looked = True
             while self._begun:
                 self._urgent = False
-                self._publish(recent)
+                begun = SystemClock.monotonic()
+                is_all = self._publish(recent)
+                took = SystemClock.monotonic() - begun
                 if not recent and not self._marked and not self._urgent and not self._stays:
                     return
                 SystemClock.sleep(GAP)  # what waits here is the system
                 sign = None if self._ownership.is_locked else self._store.lease / 3
-                self._wait(PERIOD if recent else sign)
+                pause = PERIOD if recent else sign
+                self._wait(pause if is_all else min(took, PERIOD))  # calls want to be made meanwhile
         finally:
             self._mailbox = None
             if mailbox is not None:
@@ -289,30 +290,27 @@ class Publisher:
 
     # -- what is shown -------------------------------------------------------------------------------------------------
 
-    def _publish(self, recent: dict[str, float]) -> None:
-        """Write what has changed of the tools that are *recent* or marked, and forget those that are so no longer."""
+    def _publish(self, recent: Recent) -> bool:
+        """Write what has changed of the tools that are *recent* or marked, and forget those that are so no longer.
+
+        False if there were more than one write takes.
+        """
         now, seen = SystemClock.monotonic(), self._seen  # before any tool is looked at, which may take up another order
         servers = self._ask_servers()
-        self._marked.update((each.name, None) for each in servers if each.name not in self._shown)
-        if self._box.size != self._tools_known:  # some were decorated since: they show before they are called
-            self._tools_known = self._box.size
-            self._marked.update((name, None) for name in self._box.names() if name not in self._shown)
-        while self._marked and self._owed:  # there is life again: perhaps in the store, too
-            recent[self._owed.pop()] = now
-        while self._marked:
-            recent[self._marked.popitem()[0]] = now
+        known = {each.name for each in servers}
+        self._collect(recent, known, now)
         tools: dict[str, bytes | None] = {}
         resting: set[str] = set()
-        known = {each.name for each in servers}
-        for name in list(recent)[:MOST_AT_ONCE]:
-            heard_at = recent.pop(name)
-            if heard_at + PERIOD > now:
-                recent[name] = heard_at  # at the end: all have their turn
-            elif (tool := self._box.find(name)) is not None:
+        due = [name for name, (at, is_seen) in recent.items() if not is_seen or at + PERIOD <= now]
+        for name in due[:MOST_AT_ONCE]:
+            heard_at, _ = recent.pop(name)
+            if heard_at + PERIOD <= now and (tool := self._box.find(name)) is not None:
                 tool.rest()  # before its numbers are read: a call that is under way tells when it ends
                 resting.add(name)
             entry = self._pictures.entry(name, is_known=name in known)
             packed = None if entry is None else pack(entry)
+            if packed is not None and heard_at + PERIOD > now:
+                recent[name] = (heard_at, True)
             if self._shown.get(name) != packed:
                 tools[name] = packed
         details = self._pictures.details(tools, resting, now)
@@ -324,6 +322,21 @@ class Publisher:
             self._complain(error)
         else:
             self._complained = False
+        return len(due) <= MOST_AT_ONCE
+
+    def _collect(self, recent: Recent, servers: set[str], now: float) -> None:
+        """Have in *recent* what is marked, or is yet to be shown."""
+        self._marked.update((name, None) for name in servers if name not in self._shown)
+        if self._box.size != self._tools_known:  # some were decorated since: they show before they are called
+            self._tools_known = self._box.size
+            self._marked.update((name, None) for name in self._box.names() if name not in self._shown)
+        while self._marked and self._owed:  # there is life again: perhaps in the store, too
+            recent[self._owed.pop()] = (now, False)
+        while self._marked:
+            recent[self._marked.popitem()[0]] = (now, False)
+        if len(recent) > MOST_TOOLS:  # names come faster than they can be shown: most are nobody's any more
+            for name in [name for name in recent if self._box.find(name) is None and name not in servers]:
+                del recent[name]
 
     def _write(
         self,
@@ -353,6 +366,7 @@ class Publisher:
         )  # fmt: skip
         self._stood = stands
         self._shown = {name: entry for name, entry in shown.items() if name not in gone}
+        self._pictures.drop(gone)
         if is_new:
             self._look()  # whoever gave an order before we stood there could not tell us
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast.breaker import CircuitDiagnostics
 from holdfast.errors import printable
@@ -59,6 +59,13 @@ class Pictures:
         with self._lock:
             for name, _ in details:
                 self._stale.add(name)
+                self._detailed.pop(name, None)
+
+    def drop(self, names: Iterable[str]) -> None:
+        """These are no longer shown."""
+        with self._lock:
+            for name in names:
+                self._stale.discard(name)
                 self._detailed.pop(name, None)
 
     def remember(self, tool: str, before: str, after: str, seen: CircuitDiagnostics) -> None:

@@ -18,11 +18,15 @@ from holdfast.stores.board import Board
 from holdfast.stores.entries import BOUNDS, OFF, SEVERITY, Process, ServerEntry, ToolEntry
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-MOST_GONE: Final = 1000  # processes that are gone and remembered one by one, in case they were only slow
+MOST_GONE: Final = 5000  # tools of processes that show them no more, each remembered in case it comes back
+MOST_NAMES: Final = 5000  # of tools that were forgotten so; of more, only the sum is known
+OTHERS: Final = "(others)"  # the server and the tool of that sum
 
 Where = tuple[str, str]  # server and tool
 Labels = tuple[tuple[str, str], ...]
-Numbers = dict[tuple[str, Labels], float]  # by name and labels
+Key = tuple[str, Labels]  # of a sample: its name and labels
+Numbers = dict[Key, float]
+Shown = tuple[str, Where]  # a tool of a process
 
 
 class Shared(Protocol):
@@ -65,8 +69,10 @@ class StoreMetrics:
         self._store = store
         self._board = Board(store)
         self._lock = threading.Lock()
-        self._latest: dict[str, Numbers] = {}  # what each process counted when it was last seen, the longest gone first
-        self._base: Numbers = {}  # what those counted that are forgotten
+        self._latest: dict[Shown, Numbers] = {}  # what each counted when it was last seen, the longest gone first
+        self._base: dict[Where, Numbers] = {}  # what those counted that are forgotten, the longest forgotten first
+        self._others: Numbers = {}  # what those counted whose names are forgotten, too
+        self._keys: dict[Key, Key] = {}  # of all these, so that each is kept once
 
     def render(self) -> str:
         """What is true now; blocks for as long as it takes to read the board."""
@@ -85,29 +91,41 @@ class StoreMetrics:
             for line in lines
             if not line.processes
         ]
-        seen: dict[str, Numbers] = {process.id: {} for process in processes}
+        seen: dict[Shown, Numbers] = {}
         for id, where, entry in placed:
-            _add(seen.setdefault(id, {}), _counted(entry, where))
+            _add(seen.setdefault((id, where), {}), _counted(entry, where))
         for process, server in servers:
             key = _key("holdfast_server_restarts_total", ("server", server.name))
-            _add(seen[process.id], {key: server.restarts})
+            _add(seen.setdefault((process.id, (server.name, "")), {}), {key: server.restarts})
         gauges = _gauges([*((where, entry) for _, where, entry in placed), *held], now)
         gauges.update(_gauges_of_store(processes, [server for _, server in servers], self._store.counts()))
         return _text(self._summed(seen), gauges)
 
-    def _summed(self, seen: Mapping[str, Numbers]) -> Numbers:
+    def _summed(self, seen: Mapping[Shown, Numbers]) -> Numbers:
         with self._lock:
-            for process, counts in seen.items():
-                for key, number in self._latest.pop(process, {}).items():  # two scrapes may overtake each other
-                    counts[key] = max(number, counts.get(key, 0))
-                self._latest[process] = counts
-            gone = len(self._latest) - len(seen)
-            for process in list(itertools.islice(self._latest, max(0, gone - MOST_GONE))):
-                _add(self._base, self._latest.pop(process))
-            total = dict(self._base)
-            for counts in self._latest.values():
+            for shown, counts in seen.items():
+                latest = {self._keys.setdefault(key, key): number for key, number in counts.items()}
+                for key, number in self._latest.pop(shown, {}).items():  # two scrapes may overtake each other
+                    latest[key] = max(number, latest.get(key, 0))
+                self._latest[shown] = latest
+            self._forget(len(self._latest) - len(seen) - MOST_GONE)
+            total = dict(self._others)
+            for counts in itertools.chain(self._base.values(), self._latest.values()):
                 _add(total, counts)
+            self._keys = {key: key for key in total}
         return total
+
+    def _forget(self, surplus: int) -> None:
+        """Add up, by name, what so many of those counted that are gone for longest."""
+        for shown in list(itertools.islice(self._latest, max(0, surplus))):
+            where = shown[1]
+            self._base[where] = base = self._base.pop(where, {})
+            _add(base, self._latest.pop(shown))
+        if (surplus := len(self._base) - MOST_NAMES) > 0:
+            there = {where for _, where in self._latest}  # a counter that is still there must not fall
+            for where in list(itertools.islice((each for each in self._base if each not in there), surplus)):
+                for (name, labels), number in self._base.pop(where).items():
+                    _add(self._others, {(name, _of_others(labels)): number})
 
 
 def _add(numbers: Numbers, more: Numbers) -> None:
@@ -245,9 +263,17 @@ def _written(samples: Mapping[str, Sequence[str]]) -> Iterator[str]:
             yield from samples[family]
 
 
-def _key(name: str, *labels: tuple[str, str]) -> tuple[str, Labels]:
-    """A sample's name and labels; half a surrogate pair, which no encoding has, becomes a question mark."""
-    return name, tuple((key, value.encode("utf-8", "replace").decode()) for key, value in labels)
+def _of_others(labels: Labels) -> Labels:
+    return tuple((key, OTHERS if key in ("server", "tool") else value) for key, value in labels)
+
+
+def _key(name: str, *labels: tuple[str, str]) -> Key:
+    """A sample's name and labels, the same objects if they can be; half a surrogate pair, which no encoding has,
+    becomes a question mark.
+    """
+    return name, tuple(
+        each if each[1].isascii() else (each[0], each[1].encode("utf-8", "replace").decode()) for each in labels
+    )
 
 
 def _escaped(value: str) -> str:

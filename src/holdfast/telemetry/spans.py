@@ -59,7 +59,7 @@ class CallSpan:
             self._span = _asked(instruments.tracer, self._origin, attributes)
             # The task is this call's alone: also a tool that answers in place of this one is part of the request.
             context.attach(trace.set_span_in_context(self._span))
-        if instruments.shown is not None and (arguments := call.arguments()) is not None:
+        if instruments.shown is not None and (arguments := call.told()) is not None:
             self._span.set_attribute("gen_ai.tool.call.arguments", instruments.shown(arguments))
 
     def inside(self, inner: AbstractContextManager[None]) -> AbstractContextManager[None]:
