@@ -7,6 +7,7 @@ import gc
 import logging
 import math
 import sys
+import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,6 +19,7 @@ import holdfast
 from holdfast import (
     AdaptiveRateLimiter,
     BreakerConfig,
+    Bus,
     CallOutcome,
     CircuitBreaker,
     CircuitDiagnostics,
@@ -28,9 +30,15 @@ from holdfast import (
     ExecutionStatus,
     ExecutionTracker,
     Holdfast,
+    MemoryRunStore,
+    PostgresRunStore,
     Priority,
     RateLimiter,
+    SqliteRunStore,
+    SystemClock,
     ToolResilience,
+    open_store,
+    retrying,
 )
 from holdfast.testing import ManualClock, Recorder, Script, fail, ok
 
@@ -113,6 +121,32 @@ def test_a_cost_above_the_capacity_is_a_config_error_and_no_endless_wait(clock: 
         assert limiter.try_acquire("t") == 0.0
 
 
+@pytest.mark.parametrize("clock", [ManualClock, SystemClock, time, 0, False, "now", object()])
+@pytest.mark.parametrize(
+    "part",
+    [
+        holdfast.open, partial(open_store, ":memory:"), partial(SqliteRunStore, "runs.db"), MemoryRunStore,
+        partial(PostgresRunStore, "postgresql://h/db"), AdaptiveRateLimiter, RateLimiter, CircuitBreaker,
+        ExecutionTracker, partial(ExecutionTracker.from_dict, ExecutionTracker().to_dict()), ToolResilience, Bus,
+        lambda clock: retrying(clock=clock)(print),
+    ],
+)  # fmt: skip
+def test_what_is_no_clock_is_refused_wherever_one_is_taken(part: Callable[..., object], clock: Any) -> None:
+    text = problem(lambda: part(clock=clock))
+
+    assert text.startswith("clock = ")
+    assert text.endswith(": must be an object with the methods monotonic, time, sleep, asleep, call_at")
+
+
+def test_a_clock_is_taken_though_it_may_be_false() -> None:
+    class Empty(ManualClock):
+        def __len__(self) -> int:
+            return 0
+
+    with holdfast.open(policies={}, clock=(clock := Empty())) as hf, MemoryRunStore(clock=clock) as store:
+        assert hf.runs.clock is store.clock is clock
+
+
 @pytest.mark.parametrize("duration", [NAN, INF, -1.0, HUGE, "1", None, True])
 def test_a_duration_that_is_none_is_refused_and_counts_nothing(clock: ManualClock, duration: Any) -> None:
     tracker = ExecutionTracker(clock=clock)
@@ -154,9 +188,9 @@ def test_a_category_that_is_none_is_refused_and_counts_nothing(clock: ManualCloc
     breaker = CircuitBreaker(clock=clock)
     permit = breaker.admit("t")
 
-    with pytest.raises(ValueError, match=str(category)):
+    with pytest.raises(ConfigError, match=f"category = {category!r}: must be one of authentication, .*, timeout"):
         breaker.record_failure("t", category)
-    with pytest.raises(ValueError, match=str(category)):
+    with pytest.raises(ConfigError, match=f"category = {category!r}: must be one of authentication, .*, timeout"):
         permit.fail(category)
 
     assert breaker.diagnostics("t").failure_count == 0
@@ -442,6 +476,10 @@ def test_a_tool_in_trouble_is_not_forgotten_because_of_ever_new_names(clock: Man
 
 
 # --- callbacks that raise ---
+
+
+def test_an_on_transition_that_cannot_be_called_is_a_config_error() -> None:
+    assert problem(lambda: CircuitBreaker(on_transition="x")).startswith("on_transition = 'x': must be callable")  # type: ignore[arg-type]
 
 
 def test_a_failing_on_transition_is_logged_and_changes_nothing(

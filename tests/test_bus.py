@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -370,6 +371,12 @@ def test_events_go_to_the_logger_that_was_given(
     bus.emit("circuit_opened", "search")
 
     assert [record.name for record in caplog.records] == [logger.name]
+
+
+@pytest.mark.parametrize("logger", ["holdfast", "", 5, print])
+def test_what_is_no_logger_is_a_config_error_at_once(logger: Any) -> None:
+    with pytest.raises(ConfigError, match=r"logger = .*: must be a logger, such as logging.getLogger\(NAME\)"):
+        LoggingSink(logger)
 
 
 def test_what_is_below_the_level_of_the_logger_is_not_even_put_into_words(

@@ -10,11 +10,13 @@ import random
 import subprocess
 import sys
 import threading
+import typing
 import weakref
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 from tests import shapes
@@ -925,6 +927,16 @@ def test_the_decorator_needs_no_parentheses(shape: Shape, hf: Holdfast) -> None:
     assert hf.tracker.tools() == ["plain"]
 
 
+def test_settings_given_with_the_function_hold(hf: Holdfast) -> None:
+    guarded = hf.tool(plain, rate={"per_second": 1, "burst": 1}, max_wait=0)
+    guarded(1)
+
+    with pytest.raises(RateLimited):
+        guarded(1)
+    with pytest.raises(ConfigError, match="did you mean timeout"):
+        hf.tool(plain, timout=0.05)
+
+
 def test_a_tool_has_the_name_it_was_given(shape: Shape, hf: Holdfast) -> None:
     guarded = hf.tool("search.web")(shape.of(plain))
 
@@ -958,6 +970,128 @@ def test_a_partial_is_a_tool(shape: Shape, hf: Holdfast) -> None:
     assert guarded.__name__ == "plain"
     assert inspect.signature(guarded) == inspect.signature(functools.partial(plain, 7, c=0.5))
     assert hf.tracker.tools() == ["plain"]
+
+
+class Answering:
+    number: int  # of the class, and no argument
+
+    def __call__(self, what: str) -> str:
+        return what
+
+
+@pytest.mark.parametrize("fn", [functools.partial(plain, 7), Answering(), len], ids=["partial", "object", "builtin"])
+def test_a_tool_that_is_no_function_has_no_annotations_of_somebody_else(hf: Holdfast, fn: Call) -> None:
+    guarded = hf.tool(fn)
+
+    assert typing.get_type_hints(guarded) == {}
+    assert inspect.signature(guarded) == inspect.signature(fn)
+
+
+def test_a_static_method_is_a_tool_and_stays_static(shape: Shape, hf: Holdfast) -> None:
+    class Client:
+        ask = hf.tool("ask")(staticmethod(shape.of(plain)))
+
+    assert has_shape(shape, Client.ask)
+    assert shape.run(Client.ask)(1) == shape.run(Client().ask)(1) == ["1b1.0"]
+    assert hf.tracker.stats("ask").successful == 2
+
+
+@pytest.mark.parametrize("thing", [classmethod(plain), functools.partialmethod(plain)], ids=["class", "partial"])
+def test_what_only_a_class_can_call_says_where_the_decorator_belongs(hf: Holdfast, thing: Any) -> None:
+    for decorate in (hf.tool, hf.tool("name")):
+        with pytest.raises(ConfigError, match=f"put the decorator below @{type(thing).__name__}"):
+            decorate(thing)
+
+
+# --- a coroutine in disguise ---
+
+
+def logged(fn: Call) -> Call:
+    @functools.wraps(fn)
+    def inner(*args: Any) -> Any:
+        return fn(*args)
+
+    return inner
+
+
+async def send(what: str) -> str:
+    raise ConnectionError(what)
+
+
+async def test_what_is_marked_as_a_coroutine_function_is_one(hf: Holdfast) -> None:
+    guarded = hf.tool("send")(create_autospec(send, side_effect=ConnectionError))
+
+    with pytest.raises(ConnectionError):
+        await guarded("x")
+
+    assert hf.tracker.stats("send").failed == 1
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [{}, {"timeout": 5.0}, {"read_only": True, "cache": 60.0}, {"concurrency": 1}],
+    ids=["quick", "thread", "cache", "slots"],
+)
+def test_a_plain_function_that_gives_a_coroutine_is_a_config_error_and_no_success(
+    hf: Holdfast, policy: dict[str, object]
+) -> None:
+    guarded = hf.tool("send", **policy)(logged(send))
+
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="send: gives something to await, but is not a coroutine function"):
+            guarded("x")
+
+    stats = hf.tracker.stats("send")
+    assert (stats.successful, stats.failed) == (0, 2)
+
+
+def test_what_gave_an_answer_before_may_not_give_something_to_await_later(hf: Holdfast) -> None:
+    answers: list[Any] = ["fine", "fine"]
+    guarded = hf.tool("send")(lambda: answers.pop() if answers else send("x"))
+
+    assert [guarded(), guarded()] == ["fine", "fine"]
+    with pytest.raises(ConfigError, match="something to await"):
+        guarded()
+
+
+def test_a_stream_of_something_to_await_is_a_config_error(hf: Holdfast) -> None:
+    with pytest.raises(ConfigError, match="something to await"):
+        list(hf.stream(logged(send), "x"))
+
+
+# --- what is refused leaves nothing behind ---
+
+
+REFUSED: list[Callable[[Holdfast], object]] = [
+    lambda hf: hf.guard("new", timout=3),
+    lambda hf: hf.call(plain, 1, policy={"timout": 3}),
+    lambda hf: hf.call(send, "x"),
+    lambda hf: hf.tool("new", timout=3)(plain),
+    lambda hf: hf.tool("new", read_only=True, cache=3)(Script(ok([1])).generator),
+]
+
+
+@pytest.mark.parametrize("refused", REFUSED, ids=["guard", "policy", "verb", "setting", "cached stream"])
+def test_what_is_refused_leaves_no_tool_behind(hf: Holdfast, refused: Callable[[Holdfast], object]) -> None:
+    with pytest.raises(ConfigError):
+        refused(hf)
+
+    assert hf.entries() == []
+    assert hf.breaker.snapshot().diagnostics == ()
+
+
+def test_a_decorator_that_is_refused_does_not_change_the_tool_of_that_name(hf: Holdfast) -> None:
+    guarded = hf.tool("search", read_only=True, rate={"per_second": 1, "burst": 1}, max_wait=0)(plain)
+    hf.guard("block")
+
+    for name, wrong in (("search", {"read_only": True, "cache": 60.0}), ("block", {"timout": 3})):
+        with pytest.raises(ConfigError):
+            hf.tool(name, **wrong)(Script(ok([1])).generator)
+
+    guarded(1)
+    with pytest.raises(RateLimited):
+        guarded(1)
+    assert {entry.name for entry in hf.entries()} == {"search", "block"}
 
 
 def test_a_callable_object_is_a_tool(shape: Shape, hf: Holdfast) -> None:
@@ -1058,6 +1192,49 @@ def test_a_guarded_method_can_be_called(hf: Holdfast) -> None:
 
     assert hf.call(Client().ask, "a") == "one: a"
     assert hf.tracker.tools() == ["ask"]
+
+
+@pytest.mark.parametrize("verb", ["call", "acall", "stream", "astream"])
+async def test_what_wraps_a_guarded_function_is_not_skipped(hf: Holdfast, verb: str) -> None:
+    class Client:
+        ask = logged(hf.tool("ask")(lambda self, what: what))
+
+    class Loud:
+        def __init__(self, fn: Call) -> None:
+            functools.update_wrapper(self, fn)
+
+        def __call__(self, what: str) -> str:
+            return what.upper()
+
+    wrapped = logged(hf.tool("delete")(lambda what: what))
+    for each in (wrapped, Client().ask, functools.partial(wrapped), Loud(wrapped)):
+        with pytest.raises(ConfigError, match="is guarded already, inside of what wraps it"):
+            await getattr(hf, verb)(each, "x")
+
+    assert hf.tracker.stats().total == 0
+
+
+def test_what_another_holdfast_guards_inside_of_what_wraps_it_is_called_as_a_whole(
+    hf: Holdfast, clock: ManualClock
+) -> None:
+    other = holdfast.open(":memory:", policies={}, clock=clock)
+
+    @logged
+    @other.tool("search")
+    def search(what: str) -> str:
+        return what
+
+    assert hf.call(search, "tea") == "tea"
+    assert (hf.tracker.stats("search").total, other.tracker.stats("search").total) == (1, 1)
+
+
+def test_a_partial_of_a_guarded_function_is_guarded_once(shape: Shape, hf: Holdfast) -> None:
+    verbs = {"function": "call", "coroutine": "acall", "generator": "stream", "async_generator": "astream"}
+    guarded = hf.tool(concurrency=1, max_wait=0)(shape.of(plain))
+    part = functools.partial(functools.partial(guarded, 7), c=0.5)
+
+    assert shape.run(getattr(hf, verbs[shape.name]))(part, "x") == ["7x0.5"]
+    assert hf.tracker.stats().total == 1
 
 
 def test_a_function_guarded_by_another_holdfast_is_a_function_like_any_other(hf: Holdfast, clock: ManualClock) -> None:

@@ -215,6 +215,13 @@ def test_a_block_has_no_fallback(block: Block, hf: Holdfast) -> None:
         block(fine, fallback={"value": "instead"})
 
 
+def test_a_block_is_named_by_tool_name_and_its_failure_by_a_text(hf: Holdfast) -> None:
+    with hf.guard(tool_name="web") as attempt:
+        attempt.fail("timeout")
+
+    assert hf.breaker.diagnostics("web").last_error_category is ErrorCategory.TIMEOUT
+
+
 def test_a_bad_setting_of_a_block_is_refused(hf: Holdfast) -> None:
     with pytest.raises(ConfigError, match="unknown key"):
         hf.guard("web", tiemout=1)

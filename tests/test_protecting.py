@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import sys
+import typing
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -769,6 +771,34 @@ def test_a_method_can_be_protected(clock: ManualClock) -> None:
     shop = Shop()
 
     assert [shop.order("tea") for _ in range(3)] == [(shop, "tea")] * 3
+
+
+async def send() -> str:
+    return "sent"
+
+
+def test_what_is_no_function_keeps_its_name_and_signature() -> None:
+    protected = protecting(CircuitBreaker())(functools.partial(sorted, reverse=True))
+
+    assert (protected.__name__, protected([1, 2])) == ("sorted", [2, 1])
+    assert inspect.signature(protected) == inspect.signature(functools.partial(sorted, reverse=True))
+    assert typing.get_type_hints(protected) == {}
+
+
+async def test_a_static_method_stays_static_and_is_awaited() -> None:
+    class Mail:
+        send = protecting(CircuitBreaker())(staticmethod(send))
+
+    assert inspect.iscoroutinefunction(Mail.send)
+    assert (await Mail.send(), await Mail().send()) == ("sent", "sent")
+
+
+def test_a_plain_function_that_gives_something_to_await_is_a_config_error() -> None:
+    protected = protecting(CircuitBreaker())(functools.partial(lambda fn: fn(), send))
+
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="gives something to await, but is not a coroutine function"):
+            protected()
 
 
 def generator() -> Iterator[int]:

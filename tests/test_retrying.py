@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import math
 import random
 import threading
+import typing
 from collections.abc import AsyncIterator, Callable, Iterator
 from email.utils import formatdate
 from typing import Any
@@ -408,6 +410,34 @@ def test_a_method_can_be_decorated(clock: ManualClock) -> None:
 def test_a_bad_setting_is_a_config_error(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         retrying(**settings)
+
+
+async def send() -> str:
+    return "sent"
+
+
+def test_what_is_no_function_keeps_its_name_and_signature() -> None:
+    repeated = retrying()(functools.partial(sorted, reverse=True))
+
+    assert (repeated.__name__, repeated([1, 2])) == ("sorted", [2, 1])
+    assert inspect.signature(repeated) == inspect.signature(functools.partial(sorted, reverse=True))
+    assert typing.get_type_hints(repeated) == {}
+
+
+async def test_a_static_method_stays_static_and_is_awaited() -> None:
+    class Mail:
+        send = retrying()(staticmethod(send))
+
+    assert inspect.iscoroutinefunction(Mail.send)
+    assert (await Mail.send(), await Mail().send()) == ("sent", "sent")
+
+
+def test_a_plain_function_that_gives_something_to_await_is_a_config_error() -> None:
+    repeated = retrying()(functools.partial(lambda fn: fn(), send))
+
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="gives something to await, but is not a coroutine function"):
+            repeated()
 
 
 def generator() -> Iterator[int]:

@@ -693,3 +693,8 @@ def test_a_run_that_cannot_be_begun_is_given_back(
 def test_bad_settings_are_refused(change: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         WorkerConfig(**{"targets": ("a:b",), **change})
+
+
+def test_an_on_end_that_cannot_be_called_is_refused(hf: Holdfast) -> None:
+    with pytest.raises(ConfigError, match="on_end = 5: must be callable with an Ended"):
+        hf.worker("agent:main", on_end=5)  # type: ignore[arg-type]

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
-import weakref
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
-from types import MethodType, TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from holdfast import checks, events
 from holdfast.breaker import CircuitBreaker, CircuitDiagnostics
 from holdfast.bus import Bus
-from holdfast.calls import Bound, adrive, adrive_stream, drive, drive_stream
-from holdfast.clock import Clock, SystemClock
+from holdfast.calls import Bound, adrive, adrive_stream, drive, drive_stream, guards_of
+from holdfast.clock import Clock
 from holdfast.defaults import default_store, is_store_named, policy_file, redis_url, store_url
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.guarding import Guard
@@ -25,9 +24,10 @@ from holdfast.recovery import POLICIES, Recovered, recover
 from holdfast.redaction import Payloads, Redactor
 from holdfast.runs import Home, Keeper, Plan, Run, running
 from holdfast.runs.current import still_open
-from holdfast.shape import Shape, name_of, shape_of
+from holdfast.shape import DRIVES, Shape, name_of, shape_of, static_too
 from holdfast.stores import RunStore, open_store
 from holdfast.stores.entries import ToolEntry
+from holdfast.stores.forking import renew_in_children
 from holdfast.threads import Job
 from holdfast.toolbox import Toolbox
 from holdfast.tracker import ExecutionTracker
@@ -43,7 +43,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 Settings = Mapping[str, object]
+Items = AsyncIterable[T] | Iterable[T]
 
+_VERBS = {
+    Shape.FUNCTION: "call",
+    Shape.COROUTINE: "acall",
+    Shape.GENERATOR: "stream",
+    Shape.ASYNC_GENERATOR: "astream",
+}
 EASY = 10  # ticks that the writes of a noted run wait for company: it is soon enough for who looks, and costs little
 _TRANSITIONS = {
     CircuitState.OPEN: events.CIRCUIT_OPENED,
@@ -78,7 +85,7 @@ def open(
     if on_outage is not None:
         checks.choice("on_outage", on_outage, OUTAGES)
     book = PolicyBook.load(policies if policies is not None else policy_file()[0], defaults=defaults)
-    clock = clock or SystemClock()
+    clock = checks.clock(clock)
     url = store if store is not None else store_url(book.store)
     is_named = store is not None or is_store_named(book.store)
     runs = open_store(url if url is not None else ":memory:", clock=clock)
@@ -125,14 +132,13 @@ class Holdfast:
         from holdfast.publishing import Publisher  # not before there is something to publish
 
         self._publisher = Publisher(store, self._kit, self._box)
-        _after_fork(self._box)
-        _after_fork(keeper)
-        _after_fork(self._publisher)
+        for each in (self._box, keeper, self._publisher):
+            renew_in_children(each)
 
     # -- guarding ------------------------------------------------------------------------------------------------------
 
     @overload
-    def tool(self, name: Callable[P, R], /) -> Callable[P, R]: ...
+    def tool(self, name: Callable[P, R], **policy: object) -> Callable[P, R]: ...
 
     @overload
     def tool(self, name: str | None = None, **policy: object) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
@@ -142,25 +148,32 @@ class Holdfast:
 
         *name* is the tool's name, the function's own by default; *policy* its settings.
         """
-        if callable(name):
-            return self.tool()(name)
+        if callable(name) or hasattr(name, "__get__"):  # a class method, say, is told where the decorator belongs
+            return self.tool(None, **policy)(name)  # type: ignore[arg-type]
+        if name is not None:
+            checks.tool_name(name)
 
+        @static_too
         def decorate(fn: Callable[P, R]) -> Callable[P, R]:
-            shape_of(fn)
-            tool = self._box.keep(name if name is not None else name_of(fn), policy)
-            bound = Bound(self._kit, tool, fn)
-            self._kit.bound[tool.name] = bound
-            return bound.guarded()
+            return self.bind(name if name is not None else name_of(fn), fn, policy).guarded()
 
         return decorate
 
+    @overload
+    def call(self, tool: str, /, *args: object, policy: Settings | None = None, **kwargs: object) -> Any: ...
+
+    @overload
+    def call(self, tool: Callable[..., T], /, *args: object, policy: Settings | None = None, **kwargs: object) -> T: ...
+
     def call(
-        self, tool: Callable[..., T] | str, /, *args: object, policy: Settings | None = None, **kwargs: object
-    ) -> T:
+        self, tool: Callable[..., Any] | str, /, *args: object, policy: Settings | None = None, **kwargs: object
+    ) -> Any:
         """One guarded call of *tool*, a function or the name of a decorated one; *policy* is for this call only."""
-        bound = self._bound(tool, (Shape.FUNCTION,), "call", policy)
-        result: T = drive(bound.execution(args, kwargs, policy), bound, args, kwargs)
-        return result
+        bound = self._bound(tool, Shape.FUNCTION, policy)
+        return drive(bound.execution(args, kwargs, policy), bound, args, kwargs)
+
+    @overload
+    async def acall(self, tool: str, /, *args: object, policy: Settings | None = None, **kwargs: object) -> Any: ...
 
     @overload
     async def acall(
@@ -169,42 +182,57 @@ class Holdfast:
 
     @overload
     async def acall(
-        self, tool: Callable[..., T] | str, /, *args: object, policy: Settings | None = None, **kwargs: object
+        self, tool: Callable[..., T], /, *args: object, policy: Settings | None = None, **kwargs: object
     ) -> T: ...
 
     async def acall(
         self, tool: Callable[..., Any] | str, /, *args: object, policy: Settings | None = None, **kwargs: object
     ) -> Any:
         """One guarded call of a coroutine function; a plain function is called in a thread."""
-        bound = self._bound(tool, (Shape.COROUTINE, Shape.FUNCTION), "acall", policy)
+        bound = self._bound(tool, Shape.COROUTINE, policy)
         return await adrive(bound.execution(args, kwargs, policy), bound, args, kwargs)
 
+    @overload
     def stream(
-        self, tool: Callable[..., Iterable[T]] | str, /, *args: object, policy: Settings | None = None, **kwargs: object
-    ) -> Generator[T, Any, Any]:
+        self, tool: str, /, *args: object, policy: Settings | None = None, **kwargs: object
+    ) -> Generator[Any, Any, Any]: ...
+
+    @overload
+    def stream(
+        self, tool: Callable[..., Iterable[T]], /, *args: object, policy: Settings | None = None, **kwargs: object
+    ) -> Generator[T, Any, Any]: ...
+
+    def stream(
+        self, tool: Callable[..., Any] | str, /, *args: object, policy: Settings | None = None, **kwargs: object
+    ) -> Generator[Any, Any, Any]:
         """One guarded call of a generator function, or of a function that returns an iterable."""
-        bound = self._bound(tool, (Shape.GENERATOR, Shape.FUNCTION), "stream", policy)
+        bound = self._bound(tool, Shape.GENERATOR, policy)
         return drive_stream(bound.execution(args, kwargs, policy), bound, args, kwargs)
 
+    @overload
     def astream(
-        self,
-        tool: Callable[..., AsyncIterable[T]] | Callable[..., Iterable[T]] | str,
-        /,
-        *args: object,
-        policy: Settings | None = None,
-        **kwargs: object,
-    ) -> AsyncGenerator[T]:
+        self, tool: str, /, *args: object, policy: Settings | None = None, **kwargs: object
+    ) -> AsyncGenerator[Any]: ...
+
+    @overload
+    def astream(
+        self, tool: Callable[..., Items[T]], /, *args: object, policy: Settings | None = None, **kwargs: object
+    ) -> AsyncGenerator[T]: ...
+
+    def astream(
+        self, tool: Callable[..., Any] | str, /, *args: object, policy: Settings | None = None, **kwargs: object
+    ) -> AsyncGenerator[Any]:
         """One guarded call of an async generator function; a plain generator's items are made in a thread."""
-        bound = self._bound(tool, tuple(Shape), "astream", policy)
+        bound = self._bound(tool, Shape.ASYNC_GENERATOR, policy)
         return adrive_stream(bound.execution(args, kwargs, policy), bound, args, kwargs)
 
-    def guard(self, tool: str, **policy: object) -> Guard:
+    def guard(self, tool_name: str, **policy: object) -> Guard:
         """Guard a block of code: `with hf.guard("name"):` or `async with hf.guard("name"):`."""
-        return Guard(self._kit, self._box.tool(tool), policy)
+        return Guard(self._kit, self._box.tool(tool_name, policy), policy)
 
     def bind(self, name: str, fn: Callable[..., Any], given: Mapping[str, object]) -> Bound:
         """The tool *name* around *fn*, with the settings *given* by whoever made it; for adapters."""
-        bound = Bound(self._kit, self._box.keep(name, given), fn)
+        bound = Bound(self._kit, self._box.keep(name, given, shape_of(fn)), fn)
         self._kit.bound[name] = bound
         return bound
 
@@ -228,8 +256,10 @@ class Holdfast:
 
         *entry* says how to call the whole again: `{"target": "module:function", "args": […]}`.
         """
-        if entry is not None and not isinstance(entry := checks.plain("entry", entry), dict):
-            raise ConfigError(f"entry = {checks.shown(entry)}: must be a mapping with a target and its args")
+        if entry is not None:
+            entry = checks.plain("entry", entry)
+            if not isinstance(entry, dict) or not isinstance(entry.get("target"), str):
+                raise ConfigError(f"entry = {checks.shown(entry)}: must be a mapping with a target and its args")
         self._prepare()
         return Run(self._home, Plan(session, prompt, run_id, budget, entry))
 
@@ -353,33 +383,17 @@ class Holdfast:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _bound(self, tool: object, shapes: tuple[Shape, ...], verb: str, policy: Mapping[str, object] | None) -> Bound:
+    def _bound(self, tool: object, driver: Shape, policy: Settings | None) -> Bound:
+        """What guards *tool*; nothing is made before all is found to be right."""
         if policy is not None and not isinstance(policy, Mapping):
             raise ConfigError(
                 f"policy = {checks.shown(policy)}: must be a mapping of settings, such as {{'timeout': 5.0}}"
             )
-        if isinstance(tool, str):
-            bound = self._kit.bound.get(tool)
-            if bound is None:
-                known = ", ".join(sorted(self._kit.bound)) or "none yet"
-                raise ConfigError(f"{checks.shown(tool)} is not a decorated tool; known are: {known}")
-        else:
-            bound = getattr(tool, "__holdfast__", None)
-            if isinstance(bound, Bound) and isinstance(tool, MethodType):
-                bound = Bound(bound.kit, bound.tool, MethodType(bound.fn, tool.__self__))
-            if not isinstance(bound, Bound) or bound.kit is not self._kit:
-                shape_of(tool)
-                bound = Bound(self._kit, self._box.tool(name_of(tool)), tool)  # type: ignore[arg-type]
-        assert isinstance(bound, Bound)
-        if bound.shape not in shapes:
-            right = {
-                Shape.FUNCTION: "call",
-                Shape.COROUTINE: "acall",
-                Shape.GENERATOR: "stream",
-                Shape.ASYNC_GENERATOR: "astream",
-            }
-            raise ConfigError(f"{bound.tool.name!r} is {bound.shape.value}: use {right[bound.shape]}, not {verb}")
-        return bound
+        bound = guards_of(self._kit, tool)
+        shape, name = (shape_of(tool), name_of(tool)) if bound is None else (bound.shape, bound.tool.name)
+        if shape not in DRIVES[driver]:
+            raise ConfigError(f"{name!r} is {shape.value}: use {_VERBS[shape]}, not {_VERBS[driver]}")
+        return bound or Bound(self._kit, self._box.tool(name, policy), tool)  # type: ignore[arg-type]
 
     def _on_transition(self, tool: str, old: CircuitState, new: CircuitState, diagnostics: CircuitDiagnostics) -> None:
         run = still_open()
@@ -418,19 +432,3 @@ def _fleet(url: str, on_outage: str) -> Fleet:
     from holdfast.fleet.fleet import Fleet  # most have none
 
     return Fleet(url, on_outage=on_outage)
-
-
-class _Forked(Protocol):
-    def after_fork(self) -> None: ...
-
-
-def _after_fork(thing: _Forked) -> None:
-    """Have *thing* put right in forked children, for as long as it lives."""
-    alive = weakref.ref(thing)
-
-    def child() -> None:
-        if (there := alive()) is not None:
-            there.after_fork()
-
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=child)

@@ -24,6 +24,7 @@ from holdfast.errors import (
 )
 from holdfast.fleet.desk import Question
 from holdfast.guards.line import Ticket
+from holdfast.permit import known
 from holdfast.threads import may_hold_a_lock
 from holdfast.verdicts import Pass, Refusal
 from holdfast.waiting import Wait
@@ -61,12 +62,12 @@ class Attempt:
         self._pause: float | None = None
         self.begun = 0.0
 
-    def fail(self, category: ErrorCategory, retry_after: float | None = None) -> None:
+    def fail(self, category: ErrorCategory | str, retry_after: float | None = None) -> None:
         """Count the attempt as failed although it raises nothing: the tool's answer says so."""
-        checks.choice("category", category, [*ErrorCategory])
+        told = known(category)
         if retry_after is not None:
             checks.number("retry_after", retry_after, least=0)
-        self._told = ErrorCategory(category)
+        self._told = told
         self._pause = retry_after
 
     def waits(self) -> Iterator[Wait]:

@@ -15,12 +15,12 @@ import msgspec
 
 from holdfast import checks
 from holdfast.category import ErrorCategory
-from holdfast.clock import Clock, SystemClock
+from holdfast.clock import Clock
 from holdfast.errors import CircuitOpen, ConfigError, printable
 from holdfast.guards.breaking import BreakerConfig
 from holdfast.guards.circuit import Circuit, CircuitState, Grant
 from holdfast.guards.names import short_key
-from holdfast.permit import Permit
+from holdfast.permit import Permit, known
 
 _log = logging.getLogger("holdfast")
 
@@ -78,8 +78,10 @@ class CircuitBreaker:
         checks.whole("max_tools", max_tools)
         if config is not None and not isinstance(config, BreakerConfig):
             raise ConfigError(f"config = {checks.shown(config)}: must be a BreakerConfig")
+        if on_transition is not None and not callable(on_transition):
+            raise ConfigError(f"on_transition = {checks.shown(on_transition)}: must be callable with a tool's change")
         self._config = config if config is not None else BreakerConfig()
-        self.clock = clock if clock is not None else SystemClock()
+        self.clock = checks.clock(clock)
         self._monotonic = self.clock.monotonic
         self._max_tools = max_tools
         self._on_transition = on_transition
@@ -133,9 +135,9 @@ class CircuitBreaker:
             circuit.settle(None, self._monotonic())
             self.tell(tool, circuit)
 
-    def record_failure(self, tool: str, category: ErrorCategory = ErrorCategory.EXECUTION_ERROR) -> None:
+    def record_failure(self, tool: str, category: ErrorCategory | str = ErrorCategory.EXECUTION_ERROR) -> None:
         """Tell a failure without a permit."""
-        category = ErrorCategory(category)
+        category = known(category)
         circuit = self._find(tool)
         if circuit is None and category in self._config.trips:
             circuit = self.circuit(tool)

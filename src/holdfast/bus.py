@@ -60,7 +60,7 @@ class Call(Protocol):
     def value(self) -> object: ...
     @property
     def fallback(self) -> str | None: ...
-    def arguments(self) -> object: ...
+    def told(self) -> object: ...
 
 
 class Verdict(NamedTuple):
@@ -124,7 +124,7 @@ class Bus:
     """Where events go. Emitting is best effort: it never raises and waits for nobody."""
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+        self._clock = checks.clock(clock)
         self._lock = threading.Lock()
         self.sinks: tuple[Sink, ...] = ()
         self.watcher: Watcher | None = None
@@ -210,6 +210,8 @@ class LoggingSink:
 
     def __init__(self, logger: logging.Logger | None = None) -> None:
         self._logger = logger if logger is not None else _log
+        if not callable(getattr(self._logger, "isEnabledFor", None)):
+            raise ConfigError(f"logger = {checks.shown(logger)}: must be a logger, such as logging.getLogger(NAME)")
 
     def __call__(self, event: Event) -> None:
         """Write one line: type, tool, and what else the event says."""

@@ -11,9 +11,10 @@ import functools
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import aclosing
+from types import MethodType
 from typing import Any
 
-from holdfast import making
+from holdfast import checks, making
 from holdfast.attempt import Made
 from holdfast.errors import ConfigError
 from holdfast.execution import Execution
@@ -23,7 +24,7 @@ from holdfast.kit import Kit
 from holdfast.memo import Memo
 from holdfast.recording import Record
 from holdfast.runs import Step, current_run, running
-from holdfast.shape import Shape, name_of, shape_of
+from holdfast.shape import Shape, dressed, kind_of, shape_of
 from holdfast.tools import Tool
 from holdfast.verdicts import Plan
 from holdfast.waiting import apause, pause
@@ -32,17 +33,15 @@ from holdfast.waiting import apause, pause
 class Bound:
     """A function and the tool that guards it."""
 
-    __slots__ = ("kit", "fn", "shape", "tool", "_memo")
+    __slots__ = ("kit", "face", "fn", "shape", "tool", "_memo")
 
     def __init__(self, kit: Kit, tool: Tool, fn: Callable[..., Any]) -> None:
         self.kit = kit
         self.tool = tool
         self.fn = fn
         self.shape = shape_of(fn)
+        self.face: Callable[..., Any] | None = None  # what `guarded` gave
         self._memo: Memo | None = None
-        is_stream = self.shape in (Shape.GENERATOR, Shape.ASYNC_GENERATOR)
-        if is_stream and tool.policy.cache is not None and "cache" in (tool.given or ()):  # a file may mean other tools
-            raise ConfigError(f"policy of {tool.name!r}: cache: a stream cannot be cached, only a tool with one answer")
 
     def execution(
         self,
@@ -107,11 +106,40 @@ class Bound:
             Shape.GENERATOR: _guard_generator,
             Shape.ASYNC_GENERATOR: _guard_async_generator,
         }
-        guarded = functools.wraps(self.fn)(make[self.shape](self))
-        if not hasattr(self.fn, "__name__"):  # a partial, or an object that can be called
-            guarded.__name__ = guarded.__qualname__ = name_of(self.fn)
-        guarded.__holdfast__ = self  # type: ignore[attr-defined]
-        return guarded
+        self.face = dressed(self.fn, make[self.shape](self))
+        self.face.__holdfast__ = self  # type: ignore[attr-defined]
+        return self.face
+
+
+def guards_of(kit: Kit, tool: object) -> Bound | None:
+    """What guards *tool*, if it is a decorated function, the name of one, or a method or a partial of one.
+
+    What only wraps one is refused. It looks like it, having its attributes, and would be guarded twice.
+    """
+    if isinstance(tool, str):
+        return _named(kit, tool)
+    if isinstance(tool, functools.partial):
+        inner = guards_of(kit, tool.func)
+        return inner and Bound(kit, inner.tool, functools.partial(inner.fn, *tool.args, **tool.keywords))
+    fn = tool.__func__ if isinstance(tool, MethodType | staticmethod) else tool
+    bound = getattr(fn, "__holdfast__", None)
+    if not isinstance(bound, Bound) or bound.kit is not kit:
+        return None
+    if bound.face is not fn:
+        raise ConfigError(
+            f"{bound.tool.name!r} is guarded already, inside of what wraps it: call that directly, or put the other "
+            "decorators below @hf.tool"
+        )
+    return Bound(kit, bound.tool, MethodType(bound.fn, tool.__self__)) if isinstance(tool, MethodType) else bound
+
+
+def _named(kit: Kit, name: str) -> Bound:
+    bound = kit.bound.get(name)
+    if bound is None:
+        known = ", ".join(sorted(kit.bound)) or "none yet"
+        raise ConfigError(f"{checks.shown(name)} is not a decorated tool; known are: {known}")
+    assert isinstance(bound, Bound)
+    return bound
 
 
 # -- the four drivers --------------------------------------------------------------------------------------------------
@@ -132,6 +160,7 @@ def drive(execution: Execution, bound: Bound, args: tuple[Any, ...], kwargs: Map
                     for wait in attempt.waits():
                         pause(clock, wait)
                     execution.value = making.call(execution, attempt, bound, lambda: bound.fn(*args, **kwargs))
+                    kind_of(execution.value, bound.tool.name)
     finally:
         for wait in execution.after():
             pause(clock, wait)
@@ -255,9 +284,7 @@ ONE_HOP: Mapping[str, object] = {"fallback": False}
 
 def instead(execution: Execution, bound: Bound) -> Bound:
     """The tool that answers in place of the one that could not."""
-    other = bound.kit.bound[execution.fallback or ""]
-    assert isinstance(other, Bound)
-    return other
+    return _named(bound.kit, execution.fallback or "")
 
 
 def _items(made: Iterable[Any]) -> Iterator[Any]:
@@ -286,6 +313,7 @@ def _ask_first(bound: Bound, plan: Plan, question: Question, args: tuple[Any, ..
     begun = kit.clock.monotonic()
     try:
         result = bound.fn(*args, **kwargs)
+        kind_of(result, tool.name)
     except BaseException as error:
         execution = bound.failed(args, kwargs, error, plan, begun, question)
     else:
@@ -326,8 +354,10 @@ def _guard_function(bound: Bound) -> Callable[..., Any]:
     name, monotonic, journal, runs = tool.name, kit.clock.monotonic, kit.tracker.journal, kit.runs
     full = kit.tracker.journal_is_full
     leave: Callable[[float, float, Any], object] = tool.limiting.leave  # a question is answered elsewhere
+    kind: type | None = None  # of what it gave last: mostly it gives the same
 
     def guarded(*args: Any, **kwargs: Any) -> Any:
+        nonlocal kind
         plan = tool.plan_untimed
         if plan is not None and (not runs or current_run.get() is None):
             generation, gate, _, slow, due = plan
@@ -337,6 +367,8 @@ def _guard_function(bound: Bound) -> Callable[..., Any]:
                     return _ask_first(bound, plan, taken, args, kwargs)
                 try:
                     result = fn(*args, **kwargs) if kwargs else fn(*args)
+                    if type(result) is not kind:
+                        kind = kind_of(result, name)
                 except BaseException as error:
                     execution = bound.failed(args, kwargs, error, plan, begun, gate is None or taken)
                 else:

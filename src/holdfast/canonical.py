@@ -39,6 +39,22 @@ def bind(fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: Mapping[s
     return (args, dict(kwargs))
 
 
+def impersonal(fn: Callable[..., Any] | None, arguments: object) -> object:
+    """What `bind` gave for a call of *fn*; of a method, with the type of its object in place of that: it is another
+    object in each process, and what it holds was never meant to be an argument.
+    """
+    try:
+        subject = _subject(_whole(fn))
+    except (TypeError, ValueError):  # it has no signature, or cannot be kept in mind
+        return arguments
+    match arguments:
+        case dict() if subject in arguments:
+            return {**arguments, subject: _type(arguments[subject])}
+        case ((first, *others), dict() as named) if subject is not None:  # a wrong call
+            return ((_type(first), *others), named)
+    return arguments
+
+
 def encode(call: object) -> bytes | None:
     """The bytes of what `bind` gives; None if they cannot be told."""
     try:
@@ -89,6 +105,20 @@ def _binder(fn: Callable[..., Any]) -> _Binder | None:
 
     is_plain = all(each.kind is each.POSITIONAL_OR_KEYWORD for each in parameters)
     return bound_quickly if is_plain else bound
+
+
+@functools.lru_cache(maxsize=1024)
+def _subject(fn: Callable[..., Any] | None) -> str | None:
+    """The name of the parameter that takes the object, if *fn* is the function of a method."""
+    within, _, _ = getattr(fn, "__qualname__", "").rpartition(".")
+    if fn is None or not within or within.endswith("<locals>") or isinstance(fn, MethodType):
+        return None
+    first = next(iter(inspect.signature(fn).parameters), None)
+    return first if first in ("self", "cls") else None
+
+
+def _type(thing: object) -> str:
+    return f"<{(thing if isinstance(thing, type) else type(thing)).__qualname__}>"
 
 
 def _whole(fn: Callable[..., Any] | None) -> Callable[..., Any] | None:

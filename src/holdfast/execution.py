@@ -21,7 +21,7 @@ from holdfast import answering, events
 from holdfast.attempt import STEPS_IN, Attempt, Made
 from holdfast.bus import Origin, Verdict, WatchedCall
 from holdfast.cache import Flight
-from holdfast.canonical import bind, encode, owner
+from holdfast.canonical import bind, encode, impersonal, owner
 from holdfast.category import ErrorCategory, classify
 from holdfast.errors import Denied, ToolTimeout, in_words, printable
 from holdfast.fleet.desk import Question
@@ -157,6 +157,10 @@ class Execution:
             self._arguments = bind(self._fn, self._args, self._kwargs)
         return self._arguments
 
+    def told(self) -> object:
+        """The arguments as others are told them, and as a run knows the call by: a method's object is none of them."""
+        return impersonal(self._fn, self.arguments()) if self.given is None else self.given
+
     def _same(self) -> tuple[Any, ...] | None:
         """What the loop guard knows it by: tool, arguments, and the object of a method."""
         sign = self.sign()
@@ -176,6 +180,8 @@ class Execution:
 
     def _end(self, error: BaseException | None) -> bool:
         self._error = None  # its traceback leads here
+        if self.record is not None:
+            self.record.step.leave()
         if self._silent:
             return error is not None and self._falls_back(error)
         if self._flight is not None:
@@ -218,7 +224,7 @@ class Execution:
             self._emit(events.TOOL_STARTED)
             return None
         waits = not (self.policy.idempotent or self.policy.read_only or run.is_noted)
-        write = record.start(self.arguments(), waits=waits)
+        write = record.start(self.told(), waits=waits)
         self.call_id = record.step.call_id
         self._kit.bus.emit(events.TOOL_STARTED, self.tool.name, run.id, call_id=self.call_id)
         return write
@@ -260,7 +266,9 @@ class Execution:
         if self._fn is None:
             self.record = Record(run, None, run.steps.block(name))
             return
-        record = self.record = Record(run, self.callee, run.steps.step(name, self.sign() or likeness(self.arguments())))
+        told = self.told()
+        sign = self.sign() if told is self.arguments() else encode(told)
+        record = self.record = Record(run, self.callee, run.steps.step(name, sign or likeness(told)))
         harmless = self.policy.idempotent or self.policy.read_only
         if record.step.outcome is None or (record.step.is_tentative and harmless):
             return

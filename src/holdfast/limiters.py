@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from holdfast import checks
-from holdfast.clock import Clock, SystemClock
+from holdfast.clock import Clock
 from holdfast.errors import ConfigError
 from holdfast.guards.names import short_key
 from holdfast.guards.rate import (
@@ -55,7 +55,7 @@ class AdaptiveRateLimiter:
         checks.number("refill_per_second", refill_per_second, least=LEAST_RATE)
         checks.whole("max_keys", max_keys)
         self._config = RateConfig(per_second=refill_per_second, burst=capacity, adaptive=True, floor=floor)
-        self._now = (clock if clock is not None else SystemClock()).monotonic
+        self._now = checks.clock(clock).monotonic
         self._max_keys = max_keys
         self._random = random
         self._reported = False  # has anybody ever told of a success?
@@ -193,7 +193,7 @@ class RateLimiter:
     ) -> None:
         config = RateConfig(per_second=per_second, burst=burst)
         checks.whole("max_keys", max_keys)
-        self._now = (clock if clock is not None else SystemClock()).monotonic
+        self._now = checks.clock(clock).monotonic
         self._max_keys = max_keys
         self._lock = threading.Lock()
         self._plain = _Buckets(per_second, config.capacity)

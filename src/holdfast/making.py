@@ -15,7 +15,7 @@ from holdfast.category import ErrorCategory
 from holdfast.errors import ConcurrencyFull, ToolTimeout
 from holdfast.execution import Execution
 from holdfast.kit import Kit
-from holdfast.shape import Shape
+from holdfast.shape import Shape, kind_of
 from holdfast.threads import Job
 from holdfast.tools import Tool
 from holdfast.verdicts import Refusal
@@ -73,7 +73,9 @@ async def acall(execution: Execution, attempt: Attempt, bound: Bound, fn: Callab
 
 def items(execution: Execution, attempt: Attempt, bound: Bound, fn: Callable[[], Any]) -> Generator[Any, Any, Any]:
     clock = bound.kit.clock
-    stream: Iterator[Any] = iter(call(execution, attempt, bound, fn) if bound.shape is Shape.FUNCTION else fn())
+    source = call(execution, attempt, bound, fn) if bound.shape is Shape.FUNCTION else fn()
+    kind_of(source, bound.tool.name)
+    stream: Iterator[Any] = iter(source)
     sent = None
     try:
         while True:

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Protocol
+from typing import Final, Protocol
 
+from holdfast import checks
 from holdfast.category import ErrorCategory, classify
 from holdfast.errors import Denied
 from holdfast.guards.circuit import Circuit, Grant
+
+_CATEGORIES: Final = frozenset(ErrorCategory)
+
+
+def known(category: ErrorCategory | str) -> ErrorCategory:
+    """The category of that name; a `ConfigError` that says which there are if there is none."""
+    checks.choice("category", category, _CATEGORIES)
+    return ErrorCategory(category)
 
 
 class Owner(Protocol):
@@ -37,9 +46,9 @@ class Permit:
             self._answered = True
             self._owner._answer(self, None, None)
 
-    def fail(self, category: ErrorCategory = ErrorCategory.EXECUTION_ERROR) -> None:
+    def fail(self, category: ErrorCategory | str = ErrorCategory.EXECUTION_ERROR) -> None:
         """The attempt failed with an error of *category*."""
-        self._fail(ErrorCategory(category), None)
+        self._fail(known(category), None)
 
     def release(self) -> None:
         """Give the permit back: the attempt was not made, or was cancelled and says nothing about the tool."""

@@ -6,7 +6,6 @@ them, and at the latest when its window moves on.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import threading
@@ -18,7 +17,7 @@ from holdfast.breaker import CircuitBreaker
 from holdfast.errors import ConfigError
 from holdfast.guards.circuit import Circuit, Grant
 from holdfast.permit import Permit
-from holdfast.shape import Shape, name_of, shape_of
+from holdfast.shape import Shape, dressed, kind_of, name_of, shape_of, static_too
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,26 +35,31 @@ def protecting(breaker: CircuitBreaker, tool: str | None = None) -> Callable[[Ca
     if not isinstance(breaker, CircuitBreaker):
         raise ConfigError(f"breaker = {checks.shown(breaker)}: must be a CircuitBreaker, as in @protecting(breaker)")
 
+    @static_too
     def decorate(fn: Callable[P, R]) -> Callable[P, R]:
         shape = shape_of(fn)
         if shape not in (Shape.FUNCTION, Shape.COROUTINE):
             raise ConfigError(f"protecting: {name_of(fn)} is {shape.value}; hf.tool guards streams")
         watch = _Watch(breaker, tool if tool is not None else name_of(fn))
-        return functools.wraps(fn)(_function(fn, watch) if shape is Shape.FUNCTION else _coroutine(fn, watch))
+        return dressed(fn, _function(fn, watch) if shape is Shape.FUNCTION else _coroutine(fn, watch))
 
     return decorate
 
 
 def _function(fn: Callable[..., Any], watch: _Watch) -> Callable[..., Any]:
     monotonic, tick = watch.monotonic, watch.tick
+    kind: type | None = None  # of what it gave last: mostly it gives the same
 
     def protected(*args: Any, **kwargs: Any) -> Any:
+        nonlocal kind
         circuit, grant, turn, brief = watch.plan
         if grant is circuit.grant:
             begun = monotonic()
             if begun < turn:
                 try:
                     result = fn(*args, **kwargs) if kwargs else fn(*args)
+                    if type(result) is not kind:
+                        kind = kind_of(result, name_of(fn))
                 except BaseException as error:
                     watch.ended(circuit, grant, begun, error)
                     raise
@@ -65,7 +69,10 @@ def _function(fn: Callable[..., Any], watch: _Watch) -> Callable[..., Any]:
                     watch.ended(circuit, grant, begun)
                 return result
         with watch.admit(), watch:
-            return fn(*args, **kwargs)
+            result = fn(*args, **kwargs)
+            if type(result) is not kind:
+                kind = kind_of(result, name_of(fn))
+            return result
 
     return protected
 

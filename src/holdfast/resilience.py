@@ -8,7 +8,7 @@ from enum import StrEnum
 from holdfast import checks
 from holdfast.breaker import BreakerSnapshot, CircuitBreaker
 from holdfast.category import ErrorCategory, retry_after
-from holdfast.clock import Clock, SystemClock
+from holdfast.clock import Clock
 from holdfast.errors import ConfigError, RateLimited
 from holdfast.guards.rate import Priority, priority_of
 from holdfast.limiters import AdaptiveRateLimiter, RateLimiter
@@ -54,7 +54,7 @@ class ToolResilience:
             raise ConfigError(f"limiter = {checks.shown(limiter)}: must be a RateLimiter or an AdaptiveRateLimiter")
         if breaker is not None and not isinstance(breaker, CircuitBreaker):
             raise ConfigError(f"breaker = {checks.shown(breaker)}: must be a CircuitBreaker")
-        self._clock = clock if clock is not None else SystemClock()
+        self._clock = checks.clock(clock)
         self._limiter = limiter if limiter is not None else AdaptiveRateLimiter(clock=self._clock)
         self._breaker = breaker if breaker is not None else CircuitBreaker(clock=self._clock)
         self._adaptive = self._limiter if isinstance(self._limiter, AdaptiveRateLimiter) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import random
@@ -12,10 +11,10 @@ from typing import Any, ParamSpec, TypeVar
 
 from holdfast import checks
 from holdfast.category import classify, retry_after
-from holdfast.clock import Clock, SystemClock
+from holdfast.clock import Clock
 from holdfast.errors import ConfigError, Denied
 from holdfast.retry import RetryBudget, RetryConfig, note
-from holdfast.shape import Shape, name_of, shape_of
+from holdfast.shape import Shape, dressed, kind_of, name_of, shape_of, static_too
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,13 +39,14 @@ def retrying(
     if deadline is not None:
         checks.number("deadline", deadline, above=0)
 
+    @static_too
     def decorate(fn: Callable[P, R]) -> Callable[P, R]:
         shape = shape_of(fn)
-        retries = _Retries(name_of(fn), config, deadline, clock if clock is not None else SystemClock())
+        retries = _Retries(name_of(fn), config, deadline, checks.clock(clock))
         if shape is Shape.FUNCTION:
-            return functools.wraps(fn)(_function(fn, retries))
+            return dressed(fn, _function(fn, retries))
         if shape is Shape.COROUTINE:
-            return functools.wraps(fn)(_coroutine(fn, retries))
+            return dressed(fn, _coroutine(fn, retries))
         raise ConfigError(f"retrying: {name_of(fn)} is {shape.value}; only what has one answer can be repeated")
 
     return decorate
@@ -54,14 +54,19 @@ def retrying(
 
 def _function(fn: Callable[..., Any], retries: _Retries) -> Callable[..., Any]:
     calls = retries.calls
+    kind: type | None = None  # of what it gave last: mostly it gives the same
 
     def repeated(*args: Any, **kwargs: Any) -> Any:
+        nonlocal kind
         call = next(calls)
         begun = retries.begin()
         failed = 0
         while True:
             try:
-                return fn(*args, **kwargs) if kwargs else fn(*args)
+                result = fn(*args, **kwargs) if kwargs else fn(*args)
+                if type(result) is not kind:
+                    kind = kind_of(result, name_of(fn))
+                return result
             except Exception as error:
                 failed += 1
                 delay = retries.delay(error, failed, begun, call)

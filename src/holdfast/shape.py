@@ -1,13 +1,17 @@
-"""The four shapes of a tool: how a callable is called, and what it is called."""
+"""The four shapes of a tool: how a callable is called, what it is called, and how what guards it looks like it."""
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
+from collections.abc import Callable
 from enum import Enum
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from holdfast.errors import ConfigError, printable
+
+D = TypeVar("D", bound=Callable[..., Any])
 
 
 class Shape(Enum):
@@ -18,6 +22,11 @@ class Shape(Enum):
     GENERATOR = "a generator function"
     ASYNC_GENERATOR = "an async generator function"
 
+    @property
+    def is_stream(self) -> bool:
+        """Whether it gives items, not one answer."""
+        return self in (Shape.GENERATOR, Shape.ASYNC_GENERATOR)
+
 
 # What each driver can call: one shape natively, plain code too, in a thread or as it is.
 DRIVES: Final = {
@@ -26,18 +35,19 @@ DRIVES: Final = {
     Shape.GENERATOR: frozenset({Shape.GENERATOR, Shape.FUNCTION}),
     Shape.ASYNC_GENERATOR: frozenset(Shape),
 }
+_MARKED: Final = getattr(asyncio.coroutines, "_is_coroutine", object())  # how `unittest.mock` marks coroutine functions
 
 
 def shape_of(fn: object) -> Shape:
     """How *fn* is called; a `ConfigError` if it cannot be."""
     if not callable(fn):
-        raise ConfigError(f"a tool must be callable, not {printable(repr(fn))}")
-    while isinstance(fn, functools.partial):
-        fn = fn.func
+        hint = f": put the decorator below @{type(fn).__name__}" if hasattr(fn, "__get__") else ""
+        raise ConfigError(f"a tool must be callable, not {printable(repr(fn))}{hint}")
+    fn = whole(fn)
     for each in (fn, getattr(type(fn), "__call__", None)):  # noqa: B004 - its kind is asked, not whether it is there
         if inspect.isasyncgenfunction(each):
             return Shape.ASYNC_GENERATOR
-        if inspect.iscoroutinefunction(each):
+        if inspect.iscoroutinefunction(each) or getattr(each, "_is_coroutine", None) is _MARKED:
             return Shape.COROUTINE
         if inspect.isgeneratorfunction(each):
             return Shape.GENERATOR
@@ -46,7 +56,46 @@ def shape_of(fn: object) -> Shape:
 
 def name_of(fn: object) -> str:
     """The name of a tool that was given none."""
-    while isinstance(fn, functools.partial):
-        fn = fn.func
+    fn = whole(fn)
     name = getattr(fn, "__name__", None)
     return name if isinstance(name, str) else type(fn).__name__
+
+
+def whole(fn: object) -> object:
+    """What a partial is part of, and what a static method is made of."""
+    while isinstance(fn, functools.partial | staticmethod):
+        fn = fn.func if isinstance(fn, functools.partial) else fn.__func__
+    return fn
+
+
+def dressed(fn: Callable[..., Any], made: Callable[..., Any]) -> Callable[..., Any]:
+    """*made*, which calls *fn*, with its name, signature and annotations."""
+    made = functools.wraps(fn)(made)
+    if not hasattr(fn, "__name__"):  # a partial, or an object that can be called
+        made.__name__ = made.__qualname__ = name_of(fn)
+    if not inspect.isroutine(fn) or not (hasattr(fn, "__annotations__") or hasattr(fn, "__annotate__")):
+        made.__annotations__ = {}  # ours say nothing of it, nor do the fields of a class
+    return made
+
+
+def static_too(decorate: D) -> D:
+    """*decorate* for static methods as well: the function inside is decorated, and is static again."""
+
+    def either(fn: Any) -> Any:
+        return staticmethod(decorate(fn.__func__)) if isinstance(fn, staticmethod) else decorate(fn)
+
+    return either  # type: ignore[return-value]
+
+
+def kind_of(answer: object, name: str) -> type:
+    """The type of what the plain function *name* gave; a `ConfigError` if that is yet to be awaited, since nobody knows
+    then how the call goes.
+    """
+    if hasattr(type(answer), "__await__"):
+        if inspect.iscoroutine(answer):
+            answer.close()
+        raise ConfigError(
+            f"{printable(name)}: gives something to await, but is not a coroutine function: call it in an `async def` "
+            "that awaits it, and guard that"
+        )
+    return type(answer)

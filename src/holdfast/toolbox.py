@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from holdfast import checks, events
 from holdfast.errors import ConfigError
 from holdfast.kit import Kit
+from holdfast.shape import Shape
 from holdfast.tools import Tool
 
 MOST_PASSING = 10_000  # tools that are kept though nobody decorated them
@@ -27,27 +28,32 @@ class Toolbox:
         if kit.fleet is not None:
             kit.breaker.on_reset = self._know
 
-    def keep(self, name: str, given: Mapping[str, object]) -> Tool:
+    def keep(self, name: str, given: Mapping[str, object], shape: Shape) -> Tool:
         """The tool of a decorator, with the settings *given* there; a later decorator of the same name wins."""
         checks.tool_name(name)
+        if shape.is_stream and "cache" in given and self.kit.book.resolve(name, given).cache is not None:
+            raise ConfigError(f"policy of {name!r}: cache: a stream cannot be cached, only a tool with one answer")
         with self._lock:
-            tool = self._kept.get(name) or self._passing.pop(name, None)
+            tool = self.find(name)
             if tool is None:
                 tool = Tool(self.kit, name, given)
             else:
                 tool.take_up(given)
+            self._passing.pop(name, None)
             self._kept[name] = tool
         return tool
 
-    def tool(self, name: str) -> Tool:
-        """The tool of that name, made if need be."""
+    def tool(self, name: str, call: Mapping[str, object] | None = None) -> Tool:
+        """The tool of that name, made if need be for a *call* with such settings; not if they are wrong."""
         tool = self._kept.get(name) if isinstance(name, str) else None
         if tool is not None:
             return tool
         checks.tool_name(name)
         with self._lock:
-            tool = self._kept.get(name) or self._passing.get(name)
+            tool = self.find(name)
             if tool is None:
+                if call:
+                    self.kit.book.resolve(name, None, call)
                 tool = Tool(self.kit, name, None)
                 while len(self._passing) >= MOST_PASSING:
                     self._passing.popitem(last=False)

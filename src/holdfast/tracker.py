@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast import checks
 from holdfast.category import ErrorCategory
-from holdfast.clock import Clock, SystemClock
+from holdfast.clock import Clock
 from holdfast.errors import ConfigError
 from holdfast.guards.names import short_key
 from holdfast.histogram import LAST_BUCKET, LONGEST, Histogram
@@ -103,7 +103,7 @@ class ExecutionTracker:
         self.refusals: list[str] = []  # the tools of refused calls that are yet to be counted
         self.journal_is_full = _NOTE * (max_history + BATCH)
         self._filed = 0  # items of the journal that were filed
-        self._clock: Clock = SystemClock() if clock is None else clock
+        self._clock: Clock = checks.clock(clock)
         self._lock = threading.Lock()
         self._tools: OrderedDict[str, ToolStats] = OrderedDict()  # least recently used first
         self._evicted = ToolStats("")

@@ -5,8 +5,8 @@ An ignored error is an assertion too: mypy complains once the line is no error a
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from typing import assert_type
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from typing import Any, assert_type
 
 import holdfast
 from holdfast import (
@@ -29,6 +29,7 @@ from holdfast import (
     Hook,
     HookContext,
     HookKind,
+    InDoubt,
     Permit,
     Priority,
     RateLimiter,
@@ -66,6 +67,8 @@ async def async_generator(count: int) -> AsyncIterator[str]:
     yield str(count)
 
 
+settled = hf.tool(len, timeout=5.0)
+assert_type(settled("a"), int)
 assert_type(function("a", limit=2), list[str])
 function(1)  # type: ignore[arg-type]
 function("a", 2)  # type: ignore[call-arg]
@@ -91,9 +94,21 @@ def plain(number: int) -> str:
 async def called() -> None:
     assert_type(hf.call(plain, 1), str)
     assert_type(hf.call(plain, 1, policy={"timeout": 1.0}), str)
+    assert_type(hf.call("search", 1), Any)
     assert_type(await hf.acall(coroutine, "a"), bytes)
-    with hf.guard("search"):
-        pass
+    assert_type(await hf.acall(plain, 1), str)
+    assert_type(await hf.acall("search", 1), Any)
+    assert_type(hf.stream(generator, 1), Generator[int, Any, Any])
+    assert_type(hf.stream("search", 1), Generator[Any, Any, Any])
+    assert_type(hf.astream(async_generator, 1), AsyncGenerator[str])
+    assert_type(hf.astream(generator, 1), AsyncGenerator[int])
+    assert_type(hf.astream("search", 1), AsyncGenerator[Any])
+    with hf.run() as run:
+        assert_type(run.step("plain", plain, 1), str)
+        assert_type(await run.astep("plain", plain, 1), str)
+        assert_type(await run.astep("coroutine", coroutine, "a"), bytes)
+    with hf.guard(tool_name="search") as block:
+        block.fail("timeout")
     async with hf.guard("search"):
         pass
     with hf as entered:
@@ -154,6 +169,14 @@ def verified(run: Run) -> None:
     run.verify(Report("tea", (Check("sweet", "passed"), Check("hot", CheckStatus.FAILED, required=False))))
     Check("sweet", True)  # type: ignore[arg-type]
     run.verify("sweet")  # type: ignore[arg-type]
+
+
+async def doubted(doubt: InDoubt) -> None:
+    answer: str = doubt.answer("receipt")
+    answer = await doubt.aanswer("receipt")
+    answer = doubt.repeat()
+    answer = await doubt.repeat()
+    assert_type(answer, str)
 
 
 def errors(error: Denied) -> None:

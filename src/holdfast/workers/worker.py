@@ -80,6 +80,8 @@ class Worker:
     """
 
     def __init__(self, home: Home, config: WorkerConfig, *, on_end: Callable[[Ended], object] | None = None) -> None:
+        if on_end is not None and not callable(on_end):
+            raise ConfigError(f"on_end = {checks.shown(on_end)}: must be callable with an Ended")
         self._home = home
         self._store = home.store
         self._clock = home.clock
