@@ -255,7 +255,7 @@ class _Seen:
         self._event = self._key = 0  # the last ones in the store
         self._version: list[tuple[object, ...]] = []  # of the board
         self._looked_at = self._asked_at = self._counted_at = -math.inf
-        self._missing = math.inf  # numbers of runs that no run has, at most
+        self._missing = math.inf  # numbers of runs that no run has
         self._tools: dict[str, bytes] = {}
         self._servers: list[tuple[str, bytes]] = []
         self._runs: OrderedDict[str, bytes] = OrderedDict()
@@ -283,7 +283,7 @@ class _Seen:
         file, now = desk.store.file, desk.clock.monotonic()
         event, key = _last(desk.store)
         (since_event, since_key), (self._event, self._key) = (self._event, self._key), (event, key)
-        deleted = self._some_are_deleted(desk.store, key, now) or event < since_event
+        deleted = self._some_are_deleted(desk.store, now) or event < since_event
         rows: list[tuple[Any, ...]] = []
         if self.has_begun:
             if deleted or event - since_event > MOST_EVENTS:  # which is an import
@@ -299,14 +299,13 @@ class _Seen:
         self.know(changed)
         return changed
 
-    def _some_are_deleted(self, store: RunStore, key: int, now: float) -> bool:
-        """Whether more numbers are missing than at the last count, where *key* was the last one before this count."""
+    def _some_are_deleted(self, store: RunStore, now: float) -> bool:
+        """Whether more numbers are missing than at the last count."""
         if now < self._counted_at + COUNTING:
             return False
         self._counted_at = now
-        total = sum(store.counts().values())
-        before, self._missing = self._missing, _last(store)[1] - total
-        return key - total > before
+        before, self._missing = self._missing, sum(count for (count,) in store.file.fetch("missing"))
+        return self._missing > before
 
     def know(self, runs: list[RunView]) -> None:
         """These were sent."""

@@ -77,6 +77,10 @@ SELECT created_at, key FROM runs WHERE id = ?
 SELECT header, snapshot, owner, fence, created_at, key FROM runs
 WHERE (created_at, key) < (?, ?) ORDER BY created_at DESC, key DESC LIMIT ?
 
+-- name: missing
+-- Numbers below the last that no run has: in one statement, as runs come and go meanwhile.
+SELECT coalesce(max(key), 0) - count(*) FROM runs
+
 -- name: count_by_status
 SELECT status, count(*) FROM runs GROUP BY status
 

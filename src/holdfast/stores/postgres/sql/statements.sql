@@ -194,6 +194,9 @@ SELECT created_at, key FROM holdfast.runs WHERE id = $1
 SELECT header, snapshot, owner, fence, created_at, key FROM holdfast.runs
 WHERE (created_at, key) < ($1, $2) ORDER BY created_at DESC, key DESC LIMIT $3
 
+-- name: missing
+SELECT coalesce(max(key), 0) - count(*) FROM holdfast.runs
+
 -- name: count_by_status
 SELECT status, count(*) FROM holdfast.runs GROUP BY status
 
