@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.children import said, tell
+from tests.children import eventually, said, tell
 from tests.store_children import children
 from tests.store_kinds import EMBEDDED, KINDS, opener
 
@@ -447,6 +447,19 @@ def test_what_is_queued_wakes_a_thread_that_has_nothing_to_do(monkeypatch: pytes
 
         assert book == list(range(at + 1))
     writer.close()
+
+
+def test_what_is_queued_as_the_thread_is_told_to_end_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.stores.writer.LINGER", 600)
+    book: list[int] = []
+    writer: Writer[list[int]] = Writer(lambda group: [_made(each, book) for each in group])
+    writer.settle(writer.submit(lambda book: book.append(1)))
+
+    writer._closed = True  # as `close` does, just before
+    writer.submit(lambda book: book.append(2))
+
+    assert eventually(lambda: book == [1, 2])
+    assert eventually(lambda: not writer._thread.there)
 
 
 def test_no_wakeup_is_lost_when_the_thread_comes_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,34 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from tests.store_kinds import postgres_url
 
 from holdfast.errors import StoreError
 from holdfast.stores import PostgresRunStore, RunStore, transactions
 from holdfast.stores.postgres import database
-from holdfast.stores.postgres.address import parse
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return postgres_url(tmp_path)
-
-
-@pytest.fixture
-def schema(url: str) -> str:
-    return parse(url).schema
-
-
-@pytest.fixture
-def server(url: str) -> Iterator[psycopg.Connection[Any]]:
-    """A look at the server itself."""
-    with psycopg.connect(url.partition("?")[0], autocommit=True) as connection:
-        yield connection
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,7 +12,6 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 from tests.servers import PostgresServer, Toxic
-from tests.store_kinds import postgres_url
 
 from holdfast.clock import SystemClock
 from holdfast.errors import ConfigError, StoreError
@@ -23,23 +21,6 @@ from holdfast.stores.postgres.address import parse
 from holdfast.stores.postgres.database import PostgresDatabase
 from holdfast.stores.postgres.link import Link, ServerError, Silent
 from holdfast.stores.postgres.trouble import explained
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return postgres_url(tmp_path)
-
-
-@pytest.fixture
-def schema(url: str) -> str:
-    return parse(url).schema
-
-
-@pytest.fixture
-def server(url: str) -> Iterator[psycopg.Connection[Any]]:
-    """A look at the server itself."""
-    with psycopg.connect(url.partition("?")[0], autocommit=True) as connection:
-        yield connection
 
 
 @pytest.fixture
