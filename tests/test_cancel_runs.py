@@ -15,6 +15,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -84,6 +85,25 @@ def test_the_handler_of_a_signal_may_cancel_at_the_moment_in_which_a_write_begin
     assert hf.runs.snapshot(run.id).error == "shutdown"
 
 
+def test_an_interrupt_at_the_moment_in_which_a_write_begins_leaves_others_their_turn(place: Place) -> None:
+    hf = place.open()
+    run = hf.runs.create_run("shop", "tea")
+    turn = hf.runs.writer.turn
+
+    def interrupt(*_: object) -> None:
+        hf.runs.writer.turn = turn
+        raise KeyboardInterrupt
+
+    with _on_signal(interrupt):
+        hf.runs.writer.turn = _Struck(turn)  # type: ignore[assignment]
+        with pytest.raises(KeyboardInterrupt):
+            hf.runs.record_event(run.id, "noted")
+    with ThreadPoolExecutor() as pool:
+        pool.submit(hf.runs.record_event, run.id, "noted too").result()
+
+    assert [each.type for each in hf.runs.events(run.id)][-2:] == ["noted", "noted too"]
+
+
 def test_the_handler_of_a_signal_may_cancel_while_the_store_is_closed(disk: Place) -> None:
     hf = disk.open()
     hf.runs.create_run("shop", "tea", run_id="r")
@@ -117,17 +137,12 @@ def test_the_handler_of_a_signal_may_cancel_while_the_process_forks(disk: Place)
 class _Struck:
     """A lock during whose taking a signal comes: it is handled as soon as the interpreter looks for one."""
 
-    def __init__(self, lock: threading.Lock) -> None:
-        self.locked = lock.locked
-        self.acquire = lock.acquire
+    def __init__(self, lock: Any) -> None:
         self.release = lock.release
         steps: list[Callable[[], object]] = [lock.acquire, functools.partial(_thread.interrupt_main, signal.SIGUSR1)]
         taken: Iterator[object] = map(operator.call, steps)
-        # All in one call of C, since the interpreter looks after each call of ours.
-        type(self).__enter__ = staticmethod(functools.partial(list, taken))  # type: ignore[attr-defined]
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
+        # All in one call of C, as the interpreter looks after each call of ours. What `acquire` is given, `next` takes.
+        self.acquire = functools.partial(next, map(list, [taken]))
 
 
 @contextmanager

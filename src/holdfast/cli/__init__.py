@@ -62,8 +62,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
             raise
         click.echo(f"holdfast: {error.strerror}", err=True)
-        sys.stdout = None  # else what is left in it would be tried again at the end, with a traceback
+        _leave_nothing()
         return FAILED
+    except SystemExit:  # click's way where the reader has gone
+        _leave_nothing()
+        raise
     except Exception as error:
         # Not above: help would be half as quick.
         from holdfast.errors import ConfigError, HoldfastError, StoreError, printable
@@ -84,6 +87,15 @@ def _see_to_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that lacks a letter is no reason to fail
+
+
+def _leave_nothing() -> None:
+    """Have nothing left in stdout that cannot be written: it would be tried again at the end, with a traceback."""
+    if (stream := sys.__stdout__) is not None:
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _is_nowhere() -> bool:

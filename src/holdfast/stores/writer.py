@@ -12,7 +12,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -85,13 +84,11 @@ class Writer(Generic[Book]):
     def after_fork(self) -> None:
         """In a forked child: the thread and whatever was queued are the parent's."""
         self._queue: deque[Pending[Book, Any]] = deque()
-        self.turn = threading.Lock()  # held by whoever uses the connection
+        self.turn = threading.RLock()  # held by whoever uses the connection, once: a handler of signals may ask
+        self._is_ours: Callable[[], bool] = self.turn._is_owned  # type: ignore[attr-defined]
         self._thread = Solo("holdfast-writer", self._serve, lambda: bool(self._queue))
         self._bell = threading.Lock()  # locked while there is nothing to do
         self._bell.acquire()
-        self._main = threading.main_thread().ident
-        self._leader: int | None = None  # the thread that commits
-        self._holder: int | None = None  # the thread that forks
         self._asleep = False  # the thread has nothing to do
         self._hurry = False  # somebody waits
         self._rung = self._closed = self._complained = False
@@ -179,54 +176,47 @@ class Writer(Generic[Book]):
             self._closed = True
             self._wake()
 
-    def alone(self, do: Callable[[], T], turn: AbstractContextManager[object] | None = None) -> T:
-        """Call *do* while nobody else uses the connection."""
-        ident = threading.get_ident()  # asked first: after any call, the handler of a signal may come and look
-        with turn or self.turn:
-            self._leader = ident
-            try:
-                return do()
-            finally:
-                self._leader = None
+    def alone(self, do: Callable[[], T], *, patient: bool = True) -> T | None:
+        """Call *do* while nobody else uses the connection; if somebody does, and it is not *patient*, not at all."""
+        turn = self.turn
+        try:  # and no `with`: in Python 3.14 an interrupt may come between its taking the lock and its seeing to it
+            return do() if turn.acquire(patient) else None
+        finally:
+            try:  # noqa: SIM105 - that is a call more, after which an interrupt may come, and the turn be lost
+                turn.release()
+            except RuntimeError:  # it was not to be had
+                pass
 
     def hold(self, patience: float) -> bool:
         """Let nobody commit while this thread forks; false if somebody did so for longer than *patience*."""
-        self._holder = threading.get_ident()
-        held = self.turn.acquire(timeout=patience)
-        if not held:
-            self._holder = None
-        return held
+        return self.turn.acquire(timeout=patience)
 
     def let_go(self) -> None:
         """Let others commit again."""
         self.turn.release()
-        self._holder = None
 
     # -- committing ----------------------------------------------------------------------------------------------------
 
-    def _led(self) -> bool:
-        """Commit one group, unless somebody else is at it."""
-        if threading.get_ident() == self._main:
-            # The one thread that can be interrupted: it must take the turn by a `with`, or might never give it back.
-            if self.turn.locked():
-                return False
-            self._lead(self.turn)
-        elif self.turn.acquire(blocking=False):  # not waited for: who waits there is not woken when its write is done
-            self._lead(_Taken(self.turn))
-        else:
-            return False
-        return True
+    def _led(self, *, patient: bool = False) -> bool:
+        """Commit one group, unless somebody is at it: this very thread, below us, or another one.
 
-    def _lead(self, turn: AbstractContextManager[object]) -> None:
-        """Commit one group, when it is our turn."""
+        Only the thread is *patient*: who waits for its turn is not woken when its write is done.
+        """
+        if self._is_ours():
+            return False
+        had = True
         try:
-            if self.alone(self._commit_group, turn) == MOST_AT_ONCE:
+            size = self.alone(self._commit_group, patient=patient)
+            had = size is not None
+            if size == MOST_AT_ONCE:
                 self._ring()  # for those who are left
         except BaseException:  # what hits this thread from outside is no reason for others to wait for ever
             self._ring()
             raise
         finally:
-            self._after()
+            if had:
+                self._after()
+        return had
 
     def _commit_group(self) -> int:
         queue = self._queue
@@ -236,10 +226,6 @@ class Writer(Generic[Book]):
         for _ in group:
             queue.popleft()
         return len(group)
-
-    def _is_ours(self) -> bool:
-        """Whether this very thread, below us, has the turn or is about to: then it cannot be waited for."""
-        return threading.get_ident() in (self._leader, self._holder)
 
     def _make(self, group: list[Pending[Book, Any]]) -> None:
         left = []
@@ -322,24 +308,9 @@ class Writer(Generic[Book]):
 
     def _try(self) -> None:
         try:
-            self._lead(self.turn)
+            self._led(patient=True)
         except BaseException:
             _log.exception("a group of writes was cut short")
-
-
-class _Taken:
-    """A lock that is held already, to be given back."""
-
-    __slots__ = ("_lock",)
-
-    def __init__(self, lock: threading.Lock) -> None:
-        self._lock = lock
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
 
 
 def _resolve(futures: list[asyncio.Future[None]]) -> None:

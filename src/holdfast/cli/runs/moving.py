@@ -118,12 +118,10 @@ def _confirmed(question: str) -> bool:
 @contextmanager
 def _standard_output() -> Iterator[IO[str]]:
     """Standard output as exact UTF-8, whatever the terminal speaks."""
+    assert isinstance(sys.stdout, io.TextIOWrapper)
+    sys.stdout.reconfigure(encoding="utf-8", errors="strict", newline="\n")
+    yield sys.stdout
     sys.stdout.flush()
-    fp = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", newline="\n")
-    try:
-        yield fp
-    finally:
-        fp.detach()  # flushes; what is below stays open
 
 
 @contextmanager
