@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -24,6 +25,13 @@ class Start(Protocol):
     """Starts a child that does *command*."""
 
     def __call__(self, command: str, *args: object) -> Child: ...
+
+
+def fork() -> int:
+    """Fork, in the midst of threads: some tests are about just that."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
 
 
 def processes(module: str) -> Callable[[], AbstractContextManager[Start]]:

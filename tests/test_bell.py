@@ -7,13 +7,13 @@ import os
 import subprocess
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
 import pytest
+from tests.children import fork
 
 from holdfast.errors import StoreError
 from holdfast.stores.bell import Bell, Listener
@@ -523,12 +523,6 @@ def abandon(bell: Bell) -> object:
     itself: list[object] = [stream]
     itself.append(itself)
     return itself
-
-
-def fork() -> int:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is the subject
-        return os.fork()
 
 
 def descriptors() -> list[str]:

@@ -10,12 +10,12 @@ import math
 import os
 import threading
 import time
-import warnings
 import weakref
 from collections.abc import Iterator
 from functools import partial
 
 import pytest
+from tests.children import fork
 
 from holdfast import clock as clock_module
 from holdfast.clock import Clock, SystemClock
@@ -358,9 +358,7 @@ def test_a_timer_that_has_fired_keeps_nothing_alive(system: SystemClock) -> None
 
 def test_the_timers_of_a_forked_child_fire(system: SystemClock) -> None:
     keep = system.call_at(system.monotonic() + 3600, print)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is the subject
-        child = os.fork()
+    child = fork()
     if child == 0:
         failed = 1
         try:

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from tests import durable
+from tests.children import fork
 from tests.durable import Entering, Place, of, stopped, types
 
 import holdfast
@@ -699,7 +700,7 @@ def test_in_a_forked_child_the_run_is_the_parents(hf: Holdfast) -> None:
 
     with hf.run() as run:
         work()
-        pid = os.fork()
+        pid = fork()
         if pid == 0:  # an uncaught exit would leave the block, and must not end the parent's run
             try:
                 run.__exit__(SystemExit, SystemExit(0), None)
@@ -722,7 +723,7 @@ def test_in_a_forked_child_the_run_is_the_parents(hf: Holdfast) -> None:
 def test_a_forked_child_may_have_runs_of_its_own(disk: Place) -> None:
     hf = disk.open()
     with hf.run() as run:
-        pid = os.fork()
+        pid = fork()
         if pid == 0:
             status = 1
             try:
@@ -741,7 +742,7 @@ def test_what_a_forked_child_writes_outlives_the_parents_store(disk: Place) -> N
     hf = disk.open()
     with hf.run():
         (ready, tell), (wait, go) = os.pipe(), os.pipe()
-        pid = os.fork()
+        pid = fork()
         if pid == 0:
             os.close(go)  # so that its wait ends with the parent
             status = 1
@@ -774,7 +775,7 @@ def test_a_child_that_was_forked_in_the_middle_of_an_export_is_refused(disk: Pla
     told, tell = os.pipe()
 
     with hf.runs.file.at_one_moment():
-        pid = os.fork()
+        pid = fork()
         if pid == 0:
             try:
                 hf.runs.list_runs()

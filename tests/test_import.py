@@ -25,7 +25,7 @@ OPTIONAL = ("aiohttp", "click", "mcp", "opentelemetry", "psycopg", "redis", "ric
 STANDARD = {
     "__future__", "datetime", "decimal", "numbers", "platform", "uuid",
     "fnmatch", "glob", "grp", "ipaddress", "ntpath", "pathlib", "pwd", "urllib",
-    "array", "bisect", "hashlib", "json", "queue", "random", "tomllib",
+    "array", "bisect", "hashlib", "json", "queue", "random", "struct", "tomllib",
 }  # fmt: skip
 FOREIGN = {"holdfast", "msgspec", "typing_extensions"}  # msgspec asks for typing_extensions, where it is installed
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.board_children import children
-from tests.children import ask, said
+from tests.children import ask, fork, said
 
 import holdfast
 from holdfast import ConfigError, publishing
@@ -495,7 +495,7 @@ def test_a_forked_child_is_a_process_of_its_own(path: Path, board: Board) -> Non
         idle()
         read, write = os.pipe()
 
-        pid = os.fork()
+        pid = fork()
         if pid == 0:
             try:
                 os.close(write)

@@ -6,13 +6,13 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from time import monotonic
 
 import pytest
+from tests.children import fork
 
 from holdfast.errors import ConfigError, StoreError
 from holdfast.stores.watch import Watch
@@ -470,12 +470,6 @@ def test_a_forked_child_takes_nothing_from_its_parent(file: Path, watching: Open
     before = monotonic()
     watch.wait(0.02)
     assert monotonic() - before >= 0.02  # no wake of the child's ended it
-
-
-def fork() -> int:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is the subject
-        return os.fork()
 
 
 def descriptors() -> list[str]:
