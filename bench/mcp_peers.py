@@ -1,6 +1,6 @@
 """Who stands between client and server, how each is started, and the servers behind them.
 
-Peers run as their documentation has it, in environments of their own below `.cache/mcp`, which the tests use too.
+Peers run as their documentation has it, in environments of their own below `.cache/worlds`, which the tests use too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tests.mcp import worlds
+from tests import worlds
 
 from bench.disk import CHECKOUT
 from bench.mcp_client import HANDSHAKE, Http, Line, Process, Stdio, Unusable

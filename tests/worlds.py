@@ -1,7 +1,8 @@
-"""The environments that the MCP tests talk to: both majors of the Python SDK, FastMCP, Node with servers from npm.
+"""The environments that tests start children in: both majors of the MCP SDK, agent frameworks, Node with MCP servers
+from npm.
 
-They live in `.cache/mcp` of this checkout, are made once under a file lock by whoever comes first, and are never
-imported: tests start children in them. `python -m tests.mcp.worlds` makes them all, side by side, before the tests run.
+They live in `.cache/worlds` of this checkout, are made once under a file lock by whoever comes first, and are never
+imported: tests start children in them. `python -m tests.worlds` makes them all, side by side, before the tests run.
 """
 
 from __future__ import annotations
@@ -17,10 +18,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).parents[2]
-HOME = ROOT / ".cache" / "mcp"
-PACKAGES = Path(__file__).parent / "npm"
-PYTHONS = ("mcp1", "mcp2", "fastmcp")  # dependency groups of pyproject.toml
+ROOT = Path(__file__).parents[1]
+HOME = ROOT / ".cache" / "worlds"
+PACKAGES = ROOT / "tests" / "mcp" / "npm"
+FRAMEWORKS = (
+    "agent-framework",
+    "fastmcp",
+    "google-adk",
+    "langchain",
+    "llama-index",
+    "openai-agents",
+    "pydantic-ai",
+    "smolagents",
+)
+PYTHONS = ("mcp1", "mcp2", *FRAMEWORKS)  # dependency groups of pyproject.toml
 OLDEST_NODE = 22  # what the conformance suite runs on
 PATIENCE = 600.0  # seconds for one installation
 
@@ -89,7 +100,7 @@ def _node_from_pypi() -> tuple[Path, list[str]]:
 
 
 def _prepare(name: str) -> Path:
-    _run([str(ROOT / "scripts" / "dev"), "env", f".cache/mcp/{name}", name])
+    _run([str(ROOT / "scripts" / "dev"), "env", f".cache/worlds/{name}", name])
     return HOME / name
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from tests.mcp import worlds
+from tests import worlds
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.mcp import worlds
+from tests import worlds
 from tests.mcp.web import byte_relay, gateway, running
 from tests.servers.finding import free_port
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from tests.mcp import everything, modern, worlds
+from tests import worlds
+from tests.mcp import everything, modern
 from tests.mcp.sameness import differences
 from tests.mcp.through import proxy, surroundings
 from tests.mcp.wire import Answers, Pipe, Talk

@@ -13,7 +13,8 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.mcp import everything, modern, worlds
+from tests import worlds
+from tests.mcp import everything, modern
 from tests.mcp.sameness import differences, normal
 from tests.mcp.through import proxy_to, surroundings
 from tests.mcp.web import ACCEPT, PATIENCE, Web, byte_relay, events, gateway, hang_up, running

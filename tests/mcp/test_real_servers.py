@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.mcp import worlds
+from tests import worlds
 from tests.mcp.sameness import normal
 from tests.mcp.through import proxy, surroundings
 from tests.mcp.wire import Json, Pipe, Talk

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from tests.mcp import worlds
+from tests import worlds
 from tests.mcp_http.clients import frame, gateway
 from tests.mcp_http.servers import INITIALIZED, Reply, plain, server
 

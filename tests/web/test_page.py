@@ -1165,7 +1165,7 @@ def unclaimed_port() -> int:
 
 
 def axe_source() -> str:
-    from tests.mcp import worlds
+    from tests import worlds
 
     try:
         return (node().modules / "axe-core" / "axe.min.js").read_text()

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.mcp import worlds
+from tests import worlds
 
 HERE = Path(__file__).parent
 PACKAGES = HERE / "npm"

@@ -8,8 +8,9 @@ import math
 from typing import Final
 
 from holdfast.category import ErrorCategory, classify
-from holdfast.errors import Denied, ToolTimeout, printable
+from holdfast.errors import Denied, printable
 from holdfast.mcp.wire import ServerLost
+from holdfast.wording.refusals import for_model
 
 META: Final = "holdfast/failure"
 
@@ -23,16 +24,12 @@ def refusal(error: BaseException, *, called: bool, repeatable: bool, modern: boo
     called = called or _may_have_called(error)
     facts: dict[str, object] = {"kind": type(error).__name__, "category": str(_category(error)), "called": called}
     if isinstance(error, Denied):
-        text = error.for_model()
         facts["tool"] = error.tool
         facts["reason"] = error.reason
         if error.retry_after is not None and math.isfinite(error.retry_after):
             facts["retry_after_ms"] = math.ceil(error.retry_after * 1000)
-        if called:
-            text += " It was to answer in place of a tool that had been called. "
-            text += _outcome(called=called, repeatable=repeatable)
-    else:
-        text = f"{_what(error)} {_outcome(called=called, repeatable=repeatable)}"
+    lost = f"The tool's server gave no answer: {printable(str(error), 500)}." if isinstance(error, ServerLost) else None
+    text = for_model(error, called=called, repeatable=repeatable, what=lost)
     result: dict[str, object] = {
         "content": [{"type": "text", "text": text}],
         "isError": True,
@@ -43,25 +40,6 @@ def refusal(error: BaseException, *, called: bool, repeatable: bool, modern: boo
 
 def _may_have_called(error: BaseException) -> bool:
     return error.sent if isinstance(error, ServerLost) else not isinstance(error, Denied)
-
-
-def _what(error: BaseException) -> str:
-    if isinstance(error, ToolTimeout):
-        return f"The tool {printable(error.tool)!r} gave no answer within {round(error.seconds, 1):g} s."
-    if isinstance(error, ServerLost):
-        return f"The tool's server gave no answer: {printable(str(error), 500)}."
-    return f"The call was stopped: {printable(str(error), 500) or type(error).__name__}."
-
-
-def _outcome(*, called: bool, repeatable: bool) -> str:
-    if not called:
-        return "The tool was not called. Try again later, or go on without it."
-    if repeatable:
-        return "It changes nothing that could be repeated by mistake: try again later, or go on without it."
-    return (
-        "Its outcome is unknown: it may have done its work or not. "
-        "Look whether its effect is there before you call it again."
-    )
 
 
 def _category(error: BaseException) -> ErrorCategory:
