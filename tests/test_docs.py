@@ -295,14 +295,6 @@ def test_the_design_page_places_the_rooms_as_the_architecture_test_does() -> Non
         assert rooms == ROWS[row] & there, row
 
 
-def test_the_design_page_names_the_rooms_that_are_yet_to_come() -> None:
-    sentence = re.search(r"do not exist yet: ([^.]*)\.", TEXTS["design.md"])
-    there = {module.room for module in code()}
-    assert sentence is not None
-
-    assert set(re.findall(r"`(\w+)`", sentence[1])) == {room for rooms in ROWS.values() for room in rooms} - there
-
-
 def design_rows() -> list[list[str]]:
     section = TEXTS["design.md"].partition("\n## Rooms\n")[2].partition("\n## ")[0]
     lines = re.findall(r"^\| .*$", section, re.MULTILINE)

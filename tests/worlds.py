@@ -12,11 +12,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+T = TypeVar("T")
 
 ROOT = Path(__file__).parents[1]
 HOME = ROOT / ".cache" / "worlds"
@@ -114,6 +116,23 @@ def _run(command: list[str], **options: object) -> str:
     if done.returncode:
         raise Missing(f"{' '.join(command)} ended with {done.returncode}: {done.stderr.strip()[-1000:]}")
     return str(done.stdout)
+
+
+def had(make: Callable[[], T]) -> T:
+    """What *make* gives; where it cannot be had here the test is skipped, in CI it has failed."""
+    import pytest
+
+    try:
+        return make()
+    except Missing as missing:
+        if os.environ.get("CI"):
+            pytest.fail(f"this must be had in CI: {missing}", pytrace=False)
+        pytest.skip(str(missing))
+
+
+def environment() -> dict[str, str]:
+    """That of a child which imports what is in this checkout."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
 
 
 @contextmanager

@@ -67,7 +67,7 @@ class Bound:
         """Make a call in doubt again, as the same *step* of its run; without one, as another call."""
         args, kwargs, run = before._args, before._kwargs, before.run
         assert run is not None
-        execution = Execution(self.kit, self.tool, before.policy, run, self.fn, args, kwargs)
+        execution = Execution(self.kit, self.tool, before.policy, run, self.fn, args, kwargs, arguments=before.given)
         execution.callee = self
         execution.record = None if step is None else Record(run, self, step)
         drivers: dict[Shape | None, Callable[..., Any]] = {

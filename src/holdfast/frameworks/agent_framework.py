@@ -1,0 +1,119 @@
+"""Microsoft Agent Framework: `Agent(client, tools=tools, middleware=[guard(hf)])`.
+
+It guards whatever the agent itself calls: functions, tools of MCP servers, other agents as tools. Put it last, so that
+arguments are as others have left them. What a tool did to its context (added tools, state of the session) is not done
+again where its answer comes from the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from agent_framework import (
+    SKIP_PARSING,
+    Content,
+    FunctionInvocationContext,
+    FunctionMiddleware,
+    MiddlewareFailure,
+    MiddlewareTermination,
+)
+from agent_framework.exceptions import UserInputRequiredException
+
+from holdfast.calls import Bound
+from holdfast.errors import Denied, HoldfastError, RecordedError, ToolTimeout
+from holdfast.frameworks.guarded import Aside, Guarded, Holdfast, refusal, text
+
+STEERING = (MiddlewareFailure, MiddlewareTermination, UserInputRequiredException)
+
+
+def guard(hf: Holdfast, **policy: object) -> Middleware:
+    """A middleware that guards all tools of an agent; *policy* are settings of each."""
+    return Middleware(hf, **policy)
+
+
+class Middleware(FunctionMiddleware):
+    """Calls tools by the guards of *hf*."""
+
+    def __init__(self, hf: Holdfast, **policy: object) -> None:
+        self._guarded = Guarded(hf, policy)
+
+    async def process(self, context: FunctionInvocationContext, call_next: Callable[[], Awaitable[None]]) -> None:
+        """Make a call."""
+        tool, arguments = context.function, context.arguments
+        if not isinstance(arguments, dict):
+            arguments = arguments.model_dump() if hasattr(arguments, "model_dump") else dict(arguments)
+        made: list[Any] = []
+        try:
+            if (own := self._guarded.guards(tool.func)) is not None:  # the framework calls it as it is
+                answer = await _decorated(own, context, call_next, made)
+            else:
+                answer = await self._guarded.acall(tool.name, partial(_call, context, call_next, made), arguments, str)
+        except Pending:
+            return
+        except RecordedError:  # the tool's own
+            raise
+        except HoldfastError as error:
+            raise _loud(error) from error
+        if not any(answer is each for each in made):  # else the context has it already, whole
+            context.result = _result(tool, answer)
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What the framework has made of a tool's answer, as data."""
+
+    items: list[dict[str, Any]]
+
+
+class Pending(Exception):
+    """No answer of the tool: somebody is to approve of the call, says a middleware."""
+
+
+async def _call(
+    context: FunctionInvocationContext, call_next: Callable[[], Awaitable[None]], made: list[Any], /, **arguments: Any
+) -> Contents | Any:
+    try:
+        await call_next()
+    except STEERING as error:
+        raise Aside(error, again=isinstance(error, UserInputRequiredException)) from error
+    if isinstance(context.result, Content) and context.result.type == "function_approval_request":
+        raise Aside(Pending(), again=True)
+    made.append(_data(context.result))
+    return made[-1]
+
+
+async def _decorated(
+    own: Bound, context: FunctionInvocationContext, call_next: Callable[[], Awaitable[None]], made: list[Any]
+) -> Any:
+    """Call a tool that has guards of its own, and tell what these say."""
+    try:
+        await call_next()
+    except (Denied, ToolTimeout) as error:
+        return refusal(error, own.tool.policy)
+    made.append(context.result)
+    return context.result
+
+
+def _data(result: Any) -> Any:
+    if not isinstance(result, list) or not all(isinstance(each, Content) for each in result):
+        return result
+    items = [each.to_dict() for each in result]
+    plain = len(items) == 1 and result == [Content.from_text(str(items[0].get("text")))]
+    return items[0]["text"] if plain else Contents(items)
+
+
+def _result(tool: Any, answer: Any) -> Any:
+    if isinstance(answer, Contents):
+        return [Content.from_dict(each) for each in answer.items]
+    return answer if tool.result_parser is SKIP_PARSING else [Content.from_text(text(answer))]
+
+
+def _loud(error: HoldfastError) -> BaseException:
+    """The *error* as one that ends the agent: the framework tells the model of all that are no `MiddlewareFailure`."""
+    kind = type(type(error).__name__, (type(error), MiddlewareFailure), {})
+    loud: BaseException = kind.__new__(kind, *error.args)
+    loud.__dict__.update(error.__dict__)
+    return loud

@@ -1,0 +1,128 @@
+"""FastMCP: `server.add_middleware(guard(hf))`, after other middleware, so that it is next to the tools.
+
+It guards the tools of a server, those of mounted and proxied ones too. An answer that a policy keeps is for all
+clients: no `cache` for a tool that looks at who is asking.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from fastmcp.exceptions import ToolError
+from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
+from fastmcp.tools import InputRequiredToolResult, Tool, ToolResult
+from mcp.types import CallToolResult, TextContent
+
+from holdfast.calls import Bound
+from holdfast.errors import Denied, HoldfastError, RecordedError, ToolTimeout
+from holdfast.frameworks.guarded import Aside, Failed, Guarded, Holdfast, refusal
+
+CONTINUED = {"input_responses", "request_state"}  # what a client has answered: another call than the one that asked
+
+
+def guard(hf: Holdfast, **policy: object) -> Guards:
+    """A middleware that guards all tools of a server; *policy* are settings of each."""
+    return Guards(hf, **policy)
+
+
+class Guards(Middleware):
+    """Calls tools by the guards of *hf*."""
+
+    def __init__(self, hf: Holdfast, **policy: object) -> None:
+        self._guarded = Guarded(hf, policy)
+        self._kit = hf._kit
+
+    async def on_call_tool(self, context: MiddlewareContext, call_next: CallNext) -> Any:
+        """Make a call."""
+        name = context.message.name
+        tool = await context.fastmcp_context.fastmcp.get_tool(name)
+        if tool is None:  # whatever a client makes up, and is told so
+            return await call_next(context)
+        if (own := self._own(tool)) is not None:
+            return await _decorated(own, context, call_next)
+        asked = context.message.model_dump(mode="json", include=CONTINUED, exclude_none=True)
+        given = {**(context.message.arguments or {}), **asked}
+        made = partial(_call, context, call_next)
+        try:
+            answer = await self._guarded.acall(name, made, given, _refused)
+        except Elsewhere as other:
+            return other.answer
+        except RecordedError as error:  # the tool's own, in another process
+            raise ToolError(error.message) from error
+        if isinstance(answer, Answer):
+            return answer.result()
+        return tool.convert_result(answer)  # a policy's answer, or that of a tool in place of this one
+
+    def _own(self, tool: Tool) -> Bound | None:
+        """What guards the function of *tool* already, or that of the tool which it transforms."""
+        while tool is not None:
+            bound = getattr(getattr(tool, "fn", None), "__holdfast__", None)
+            if isinstance(bound, Bound) and bound.kit is self._kit:
+                return bound
+            tool = getattr(tool, "parent_tool", None)
+        return None
+
+
+class Answer(dict[str, Any]):
+    """What a tool gave, as it is written: a `ToolResult` cannot be made from its own data."""
+
+    __slots__ = ("_result",)
+    _result: ToolResult
+
+    @classmethod
+    def of(cls, result: ToolResult) -> Answer:
+        """The answer that *result* is."""
+        made = CallToolResult(content=result.content, structured_content=result.structured_content, _meta=result.meta)
+        answer = cls(made.model_dump(mode="json", by_alias=True))
+        answer._result = result
+        return answer
+
+    def result(self) -> ToolResult:
+        """The very result where it is at hand, else one that says the same."""
+        if hasattr(self, "_result"):
+            return self._result
+        made = CallToolResult.model_validate(dict(self))
+        return ToolResult(made.content, made.structured_content, made.meta)
+
+
+class Elsewhere(Exception):
+    """The tool has not answered: it asks the client something first, or goes on as a task."""
+
+    def __init__(self, answer: Any) -> None:
+        super().__init__()
+        self.answer = answer
+
+
+async def _call(context: MiddlewareContext, call_next: CallNext, /, **arguments: object) -> Answer:
+    result = await _made(context, call_next)
+    if not isinstance(result, ToolResult) or isinstance(result, InputRequiredToolResult):
+        raise Aside(Elsewhere(result), again=isinstance(result, InputRequiredToolResult))
+    if result.is_error:
+        raise Failed("\n".join(each.text for each in result.content if isinstance(each, TextContent)), result)
+    try:
+        return Answer.of(result)
+    except Exception:  # it cannot be written: so will the framework find
+        return result  # type: ignore[no-any-return]
+
+
+async def _decorated(own: Bound, context: MiddlewareContext, call_next: CallNext) -> Any:
+    """Make a call that has guards of its own, and tell the model what those say."""
+    try:
+        return await _made(context, call_next)
+    except (Denied, ToolTimeout) as error:
+        return _refused(refusal(error, own.tool.policy))
+
+
+async def _made(context: MiddlewareContext, call_next: CallNext) -> Any:
+    try:
+        return await call_next(context)
+    except ToolError as error:
+        cause = error.__cause__
+        if isinstance(cause, HoldfastError) and not isinstance(cause, RecordedError):
+            raise cause from None  # of guards inside of the tool: no failure of it
+        raise
+
+
+def _refused(reason: str) -> ToolResult:
+    return ToolResult(reason, is_error=True)

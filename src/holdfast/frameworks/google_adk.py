@@ -1,0 +1,146 @@
+"""Google's ADK: `Agent(model=model, name=name, tools=guard(hf, [search, pay, toolset]))`.
+
+What a tool did to its context (state, a transfer, an escalation) is kept with its answer, and done again where the
+answer comes from the log or a cache. An answer that says `error`, as ADK's own tools and MCP servers have it, is a
+failure. Agents and workflows among the tools, and tools that the model's provider runs, stay as they are.
+"""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+from collections.abc import Iterable, Mapping
+from copy import copy
+from dataclasses import dataclass
+from functools import partial
+from inspect import isasyncgen
+from typing import Any
+
+from google.adk.events import EventActions
+from google.adk.tools import BaseTool, FunctionTool, ToolContext
+from google.adk.tools.base_toolset import BaseToolset
+from google.adk.workflow import BaseNode
+
+from holdfast.category import ErrorCategory
+from holdfast.frameworks.guarded import Aside, Failed, Guarded, Holdfast, text
+
+
+def guard(hf: Holdfast, tools: Iterable[Any], **policy: object) -> list[Any]:
+    """The *tools* of an agent (functions, tools, toolsets), guarded; *policy* are settings of each."""
+    guarded = Guarded(hf, policy)
+    return [_tool(guarded, each) for each in tools]
+
+
+def _tool(guarded: Guarded, tool: Any) -> Any:
+    if isinstance(tool, BaseToolset):
+        # Named like it: the framework tells requests for credentials apart by the name of a toolset's class.
+        return type(type(tool).__name__, (Toolset,), {})(guarded, tool)
+    if isinstance(tool, BaseNode):
+        return tool
+    if not isinstance(tool, BaseTool):
+        if not callable(tool):
+            raise TypeError(f"a function, a tool or a toolset of ADK is wanted, not {tool!r}")
+        tool = FunctionTool(tool)
+    if type(tool).run_async is BaseTool.run_async:  # the provider runs it
+        return tool
+    made = copy(tool)  # still of its class, by which the framework knows what else to do
+    own = guarded.guards(getattr(tool, "func", None))
+    if own is not None:
+        tool = copy(tool)
+        tool.func = own.fn
+    made.run_async = partial(_run, guarded, tool.name if own is None else own.tool.name, tool)
+    return made
+
+
+class Toolset(BaseToolset):
+    """A toolset whose tools are guarded."""
+
+    def __init__(self, guarded: Guarded, toolset: BaseToolset) -> None:
+        super().__init__()
+        self._guarded = guarded
+        self._toolset = toolset
+
+    async def get_tools(self, readonly_context: Any = None) -> list[Any]:
+        """Its tools by the names that the model knows."""
+        return [_tool(self._guarded, each) for each in await self._toolset.get_tools_with_prefix(readonly_context)]
+
+    get_tools_with_prefix = get_tools  # that of the base keeps tools for a while, which is for *toolset* to decide
+
+    async def process_llm_request(self, *, tool_context: ToolContext, llm_request: Any) -> None:
+        """Whatever it does to a request."""
+        await self._toolset.process_llm_request(tool_context=tool_context, llm_request=llm_request)
+
+    def get_auth_config(self) -> Any:
+        """What it needs to be let in."""
+        return self._toolset.get_auth_config()
+
+    async def close(self) -> None:
+        """Close it."""
+        await self._toolset.close()
+
+
+@dataclass(frozen=True)
+class Noted:
+    """An answer, and what the tool did to its context."""
+
+    answer: Any
+    actions: dict[str, Any]
+
+
+class Pending(Exception):
+    """No answer of the tool yet: somebody is to confirm the call or to log in, or a live stream has begun."""
+
+    def __init__(self, answer: Any) -> None:
+        super().__init__("pending")
+        self.answer = answer
+
+
+async def _run(
+    guarded: Guarded, name: str, tool: BaseTool, *, args: Mapping[str, Any], tool_context: ToolContext
+) -> Any:
+    try:
+        answer = await guarded.acall(name, partial(_call, tool, tool_context), args, _refused)
+    except Pending as pending:
+        return pending.answer
+    if not isinstance(answer, Noted):
+        return answer
+    for action, value in answer.actions.items():
+        if action == "state_delta":
+            tool_context.state.update(value)
+        elif isinstance(value, dict):
+            getattr(tool_context.actions, action).update(value)
+        else:
+            setattr(tool_context.actions, action, value)
+    return answer.answer
+
+
+async def _call(tool: BaseTool, context: ToolContext, /, **arguments: Any) -> Noted | Any:
+    before = {name: copy(getattr(context.actions, name)) for name in EventActions.model_fields}
+    try:
+        answer = await tool.run_async(args=arguments, tool_context=context)
+    except (Exception, CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a workflow that waits for somebody
+        raise Aside(error) from error
+    actions = {name: _new(old, getattr(context.actions, name)) for name, old in before.items()}
+    if isasyncgen(answer) or actions["requested_auth_configs"] or actions["requested_tool_confirmations"]:
+        raise Aside(Pending(answer), again=not isasyncgen(answer))
+    if isinstance(answer, dict) and (answer.get("error") or answer.get("isError")):
+        raise _failed(tool, text(answer.get("error") or answer.get("content")), answer)
+    done = {name: value for name, value in actions.items() if value is not None}
+    return Noted(answer, done) if done else answer
+
+
+def _failed(tool: BaseTool, why: str, answer: dict[str, Any]) -> Failed:
+    is_argument = why.startswith(f"Invoking `{tool.name}()` failed")  # as the framework says it of wrong ones
+    return Failed(why, answer, category=ErrorCategory.INVALID_PARAMETERS if is_argument else None)
+
+
+def _new(old: Any, now: Any) -> Any:
+    """What has come to be *now*; None if nothing has."""
+    if isinstance(now, dict):
+        return {key: value for key, value in now.items() if key not in old or old[key] is not value} or None
+    return None if now == old else now
+
+
+def _refused(message: str) -> dict[str, str]:
+    return {"error": message}

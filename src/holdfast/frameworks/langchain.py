@@ -1,0 +1,160 @@
+"""LangChain and LangGraph: `create_agent(model, tools, middleware=[guard(hf)])`.
+
+For a `ToolNode` of your own: `ToolNode(tools, wrap_tool_call=it.wrap_tool_call, awrap_tool_call=it.awrap_tool_call)`,
+where `it = guard(hf)`; with `handle_tool_errors=True` that node tells the model of whatever leaves us, a call in doubt
+too. A middleware that brings tools of its own while the agent runs belongs before ours: we guard what we are shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+from langchain.agents.middleware import AgentMiddleware
+from langchain.agents.middleware.types import ToolCallRequest
+from langchain_core.messages import ToolMessage
+from langgraph import errors
+from langgraph.prebuilt.tool_node import TOOL_INVOCATION_ERROR_TEMPLATE
+from langgraph.types import Command
+
+from holdfast.category import ErrorCategory
+from holdfast.frameworks.guarded import Aside, Failed, Guarded, Holdfast, text
+
+MISUSED = TOOL_INVOCATION_ERROR_TEMPLATE.partition("{")[0]  # how the framework begins to tell of a wrong argument
+is_invalid_resume = getattr(errors, "is_invalid_resume", lambda error: False)  # older ones cannot tell
+
+
+def guard(hf: Holdfast, **policy: object) -> Middleware:
+    """A middleware that guards all tools of an agent; *policy* are settings of each."""
+    return Middleware(hf, **policy)
+
+
+class Middleware(AgentMiddleware):
+    """Calls tools by the guards of *hf*."""
+
+    name = "Holdfast"
+
+    def __init__(self, hf: Holdfast, **policy: object) -> None:
+        super().__init__()
+        self._guarded = Guarded(hf, policy)
+
+    def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Any]) -> Any:
+        """Make a call of a plain agent."""
+        if request.tool is None:  # the model has made it up, and is told so
+            return handler(request)
+        name, request = self._undecorated(request)
+        made, refused = partial(_call, request, handler), partial(_message, request, "error")
+        return _own(request, self._guarded.call(name, made, request.tool_call["args"], refused))
+
+    async def awrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Any]]
+    ) -> Any:
+        """Make a call of an agent that runs as a task."""
+        if request.tool is None:
+            return await handler(request)
+        name, request = self._undecorated(request)
+        made, refused = partial(_acall, request, handler), partial(_message, request, "error")
+        return _own(request, await self._guarded.acall(name, made, request.tool_call["args"], refused))
+
+    def _undecorated(self, request: ToolCallRequest) -> tuple[str, ToolCallRequest]:
+        """The name that guards know the tool by, and the call without guards of its own."""
+        code = {field: self._guarded.guards(getattr(request.tool, field, None)) for field in ("func", "coroutine")}
+        own = {field: each for field, each in code.items() if each is not None}
+        if not own:
+            return request.tool_call["name"], request
+        bare = request.tool.model_copy(update={field: each.fn for field, each in own.items()})
+        return next(iter(own.values())).tool.name, request.override(tool=bare)
+
+
+@dataclass
+class Turn:
+    """A `Command` of a tool as it can be kept: the graph's state and way, and the messages to the model."""
+
+    call: str | None  # the tool call that it answers
+    graph: str | None
+    goto: Any
+    update: dict[str, Any]
+    messages: dict[str, list[ToolMessage]]
+
+
+Part: TypeAlias = ToolMessage | Turn
+
+
+def _call(
+    request: ToolCallRequest, handler: Callable[[ToolCallRequest], Any], /, **arguments: object
+) -> Part | list[Part]:
+    with _steering():
+        return _judged(request, handler(request))
+
+
+async def _acall(
+    request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Any]], /, **arguments: object
+) -> Part | list[Part]:
+    with _steering():
+        return _judged(request, await handler(request))
+
+
+@contextmanager
+def _steering() -> Iterator[None]:
+    """Around a tool: the graph may wait for somebody, who may tell it something else than it asked, or go elsewhere."""
+    try:
+        yield
+    except Exception as error:
+        asks = isinstance(error, errors.GraphInterrupt) or is_invalid_resume(error)
+        if asks or isinstance(error, errors.GraphBubbleUp):
+            raise Aside(error, again=asks) from error
+        raise
+
+
+def _judged(request: ToolCallRequest, answer: Any) -> Part | list[Part]:
+    parts = answer if isinstance(answer, list) else [answer]
+    for each in parts:
+        if isinstance(each, ToolMessage) and each.status == "error":
+            told = str(each.text)
+            # A wrong argument is quoted in it, and what the model wrote there says nothing about the tool.
+            raise Failed(told, answer, category=ErrorCategory.INVALID_PARAMETERS if told.startswith(MISUSED) else None)
+    kept: list[Part] = [_kept(request, each) for each in parts]
+    return kept if isinstance(answer, list) else kept[0]
+
+
+def _kept(request: ToolCallRequest, answer: Any) -> Any:
+    if not isinstance(answer, Command) or not isinstance(update := answer.update, dict) or answer.resume is not None:
+        return answer
+    if answer.goto and not isinstance(answer.goto, str | list):
+        return answer
+    messages = {key: told for key, told in update.items() if isinstance(told, list) and set(map(type, told)) == _ONLY}
+    others = {key: each for key, each in update.items() if key not in messages}
+    return Turn(request.tool_call["id"], answer.graph, answer.goto or None, others, messages)
+
+
+_ONLY = {ToolMessage}
+
+
+def _own(request: ToolCallRequest, answer: Any) -> Any:
+    """The *answer* to this very call: it may be that to another of the same, or a policy's."""
+    call = request.tool_call["id"]
+    match answer:
+        case ToolMessage():
+            return _addressed(answer, answer.tool_call_id, call)
+        case Turn():
+            messages = {key: [_addressed(m, answer.call, call) for m in each] for key, each in answer.messages.items()}
+            return Command(graph=answer.graph, goto=answer.goto or (), update=answer.update | messages)
+        case Command():
+            return answer
+        case [_, *_] if all(isinstance(each, ToolMessage | Turn | Command) for each in answer):
+            return [_own(request, each) for each in answer]
+    return _message(request, "success", text(answer))
+
+
+def _addressed(message: ToolMessage, old: str | None, new: str | None) -> ToolMessage:
+    """A copy that answers the call *new* if it did *old*; without its id then, by which it would replace the other."""
+    update = {} if message.tool_call_id != old or old == new else {"tool_call_id": new, "id": None}
+    return message.model_copy(update=update)
+
+
+def _message(request: ToolCallRequest, status: str, content: str) -> ToolMessage:
+    call = request.tool_call
+    return ToolMessage(content=content, name=call["name"], tool_call_id=call["id"], status=status)

@@ -1,0 +1,157 @@
+"""LlamaIndex: `FunctionAgent(tools=guard(hf, tools), llm=llm)`, or any other agent.
+
+What the guards say is a tool's output that is an error. What is for whoever runs the agent (a call in doubt, a store
+that fails, a run that was cancelled) ends it, and is raised where the agent is awaited.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+from llama_index.core.tools import AsyncBaseTool, BaseTool, FunctionTool, ToolMetadata, ToolOutput, adapt_to_async_tool
+from llama_index.core.workflow.errors import WorkflowCancelledByUser
+from workflows.runtime.types.results import WaitingForEvent
+
+from holdfast.errors import ConfigError, HoldfastError, RecordedError, RunCancelled
+from holdfast.frameworks.guarded import Aside, Failed, Guarded, Holdfast, text
+
+_PASSING: Final[ContextVar[Exception | None]] = ContextVar("holdfast_llama_index", default=None)
+
+
+def guard(hf: Holdfast, tools: Iterable[BaseTool | Callable[..., Any]], **policy: object) -> list[BaseTool]:
+    """Tools that are called by the guards of *hf* in place of *tools*; *policy* are settings of each."""
+    guarded = Guarded(hf, policy)
+    return [GuardedTool(guarded, tool) for tool in tools]
+
+
+class GuardedTool(FunctionTool):
+    """Calls *tool* by its guards; a function's, since to those alone an agent gives its context."""
+
+    def __init__(self, guarded: Guarded, tool: object) -> None:
+        if not isinstance(tool, BaseTool):
+            if not callable(tool):
+                raise ConfigError(f"tools: must be tools of LlamaIndex or functions, not {type(tool).__name__}")
+            tool = FunctionTool.from_defaults(tool)
+        self._guarded = guarded
+        self._name, self._tool = _undecorated(guarded, adapt_to_async_tool(tool))
+        bare = self._tool
+        super().__init__(bare.real_fn if isinstance(bare, FunctionTool) else bare.call, bare.metadata)
+
+    @property
+    def metadata(self) -> ToolMetadata:
+        """What the model is told of the tool.
+
+        Of any error an agent makes an output, for which it asks the tool's name: there an error gets past it that is
+        not for the model.
+        """
+        error = _PASSING.get()
+        if error is not None and error is sys.exc_info()[1]:
+            raise error
+        return self._tool.metadata
+
+    def call(self, *args: Any, **kwargs: Any) -> ToolOutput:
+        """Make a call of plain code."""
+        one = Call(self._tool, args, kwargs)
+        with _passing():
+            answer = self._guarded.call(self._name, partial(_call, one), one.arguments, one.refused)
+        return one.output(answer)
+
+    async def acall(self, *args: Any, **kwargs: Any) -> ToolOutput:
+        """Make a call of an agent."""
+        one = Call(self._tool, args, kwargs)
+        with _passing():
+            try:
+                answer = await self._guarded.acall(self._name, partial(_acall, one), one.arguments, one.refused)
+            except RunCancelled as end:  # of which an agent takes no notice, and waits for the tool for ever
+                raise WorkflowCancelledByUser(str(end)) from end
+        return one.output(answer)
+
+
+def _undecorated(guarded: Guarded, tool: AsyncBaseTool) -> tuple[str, AsyncBaseTool]:
+    """The name that guards know the tool by, and the tool without guards of its own."""
+    own = guarded.guards(tool.real_fn) if isinstance(tool, FunctionTool) else None
+    if own is None:
+        return tool.metadata.get_name(), tool
+    if not hasattr(tool, "_callback") or not hasattr(tool, "_async_callback"):  # private, but nothing else gives them
+        raise ConfigError(f"{own.tool.name}: its callbacks cannot be found: guard the function without @hf.tool")
+    coroutine = guarded.guards(tool.async_fn) if tool.async_fn is not tool.real_fn else None
+    return own.tool.name, FunctionTool(
+        own.fn,
+        tool.metadata,
+        None if coroutine is None else coroutine.fn,
+        callback=tool._callback,
+        async_callback=tool._async_callback,
+        partial_params=tool.partial_params,
+    )
+
+
+@contextmanager
+def _passing() -> Iterator[None]:
+    """Note an error that is not for the model."""
+    try:
+        yield
+    except (HoldfastError, WorkflowCancelledByUser) as error:
+        if not isinstance(error, RecordedError):  # which is the tool's own
+            _PASSING.set(error)
+        raise
+
+
+class Call:
+    """One call of *tool*, and the output that it came to, if it was made."""
+
+    def __init__(self, tool: AsyncBaseTool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self.tool = tool
+        self.args = args
+        self.kwargs = kwargs
+        self.name: str = tool.metadata.get_name()
+        self._made: tuple[ToolOutput, ToolOutput] | None = None  # what is kept of the output, and the output itself
+        context = tool.ctx_param_name if isinstance(tool, FunctionTool) else None
+        names = tool.metadata.get_parameters_dict()["properties"]
+        self.arguments: dict[str, Any] = dict(zip(names, args, strict=False))
+        self.arguments |= {name: value for name, value in kwargs.items() if name != context}
+        self._input = {"args": (), "kwargs": self.arguments}
+
+    def keep(self, output: ToolOutput) -> ToolOutput:
+        """What is remembered of *output*: what the model is told, and what it was made of if that is plain data."""
+        if output.is_error:
+            raise Failed(output.content, output)
+        raw = output.raw_output if _is_plain(output.raw_output) else output.content
+        kept = ToolOutput(self.name, blocks=output.blocks, raw_input={}, raw_output=raw)
+        self._made = kept, output
+        return kept
+
+    def output(self, answer: Any) -> ToolOutput:
+        """The output of this very call: what the tool made, or what a log, a cache or a policy has for it."""
+        if self._made is not None and self._made[0] is answer:
+            return self._made[1]
+        if not isinstance(answer, ToolOutput):
+            return ToolOutput(self.name, text(answer), raw_input=self._input, raw_output=answer)
+        return answer if answer.raw_input else answer.model_copy(update={"raw_input": self._input})
+
+    def refused(self, words: str) -> ToolOutput:
+        """What the model is told in place of an answer."""
+        return ToolOutput(self.name, words, raw_input=self._input, raw_output=words, is_error=True)
+
+
+def _call(one: Call, /, **arguments: object) -> ToolOutput:
+    return one.keep(one.tool.call(*one.args, **one.kwargs))
+
+
+async def _acall(one: Call, /, **arguments: object) -> ToolOutput:
+    try:
+        return one.keep(await one.tool.acall(*one.args, **one.kwargs))
+    except WaitingForEvent as pause:  # the tool asks somebody, and is called again with the answer
+        raise Aside(pause, again=True) from pause
+
+
+def _is_plain(value: object) -> bool:
+    try:
+        return bool(msgspec.json.decode(msgspec.json.encode(value)) == value)
+    except Exception:  # of the value's own code, too
+        return False

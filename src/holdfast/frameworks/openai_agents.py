@@ -1,0 +1,173 @@
+"""OpenAI Agents SDK: `Agent(name="clerk", tools=guard(hf, [search, pay]))`.
+
+Function tools are guarded. An agent that serves as a tool is not: guard the tools of that agent, so that a resumed run
+knows them one by one. Left as they are: tools of the provider; custom, shell and computer tools and `mcp_servers`, as
+the SDK tells the model whatever they raise, even that a call is in doubt. For MCP servers there is `holdfast wrap`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import inspect
+import json
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+from agents import AgentsException, FunctionTool, Tool, ToolOriginType, ToolTimeoutError, function_tool
+from agents import tool as sdk
+from agents.tool_context import ToolContext
+from agents.tracing import SpanError, get_current_span
+
+from holdfast.checks import shown
+from holdfast.errors import ConfigError, InDoubt, LeaseLost, RecordedError, RunCancelled, RunDiverged, StoreError
+from holdfast.frameworks.guarded import Guarded, Holdfast
+
+TOOLS = tuple(get_origin(each) or each for each in get_args(Tool))
+OUTPUTS = (sdk.ToolOutputText, sdk.ToolOutputImage, sdk.ToolOutputFileContent)
+HANDLED = type(sdk.with_function_tool_failure_error_handler(print, print))  # of all tools but those made by hand
+LATE = f"{ToolTimeoutError.__module__}.{ToolTimeoutError.__qualname__}"  # as a log names it
+NOT_FOR_THE_MODEL = (ConfigError, InDoubt, LeaseLost, RunDiverged, StoreError)
+
+
+def guard(hf: Holdfast, tools: Iterable[Tool], **policy: object) -> list[Tool]:
+    """The *tools* of an agent, guarded; *policy* are settings of each."""
+    guarded = Guarded(hf, policy)
+    if not isinstance(tools, Iterable):
+        raise ConfigError(f"tools = {shown(tools)}: must be a list of tools")
+    return [_guarded(guarded, each) for each in tools]
+
+
+def _guarded(guarded: Guarded, tool: Tool) -> Tool:
+    if not isinstance(tool, TOOLS):
+        raise ConfigError(f"{shown(tool)}: must be a tool of the Agents SDK; @function_tool makes one of a function")
+    if not isinstance(tool, FunctionTool):
+        return tool
+    made = copy.copy(tool)
+    made.timeout_seconds = None  # it is kept below the guards, who are to know of it
+    # What is raised above them is for whoever runs the agent: not even a run's cancellation may become an answer.
+    sdk.set_function_tool_failure_error_function(made, None)
+    made.on_invoke_tool = sdk.with_function_tool_failure_error_handler(Invoker(guarded, tool), lambda *_: None)
+    return copy.copy(made)  # by which the handler gets to know its tool
+
+
+class Refusal(NamedTuple):
+    """What the guards say in place of a tool's answer."""
+
+    text: str
+
+
+class Invoker:
+    """What the SDK calls in place of *tool*: below the guards errors are raised, above them they go the tool's way."""
+
+    def __init__(self, guarded: Guarded, tool: FunctionTool) -> None:
+        self._guarded = guarded
+        self._tool = tool
+        self._name = tool.qualified_name
+        bare = copy.copy(tool)
+        bare.timeout_behavior = "raise_exception"
+        sdk.set_function_tool_failure_error_function(bare, None)
+        if own := guarded.guards(getattr(tool, "__wrapped__", None)):
+            plain = function_tool(own.fn, name_override=tool.name, strict_mode=tool.strict_json_schema)
+            self._name, bare.on_invoke_tool = own.tool.name, plain.on_invoke_tool
+        self._bare = copy.copy(bare)
+        self._call = _returning(self._invoke, tool)
+        origin = sdk.get_function_tool_origin(tool)
+        self._is_agent = origin is not None and origin.type is ToolOriginType.AGENT_AS_TOOL
+        self._is_handled = isinstance(tool.on_invoke_tool, HANDLED)
+        if self._is_handled:
+            # The name is the SDK's: a function for `needs_approval` is asked only about what this could check.
+            self.__agents_prepare_arguments__ = self._bare.on_invoke_tool.prepare_arguments
+
+    async def __call__(self, ctx: ToolContext, given: str) -> Any:
+        """Make a call."""
+        try:
+            if self._is_agent:
+                return await self._invoke(ctx, given)
+            call = partial(self._call, ctx, given)
+            answer = await self._guarded.acall(self._name, call, _arguments(given), Refusal)
+        except NOT_FOR_THE_MODEL as error:
+            _let_pass(error)
+            raise
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if self._is_agent or isinstance(error, RunCancelled) or (task is not None and task.cancelling()):
+                raise
+            return await self._told(ctx, error)
+        except Exception as error:
+            return await self._told(ctx, error)
+        return await self._said(ctx, answer.text) if isinstance(answer, Refusal) else answer
+
+    async def _invoke(self, ctx: ToolContext, given: str) -> Any:
+        return await sdk.invoke_function_tool(function_tool=self._bare, context=ctx, arguments=given)
+
+    async def _told(self, ctx: ToolContext, error: BaseException) -> Any:
+        """What the model is told of the tool's own *error*; where the SDK would raise it, so does this."""
+        tool, told = self._tool, None
+        if tool.timeout_seconds is not None and _is_late(error, tool.name):
+            if tool.timeout_behavior == "raise_exception":
+                raise error
+            late, tell = ToolTimeoutError(tool.name, tool.timeout_seconds), tool.timeout_error_function
+            words = self._said(ctx, str(late)) if tell is None else tell(ctx, late)
+            return await words if inspect.isawaitable(words) else words
+        if self._is_handled or not isinstance(error, Exception):
+            told = await _failure(tool, ctx, error)
+        if told is None:
+            raise error
+        if span := get_current_span():
+            facts = {"tool_name": tool.name, "error": type(error).__name__}  # its text may not be for a trace
+            span.set_error(SpanError(message="Error running tool (non-fatal)", data=facts))
+        return told
+
+    async def _said(self, ctx: ToolContext, text: str) -> str:
+        """A *text* in place of an answer, even where answers must have a form."""
+        if self._tool.output_json_schema is not None:
+            plain = copy.copy(self._tool)
+            plain.output_json_schema = None
+            # The SDK notes by this that an error is told. One that is no Exception is kept from the run's formatter.
+            await _failure(sdk.set_function_tool_failure_error_function(plain), ctx, asyncio.CancelledError())
+        return text
+
+
+async def _failure(tool: FunctionTool, ctx: ToolContext, error: BaseException) -> str | None:
+    """What the tool's function for failures makes of an *error*."""
+    failure = sdk.maybe_invoke_function_tool_failure_error_function
+    told: str | None = await failure(function_tool=tool, context=ctx, error=error)
+    return told
+
+
+def _returning(invoke: Callable[..., Awaitable[Any]], tool: FunctionTool) -> Callable[..., Awaitable[Any]]:
+    """*invoke* as a function that says what the tool does of its answers, so that a log can give them back."""
+
+    async def call(ctx: ToolContext, given: str, /, **arguments: object) -> Any:
+        return await invoke(ctx, given)
+
+    try:
+        own = get_type_hints(tool.__wrapped__, include_extras=True)["return"]
+    except Exception:  # made by hand, or the annotation is missing, or names what cannot be found
+        own = None
+    call.__annotations__ = {"return": Union[(own, *OUTPUTS)]}
+    return call
+
+
+def _arguments(given: str) -> dict[str, Any]:
+    try:
+        arguments = json.loads(given or "{}")
+    except ValueError:
+        arguments = None
+    return arguments if isinstance(arguments, dict) else {"input": given}  # of which the tool will complain
+
+
+def _is_late(error: BaseException, name: str) -> bool:
+    if isinstance(error, RecordedError):
+        return error.type == LATE
+    return isinstance(error, ToolTimeoutError) and error.tool_name == name
+
+
+def _let_pass(error: Any) -> None:
+    """Make *error* one of the SDK's, too: any other it hides in a `UserError`, and the run would count as failed."""
+    if not isinstance(error, AgentsException):
+        kind = type(error)
+        error.__class__ = type(kind.__name__, (kind, AgentsException), {"__module__": kind.__module__})
+        error.run_data = None

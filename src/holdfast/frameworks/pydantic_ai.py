@@ -1,0 +1,135 @@
+"""Pydantic AI: `Agent(model, tools=tools, capabilities=[guard(hf)])`.
+
+It guards what the agent itself calls, wherever that comes from: functions, toolsets, MCP servers. Output tools are no
+tools, and what a provider runs is left to it. A `ModelRetry` asks the model for other arguments: it is no sign that the
+tool is broken, unless its text says so, or it was raised from another error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NoReturn
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_ai import ApprovalRequired, CallDeferred, ModelRetry, RunContext, ToolFailed, ToolReturn
+from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
+from pydantic_ai.exceptions import RunCancelled
+from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
+
+from holdfast.category import ErrorCategory, classify
+from holdfast.errors import RecordedError
+from holdfast.frameworks.guarded import Aside, Guarded, Holdfast
+from holdfast.memo import Memo
+
+ASIDE = (ApprovalRequired, CallDeferred, RunCancelled)  # the last: an agent inside the tool was told to stop
+
+
+def guard(hf: Holdfast, **policy: object) -> Capability:
+    """A capability that guards all tools of an agent; *policy* are settings of each."""
+    return Capability(hf, **policy)
+
+
+class Capability(AbstractCapability):
+    """Has the tools of an agent called by the guards of *hf*."""
+
+    id = "holdfast"  # an agent has one, or that of its run: nothing is guarded twice
+
+    def __init__(self, hf: Holdfast, **policy: object) -> None:
+        self._guarded = Guarded(hf, policy)
+
+    def get_ordering(self) -> CapabilityOrdering:
+        """Next to the tools: what others do around a call (ask for approval, recover, search tools) is not the tool."""
+        return CapabilityOrdering(position="innermost")
+
+    def get_wrapper_toolset(self, toolset: AbstractToolset) -> Toolset:
+        """The tools of one run of the agent."""
+        return Toolset(toolset, self._guarded)
+
+    @classmethod
+    def get_serialization_name(cls) -> None:
+        """There is none: a `Holdfast` cannot be written into a file."""
+
+
+@dataclass
+class Toolset(WrapperToolset):
+    """Tools, called by the guards."""
+
+    guarded: Guarded
+
+    async def call_tool(self, name: str, tool_args: dict[str, Any], ctx: RunContext, tool: ToolsetTool) -> Any:
+        """Make a call."""
+        own, tool = _bare(self.guarded, tool)
+        made = partial(_call, self.wrapped, name, ctx, tool)
+        try:
+            answer = await self.guarded.acall(own or name, made, tool_args, _refuse)
+        except RecordedError as error:  # in another process
+            if (kind := _TOLD.get(error.type)) is not None:
+                raise kind(error.message) from error
+            raise
+        return answer.given() if isinstance(answer, Answer) else answer
+
+
+class Answer(dict[str, Any]):
+    """What a tool gave, if that is no plain data, as Pydantic writes it: another process tells the model the same."""
+
+    __slots__ = ("_value",)
+    _value: Any
+
+    @classmethod
+    def of(cls, value: Any) -> Answer:
+        """The answer that *value* is."""
+        whole = value if isinstance(value, ToolReturn) else ToolReturn(value)
+        answer = cls(_WRITTEN.dump_python(whole, mode="json", by_alias=True), bare=whole is not value)
+        answer._value = value
+        return answer
+
+    def given(self) -> Any:
+        """The very value where it is at hand, else what can be read of it."""
+        if hasattr(self, "_value"):
+            return self._value
+        whole = _WRITTEN.validate_python(dict(self))
+        return whole.return_value if self["bare"] else whole
+
+
+async def _call(toolset: AbstractToolset, name: str, ctx: RunContext, tool: ToolsetTool, /, **arguments: Any) -> Answer:
+    try:
+        value = await toolset.call_tool(name, arguments, ctx, tool)
+    except ASIDE as error:
+        raise Aside(error, again=isinstance(error, ApprovalRequired)) from error
+    except ModelRetry as error:
+        if error.__cause__ is None and classify(error) is ErrorCategory.EXECUTION_ERROR:  # nothing tells more
+            error.category = ErrorCategory.INVALID_PARAMETERS
+        raise
+    try:
+        return value if _PLAIN.dump(value) is not None else Answer.of(value)
+    except Exception:  # it cannot be written: so will the framework find
+        return value  # type: ignore[no-any-return]
+
+
+def _refuse(text: str) -> NoReturn:
+    raise ToolFailed(text)
+
+
+def _bare(guarded: Guarded, tool: ToolsetTool) -> tuple[str | None, ToolsetTool]:
+    """*tool* without guards of its own, and the name that these go by, if its function is decorated.
+
+    Toolsets wrap their tools, and a tool has no public way to its function: where that is not found, nothing is.
+    """
+    if (inner := getattr(tool, "source_tool", None)) is not None:
+        name, bare = _bare(guarded, inner)
+        return name, tool if name is None else replace(tool, source_tool=bare)
+    schema: Any = getattr(getattr(tool, "call_func", None), "__self__", None)
+    own = guarded.guards(getattr(schema, "function", None))
+    if own is None:
+        return None, tool
+    return own.tool.name, replace(tool, call_func=replace(schema, function=own.fn).call)
+
+
+_PLAIN = Memo(None)
+_WRITTEN = TypeAdapter(ToolReturn)
+# What the framework tells the model of, by the name in a log.
+_TOLD = {
+    f"{kind.__module__}.{kind.__qualname__}": told
+    for kind, told in ((ModelRetry, ModelRetry), (ToolFailed, ToolFailed), (ValidationError, ModelRetry))
+}
