@@ -238,10 +238,13 @@ def test_tools_know_the_run_that_their_agent_is_in(stage: Stage, plain: bool) ->
 
 @pytest.mark.parametrize("plain", [False, True], ids=["coroutines", "functions"])
 def test_an_agent_that_was_killed_goes_on_and_repeats_nothing(stage: Stage, plain: bool) -> None:
-    policies = {"tool": {"die": {"idempotent": True}}}
+    policies = {"tool": {"die": {"idempotent": True}, "hang": {"timeout": 0.2}}}
+    slow = (
+        "weather" if plain else "hang"
+    )  # some frameworks call functions in the event loop, where nothing cuts them off
     turns = (
         [ask("pay", 1), ask("pay", 2), ask("pay", 1)],
-        [ask("weather", "Oslo")],
+        [ask(slow, "tea")],
         [ask("die", "now")],
         [ask("pay", 3)],
     )
@@ -250,22 +253,12 @@ def test_an_agent_that_was_killed_goes_on_and_repeats_nothing(stage: Stage, plai
     answer = stage.play(*turns, policies=policies, resume="trip", plain=plain)
 
     assert answer.error is None
-    assert answer.told == ["paid 1", "paid 2", "paid 1", "sunny in Oslo", "survived now", "paid 3"]
-    assert sorted(each for each in stage.journal if each.startswith("pay")) == ["pay 1", "pay 1", "pay 2", "pay 3"]
-    assert stage.journal.count("weather Oslo") == 1
-
-
-def test_a_tool_that_hung_is_told_of_again_from_the_log(stage: Stage) -> None:
-    policies = {"tool": {"die": {"idempotent": True}, "hang": {"timeout": 0.2}}}
-    turns = [ask("hang", "tea")], [ask("die", "now")]
-    stage.die(*turns, policies=policies, run="trip")
-
-    answer = stage.play(*turns, policies=policies, resume="trip")
-
     assert answer.told is not None
-    assert "The tool 'hang' gave no answer within 0.2 s." in answer.told[0]
-    assert answer.told[1] == "survived now"
-    assert stage.journal.count("hang tea") == 1
+    late = answer.told.pop(3)
+    assert answer.told == ["paid 1", "paid 2", "paid 1", "survived now", "paid 3"]
+    assert ("sunny in tea" if plain else "The tool 'hang' gave no answer within 0.2 s.") in late
+    made = sorted(each for each in stage.journal if not each.startswith("die"))
+    assert made == sorted([f"{slow} tea", "pay 1", "pay 1", "pay 2", "pay 3"])
 
 
 def test_a_call_in_doubt_is_never_made_again_in_silence(stage: Stage) -> None:
