@@ -905,6 +905,15 @@ def test_a_guarded_tool_keeps_its_face(shape: Shape, hf: Holdfast) -> None:
     assert guarded.__doc__ == "What it does."
 
 
+def test_annotations_that_were_set_by_hand_are_kept(hf: Holdfast) -> None:
+    def made(*args: object) -> object:
+        return args
+
+    made.__annotations__ = {"city": str, "return": int}
+
+    assert typing.get_type_hints(hf.tool(made)) == {"city": str, "return": int}
+
+
 def has_shape(shape: Shape, fn: object) -> bool:
     found = {
         "coroutine": inspect.iscoroutinefunction(fn),

@@ -75,6 +75,8 @@ def dressed(fn: Callable[..., Any], made: Callable[..., Any]) -> Callable[..., A
         made.__name__ = made.__qualname__ = name_of(fn)
     if not inspect.isroutine(fn) or not (hasattr(fn, "__annotations__") or hasattr(fn, "__annotate__")):
         made.__annotations__ = {}  # ours say nothing of it, nor do the fields of a class
+    elif getattr(fn, "__annotate__", None) is None:  # set by hand, which `wraps` takes no notice of from 3.14 on
+        made.__annotations__ = fn.__annotations__
     return made
 
 
