@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -307,6 +309,36 @@ def test_one_that_holds_a_run_in_the_middle_of_what_it_sends_is_ended_by_who_nee
         assert "ended 1 connections that held its tables and did not go on" in caplog.text
         frozen.file.rollback(afresh=False)
         assert frozen.record_event("r", "note").event_count == 2
+
+
+def test_a_commit_that_arrives_after_it_was_given_up_for_lost_is_not_made_twice(url: str) -> None:
+    with PostgresRunStore(url) as other:
+        other.create_run("s", "p", run_id="r")
+        late: list[tuple[str, Sequence[object]]] = []
+        arrived: list[bool] = []
+
+        def happen(point: str) -> None:
+            assert isinstance(store.file, PostgresDatabase)
+            assert isinstance(other.file, PostgresDatabase)
+            group = store.file._group
+            if point == "written" and group is not None and group._single is not None and not arrived:
+                late.append(group._single)  # and the network keeps it for a while
+                with socket.socket(fileno=os.dup(group.link._pgconn.socket)) as line:
+                    line.shutdown(socket.SHUT_RDWR)
+            elif point == "begin" and late:  # nobody has found it, and it is made again
+                link = other.file._writer()
+                link.execute(*late.pop())
+                link.end_batch()
+                link.finish()
+                arrived.append(True)
+
+        with PostgresRunStore(url, crash=happen) as store:
+            store.record_event("r", "first")  # so that the run is at hand
+            snapshot = store.record_event("r", "second")
+
+        assert arrived == [True]
+        assert [event.type for event in other.events("r")] == ["first", "second"]
+        assert snapshot.event_count == 2
 
 
 def test_the_server_notices_soon_that_the_host_of_a_connection_is_gone(url: str) -> None:

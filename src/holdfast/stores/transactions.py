@@ -45,7 +45,7 @@ class Transactions:
         lost: list[tuple[Lost, Outcomes]] = []
         for _ in range(MOST_TRIES):
             try:
-                self._try(group)
+                self._try(group, lost)
                 if lost:
                     _doubt(group)
                 return
@@ -79,7 +79,7 @@ class Transactions:
             raise
         return False
 
-    def _try(self, group: Group) -> None:
+    def _try(self, group: Group, lost: list[tuple[Lost, Outcomes]]) -> None:
         self._committing = False
         try:
             self._begin()
@@ -94,6 +94,10 @@ class Transactions:
             self._undo(error)
             raise
         try:
+            if lost and self._was_made(group, lost):  # it came late; from here on it comes too late
+                self._file.rollback(afresh=False)
+                lost.clear()
+                return
             self._write(group)
         except Again:
             raise

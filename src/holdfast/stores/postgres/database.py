@@ -181,11 +181,17 @@ class PostgresDatabase:
             _log.warning("%s: others could not be told to look: %s", self.name, error)
 
     def _was_committed(self, group: Group) -> bool:
-        """Find out whether *group* was written, on a connection that works."""
+        """Find out whether *group* was written, on a connection that works.
+
+        In a transaction that is to write the same again, what is found holds until that is over: the run that is looked
+        at is locked, and what arrives only then finds that another has written to it.
+        """
         with errors_of(self):
             for _ in range(2):
                 link = self._writer()
                 try:
+                    if self._group is not None and self._group is not group:
+                        self._group.hurry()
                     return group.is_written(link)
                 except (ServerError, Broken) as error:
                     self._drop(link)
