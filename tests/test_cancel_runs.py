@@ -122,6 +122,27 @@ def test_the_handler_of_a_signal_may_cancel_while_the_store_is_closed(disk: Plac
     assert hf.runs.cancel("r") is CancelResult.ALREADY_FINISHED
 
 
+def test_the_handler_of_a_signal_cannot_close_the_store_in_the_middle_of_a_write(disk: Place) -> None:
+    armed: list[bool] = []
+
+    def interrupt(point: str) -> None:
+        if point == "written" and armed:
+            armed.clear()
+            with pytest.raises(StoreError, match="try again when that is made"):
+                hf.runs.close()
+
+    hf = disk.open(crash=interrupt)
+    hf.runs.create_run("shop", "tea", run_id="r")
+
+    armed.append(True)
+    hf.runs.record_event("r", "noted")
+
+    assert armed == []
+    assert [each.type for each in hf.runs.events("r")][-1] == "noted"
+    hf.runs.close()
+    assert hf.runs.record_event("r", "noted too").event_count == 2
+
+
 def test_the_handler_of_a_signal_may_cancel_while_the_process_forks(disk: Place) -> None:
     hf = disk.open()
     hf.runs.create_run("shop", "tea", run_id="r")

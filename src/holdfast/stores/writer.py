@@ -24,6 +24,8 @@ MOST_TRIES = 3  # of a write whose leader was interrupted
 TICK = 0.01  # seconds; a queued write waits one to two of them for company, or for somebody who commits anyway
 LINGER = 1.0  # seconds without work after which the thread ends
 
+IN_THE_MIDDLE = "this thread is in the middle of another write, which the handler of a signal, say, has interrupted"
+
 _log = logging.getLogger("holdfast")
 
 Book = TypeVar("Book")
@@ -139,10 +141,7 @@ class Writer(Generic[Book]):
                 continue
             if self._is_ours():
                 self._ring()
-                raise StoreError(
-                    "a write was begun in the middle of another of the same thread, by the handler of a signal say: it "
-                    "is made, but cannot be waited for here"
-                )
+                raise StoreError(f"{IN_THE_MIDDLE}: this one is made, but cannot be waited for here")
             woken = threading.Lock()  # an Event would cost as much again as all else here
             woken.acquire()
             pending.waiter = woken
@@ -179,6 +178,8 @@ class Writer(Generic[Book]):
     def alone(self, do: Callable[[], T], *, patient: bool = True) -> T | None:
         """Call *do* while nobody else uses the connection; if somebody does, and it is not *patient*, not at all."""
         turn = self.turn
+        if self._is_ours():
+            raise StoreError(f"{IN_THE_MIDDLE}: try again when that is made")
         try:  # and no `with`: in Python 3.14 an interrupt may come between its taking the lock and its seeing to it
             return do() if turn.acquire(patient) else None
         finally:
@@ -189,7 +190,7 @@ class Writer(Generic[Book]):
 
     def hold(self, patience: float) -> bool:
         """Let nobody commit while this thread forks; false if somebody did so for longer than *patience*."""
-        return self.turn.acquire(timeout=patience)
+        return not self._is_ours() and self.turn.acquire(timeout=patience)
 
     def let_go(self) -> None:
         """Let others commit again."""
