@@ -1,5 +1,5 @@
 """Agents, played in the environment of their framework: `python -m tests.frameworks.play` reads orders, a line each,
-and answers each with a line. It is a child of the tests, and may be killed by what it plays.
+and answers each with a line. Each is played by a fork, which what it plays may kill: that is answered by `null`.
 
 A framework's file in `agents` has `play(hf, tools, turns, settings)`: it makes tools of the framework out of functions,
 guarded with *settings* unless these are None, and an agent whose model makes the calls of each turn at once, and says
@@ -172,7 +172,16 @@ def main() -> None:
     os.dup2(2, 1)  # frameworks print
     decoder = msgspec.json.Decoder(Order)
     for line in sys.stdin.buffer:
-        answers.write(msgspec.json.encode(asyncio.run(perform(decoder.decode(line)))) + b"\n")
+        order = decoder.decode(line)
+        importlib.import_module(f"tests.frameworks.agents.{order.framework}")  # here, and so once
+        if (child := os.fork()) == 0:
+            answers.write(msgspec.json.encode(asyncio.run(perform(order))) + b"\n")
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if status == signal.SIGKILL:
+            answers.write(b"null\n")
+        elif status:
+            sys.exit(f"it ended with {status}")
 
 
 if __name__ == "__main__":

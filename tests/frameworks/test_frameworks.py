@@ -6,7 +6,6 @@ What differs between them is in `agents/`; nothing here knows more of a framewor
 from __future__ import annotations
 
 import re
-import signal
 import subprocess
 import textwrap
 from collections.abc import Iterator
@@ -24,38 +23,31 @@ pytestmark = pytest.mark.slow
 
 
 class Troupe:
-    """A process in which agents of one framework are played; another one after its death."""
+    """A process in which agents of one framework are played, each by a fork of it."""
 
     def __init__(self, framework: str, python: Path, log: Path) -> None:
         self.framework = framework.replace("-", "_")
-        self._python = python
         self._log = log
-        self._process: subprocess.Popen[bytes] | None = None
+        with log.open("wb") as file:
+            self._process = subprocess.Popen(
+                [python, "-m", "tests.frameworks.play"],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, env=worlds.environment(),
+            )  # fmt: skip
 
     def play(self, order: Order) -> Answer | None:
-        """What came of it; None if it was the end of the process."""
-        if self._process is None:
-            with self._log.open("wb") as log:
-                self._process = subprocess.Popen(
-                    [self._python, "-m", "tests.frameworks.play"],
-                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=worlds.environment(),
-                )  # fmt: skip
+        """What came of it; None if it was killed."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(msgspec.json.encode(order) + b"\n")
         process.stdin.flush()
-        if line := process.stdout.readline():
-            return msgspec.json.decode(line, type=Answer)
-        self.close()
-        assert process.returncode == -signal.SIGKILL, self._log.read_text()[-3000:]
-        return None
+        line = process.stdout.readline()
+        assert line, self._log.read_text()[-3000:]
+        return msgspec.json.decode(line, type=Answer | None)
 
     def close(self) -> None:
         """Let it end."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.communicate()
+        self._process.communicate()
 
 
 class Stage:
