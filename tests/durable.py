@@ -15,11 +15,11 @@ import pytest
 from holdfast import Holdfast, Hook
 from holdfast.history import RunEventRecord
 from holdfast.policy import PolicyBook
-from holdfast.redaction import Payloads
 from holdfast.runs import Run
 from holdfast.stores import MemoryRunStore, RunStore, SqliteRunStore
 from holdfast.stores.store import LEASE
 from holdfast.testing import ManualClock
+from holdfast.values.redaction import Payloads
 
 KINDS = ("memory", "sqlite")
 

@@ -12,7 +12,7 @@ import pytest
 from tests.simulated_server import BucketServer, Outcome, WindowServer, simulate
 
 from holdfast.guards.rate import Bucket, RateConfig
-from holdfast.limiters import AdaptiveRateLimiter
+from holdfast.parts.limiters import AdaptiveRateLimiter
 from holdfast.testing import ManualClock
 
 

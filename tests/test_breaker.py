@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 
 import pytest
 
-from holdfast.breaker import BreakerMetrics, CircuitBreaker, CircuitDiagnostics
 from holdfast.category import ErrorCategory
 from holdfast.errors import CircuitOpen, ConfigError, RateLimited
 from holdfast.guards.breaking import BreakerConfig
 from holdfast.guards.circuit import CircuitState
+from holdfast.parts.breaker import BreakerMetrics, CircuitBreaker, CircuitDiagnostics
 from holdfast.testing import ManualClock
 
 CLOSED, OPEN, HALF_OPEN = CircuitState.CLOSED, CircuitState.OPEN, CircuitState.HALF_OPEN

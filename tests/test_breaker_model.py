@@ -20,12 +20,12 @@ from hypothesis.stateful import (
     rule,
 )
 
-from holdfast.breaker import BreakerMetrics, CircuitBreaker, CircuitDiagnostics
 from holdfast.category import ErrorCategory
 from holdfast.errors import CircuitOpen
 from holdfast.guards.breaking import BreakerConfig
 from holdfast.guards.circuit import CircuitState
-from holdfast.permit import Permit
+from holdfast.parts.breaker import BreakerMetrics, CircuitBreaker, CircuitDiagnostics
+from holdfast.parts.permit import Permit
 from holdfast.testing import ManualClock
 
 CLOSED, OPEN, HALF_OPEN = CircuitState.CLOSED, CircuitState.OPEN, CircuitState.HALF_OPEN

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
-from holdfast.cache import Awaited, Cache, Flight, Hit
+from holdfast.tools.cache import Awaited, Cache, Flight, Hit
 
 
 def lead(cache: Cache, key: bytes = b"k", now: float = 0.0) -> Flight:

@@ -18,8 +18,8 @@ from tests.shapes import Gate, Shape, Thread, eventually, settled
 
 import holdfast
 from holdfast import BudgetExceeded, CircuitOpen, ConfigError, Event, Holdfast, LoopDetected, ToolTimeout
-from holdfast.cache import Awaited
 from holdfast.testing import ManualClock, Recorder, Script, Step, fail, hang, ok, slow
+from holdfast.tools.cache import Awaited
 
 hf = shapes.hf
 

@@ -20,7 +20,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import checks, errors
-from holdfast.canonical import LONG, bind, canonical
 from holdfast.category import ErrorCategory, classify
 from holdfast.errors import (
     BudgetExceeded,
@@ -40,6 +39,7 @@ from holdfast.errors import (
     in_words,
     printable,
 )
+from holdfast.values.canonical import LONG, bind, canonical
 
 HUGE = 10**400
 REFUSALS = [CircuitOpen, RateLimited, ConcurrencyFull, LoopDetected, BudgetExceeded]

@@ -22,9 +22,9 @@ from holdfast.fleet.link import Away
 from holdfast.guards.concurrency import ConcurrencyConfig
 from holdfast.guards.loop import LoopConfig
 from holdfast.guards.rate import Priority, RateConfig
+from holdfast.guards.retry import RetryConfig
 from holdfast.policy import Policy, PolicyBook
 from holdfast.policy.settings import CacheConfig
-from holdfast.retry import RetryConfig
 from holdfast.testing import ManualClock, Recorder, Script, fail, ok
 
 ROOT = Path(__file__).parents[1]

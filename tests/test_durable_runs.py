@@ -35,8 +35,8 @@ from holdfast import (
     RunNotFound,
     StoreError,
 )
-from holdfast.redaction import Payloads
 from holdfast.testing import ManualClock, Recorder
+from holdfast.values.redaction import Payloads
 
 place, disk, memory, entering = durable.place, durable.disk, durable.memory, durable.entering
 

@@ -23,8 +23,8 @@ from holdfast import CircuitOpen, ConfigError, Denied
 from holdfast.clock import Clock, SystemClock
 from holdfast.hooks import Hook, HookContext, HookKind, Hooks
 from holdfast.testing import ManualClock
-from holdfast.threads import Job, Workers
-from holdfast.waiting import Wait, apause, pause
+from holdfast.waiting.threads import Job, Workers
+from holdfast.waiting.waits import Wait, apause, pause
 
 BEFORE = HookContext(kind=HookKind.BEFORE_TOOL, tool="pay", arguments={"amount": 5})
 AFTER = HookContext(kind=HookKind.AFTER_TOOL, tool="pay", arguments={"amount": 5}, result="paid")

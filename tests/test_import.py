@@ -83,7 +83,7 @@ def test_a_name_is_loaded_when_it_is_asked_for_and_not_before() -> None:
     asked = probed("import holdfast; holdfast.Permit")
 
     assert [name for name in probed("import holdfast").loaded if name != "__future__"] == ["holdfast"]
-    assert "holdfast.permit" in asked.loaded
+    assert "holdfast.parts.permit" in asked.loaded
     assert "holdfast.app" not in asked.loaded
 
 
@@ -95,23 +95,6 @@ def test_the_command_line_says_what_it_can_do_without_loading_what_does_it(argum
 
     assert "holdfast.cli" in loaded
     assert {"asyncio", "holdfast.errors", "msgspec", "rich"} & set(loaded) == set()
-
-
-@pytest.mark.parametrize("name", ["protecting", "retrying"])
-@pytest.mark.parametrize(
-    "order",
-    [
-        "import holdfast.{name}",
-        "import holdfast; holdfast.{name}; import holdfast.{name}",
-        "import holdfast; import holdfast.{name}; from holdfast import {name}",
-        "import sys, holdfast.{name}; del sys.modules['holdfast.{name}']; import holdfast.{name}",
-    ],
-    ids=["module only", "name first", "module first", "module twice"],
-)
-def test_a_function_is_not_hidden_by_the_module_of_its_name(name: str, order: str) -> None:
-    code = f"{order}; print(type(holdfast.{name}).__name__)".format(name=name)
-
-    assert printed(code) == "function\n"
 
 
 def test_a_name_that_is_asked_for_by_many_threads_at_once_is_the_same_for_all() -> None:

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from holdfast import limiters
 from holdfast.clock import SystemClock
 from holdfast.errors import ConfigError
 from holdfast.guards.rate import Bucket, Priority
-from holdfast.limiters import AdaptiveRateLimiter, KeyState, RateLimiter
+from holdfast.parts import limiters
+from holdfast.parts.limiters import AdaptiveRateLimiter, KeyState, RateLimiter
 from holdfast.testing import ManualClock
 
 Limiter = AdaptiveRateLimiter | RateLimiter

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.clock import SystemClock
 from holdfast.mcp.script import Script, Step, Steps
-from holdfast.waiting import Wait
+from holdfast.waiting.waits import Wait
 
 place: ContextVar[str] = ContextVar("place", default="nowhere")
 NOW = Wait(0.0)  # is over before it has begun

@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 
 from holdfast.category import ErrorCategory
 from holdfast.errors import ConfigError, RecordedError, ToolTimeout
-from holdfast.memo import Memo, dump_error, is_error, load_error
+from holdfast.values.memo import Memo, dump_error, is_error, load_error
 
 
 def named(value: object) -> str:

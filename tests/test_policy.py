@@ -16,9 +16,9 @@ from holdfast.guards.breaking import BreakerConfig
 from holdfast.guards.concurrency import ConcurrencyConfig
 from holdfast.guards.loop import LoopConfig
 from holdfast.guards.rate import Priority, RateConfig
+from holdfast.guards.retry import RetryConfig
 from holdfast.policy import CacheConfig, Fallback, Policy, PolicyBook
 from holdfast.policy.layers import merge
-from holdfast.retry import RetryConfig
 
 KEYS = Policy.__struct_fields__
 

@@ -18,8 +18,8 @@ from holdfast.guards.breaking import BreakerConfig
 from holdfast.guards.concurrency import ConcurrencyConfig
 from holdfast.guards.loop import LoopConfig
 from holdfast.guards.rate import RateConfig
+from holdfast.guards.retry import RetryConfig
 from holdfast.policy import CacheConfig, Fallback, Policy, PolicyBook, Reload
-from holdfast.retry import RetryConfig
 
 DOCS = (Path(__file__).parents[1] / "docs" / "policies.md").read_text("utf-8")
 TABLES: dict[str, type[msgspec.Struct]] = {

@@ -19,10 +19,11 @@ from tests import shapes
 from tests.shapes import Call, Shape, Thread, eventually, settled
 
 import holdfast
-from holdfast import BudgetExceeded, CircuitState, ConcurrencyFull, ExecutionStats, Holdfast, limiting
-from holdfast.breaker import CircuitDiagnostics
+from holdfast import BudgetExceeded, CircuitState, ConcurrencyFull, ExecutionStats, Holdfast
+from holdfast.parts.breaker import CircuitDiagnostics
 from holdfast.testing import ManualClock, Recorder, Script, Step, fail, hang, ok, rate_limit, slow
-from holdfast.tracker import BATCH
+from holdfast.tools import limiting
+from holdfast.tracking.tracker import BATCH
 
 shape, hf = shapes.shape, shapes.hf
 

@@ -27,7 +27,7 @@ from tests.durable import Killed, Place, stopped, types
 
 from holdfast import ConfigError, Holdfast, InDoubt, LeaseLost, RunCancelled
 from holdfast.policy import PolicyBook
-from holdfast.recovery import PAGE, call_inside
+from holdfast.runs.recovery import PAGE, call_inside
 from holdfast.stores import MemoryRunStore
 from holdfast.stores.store import LEASE
 from holdfast.testing import ManualClock

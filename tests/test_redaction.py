@@ -25,7 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import ConfigError
-from holdfast.redaction import DEEPEST, MASK, Payloads, redact
+from holdfast.values.redaction import DEEPEST, MASK, Payloads, redact
 
 
 @dataclass
@@ -417,7 +417,7 @@ def test_plain_data_is_shown_as_the_redactor_gives_it(value: object) -> None:
 
 def test_a_set_is_shown_alike_in_every_process() -> None:
     code = """
-from holdfast.redaction import Payloads
+from holdfast.values.redaction import Payloads
 print(bytes(Payloads().shown({"s": {"a", "b", "c", "d"}, "m": {"a", 1, None, "d"}})))
 """
 

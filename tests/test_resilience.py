@@ -29,8 +29,8 @@ from holdfast import (
     RateLimiter,
     ToolResilience,
     default_resilience,
-    resilience,
 )
+from holdfast.parts import resilience
 from holdfast.testing import ManualClock, TooManyRequests
 
 CONFIG = BreakerConfig(failure_threshold=3, jitter=0)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.category import ErrorCategory
 from holdfast.errors import ConfigError
-from holdfast.retry import LONGEST, MOST, RESERVE, RetryBudget, RetryConfig, note
+from holdfast.guards.retry import LONGEST, MOST, RESERVE, RetryBudget, RetryConfig, note
 
 NETWORK = ErrorCategory.NETWORK
 FAILED = ErrorCategory.EXECUTION_ERROR

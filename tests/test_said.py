@@ -21,11 +21,11 @@ from tests.durable import of, stopped
 from holdfast import Holdfast, InDoubt
 from holdfast.clock import SystemClock
 from holdfast.policy import PolicyBook
-from holdfast.redaction import Payloads
-from holdfast.said import SAID, known, load_said
 from holdfast.stores import MemoryRunStore, RunStore
 from holdfast.stores.ledger import Ledger
 from holdfast.testing import Script, fail, ok
+from holdfast.values.redaction import Payloads
+from holdfast.values.said import SAID, known, load_said
 
 
 def holdfast_on(store: RunStore) -> Holdfast:

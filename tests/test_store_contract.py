@@ -17,9 +17,9 @@ from tests.test_fold import HOSTILE, Told
 
 from holdfast.errors import ConfigError, RunConflict, RunNotFound
 from holdfast.history import CancelResult, RunEventRecord, RunHeader, RunSnapshot, RunStatus, fold
-from holdfast.redaction import Payloads
 from holdfast.stores import MemoryRunStore, RunStore, SqliteRunStore, open_store
 from holdfast.testing import ManualClock
+from holdfast.values.redaction import Payloads
 
 
 @pytest.fixture(params=KINDS)

@@ -18,12 +18,13 @@ from tests import shapes
 from tests.shapes import Thread, eventually, settled
 
 import holdfast
-from holdfast import CircuitState, ConcurrencyFull, Holdfast, ToolTimeout, threads
+from holdfast import CircuitState, ConcurrencyFull, Holdfast, ToolTimeout
 from holdfast.clock import SystemClock
 from holdfast.guards.line import Signal
 from holdfast.testing import ManualClock, Recorder, Script, hang, ok
-from holdfast.threads import MOST_ABANDONED, Job, Workers
-from holdfast.waiting import Wait, pause
+from holdfast.waiting import threads
+from holdfast.waiting.threads import MOST_ABANDONED, Job, Workers
+from holdfast.waiting.waits import Wait, pause
 
 hf = shapes.hf
 

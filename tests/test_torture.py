@@ -145,7 +145,7 @@ def careless(run, home, plan):
 Run.__init__ = careless
 """
 CALLS_BEFORE_IT_WRITES = """
-from holdfast.recording import Record
+from holdfast.calls.recording import Record
 start = Record.start
 Record.start = lambda record, arguments, waits: start(record, arguments, waits=False)
 """

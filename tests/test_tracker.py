@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from holdfast.category import ErrorCategory
 from holdfast.clock import Clock
 from holdfast.errors import ConfigError
-from holdfast.histogram import LAST_BUCKET, LONGEST, Histogram
 from holdfast.testing import ManualClock
-from holdfast.tracker import BATCH, ExecutionRecord, ExecutionStats, ExecutionStatus, ExecutionTracker
+from holdfast.tracking.histogram import LAST_BUCKET, LONGEST, Histogram
+from holdfast.tracking.tracker import BATCH, ExecutionRecord, ExecutionStats, ExecutionStatus, ExecutionTracker
 
 SUCCESS, FAILED, TIMED_OUT, CANCELLED = ExecutionStatus
 NOTHING = ExecutionStats(0, 0, 0, 0, 0, 0, 0, 0.0, None, None, None, None)
@@ -855,13 +855,13 @@ def test_a_tracker_from_plain_data_goes_on_counting(tracker: ExecutionTracker, c
 
 COLD_READING = """
 import sys
-from holdfast.tracker import ExecutionTracker
+from holdfast.tracking.tracker import ExecutionTracker
 
 data, calls = ExecutionTracker().to_dict(), []
 sys.setprofile(lambda frame, event, _: calls.append(frame.f_globals.get("__name__")))
 ExecutionTracker.from_dict(data)
 sys.setprofile(None)
-assert "holdfast.tracker" in calls
+assert "holdfast.tracking.tracker" in calls
 sys.exit(any(str(name).startswith("msgspec") for name in calls))
 """
 

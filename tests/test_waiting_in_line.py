@@ -19,10 +19,10 @@ from tests.shapes import Call, Gate, Shape, Thread, eventually, settled
 import holdfast
 from holdfast import CircuitOpen, CircuitState, ConcurrencyFull, Holdfast, Priority, RateLimited, ToolTimeout
 from holdfast.guards.rate import RateConfig
-from holdfast.limiting import Limiting
 from holdfast.policy import Policy
 from holdfast.testing import ManualClock, Recorder, Script, fail, ok, slow
-from holdfast.verdicts import Refusal
+from holdfast.tools.limiting import Limiting
+from holdfast.tools.verdicts import Refusal
 
 shape, hf = shapes.shape, shapes.hf
 

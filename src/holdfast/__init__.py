@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast, open
-    from holdfast.breaker import BreakerMetrics, BreakerSnapshot, CircuitBreaker, CircuitDiagnostics
     from holdfast.bus import Bus, LoggingSink
     from holdfast.category import ErrorCategory, classify, retry_after
     from holdfast.clock import Clock, SystemClock
@@ -59,15 +58,16 @@ if TYPE_CHECKING:
     )
     from holdfast.history.fold import fold
     from holdfast.hooks import Hook, HookContext, HookKind
-    from holdfast.limiters import AdaptiveRateLimiter, RateLimiter
-    from holdfast.permit import Permit
-    from holdfast.protecting import protecting
-    from holdfast.redaction import redact
-    from holdfast.resilience import CallOutcome, ToolResilience, default_resilience
-    from holdfast.retrying import retrying
+    from holdfast.parts.breaker import BreakerMetrics, BreakerSnapshot, CircuitBreaker, CircuitDiagnostics
+    from holdfast.parts.limiters import AdaptiveRateLimiter, RateLimiter
+    from holdfast.parts.permit import Permit
+    from holdfast.parts.protecting import protecting
+    from holdfast.parts.resilience import CallOutcome, ToolResilience, default_resilience
+    from holdfast.parts.retrying import retrying
     from holdfast.runs import Run
     from holdfast.stores import MemoryRunStore, PostgresRunStore, RunHandle, RunStore, SqliteRunStore, open_store
-    from holdfast.tracker import ExecutionRecord, ExecutionStats, ExecutionStatus, ExecutionTracker
+    from holdfast.tracking.tracker import ExecutionRecord, ExecutionStats, ExecutionStatus, ExecutionTracker
+    from holdfast.values.redaction import redact
 
 __all__ = [
     "AdaptiveRateLimiter",
@@ -145,7 +145,6 @@ __all__ = [
 # The imports above as data. A new name is added there, here and to `__all__`; a test compares the three.
 _HOMES = {
     "app": ("Holdfast", "open"),
-    "breaker": ("BreakerMetrics", "BreakerSnapshot", "CircuitBreaker", "CircuitDiagnostics"),
     "bus": ("Bus", "LoggingSink"),
     "category": ("ErrorCategory", "classify", "retry_after"),
     "clock": ("Clock", "SystemClock"),
@@ -188,21 +187,21 @@ _HOMES = {
     ),
     "history.fold": ("fold",),
     "hooks": ("Hook", "HookContext", "HookKind"),
-    "limiters": ("AdaptiveRateLimiter", "RateLimiter"),
-    "permit": ("Permit",),
-    "protecting": ("protecting",),
-    "redaction": ("redact",),
-    "resilience": ("CallOutcome", "ToolResilience", "default_resilience"),
-    "retrying": ("retrying",),
+    "parts.breaker": ("BreakerMetrics", "BreakerSnapshot", "CircuitBreaker", "CircuitDiagnostics"),
+    "parts.limiters": ("AdaptiveRateLimiter", "RateLimiter"),
+    "parts.permit": ("Permit",),
+    "parts.protecting": ("protecting",),
+    "parts.resilience": ("CallOutcome", "ToolResilience", "default_resilience"),
+    "parts.retrying": ("retrying",),
     "runs": ("Run",),
     "stores": ("MemoryRunStore", "PostgresRunStore", "RunHandle", "RunStore", "SqliteRunStore", "open_store"),
-    "tracker": ("ExecutionRecord", "ExecutionStats", "ExecutionStatus", "ExecutionTracker"),
+    "tracking.tracker": ("ExecutionRecord", "ExecutionStats", "ExecutionStatus", "ExecutionTracker"),
+    "values.redaction": ("redact",),
 }
 
 if not TYPE_CHECKING:  # a type checker would take `__getattr__` for a promise that every name exists
     import sys as _sys
     from importlib import import_module as _import_module
-    from types import ModuleType as _ModuleType
 
     def __getattr__(name):
         home = next((home for home, names in _HOMES.items() if name in names), None)
@@ -214,12 +213,3 @@ if not TYPE_CHECKING:  # a type checker would take `__getattr__` for a promise t
 
     def __dir__():
         return sorted({*globals(), *__all__})
-
-    class _Package(_ModuleType):
-        """Keeps `retrying` and `protecting` the functions: importing the modules of these names would replace them."""
-
-        def __setattr__(self, name, value):
-            is_shadow = isinstance(value, _ModuleType) and name in _HOMES.get(name, ())
-            super().__setattr__(name, getattr(value, name) if is_shadow else value)
-
-    _sys.modules[__name__].__class__ = _Package

@@ -9,28 +9,29 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from holdfast import checks, events
-from holdfast.breaker import CircuitBreaker, CircuitDiagnostics
 from holdfast.bus import Bus
-from holdfast.calls import Bound, adrive, adrive_stream, drive, drive_stream, guards_of
+from holdfast.calls.bound import Bound, guards_of
+from holdfast.calls.drivers import adrive, adrive_stream, drive, drive_stream
+from holdfast.calls.guarding import Guard
 from holdfast.clock import Clock
 from holdfast.defaults import default_store, is_store_named, policy_file, redis_url, store_url
 from holdfast.errors import ConfigError, HoldfastError
-from holdfast.guarding import Guard
 from holdfast.guards.circuit import CircuitState
 from holdfast.hooks import Hook
-from holdfast.kit import Kit
+from holdfast.parts.breaker import CircuitBreaker, CircuitDiagnostics
 from holdfast.policy import OUTAGES, PolicyBook
-from holdfast.recovery import POLICIES, Recovered, recover
-from holdfast.redaction import Payloads, Redactor
 from holdfast.runs import Home, Keeper, Plan, Run, running
 from holdfast.runs.current import still_open
+from holdfast.runs.recovery import POLICIES, Recovered, recover
 from holdfast.shape import DRIVES, Shape, name_of, shape_of, static_too
 from holdfast.stores import RunStore, open_store
 from holdfast.stores.entries import ToolEntry
 from holdfast.stores.forking import renew_in_children
-from holdfast.threads import Job
-from holdfast.toolbox import Toolbox
-from holdfast.tracker import ExecutionTracker
+from holdfast.tools.kit import Kit
+from holdfast.tools.toolbox import Toolbox
+from holdfast.tracking.tracker import ExecutionTracker
+from holdfast.values.redaction import Payloads, Redactor
+from holdfast.waiting.threads import Job
 
 if TYPE_CHECKING:
     from holdfast.fleet.fleet import Fleet

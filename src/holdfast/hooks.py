@@ -23,8 +23,8 @@ from holdfast.clock import Clock
 from holdfast.errors import ConfigError, Denied, in_words
 from holdfast.guards.line import Signal
 from holdfast.shape import Shape, name_of, shape_of
-from holdfast.threads import Job, Workers, elsewhere, may_hold_a_lock
-from holdfast.waiting import Wait
+from holdfast.waiting.threads import Job, Workers, elsewhere, may_hold_a_lock
+from holdfast.waiting.waits import Wait
 
 _log = logging.getLogger("holdfast")
 

@@ -21,8 +21,8 @@ from holdfast.guards.concurrency import Slots
 from holdfast.guards.line import Line, Ticket
 from holdfast.guards.loop import LoopGuard, LoopVerdict
 from holdfast.guards.rate import Bucket
-from holdfast.limiting import OVERLOADED
 from holdfast.policy import Policy
+from holdfast.tools.limiting import OVERLOADED
 
 ASSUMPTIONS: Final = (
     "A recorded outcome stays what it was: it does not change because earlier calls were refused, waited or were cut.",

@@ -17,8 +17,8 @@ from holdfast import checks, events
 from holdfast.category import ErrorCategory
 from holdfast.errors import RunNotFound
 from holdfast.history import RunEventRecord
-from holdfast.redaction import MASK
 from holdfast.stores import RunStore
+from holdfast.values.redaction import MASK
 
 MOST_CALLS: Final = 100_000  # that are kept
 GRAIN: Final = 0.05  # seconds; the times on record are those of writing, which may be so much later

@@ -21,7 +21,7 @@ import click
 from holdfast.cli import CANCELLED, DONE, FAILED, INTERRUPTED, NO_STORE
 from holdfast.cli.showing import put_json, say
 from holdfast.errors import ConfigError, InDoubt, LeaseLost, RunDiverged, StoreError, in_words, printable
-from holdfast.recovery import as_text, call_inside, load_target
+from holdfast.runs.recovery import as_text, call_inside, load_target
 from holdfast.wording import in_full, one_line, resume_command
 
 if TYPE_CHECKING:

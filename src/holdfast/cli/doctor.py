@@ -374,7 +374,7 @@ def _integrity(connection: sqlite3.Connection) -> Finding:
 
 
 def _interrupted(store: RunStore) -> Finding:
-    from holdfast.recovery import interrupted
+    from holdfast.runs.recovery import interrupted
 
     count = sum(1 for _ in interrupted(store))
     if count:

@@ -22,7 +22,7 @@ from agent_framework import (
 )
 from agent_framework.exceptions import UserInputRequiredException
 
-from holdfast.calls import Bound
+from holdfast.calls.bound import Bound
 from holdfast.errors import Denied, HoldfastError, RecordedError, ToolTimeout
 from holdfast.frameworks.guarded import Aside, Guarded, Holdfast, refusal, text
 

@@ -14,7 +14,7 @@ from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from fastmcp.tools import InputRequiredToolResult, Tool, ToolResult
 from mcp.types import CallToolResult, TextContent
 
-from holdfast.calls import Bound
+from holdfast.calls.bound import Bound
 from holdfast.errors import Denied, HoldfastError, RecordedError, ToolTimeout
 from holdfast.frameworks.guarded import Aside, Failed, Guarded, Holdfast, refusal
 

@@ -13,12 +13,13 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from holdfast import checks
-from holdfast.calls import Bound, adrive, drive, guards_of
+from holdfast.calls.bound import Bound, guards_of
+from holdfast.calls.drivers import adrive, drive
+from holdfast.calls.execution import Execution
 from holdfast.category import ErrorCategory, classify
 from holdfast.errors import ConfigError, Denied, RecordedError, ToolTimeout, printable
-from holdfast.execution import Execution
-from holdfast.kit import Kit
 from holdfast.policy import Policy
+from holdfast.tools.kit import Kit
 from holdfast.wording.refusals import for_model
 
 T = TypeVar("T")

@@ -20,7 +20,7 @@ from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
 from holdfast.category import ErrorCategory, classify
 from holdfast.errors import RecordedError
 from holdfast.frameworks.guarded import Aside, Guarded, Holdfast
-from holdfast.memo import Memo
+from holdfast.values.memo import Memo
 
 ASIDE = (ApprovalRequired, CallDeferred, RunCancelled)  # the last: an agent inside the tool was told to stop
 

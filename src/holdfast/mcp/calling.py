@@ -14,20 +14,21 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from holdfast.bus import Origin
-from holdfast.calls import ONE_HOP, Bound, instead
+from holdfast.calls.bound import Bound
+from holdfast.calls.drivers import ONE_HOP
+from holdfast.calls.execution import Execution
 from holdfast.category import ErrorCategory
 from holdfast.clock import Timer
 from holdfast.errors import CircuitOpen, Denied, HoldfastError, ToolTimeout
-from holdfast.execution import Execution
 from holdfast.mcp import frames
 from holdfast.mcp.answers import ToolFailed, judge
 from holdfast.mcp.frames import CallParams, Head, Id
 from holdfast.mcp.refusals import refusal
 from holdfast.mcp.script import Script, Steps
 from holdfast.mcp.wire import Channel, Event, ServerLost
-from holdfast.permit import Permit
+from holdfast.parts.permit import Permit
 from holdfast.shape import Shape
-from holdfast.waiting import Wait
+from holdfast.waiting.waits import Wait
 
 if TYPE_CHECKING:
     from holdfast.mcp.session import Session
@@ -161,7 +162,7 @@ class Call:
         if execution.fallback is None:
             return execution.value
         yield AT_ONCE  # the next call finds its run in the context
-        other = instead(execution, tool)
+        other = tool.instead(execution)
         again = other.execution((self,), {}, ONE_HOP, execution.given)
         return (yield from self._drive(again, other))
 

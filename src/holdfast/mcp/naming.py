@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from holdfast.redaction import MASK, redact
+from holdfast.values.redaction import MASK, redact
 
 # Words of a command that say who runs a server, not which one it is.
 RUNNERS: Final = {

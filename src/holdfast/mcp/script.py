@@ -12,7 +12,7 @@ from contextvars import copy_context
 from typing import TypeVar
 
 from holdfast.clock import Clock
-from holdfast.waiting import Wait, apause
+from holdfast.waiting.waits import Wait, apause
 
 T = TypeVar("T")
 Step = Wait | Callable[[], Awaitable[object]] | None  # what is waited for

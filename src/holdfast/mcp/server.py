@@ -11,8 +11,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from holdfast.breaker import CircuitBreaker
-from holdfast.calls import Bound
+from holdfast.calls.bound import Bound
 from holdfast.category import ErrorCategory
 from holdfast.clock import Clock, Timer
 from holdfast.errors import printable
@@ -20,7 +19,8 @@ from holdfast.guards.circuit import Circuit, CircuitState
 from holdfast.mcp import frames
 from holdfast.mcp.frames import Head
 from holdfast.mcp.wire import Event
-from holdfast.permit import Permit
+from holdfast.parts.breaker import CircuitBreaker
+from holdfast.parts.permit import Permit
 from holdfast.policy import PolicyBook
 from holdfast.policy.book import ServerRules
 

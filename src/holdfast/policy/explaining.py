@@ -10,7 +10,7 @@ import msgspec
 from holdfast import checks
 from holdfast.policy.book import PolicyBook
 from holdfast.policy.settings import Policy
-from holdfast.redaction import redact
+from holdfast.values.redaction import redact
 
 LONGEST = 500  # bytes of a value
 

@@ -23,8 +23,8 @@ from holdfast.guards.budget import check_budget
 from holdfast.guards.concurrency import ConcurrencyConfig
 from holdfast.guards.loop import MOST_WINDOW, LoopConfig
 from holdfast.guards.rate import Priority, RateConfig
+from holdfast.guards.retry import RetryConfig
 from holdfast.policy.settings import CacheConfig, Fallback, Policy
-from holdfast.retry import RetryConfig
 
 KEYS: Final = Policy.__struct_fields__
 SECONDS: Final = ("timeout", "deadline", "max_wait")

@@ -14,7 +14,7 @@ from holdfast.guards.budget import check_budget
 from holdfast.guards.concurrency import ConcurrencyConfig
 from holdfast.guards.loop import LoopConfig
 from holdfast.guards.rate import Priority, RateConfig
-from holdfast.retry import RetryConfig
+from holdfast.guards.retry import RetryConfig
 
 MODES: Final = ("exact", "leased", "view")
 

@@ -17,11 +17,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from holdfast.breaker import CircuitDiagnostics
 from holdfast.checks import shown
 from holdfast.clock import SystemClock
 from holdfast.errors import ConfigError, HoldfastError, in_words, printable
-from holdfast.kit import Kit
+from holdfast.parts.breaker import CircuitDiagnostics
 from holdfast.publishing.pictures import Pictures
 from holdfast.solo import Solo
 from holdfast.stores import RunStore
@@ -37,7 +36,8 @@ from holdfast.stores.entries import (
     server,
 )
 from holdfast.stores.neighbours import News
-from holdfast.toolbox import Toolbox
+from holdfast.tools.kit import Kit
+from holdfast.tools.toolbox import Toolbox
 
 PERIOD = 1.0  # seconds between two looks at the tools that are being called, and for which a call need not be told
 GAP = 0.02  # seconds between two writes, at least, however many circuits change

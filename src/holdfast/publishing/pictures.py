@@ -11,10 +11,9 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
-from holdfast.breaker import CircuitDiagnostics
 from holdfast.errors import printable
 from holdfast.guards.circuit import Circuit, CircuitState
-from holdfast.kit import Kit
+from holdfast.parts.breaker import CircuitDiagnostics
 from holdfast.policy.explaining import explain
 from holdfast.stores.entries import (
     BOUNDS,
@@ -29,9 +28,10 @@ from holdfast.stores.entries import (
     histogram,
     pack,
 )
-from holdfast.toolbox import Toolbox
-from holdfast.tools import Tool
-from holdfast.tracker import ExecutionRecord
+from holdfast.tools.kit import Kit
+from holdfast.tools.tool import Tool
+from holdfast.tools.toolbox import Toolbox
+from holdfast.tracking.tracker import ExecutionRecord
 
 DETAILS_EVERY = 5.0  # seconds between two looks at the details of a tool that is being called all the time
 MOST_DETAILS = 20  # of such tools at once

@@ -14,8 +14,8 @@ from holdfast.errors import RunCancelled
 from holdfast.guards.line import Signal
 from holdfast.hooks import HookContext, HookKind
 from holdfast.runs.home import Home
-from holdfast.threads import Job
-from holdfast.waiting import Wait, pause
+from holdfast.waiting.threads import Job
+from holdfast.waiting.waits import Wait, pause
 
 GLANCE = 0.5  # seconds after which a sleeper looks whether there is any point in sleeping on
 

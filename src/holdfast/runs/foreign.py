@@ -10,10 +10,10 @@ from contextlib import suppress
 from typing import NamedTuple, TypeGuard
 
 from holdfast import events
-from holdfast.canonical import encode
 from holdfast.errors import RunNotFound
 from holdfast.history import RunEventRecord
 from holdfast.stores import RunStore
+from holdfast.values.canonical import encode
 
 KINDS = {events.TOOL_STARTED: b"t", events.STEP_STARTED: b"s", events.SPENT: b"$"}
 _KEY = re.compile("[0-9a-f]{32}")

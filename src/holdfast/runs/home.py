@@ -11,7 +11,7 @@ from holdfast.hooks import Hooks
 from holdfast.runs.keeper import Keeper
 from holdfast.stores import RunStore
 from holdfast.stores.ledger import Claim
-from holdfast.threads import Workers
+from holdfast.waiting.threads import Workers
 
 
 class Home(NamedTuple):

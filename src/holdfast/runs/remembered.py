@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from holdfast import checks
 from holdfast.category import classify
 from holdfast.errors import ConfigError, in_words
-from holdfast.memo import Memo, dump_error, is_error, load_error
 from holdfast.runs.blame import mark
 from holdfast.runs.current import current_key, leave
 from holdfast.runs.ending import is_lasting
 from holdfast.runs.log import Write
 from holdfast.runs.steps import LOST, Step, likeness
-from holdfast.said import SAID
+from holdfast.values.memo import Memo, dump_error, is_error, load_error
+from holdfast.values.said import SAID
 
 if TYPE_CHECKING:
     from holdfast.runs.run import Run

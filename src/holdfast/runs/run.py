@@ -27,8 +27,8 @@ from holdfast.runs.limits import Limits
 from holdfast.runs.log import Log, Write
 from holdfast.runs.remembered import aremember, remember
 from holdfast.runs.steps import Steps
-from holdfast.threads import Job, elsewhere, may_hold_a_lock
-from holdfast.waiting import Wait, apause, pause
+from holdfast.waiting.threads import Job, elsewhere, may_hold_a_lock
+from holdfast.waiting.waits import Wait, apause, pause
 
 T = TypeVar("T")
 

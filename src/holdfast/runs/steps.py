@@ -18,15 +18,15 @@ from typing import Any
 import msgspec
 
 from holdfast import events
-from holdfast.canonical import encode
 from holdfast.history import RunSnapshot
-from holdfast.memo import is_error
 from holdfast.runs.current import current_key
 from holdfast.runs.foreign import history, is_key, tell
 from holdfast.runs.log import Log, Outcome, Write
-from holdfast.said import CACHED, SAID
 from holdfast.stores.ledger import Claim, Ledger
 from holdfast.stores.store import Memory
+from holdfast.values.canonical import encode
+from holdfast.values.memo import is_error
+from holdfast.values.said import CACHED, SAID
 
 # What stands in the place of a memo:
 LOST = b""  # the call ended, or may have, and nobody knows with what

@@ -15,7 +15,7 @@ import msgspec
 from holdfast import events
 from holdfast.errors import LeaseLost, RunConflict, RunNotFound
 from holdfast.history import CancelResult, RunHeader, RunSnapshot, RunStatus, apply, begin
-from holdfast.said import ENDS, known
+from holdfast.values.said import ENDS, known
 
 KEYS = 32  # for new runs, that are asked for at once
 MOST_CACHED = 2_000  # runs whose state is kept at hand

@@ -15,9 +15,9 @@ import msgspec
 from holdfast import checks
 from holdfast.errors import ConfigError
 from holdfast.history import RunHeader, RunStatus, begin, fold
-from holdfast.said import ENDS, known
 from holdfast.stores.ledger import Ledger
 from holdfast.stores.rows import event, pack, unpack
+from holdfast.values.said import ENDS, known
 
 if TYPE_CHECKING:
     from holdfast.stores.database import Connection

@@ -17,12 +17,12 @@ from holdfast import events
 from holdfast.checks import is_name, shown
 from holdfast.errors import StoreError
 from holdfast.history import RunHeader, RunSnapshot, apply, begin
-from holdfast.redaction import DEEPEST
-from holdfast.said import ENDS
 from holdfast.stores.ledger import USES, Ledger, OwnerRow
 from holdfast.stores.rows import event, pack, pack_header, unpack
 from holdfast.stores.schema import statements
 from holdfast.stores.trouble import errors_of
+from holdfast.values.redaction import DEEPEST
+from holdfast.values.said import ENDS
 
 if TYPE_CHECKING:
     from holdfast.stores.database import Connection, Database

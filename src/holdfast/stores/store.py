@@ -26,8 +26,6 @@ from holdfast.history import (
     RunSnapshot,
     RunStatus,
 )
-from holdfast.redaction import Payloads
-from holdfast.said import known
 from holdfast.stores import searching
 from holdfast.stores.bell import Bell, Listener
 from holdfast.stores.database import Database
@@ -40,6 +38,8 @@ from holdfast.stores.searching import MOST_A_PAGE
 from holdfast.stores.transactions import Transactions
 from holdfast.stores.trouble import errors_of
 from holdfast.stores.writer import Writer
+from holdfast.values.redaction import Payloads
+from holdfast.values.said import known
 
 LEASE = 15.0  # seconds that an owner lives without a sign; it gives one three times as often
 PAGE = 256

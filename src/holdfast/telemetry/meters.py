@@ -7,8 +7,8 @@ from typing import Final
 from opentelemetry.metrics import Histogram, Meter
 
 from holdfast import events
-from holdfast.breaker import CircuitBreaker
 from holdfast.events import Event
+from holdfast.parts.breaker import CircuitBreaker
 
 TOOL: Final = "gen_ai.tool.name"
 _GENAI_BOUNDS: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)

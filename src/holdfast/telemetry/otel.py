@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
-from holdfast.breaker import CircuitBreaker
 from holdfast.bus import Bus, Call, Run, Verdict, WatchedCall, WatchedRun
 from holdfast.clock import Clock
 from holdfast.errors import ConfigError, HoldfastError, in_words
+from holdfast.parts.breaker import CircuitBreaker
 from holdfast.stores import RunStore
 
 try:

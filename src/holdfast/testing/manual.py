@@ -23,7 +23,7 @@ from weakref import WeakKeyDictionary
 
 from holdfast import checks
 from holdfast.clock import Timer, check_sleep
-from holdfast.waiting import pause
+from holdfast.waiting.waits import pause
 
 _log = logging.getLogger("holdfast")
 

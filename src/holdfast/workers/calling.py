@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from holdfast.errors import ConfigError, InDoubt, LeaseLost, in_words
-from holdfast.recovery import acall_inside, call_inside, load_target
 from holdfast.runs import Home, Plan, Run
+from holdfast.runs.recovery import acall_inside, call_inside, load_target
 from holdfast.shape import Shape, shape_of
 from holdfast.stores.queue import Taken
-from holdfast.threads import Job
+from holdfast.waiting.threads import Job
 from holdfast.workers.lane import Lane
 
 Done = Callable[["Slot", BaseException | None], object]

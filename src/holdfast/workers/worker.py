@@ -19,7 +19,7 @@ from holdfast.guards.line import Signal
 from holdfast.runs import Home
 from holdfast.stores import queue
 from holdfast.stores.ledger import Claim
-from holdfast.waiting import Wait, pause
+from holdfast.waiting.waits import Wait, pause
 from holdfast.workers.calling import Slot, begin
 from holdfast.workers.ear import SHARE, Ear
 from holdfast.workers.lane import Lane

@@ -8,17 +8,17 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from holdfast.breaker import CircuitBreaker
 from holdfast.bus import Bus
 from holdfast.clock import Clock
 from holdfast.guards.breaking import BreakerConfig
 from holdfast.guards.circuit import Circuit, CircuitState
 from holdfast.hooks import Hook, Hooks
+from holdfast.parts.breaker import CircuitBreaker
 from holdfast.policy import PolicyBook
 from holdfast.runs import open_runs
 from holdfast.shape import Shape
-from holdfast.threads import Workers
-from holdfast.tracker import ExecutionTracker
+from holdfast.tracking.tracker import ExecutionTracker
+from holdfast.waiting.threads import Workers
 
 if TYPE_CHECKING:
     from holdfast.fleet.fleet import Fleet

@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from types import TracebackType
 
-from holdfast.attempt import Attempt
+from holdfast.calls.attempt import Attempt
+from holdfast.calls.execution import Execution
+from holdfast.calls.making import limiting
 from holdfast.errors import ConfigError
-from holdfast.execution import Execution
-from holdfast.kit import Kit
-from holdfast.making import limiting
 from holdfast.runs import running
-from holdfast.tools import Tool
-from holdfast.waiting import apause, pause
+from holdfast.tools.kit import Kit
+from holdfast.tools.tool import Tool
+from holdfast.waiting.waits import apause, pause
 
 
 class Guard:

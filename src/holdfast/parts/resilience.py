@@ -6,13 +6,13 @@ import math
 from enum import StrEnum
 
 from holdfast import checks
-from holdfast.breaker import BreakerSnapshot, CircuitBreaker
 from holdfast.category import ErrorCategory, retry_after
 from holdfast.clock import Clock
 from holdfast.errors import ConfigError, RateLimited
 from holdfast.guards.rate import Priority, priority_of
-from holdfast.limiters import AdaptiveRateLimiter, RateLimiter
-from holdfast.permit import Permit
+from holdfast.parts.breaker import BreakerSnapshot, CircuitBreaker
+from holdfast.parts.limiters import AdaptiveRateLimiter, RateLimiter
+from holdfast.parts.permit import Permit
 
 
 class CallOutcome(StrEnum):

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from holdfast import checks
-from holdfast.breaker import CircuitBreaker
 from holdfast.errors import ConfigError
 from holdfast.guards.circuit import Circuit, Grant
-from holdfast.permit import Permit
+from holdfast.parts.breaker import CircuitBreaker
+from holdfast.parts.permit import Permit
 from holdfast.shape import Shape, dressed, kind_of, name_of, shape_of, static_too
 
 P = ParamSpec("P")

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 
 from holdfast import checks, events
 from holdfast.errors import ConfigError
-from holdfast.kit import Kit
 from holdfast.shape import Shape
-from holdfast.tools import Tool
+from holdfast.tools.kit import Kit
+from holdfast.tools.tool import Tool
 
 MOST_PASSING = 10_000  # tools that are kept though nobody decorated them
 

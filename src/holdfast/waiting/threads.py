@@ -22,10 +22,11 @@ from holdfast.guards.line import Signal
 
 # The rooms that take locks of ours.
 LOCKING = frozenset(
-    {"breaker", "bus", "cache", "clock", "guards", "limiters", "policy", "runs", "stores", "threads", "toolbox"}
-    | {"tools", "tracker"}
-)
-CALLING = "holdfast.runs.remembered"  # calls users' code and holds no lock, though it is in one of these rooms
+    {"bus", "clock", "guards", "parts", "policy", "runs", "stores", "tools", "tracking", "waiting"}
+)  # the rooms whose code takes locks that the end of a call needs, too
+CALLING = frozenset(
+    f"holdfast.{module}" for module in ("runs.remembered", "parts.protecting", "parts.retrying")
+)  # call users' code and hold no lock then, though they are in one of these rooms
 LINGER = 1.0  # seconds that an idle thread waits for the next job
 MOST_ABANDONED = 64
 
@@ -180,10 +181,10 @@ def may_hold_a_lock() -> bool:
     frame: FrameType | None = sys._getframe(2)
     free = (Job._in_context.__code__, _alone.__code__)  # below them, no lock is held
     while frame is not None and frame.f_code not in free:
-        name = frame.f_globals.get("__name__", "")
-        if name == CALLING:
+        name = str(frame.f_globals.get("__name__"))
+        if name in CALLING:
             return False
-        if isinstance(name, str) and name.startswith("holdfast.") and name.split(".")[1] in LOCKING:
+        if name.startswith("holdfast.") and name.split(".")[1] in LOCKING:
             return True
         frame = frame.f_back
     return False

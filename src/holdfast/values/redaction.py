@@ -20,7 +20,7 @@ import msgspec
 
 from holdfast import checks
 from holdfast.errors import ConfigError, printable
-from holdfast.said import gives_back
+from holdfast.values.said import gives_back
 
 Redactor = Callable[[object], object]  # gets plain data (dict, list, str, number, bool, None), gives plain data
 

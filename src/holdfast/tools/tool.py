@@ -11,22 +11,22 @@ import sys
 import threading
 from collections.abc import Mapping
 
-from holdfast.cache import Cache
-from holdfast.canonical import canonical
 from holdfast.category import ErrorCategory
-from holdfast.deadlines import Deadlines
 from holdfast.errors import CircuitOpen, in_words
 from holdfast.fleet.desk import Held, Question
 from holdfast.guards.circuit import Circuit, Grant, Seen
 from holdfast.guards.concurrency import Slots
 from holdfast.guards.line import Ticket
-from holdfast.kit import Kit
-from holdfast.limiting import Limiting
+from holdfast.guards.retry import RetryBudget
 from holdfast.policy import Policy
-from holdfast.retry import RetryBudget
-from holdfast.sharing import Share
-from holdfast.tracker import BATCH, ExecutionStatus
-from holdfast.verdicts import Gate, Limits, Pass, Plan, Refusal
+from holdfast.tools.cache import Cache
+from holdfast.tools.kit import Kit
+from holdfast.tools.limiting import Limiting
+from holdfast.tools.sharing import Share
+from holdfast.tools.verdicts import Gate, Limits, Pass, Plan, Refusal
+from holdfast.tracking.tracker import BATCH, ExecutionStatus
+from holdfast.values.canonical import canonical
+from holdfast.waiting.deadlines import Deadlines
 
 MOST_OVERRIDES = 64  # policies of single calls that a tool remembers having merged
 

@@ -20,7 +20,7 @@ from holdfast.errors import CircuitOpen, ConfigError, printable
 from holdfast.guards.breaking import BreakerConfig
 from holdfast.guards.circuit import Circuit, CircuitState, Grant
 from holdfast.guards.names import short_key
-from holdfast.permit import Permit, known
+from holdfast.parts.permit import Permit, known
 
 _log = logging.getLogger("holdfast")
 

@@ -10,19 +10,19 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from holdfast.attempt import Attempt
+from holdfast.calls.attempt import Attempt
+from holdfast.calls.execution import Execution
 from holdfast.category import ErrorCategory
 from holdfast.errors import ConcurrencyFull, ToolTimeout
-from holdfast.execution import Execution
-from holdfast.kit import Kit
 from holdfast.shape import Shape, kind_of
-from holdfast.threads import Job
-from holdfast.tools import Tool
-from holdfast.verdicts import Refusal
-from holdfast.waiting import Wait, apause, pause
+from holdfast.tools.kit import Kit
+from holdfast.tools.tool import Tool
+from holdfast.tools.verdicts import Refusal
+from holdfast.waiting.threads import Job
+from holdfast.waiting.waits import Wait, apause, pause
 
 if TYPE_CHECKING:
-    from holdfast.calls import Bound
+    from holdfast.calls.bound import Bound
 
 
 def call(execution: Execution, attempt: Attempt, bound: Bound, fn: Callable[[], Any]) -> Any:

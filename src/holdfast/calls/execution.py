@@ -17,25 +17,26 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from types import TracebackType
 from typing import Any
 
-from holdfast import answering, events
-from holdfast.attempt import STEPS_IN, Attempt, Made
+from holdfast import events
 from holdfast.bus import Origin, Verdict, WatchedCall
-from holdfast.cache import Flight
-from holdfast.canonical import bind, encode, impersonal, owner
+from holdfast.calls import answering
+from holdfast.calls.attempt import STEPS_IN, Attempt, Made
+from holdfast.calls.recording import Callee, Record
 from holdfast.category import ErrorCategory, classify
 from holdfast.errors import Denied, ToolTimeout, in_words, printable
 from holdfast.fleet.desk import Question
+from holdfast.guards.retry import NOTE, note
 from holdfast.hooks import HookContext, HookKind
-from holdfast.kit import Kit
 from holdfast.policy import Policy
-from holdfast.recording import Callee, Record
-from holdfast.retry import NOTE, note
 from holdfast.runs import Run, Write, likeness
 from holdfast.shape import DRIVES, Shape
-from holdfast.threads import elsewhere, may_hold_a_lock
-from holdfast.tools import Tool
-from holdfast.tracker import ExecutionStatus
-from holdfast.waiting import Wait
+from holdfast.tools.cache import Flight
+from holdfast.tools.kit import Kit
+from holdfast.tools.tool import Tool
+from holdfast.tracking.tracker import ExecutionStatus
+from holdfast.values.canonical import bind, encode, impersonal, owner
+from holdfast.waiting.threads import elsewhere, may_hold_a_lock
+from holdfast.waiting.waits import Wait
 
 _OUTSIDE: AbstractContextManager[None] = nullcontext()
 ANSWERS = (Shape.FUNCTION, Shape.COROUTINE)  # calls with one answer, which can be kept

@@ -15,7 +15,7 @@ from holdfast.guards.concurrency import Slots
 from holdfast.guards.line import Line, Ticket
 from holdfast.guards.rate import UNDIVIDED, Bucket
 from holdfast.policy import Policy
-from holdfast.verdicts import Limits, Refusal
+from holdfast.tools.verdicts import Limits, Refusal
 
 OVERLOADED = frozenset({ErrorCategory.TIMEOUT, ErrorCategory.RATE_LIMIT, ErrorCategory.SERVICE_UNAVAILABLE})
 

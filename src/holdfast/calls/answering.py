@@ -11,14 +11,14 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
 
-from holdfast.attempt import OF_ITS_RUN
-from holdfast.cache import Awaited, Flight, Hit
-from holdfast.canonical import itself
+from holdfast.calls.attempt import OF_ITS_RUN
 from holdfast.category import classify
-from holdfast.waiting import Wait
+from holdfast.tools.cache import Awaited, Flight, Hit
+from holdfast.values.canonical import itself
+from holdfast.waiting.waits import Wait
 
 if TYPE_CHECKING:
-    from holdfast.execution import Execution
+    from holdfast.calls.execution import Execution
 
 _led: Final[ContextVar[tuple[Awaited, ...]]] = ContextVar("holdfast_led", default=())  # by the calls one is within
 

@@ -18,11 +18,11 @@ from holdfast.fleet.script import CIRCUIT, CONCURRENCY, MICRO, NO_PROBE, RATE, O
 from holdfast.guards.circuit import Circuit, CircuitState, Grant
 from holdfast.guards.line import Ticket
 from holdfast.policy import Policy
-from holdfast.verdicts import Gate, Pass, Refusal
+from holdfast.tools.verdicts import Gate, Pass, Refusal
 
 if TYPE_CHECKING:
     from holdfast.fleet.fleet import Fleet
-    from holdfast.tools import Tool
+    from holdfast.tools.tool import Tool
 
 LOOK_AGAIN = 0.02  # seconds after which a slot that another process gave back is found, about
 AWAY = "the shared guards cannot be reached"

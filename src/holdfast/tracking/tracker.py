@@ -21,7 +21,7 @@ from holdfast.category import ErrorCategory
 from holdfast.clock import Clock
 from holdfast.errors import ConfigError
 from holdfast.guards.names import short_key
-from holdfast.histogram import LAST_BUCKET, LONGEST, Histogram
+from holdfast.tracking.histogram import LAST_BUCKET, LONGEST, Histogram
 
 BATCH: Final = 512  # notes that gather in the journal before they are filed
 _NOTE: Final = 3  # items of the journal that make a note

@@ -13,7 +13,7 @@ from holdfast import checks
 from holdfast.category import classify, retry_after
 from holdfast.clock import Clock
 from holdfast.errors import ConfigError, Denied
-from holdfast.retry import RetryBudget, RetryConfig, note
+from holdfast.guards.retry import RetryBudget, RetryConfig, note
 from holdfast.shape import Shape, dressed, kind_of, name_of, shape_of, static_too
 
 P = ParamSpec("P")

@@ -27,7 +27,7 @@ import msgspec
 
 from holdfast.category import ErrorCategory
 from holdfast.errors import RecordedError, ToolTimeout
-from holdfast.said import SAID, gives_back, load_said
+from holdfast.values.said import SAID, gives_back, load_said
 
 LIMIT: Final = 4 * 2**20  # bytes
 _VALUE, _ITEMS, _ERROR = b"v", b"s", b"e"  # the first byte says what it is; a capital letter, that it is tagged

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from holdfast import events
 from holdfast.category import ErrorCategory, classify
 from holdfast.errors import InDoubt, RunConflict
-from holdfast.memo import Memo, dump_error, is_error, load_error
 from holdfast.runs import LOST, Run, Step, Write, inside, is_lasting, mark
-from holdfast.said import SAID
+from holdfast.values.memo import Memo, dump_error, is_error, load_error
+from holdfast.values.said import SAID
 
 if TYPE_CHECKING:
-    from holdfast.execution import Execution
+    from holdfast.calls.execution import Execution
 
 MOST_ITEMS = 10_000  # of a stream that is remembered
 _OUTSIDE: AbstractContextManager[None] = nullcontext()

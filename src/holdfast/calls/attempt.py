@@ -24,13 +24,13 @@ from holdfast.errors import (
 )
 from holdfast.fleet.desk import Question
 from holdfast.guards.line import Ticket
-from holdfast.permit import known
-from holdfast.threads import may_hold_a_lock
-from holdfast.verdicts import Pass, Refusal
-from holdfast.waiting import Wait
+from holdfast.parts.permit import known
+from holdfast.tools.verdicts import Pass, Refusal
+from holdfast.waiting.threads import may_hold_a_lock
+from holdfast.waiting.waits import Wait
 
 if TYPE_CHECKING:
-    from holdfast.execution import Execution
+    from holdfast.calls.execution import Execution
 
 
 # What says nothing about the tool, although it leaves it: refusals and trouble of other calls, and of the run itself.

@@ -1,0 +1,164 @@
+"""The drivers: the one place that waits and that calls a tool. A function, a coroutine, a generator and an async
+generator each have one, of a few lines, around the same `Execution`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from holdfast.calls import making
+from holdfast.calls.execution import Execution
+from holdfast.shape import Shape, kind_of
+from holdfast.waiting.waits import apause, pause
+
+if TYPE_CHECKING:
+    from holdfast.calls.bound import Bound
+
+ONE_HOP: Mapping[str, object] = {"fallback": False}
+
+
+def drive(execution: Execution, bound: Bound, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Call a function."""
+    clock = bound.kit.clock
+    policy = execution.policy
+    execution.driver = Shape.FUNCTION
+    execution.threaded = policy.timeout is not None or policy.deadline is not None
+    try:
+        with execution:
+            for wait in execution.lookup():
+                pause(clock, wait)
+            for attempt in execution:
+                with attempt:
+                    for wait in attempt.waits():
+                        pause(clock, wait)
+                    execution.value = making.call(execution, attempt, bound, lambda: bound.fn(*args, **kwargs))
+                    kind_of(execution.value, bound.tool.name)
+    finally:
+        for wait in execution.after():
+            pause(clock, wait)
+    if execution.fallback is None:
+        return execution.value
+    other = bound.instead(execution)
+    return drive(other.execution(args, kwargs, ONE_HOP, execution.given), other, args, kwargs)
+
+
+async def adrive(execution: Execution, bound: Bound, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Call a coroutine function, or a function in a thread."""
+    clock = bound.kit.clock
+    execution.driver = Shape.COROUTINE
+    execution.as_task = True
+    execution.threaded = bound.shape is Shape.FUNCTION
+    try:
+        with execution:
+            for wait in execution.lookup():
+                await apause(clock, wait)
+            for attempt in execution:
+                with attempt:
+                    for wait in attempt.waits():
+                        await apause(clock, wait)
+                    if bound.shape is Shape.FUNCTION:
+                        value = await making.acall(execution, attempt, bound, lambda: bound.fn(*args, **kwargs))
+                    else:
+                        value = bound.fn(*args, **kwargs)
+                    if inspect.isawaitable(value):
+                        with making.limiting(bound.kit, bound.tool, attempt), execution.inside():
+                            value = await value
+                    execution.value = value
+    finally:
+        for wait in execution.after():
+            await apause(clock, wait)
+    if execution.fallback is None:
+        return execution.value
+    other = bound.instead(execution)
+    return await adrive(other.execution(args, kwargs, ONE_HOP, execution.given), other, args, kwargs)
+
+
+def drive_stream(
+    execution: Execution, bound: Bound, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Generator[Any, Any, Any]:
+    """Iterate a generator function, or any function that returns an iterable."""
+    clock = bound.kit.clock
+    policy = execution.policy
+    execution.driver = Shape.GENERATOR
+    execution.threaded = policy.timeout is not None or policy.deadline is not None
+    try:
+        with execution:
+            for wait in execution.lookup():
+                pause(clock, wait)
+            for attempt in execution:
+                with attempt:
+                    for wait in attempt.waits():
+                        pause(clock, wait)
+                    execution.value = yield from making.items(
+                        execution, attempt, bound, lambda: bound.fn(*args, **kwargs)
+                    )
+    finally:
+        for wait in execution.after():
+            pause(clock, wait)
+    if execution.remembered is not None:
+        yield from _items(execution.remembered)
+        return execution.value
+    if execution.fallback is not None:
+        other = bound.instead(execution)
+        return (yield from drive_stream(other.execution(args, kwargs, ONE_HOP, execution.given), other, args, kwargs))
+    if execution.fell_back:
+        yield from _items(_fallback_items(execution.value))
+        return None
+    return execution.value
+
+
+async def adrive_stream(
+    execution: Execution, bound: Bound, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> AsyncGenerator[Any]:
+    """Iterate an async generator function; a generator function's items are made in a thread."""
+    clock = bound.kit.clock
+    execution.driver = Shape.ASYNC_GENERATOR
+    execution.as_task = True
+    execution.threaded = bound.shape in (Shape.GENERATOR, Shape.FUNCTION)
+    try:
+        with execution:
+            for wait in execution.lookup():
+                await apause(clock, wait)
+            for attempt in execution:
+                with attempt:
+                    for wait in attempt.waits():
+                        await apause(clock, wait)
+                    source = making.aitems(execution, attempt, bound, lambda: bound.fn(*args, **kwargs))
+                    async with aclosing(source) as items:
+                        async for item in items:
+                            execution.give(item)
+                            handed = clock.monotonic()
+                            try:
+                                yield item
+                            except BaseException:
+                                execution.left = True
+                                raise
+                            attempt.rest(clock.monotonic() - handed)
+    finally:
+        for wait in execution.after():
+            await apause(clock, wait)
+    for item in execution.remembered or ():
+        yield item
+    if execution.fallback is not None:
+        other = bound.instead(execution)
+        async with aclosing(
+            adrive_stream(other.execution(args, kwargs, ONE_HOP, execution.given), other, args, kwargs)
+        ) as items:
+            async for item in items:
+                yield item
+    elif execution.fell_back:
+        for item in _fallback_items(execution.value):
+            yield item
+
+
+def _items(made: Iterable[Any]) -> Iterator[Any]:
+    """What is there already, as a generator: it takes what is sent to it, as a list does not."""
+    return (item for item in made)
+
+
+def _fallback_items(value: object) -> list[Any]:
+    """A stream's fixed answer: the items of a list, else the value as the only item."""
+    return value if isinstance(value, list) else [value]

@@ -1,0 +1,1 @@
+"""Arguments and results: what makes two calls the same, what is kept of a result, what may be shown of it."""
