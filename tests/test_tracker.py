@@ -22,7 +22,8 @@ from holdfast.clock import Clock
 from holdfast.errors import ConfigError
 from holdfast.testing import ManualClock
 from holdfast.tracking.histogram import LAST_BUCKET, LONGEST, Histogram
-from holdfast.tracking.tracker import BATCH, ExecutionRecord, ExecutionStats, ExecutionStatus, ExecutionTracker
+from holdfast.tracking.records import ExecutionRecord, ExecutionStats, ExecutionStatus
+from holdfast.tracking.tracker import BATCH, ExecutionTracker
 
 SUCCESS, FAILED, TIMED_OUT, CANCELLED = ExecutionStatus
 NOTHING = ExecutionStats(0, 0, 0, 0, 0, 0, 0, 0.0, None, None, None, None)

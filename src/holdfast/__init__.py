@@ -66,7 +66,8 @@ if TYPE_CHECKING:
     from holdfast.parts.retrying import retrying
     from holdfast.runs import Run
     from holdfast.stores import MemoryRunStore, PostgresRunStore, RunHandle, RunStore, SqliteRunStore, open_store
-    from holdfast.tracking.tracker import ExecutionRecord, ExecutionStats, ExecutionStatus, ExecutionTracker
+    from holdfast.tracking.records import ExecutionRecord, ExecutionStats, ExecutionStatus
+    from holdfast.tracking.tracker import ExecutionTracker
     from holdfast.values.redaction import redact
 
 __all__ = [
@@ -195,7 +196,8 @@ _HOMES = {
     "parts.retrying": ("retrying",),
     "runs": ("Run",),
     "stores": ("MemoryRunStore", "PostgresRunStore", "RunHandle", "RunStore", "SqliteRunStore", "open_store"),
-    "tracking.tracker": ("ExecutionRecord", "ExecutionStats", "ExecutionStatus", "ExecutionTracker"),
+    "tracking.records": ("ExecutionRecord", "ExecutionStats", "ExecutionStatus"),
+    "tracking.tracker": ("ExecutionTracker",),
     "values.redaction": ("redact",),
 }
 

@@ -33,7 +33,7 @@ from holdfast.shape import DRIVES, Shape
 from holdfast.tools.cache import Flight
 from holdfast.tools.kit import Kit
 from holdfast.tools.tool import Tool
-from holdfast.tracking.tracker import ExecutionStatus
+from holdfast.tracking.records import ExecutionStatus
 from holdfast.values.canonical import bind, encode, impersonal, owner
 from holdfast.waiting.threads import elsewhere, may_hold_a_lock
 from holdfast.waiting.waits import Wait

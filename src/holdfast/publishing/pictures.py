@@ -31,7 +31,7 @@ from holdfast.stores.entries import (
 from holdfast.tools.kit import Kit
 from holdfast.tools.tool import Tool
 from holdfast.tools.toolbox import Toolbox
-from holdfast.tracking.tracker import ExecutionRecord
+from holdfast.tracking.records import ExecutionRecord
 
 DETAILS_EVERY = 5.0  # seconds between two looks at the details of a tool that is being called all the time
 MOST_DETAILS = 20  # of such tools at once

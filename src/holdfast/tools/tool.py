@@ -24,7 +24,8 @@ from holdfast.tools.kit import Kit
 from holdfast.tools.limiting import Limiting
 from holdfast.tools.sharing import Share
 from holdfast.tools.verdicts import Gate, Limits, Pass, Plan, Refusal
-from holdfast.tracking.tracker import BATCH, ExecutionStatus
+from holdfast.tracking.records import ExecutionStatus
+from holdfast.tracking.tracker import BATCH
 from holdfast.values.canonical import canonical
 from holdfast.waiting.deadlines import Deadlines
 

@@ -7,12 +7,11 @@ are counted apart.
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -21,67 +20,14 @@ from holdfast.category import ErrorCategory
 from holdfast.clock import Clock
 from holdfast.errors import ConfigError
 from holdfast.guards.names import short_key
-from holdfast.tracking.histogram import LAST_BUCKET, LONGEST, Histogram
+from holdfast.tracking.records import Breakdown, ExecutionRecord, ExecutionStats, ExecutionStatus
+from holdfast.tracking.statistics import Entry, ToolStats
 
 BATCH: Final = 512  # notes that gather in the journal before they are filed
 _NOTE: Final = 3  # items of the journal that make a note
 
-_Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # what a float can hold
-_Seconds = Annotated[float, msgspec.Meta(ge=0, le=sys.float_info.max)]
 _T = TypeVar("_T")
 _Member = TypeVar("_Member", bound=StrEnum)
-
-_COUNTERS: Final = ("successful", "failed", "timed_out", "cancelled", "cached_hits", "denied")
-
-
-class ExecutionStatus(StrEnum):
-    """How an execution ended."""
-
-    SUCCESS = "success"
-    FAILED = "failed"
-    TIMED_OUT = "timed_out"
-    CANCELLED = "cancelled"
-
-
-class ExecutionRecord(msgspec.Struct, frozen=True):
-    """One execution. *at* is the wall time of its end; *category* that of its failure."""
-
-    tool: str
-    status: ExecutionStatus
-    duration: _Seconds
-    at: Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
-    was_cached: bool = False
-    attempts: Annotated[int, msgspec.Meta(ge=1)] = 1
-    category: ErrorCategory | None = None
-
-
-class ExecutionStats(msgspec.Struct, frozen=True):
-    """Lifetime statistics: the four statuses add up to *total*; *denied* calls are not in it.
-
-    *total_duration*, *mean* and the percentiles (nearest rank, at most 1 % off) are of executions that really took
-    place and were not cancelled; without one, *mean* and percentiles are None.
-    """
-
-    total: int
-    successful: int
-    failed: int
-    timed_out: int
-    cancelled: int
-    cached_hits: int
-    denied: int
-    total_duration: float
-    mean: float | None
-    p50: float | None
-    p95: float | None
-    p99: float | None
-
-
-class Breakdown(NamedTuple):
-    """Executions up to each of some bounds, and beyond; failures by category; refusals by the name of the error."""
-
-    spread: list[int]
-    errors: dict[str, int]
-    refusals: dict[str, int]
 
 
 class ExecutionTracker:
@@ -195,7 +141,7 @@ class ExecutionTracker:
     def to_dict(self) -> dict[str, object]:
         """All of it as plain data, for JSON."""
         history = self.recent(self.max_history)[::-1]
-        evicted, *tools = self._gather(_Entry.of)
+        evicted, *tools = self._gather(Entry.of)
         dump = _Dump(1, self.max_history, self.max_tools, history, tools, evicted)
         data: dict[str, object] = msgspec.to_builtins(dump, str_keys=True)
         return data
@@ -307,126 +253,6 @@ class ExecutionTracker:
         return result
 
 
-class ToolStats:
-    """The statistics of one tool; *noted* is how many of its calls came as notes. Its tracker locks."""
-
-    __slots__ = (*_COUNTERS, "errors", "histogram", "name", "noted", "refusals")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.noted = 0
-        self.successful = 0
-        self.failed = 0
-        self.timed_out = 0
-        self.cancelled = 0
-        self.cached_hits = 0
-        self.denied = 0
-        self.errors: Counter[str] = Counter()
-        self.refusals: Counter[str] = Counter()
-        self.histogram = Histogram()
-
-    def succeed(self, durations: list[float]) -> None:
-        """Count clean successes."""
-        self.noted += len(durations)
-        self.successful += len(durations)
-        self.histogram.add(durations)
-
-    def deny(self, kind: str, times: int = 1) -> None:
-        """Count refusals."""
-        self.denied += times
-        self.refusals[kind] += times
-
-    def file(
-        self, status: ExecutionStatus, duration: float, was_cached: bool, category: ErrorCategory | None = None
-    ) -> None:
-        """Count one execution."""
-        if category is not None and status in (ExecutionStatus.FAILED, ExecutionStatus.TIMED_OUT):
-            self.errors[str(category)] += 1
-        if status is ExecutionStatus.SUCCESS:
-            self.successful += 1
-        elif status is ExecutionStatus.FAILED:
-            self.failed += 1
-        elif status is ExecutionStatus.TIMED_OUT:
-            self.timed_out += 1
-        else:
-            self.cancelled += 1
-        if was_cached:
-            self.cached_hits += 1
-        elif status is not ExecutionStatus.CANCELLED:
-            self.histogram.add_one(duration)
-
-    def merge(self, other: ToolStats) -> None:
-        """Add all that *other* has filed."""
-        self.add(other.counters(), other.histogram)
-        self.errors.update(other.errors)
-        self.refusals.update(other.refusals)
-
-    def add(self, counters: Mapping[str, int], histogram: Histogram) -> None:
-        """Add to each counter and to the histogram."""
-        for counter, n in counters.items():
-            setattr(self, counter, getattr(self, counter) + n)
-        self.histogram.merge(histogram)
-
-    def counters(self) -> dict[str, int]:
-        """The counters that were filed, by name."""
-        return {counter: getattr(self, counter) for counter in _COUNTERS}
-
-    def summary(self) -> ExecutionStats:
-        """What was filed, as a caller sees it."""
-        p50, p95, p99 = self.histogram.percentiles(50, 95, 99)
-        return ExecutionStats(
-            total=self.total(),
-            **self.counters(),
-            total_duration=self.histogram.total,
-            mean=self.histogram.mean(),
-            p50=p50,
-            p95=p95,
-            p99=p99,
-        )
-
-    def total(self) -> int:
-        """How many calls there were."""
-        return self.successful + self.failed + self.timed_out + self.cancelled
-
-
-class _Entry(msgspec.Struct):
-    """The statistics of one tool as plain data."""
-
-    tool: str
-    successful: _Count
-    failed: _Count
-    timed_out: _Count
-    cancelled: _Count
-    cached_hits: _Count
-    denied: _Count
-    total_duration: _Seconds
-    histogram: dict[Annotated[int, msgspec.Meta(ge=0, le=LAST_BUCKET)], _Count]
-    errors: dict[str, _Count] = {}
-    refusals: dict[str, _Count] = {}
-
-    def __post_init__(self) -> None:
-        executed, ended = sum(self.histogram.values()), self.successful + self.failed + self.timed_out
-        if executed > ended or executed + self.cached_hits > ended + self.cancelled:
-            raise ValueError("its histogram and its cached_hits hold more than its calls")
-        if self.total_duration > executed * LONGEST:
-            raise ValueError("its total_duration is too long for its histogram")
-
-    @classmethod
-    def of(cls, stats: ToolStats) -> _Entry:
-        histogram = stats.histogram
-        histogram.fold()
-        return cls(
-            tool=stats.name, **stats.counters(), total_duration=histogram.total, histogram=dict(histogram.buckets),
-            errors=dict(stats.errors), refusals=dict(stats.refusals),
-        )  # fmt: skip
-
-    def add_to(self, stats: ToolStats) -> None:
-        counters = {counter: getattr(self, counter) for counter in _COUNTERS}
-        stats.add(counters, Histogram(self.histogram, self.total_duration))
-        stats.errors.update(self.errors)
-        stats.refusals.update(self.refusals)
-
-
 class _Dump(msgspec.Struct):
     """A tracker as plain data: history oldest first, tools least recently used first."""
 
@@ -434,8 +260,8 @@ class _Dump(msgspec.Struct):
     max_history: Annotated[int, msgspec.Meta(ge=0)]
     max_tools: Annotated[int, msgspec.Meta(ge=1)]
     history: list[ExecutionRecord]
-    tools: list[_Entry]
-    evicted: _Entry
+    tools: list[Entry]
+    evicted: Entry
 
 
 # Not used: it makes msgspec look at the types now, which threads that come to `from_dict` together must not do at once.
