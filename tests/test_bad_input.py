@@ -88,7 +88,7 @@ def test_a_breaker_setting_that_is_no_such_number_is_named(field: str, value: An
         {"min_backoff": 0.0},
         {"failure_threshold": 0},
         {"failure_threshold": 2.5},
-        {"backoff_factor": NAN},
+        {"min_backoff": NAN},
         {"backoff_factor": 0.5},
         {"jitter": 1.5},
         {"failure_rate": 0.0},

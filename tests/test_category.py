@@ -564,11 +564,23 @@ def test_a_vendors_code_refines_the_status_unless_it_only_says_invalid(attribute
 def test_a_429_that_says_insufficient_quota_is_resource_exhausted() -> None:
     told = ApiError("429: {'type': 'insufficient_quota'}", status_code=429)
     answered = ApiError(response=SimpleNamespace(status_code=429, _content=b'{"code": "insufficient_quota"}'))
+    plain = ApiError(response=SimpleNamespace(status_code=429, text='{"code": "insufficient_quota"}'))
     elsewhere = ApiError("insufficient_quota", status_code=404)
 
     assert classify(told) is C.RESOURCE_EXHAUSTED
     assert classify(answered) is C.RESOURCE_EXHAUSTED
+    assert classify(plain) is C.RESOURCE_EXHAUSTED
     assert classify(elsewhere) is C.RESOURCE_NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["httpx.ReadError", "requests.exceptions.SSLError", "aiohttp.ClientConnectorError", "botocore.exceptions.SSLError"],
+)
+def test_a_library_s_exception_is_known_by_its_name_alone(name: str) -> None:
+    module, _, kind = name.rpartition(".")
+
+    assert classify(type(kind, (Exception,), {"__module__": module})("no")) is C.NETWORK
 
 
 def test_the_type_of_an_exception_counts_before_its_status() -> None:

@@ -167,6 +167,7 @@ def test_the_wait_doubles_with_each_failed_probe_up_to_the_longest() -> None:
         (3.0, [5.0, 15.0, 45.0, 120.0]),
         (3, [5.0, 15.0, 45.0, 120.0]),
         (math.inf, [5.0, 120.0, 120.0]),
+        (math.nan, [5.0, 120.0, 120.0]),
         (1e308, [5.0, 120.0, 120.0]),
     ],
 )
@@ -976,7 +977,8 @@ NUMBERS = [
 ]
 WHOLES = ["failure_threshold", "half_open_probes", "successes_to_close", "window_calls", "minimum_calls"]
 BAD = [
-    *[(name, value) for name in NUMBERS for value in (math.nan, -math.inf, -1.0, HUGE, -HUGE, "5", True, [5.0])],
+    *[(name, math.nan) for name in NUMBERS if name != "backoff_factor"],  # it means the longest wait, as infinity does
+    *[(name, value) for name in NUMBERS for value in (-math.inf, -1.0, HUGE, -HUGE, "5", True, [5.0])],
     *[(name, math.inf) for name in NUMBERS if name != "backoff_factor"],
     *[(name, value) for name in WHOLES for value in (math.nan, math.inf, 0, -1, HUGE, 1.0, 1.5, "5", True, [5])],
     ("min_backoff", 0.0),

@@ -525,6 +525,14 @@ async def test_a_wait_within_max_wait_is_waited_for(
     assert clock.slept == [0.5]
 
 
+async def test_a_permit_is_an_async_context_manager_too(facade: ToolResilience, breaker: CircuitBreaker) -> None:
+    with pytest.raises(OSError, match="down"):
+        async with await facade.aacquire("search"):
+            raise OSError("down")
+
+    assert breaker.diagnostics("search").failure_count == 1
+
+
 @both_ways
 async def test_a_wait_longer_than_max_wait_is_refused_at_once(
     patient: ToolResilience, limiter: AdaptiveRateLimiter, clock: ManualClock, way: str

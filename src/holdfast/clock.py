@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 from time import monotonic, sleep
 from time import time as wall_time
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 _LINGER = 1.0  # seconds the timer thread stays for the next timer, and at most lies between two looks at its timers
 _log = logging.getLogger("holdfast")
@@ -30,6 +30,7 @@ class Timer(Protocol):
         """Take it back; harmless once it has run."""
 
 
+@runtime_checkable
 class Clock(Protocol):
     """What Holdfast needs of time; bring your own to test without waiting."""
 

@@ -225,13 +225,14 @@ class StoreError(HoldfastError):
 class RunCancelled(asyncio.CancelledError):
     """The run was cancelled; whatever still runs in it ends with this."""
 
-    def __init__(self, run_id: str, reason: str | None = None) -> None:
+    def __init__(self, run_id: str = "", reason: str | None = None) -> None:
         self.run_id = run_id
         self.reason = reason
         super().__init__(run_id, reason)
 
     def __str__(self) -> str:
-        return f"run {printable(self.run_id)!r} was cancelled{f': {printable(self.reason)}' if self.reason else ''}"
+        which = f"run {printable(self.run_id)!r}" if self.run_id else "the run"
+        return f"{which} was cancelled{f': {printable(self.reason)}' if self.reason else ''}"
 
 
 class ConfigError(HoldfastError, ValueError):

@@ -122,6 +122,7 @@ async def called() -> None:
 
 def parts(clock: Clock) -> None:
     breaker = CircuitBreaker(BreakerConfig(failure_threshold=3), clock=clock)
+    BreakerConfig(trips={ErrorCategory.NETWORK})
     BreakerConfig(3)  # type: ignore[call-arg]
     assert_type(breaker.admit("search"), Permit)
     assert_type(breaker.allow_request("search"), bool)

@@ -163,9 +163,12 @@ def _codes(error: BaseException, response: object) -> Iterator[str]:
 
 
 def _says_quota(error: BaseException, response: object) -> bool:
-    # The public ways to a body may read from the network or decode megabytes. httpx and requests keep it here.
-    body = attribute(response, "_content", bytes) or b""
-    return b"insufficient_quota" in body[:MOST_TEXT] or "insufficient_quota" in cut(text_of(error))
+    # The public ways to a body may read from the network or decode megabytes: only what is kept already is looked at,
+    # as httpx and requests do it, or whoever has plain attributes.
+    kept = attribute(response, "__dict__", dict)
+    body = next(filter(None, (entry(kept, bytes, name) for name in ("_content", "content"))), b"")
+    texts = (body[:MOST_TEXT].decode(errors="replace"), entry(kept, str, "text") or "", text_of(error))
+    return any("insufficient_quota" in cut(text) for text in texts)
 
 
 def _of_rpc(error: BaseException) -> ErrorCategory | None:
@@ -212,6 +215,9 @@ _STANDARD: Final = _table(
 _FOREIGN: Final = _table(
     {
         _C.NETWORK: "httpx.RemoteProtocolError httpx.ProxyError httpx2.RemoteProtocolError httpx2.ProxyError"
+        " httpx.ReadError httpx.WriteError httpx.CloseError aiohttp.ClientOSError aiohttp.ClientConnectorError"
+        " requests.SSLError requests.ProxyError botocore.SSLError aiohttp.ClientConnectorDNSError"
+        " aiohttp.ClientConnectorSSLError"
         " httpcore.RemoteProtocolError httpcore.ProxyError httpcore2.RemoteProtocolError httpcore2.ProxyError"
         " aiohttp.ClientPayloadError requests.ChunkedEncodingError requests.ContentDecodingError urllib3.ProtocolError"
         " urllib3.IncompleteRead urllib3.ProxyError urllib3.SSLError botocore.HTTPClientError"

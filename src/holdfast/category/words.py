@@ -233,7 +233,7 @@ _PHRASES: Final[Sequence[tuple[ErrorCategory, str]]] = (
         "connection error, connection failed, connection attempts failed, connection terminated, connection was closed,"
         "connect error, could not connect, cannot connect, failed to connect, unable to connect, failed to establish,"
         "econnrefused, econnreset, econnaborted, ehostunreach, enetunreach, enotfound, eai again, epipe,"
-        "name or service not known, name resolution, nodename nor servname, getaddrinfo, network error,"
+        "name or service not known, name resolution, dns resolution, nodename nor servname, getaddrinfo, network error,"
         "network unreachable, network is unreachable, no route to host, broken pipe, remote end closed,"
         "server disconnected, socket hang up, fetch failed, session terminated",
     ),

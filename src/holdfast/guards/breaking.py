@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from collections.abc import Set as AbstractSet
 
 import msgspec
 
@@ -28,7 +29,7 @@ class BreakerConfig(msgspec.Struct, frozen=True, kw_only=True):
     successes_to_close: int = 1
     window: float = 300.0
     window_calls: int | None = None
-    trips: frozenset[ErrorCategory] = TRIPS
+    trips: AbstractSet[ErrorCategory] = TRIPS
     failure_rate: float | None = None
     slow_call: float | None = None
     slow_call_rate: float | None = None
@@ -39,6 +40,8 @@ class BreakerConfig(msgspec.Struct, frozen=True, kw_only=True):
         checks.whole("failure_threshold", self.failure_threshold)
         checks.number("min_backoff", self.min_backoff, above=0)
         checks.number("max_backoff", self.max_backoff, least=self.min_backoff)
+        if isinstance(self.backoff_factor, float) and math.isnan(self.backoff_factor):
+            msgspec.structs.force_setattr(self, "backoff_factor", math.inf)  # it means as much, and equals itself
         if self.backoff_factor != math.inf:
             checks.number("backoff_factor", self.backoff_factor, least=1)
         checks.number("jitter", self.jitter, least=0, most=1)

@@ -75,3 +75,11 @@ class Permit:
             self.release()
         else:
             self._fail(classify(error), error)
+
+    async def __aenter__(self) -> Permit:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, traceback)
