@@ -28,11 +28,12 @@ from holdfast.torture.case import Case, Expected, Journalled
 from holdfast.torture.desk import PROGRESS
 from holdfast.torture.journal import JUDGE, Journal, Line, read
 from holdfast.torture.judge import Judge
-from holdfast.torture.life import POINTS, SHAPES, Orders, live
+from holdfast.torture.life import POINTS, Orders, live
 from holdfast.torture.places import FilePlace
 from holdfast.torture.process import STOPS, stopped_once
 from holdfast.torture.promises import Kept, Progress, Promise, Tally, Verdict
 from holdfast.torture.session import torture
+from holdfast.torture.shapes import SHAPES
 from holdfast.torture.tasks import Task, Trouble
 from holdfast.torture.view import closing, line
 
@@ -80,12 +81,11 @@ def test_every_promise_is_kept_while_processes_are_killed_frozen_raced_and_cance
 
 DIE_EVERYWHERE = """
 import random, sys
-from holdfast.clock import SystemClock
 from holdfast.torture.life import POINTS, Fate
 from holdfast.torture.places import FilePlace
 from holdfast.torture.stage import Stage
 
-stage = Stage(FilePlace(sys.argv[1] + "/runs.db"), sys.argv[1], random.Random(1), SystemClock(), lambda _: None)
+stage = Stage(FilePlace(sys.argv[1] + "/runs.db"), sys.argv[1], random.Random(1), lambda _: None)
 for point in POINTS:
     for shape in ("plain", "tasks"):
         case = stage.case(shape)
@@ -199,7 +199,7 @@ def test_an_undisturbed_agent_makes_more_than_thirty_calls_of_every_kind_and_fin
 
     calls = [line for line in lines if line.life == 1 and line.word == journal.END]
     assert len(calls) > 30
-    assert {line.tool for line in calls} >= {*POLICIES, STEP} - ({"stamp"} if shape == "plain" else set())
+    assert {line.tool for line in calls} >= {*POLICIES, STEP}
     first, second = (line.text for line in lines if line.word == journal.DONE)
     assert first == second
     assert not any(line.word == journal.ERROR for line in lines)

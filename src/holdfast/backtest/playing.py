@@ -103,12 +103,6 @@ class _Guards:
             return "concurrency", math.inf
         return None
 
-    def leave(self, flight: _Flight) -> None:
-        if flight.ticket is not None:
-            self.line.leave(flight.ticket)
-            del self.waiting[flight.ticket]
-            flight.ticket = None
-
     def settle(self, flight: _Flight, now: float, category: ErrorCategory | None) -> None:
         """Tell every guard how an attempt went."""
         neutral = category is ErrorCategory.CANCELLED
@@ -199,7 +193,7 @@ class _Stage:
         guards = flight.guards
         if now >= flight.deadline:
             flight.cut = True
-            self._give_up(flight, now)
+            self._stop_waiting(flight, now)
             return self._finish(flight, flight.category or ErrorCategory.TIMEOUT)
         flight.grant = None
         if guards.circuit is not None:
@@ -225,7 +219,7 @@ class _Stage:
     def _make(self, flight: _Flight, now: float) -> None:
         """Let the attempt through; it takes as long as on record, or as the policy lets it."""
         guards, call = flight.guards, flight.call
-        self._give_up(flight, now)
+        self._stop_waiting(flight, now)
         flight.begun = now
         if not call.attempts:
             guards.settle(flight, now, ErrorCategory.CANCELLED)
@@ -251,7 +245,7 @@ class _Stage:
             self._finish(flight, flight.category)
 
     def _refuse(self, flight: _Flight, now: float, who: str) -> None:
-        self._give_up(flight, now)
+        self._stop_waiting(flight, now)
         played, call = flight.guards.played, flight.call
         if flight.number:  # the tool was called, and its last failure is what the caller sees
             played.retries_refused += 1
@@ -279,13 +273,16 @@ class _Stage:
         played.timed_out += flight.cut
         played.lost += call.known and not call.failed
 
-    def _give_up(self, flight: _Flight, now: float) -> None:
+    def _stop_waiting(self, flight: _Flight, now: float) -> None:
         """The waiting is over, one way or the other."""
         flight.waited += now - flight.asked
         flight.asked = now
         if flight.ticket is not None:
-            flight.guards.leave(flight)
-            self._wake(flight.guards, now)
+            guards = flight.guards
+            guards.line.leave(flight.ticket)
+            del guards.waiting[flight.ticket]
+            flight.ticket = None
+            self._wake(guards, now)
 
     def _count_wait(self, flight: _Flight) -> None:
         played = flight.guards.played

@@ -7,8 +7,8 @@ stuck on a call that cannot work.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -25,25 +25,13 @@ CITIES: Final = ("Lisbon", "Kyoto", "Tallinn", "Oaxaca", "Bergen", "Tbilisi", "H
 STUCK: Final = 5  # of eleven trips, the one on which the model mistypes an address and does not see it
 
 
-class Trip(NamedTuple):
-    """One task of the agent."""
-
-    number: int
-    city: str
-
-    @property
-    def name(self) -> str:
-        """How the trip is known to the booking service and to people."""
-        return f"trip {self.number} to {self.city}"
-
-
 class Progress(Enum):
-    """How far the agent is with a trip."""
+    """How far the agent is with a trip, as it is drawn."""
 
-    WAITING = "waiting"
-    IN_WORK = "in work"
-    DONE = "done"
-    GIVEN_UP = "given up"
+    WAITING = "·"
+    IN_WORK = "□"
+    DONE = "■"
+    GIVEN_UP = "×"
 
 
 class Answer(NamedTuple):
@@ -53,37 +41,31 @@ class Answer(NamedTuple):
     failed: bool = False
     refused: bool = False  # failed, because a guard said no
 
-    @property
-    def may_repeat(self) -> bool:
-        """Whether the text leaves it open to make the call again."""
-        return "not repeat" not in self.text
-
 
 class GaveUp(Exception):
     """The agent cannot finish a trip."""
 
 
 class Agent:
-    """Plans *trips*, several at once, with *tools*; *run* is what it enters around each trip."""
+    """Plans *trips*, several at once, with *tools*; *run* is what it enters around each, *mishap* hears of failures."""
 
     def __init__(
         self,
         tools: Mapping[str, Service],
-        trips: list[Trip],
+        trips: Iterable[int],
         clock: Clock,
         *,
-        run: Callable[[Trip], AbstractAsyncContextManager[object]] | None = None,
-        on_given_up: Callable[[str, str], object] = lambda trip, why: None,
+        run: Callable[[str], AbstractAsyncContextManager[object]] = nullcontext,
+        mishap: Callable[[str], object] = lambda text: None,
     ) -> None:
         self.progress = dict.fromkeys(trips, Progress.WAITING)
         self.turns = 0
-        self.errors = 0  # calls whose answer was an error of the tool
-        self.refusals = 0  # calls that a guard refused
+        self.failed_calls = 0  # whose answer was an error of the tool, or the refusal of a guard
         self.finished_at: float | None = None
         self._tools = tools
         self._clock = clock
-        self._run = run or _nothing
-        self._on_given_up = on_given_up
+        self._run = run
+        self._mishap = mishap
 
     def count(self, progress: Progress) -> int:
         """How many trips are so far."""
@@ -97,39 +79,36 @@ class Agent:
                 group.create_task(self._work_through(left))
         self.finished_at = self._clock.monotonic()
 
-    async def _work_through(self, trips: Iterator[Trip]) -> None:
-        for trip in trips:
-            self.progress[trip] = Progress.IN_WORK
+    async def _work_through(self, trips: Iterator[int]) -> None:
+        for number in trips:
+            city = CITIES[number % len(CITIES)]
+            trip = f"trip {number} to {city}"
+            self.progress[number] = Progress.IN_WORK
             async with self._run(trip):
                 try:
-                    await self._plan(trip)
+                    await self._plan(trip, city, mistypes=number % 11 == STUCK)
                 except GaveUp as why:
-                    self.progress[trip] = Progress.GIVEN_UP
-                    self._on_given_up(trip.name, str(why))
+                    self.progress[number] = Progress.GIVEN_UP
+                    self._mishap(f"{trip} given up: {why}")
                 else:
-                    self.progress[trip] = Progress.DONE
+                    self.progress[number] = Progress.DONE
 
-    async def _plan(self, trip: Trip) -> None:
-        await self._need("geocode", "home", trip.city)
-        await self._need("search", f"what to see in {trip.city} on {trip.name}")
-        await self._read(trip)
-        await self._need("prices", *(f"{trip.name} on day {day}" for day in range(1, 6)))
-        await self._need("translate", *(f"the {part} of {trip.name}" for part in ("plan", "menus", "tickets")))
-        await self._book(trip)
-
-    async def _read(self, trip: Trip) -> None:
-        pages = [f"https://travel.example/{trip.city}/{part}/{trip.number}" for part in ("sights", "hotels")]
-        if trip.number % 11 == STUCK:
+    async def _plan(self, trip: str, city: str, mistypes: bool) -> None:
+        pages = [f"https://travel.example/{city}/{part}?for={trip}" for part in ("sights", "hotels")]
+        await self._need("geocode", "home", city)
+        if mistypes:
             await self._use("fetch_page", pages[0].replace("https", "htps"), stuck=True)
         await self._need("fetch_page", *pages)
+        await self._need("prices", *(f"{trip} on day {day}" for day in range(1, 6)))
+        await self._need("translate", *(f"the {part} of {trip}" for part in ("plan", "menus", "tickets")))
+        await self._book(trip)
 
-    async def _book(self, trip: Trip) -> None:
+    async def _book(self, trip: str) -> None:
         for _ in range(TRIES):
-            if await self._use("book_flight", trip.name):
+            if await self._use("book_flight", trip):
                 return
-            self.turns += 1
-            await self._clock.asleep(THINKING)
-            if (await self._call("find_booking", trip.name)).text == "booked":
+            await self._think()
+            if (await self._call("find_booking", trip)).text == "booked":
                 return
         raise GaveUp("book_flight did not work")
 
@@ -144,34 +123,27 @@ class Agent:
         """
         tries = STUBBORN if stuck else TRIES
         for _ in range(tries):
-            self.turns += 1
-            await self._clock.asleep(THINKING)
+            await self._think()
             answers = await asyncio.gather(*(self._call(tool, argument) for argument in arguments))
-            failed = [(argument, answer) for argument, answer in zip(arguments, answers, strict=True) if answer.failed]
+            failed = {argument: answer for argument, answer in zip(arguments, answers, strict=True) if answer.failed}
             if not failed:
                 return True
-            if any(answer.refused if stuck else not answer.may_repeat for _, answer in failed):
+            if any(answer.refused if stuck else "not repeat" in answer.text for answer in failed.values()):
                 return False
-            arguments = tuple(argument for argument, _ in failed)
+            arguments = tuple(failed)
         raise GaveUp(f"{tool} failed {tries} times")
+
+    async def _think(self) -> None:
+        self.turns += 1
+        await self._clock.asleep(THINKING)
 
     async def _call(self, tool: str, argument: str) -> Answer:
         try:
             return Answer(await self._tools[tool](argument))
         except Denied as refusal:
-            self.refusals += 1
-            return Answer(refusal.for_model(), failed=True, refused=True)
+            answer = Answer(refusal.for_model(), failed=True, refused=True)
         except Exception as error:
-            self.errors += 1
             notes = getattr(error, "__notes__", ())
-            return Answer("\n".join([f"{type(error).__name__}: {error}", *notes]), failed=True)
-
-
-def plan_of(number: int, first: int = 1) -> list[Trip]:
-    """So many trips, from the *first* on."""
-    return [Trip(each, CITIES[each % len(CITIES)]) for each in range(first, first + number)]
-
-
-@asynccontextmanager
-async def _nothing(trip: Trip) -> AsyncIterator[None]:
-    yield
+            answer = Answer("\n".join([f"{type(error).__name__}: {error}", *notes]), failed=True)
+        self.failed_calls += 1
+        return answer

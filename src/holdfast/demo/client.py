@@ -11,11 +11,10 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from holdfast.clock import Clock, SystemClock
+from holdfast.clock import SystemClock
 from holdfast.demo import office
-from holdfast.demo.children import PYTHON, child
+from holdfast.demo.children import PYTHON, Child, child
 from holdfast.errors import HoldfastError
-from holdfast.mcp.refusals import META
 
 NAME: Final = "office"
 POLICIES: Final = f"""
@@ -35,7 +34,7 @@ max_wait = 15.0
 """
 
 
-class Gone(Exception):
+class Gone(HoldfastError):
     """The proxy has ended, and answers nobody."""
 
 
@@ -45,12 +44,11 @@ class Reply(NamedTuple):
     text: str
     failed: bool
     seconds: float
-    facts: dict[str, Any]  # what Holdfast says of a failure; empty if the tool said something itself
 
     @property
     def refused(self) -> bool:
         """Whether a guard said no, and the tool was not called."""
-        return self.failed and self.facts.get("called") is False
+        return self.failed and "was not called" in self.text
 
     @property
     def unknown(self) -> bool:
@@ -59,86 +57,73 @@ class Reply(NamedTuple):
 
 
 class Client:
-    """Speaks to the proxy *process*; several calls may be under way at once."""
+    """Speaks to the *proxy*; several calls may be under way at once. What the proxy complains of is in *errors*."""
 
-    def __init__(self, process: asyncio.subprocess.Process, clock: Clock) -> None:
-        self._process = process
-        self._clock = clock
+    def __init__(self, proxy: Child, errors: Path) -> None:
+        self._proxy = proxy
+        self._errors = errors
         self._ids = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._gone = False
+        self._gone: Gone | None = None
 
     async def greet(self) -> None:
         """Shake hands, and learn what tools there are."""
         about = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "demo", "version": "1"}}
         await self._ask("initialize", about)
-        await self._send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        self._send({"jsonrpc": "2.0", "method": "notifications/initialized"})
         await self._ask("tools/list", {})
 
     async def call(self, tool: str, subject: str) -> Reply:
         """Call a tool, and wait for the answer."""
-        begun = self._clock.monotonic()
-        answer = await self._ask("tools/call", {"name": tool, "arguments": {"subject": subject}})
-        result = answer["result"]
-        facts = result.get("_meta", {}).get(META, {})
-        return Reply(result["content"][0]["text"], bool(result.get("isError")), self._clock.monotonic() - begun, facts)
+        begun = SystemClock.monotonic()
+        result = await self._ask("tools/call", {"name": tool, "arguments": {"subject": subject}})
+        took = SystemClock.monotonic() - begun
+        return Reply(result["content"][0]["text"], bool(result.get("isError")), took)
 
     async def listen(self) -> None:
         """Hand answers to those who wait for them, until the proxy ends."""
-        assert self._process.stdout is not None
-        try:
-            async for line in self._process.stdout:
-                frame = msgspec.json.decode(line)
-                waiting = self._waiting.pop(frame.get("id"), None)
-                if waiting is not None and not waiting.done():
-                    waiting.set_result(frame)
-        finally:
-            self._gone = True
-            for waiting in self._waiting.values():
-                if not waiting.done():
-                    waiting.set_exception(Gone)
+        async for line in self._proxy.output:
+            frame = msgspec.json.decode(line)
+            waiting = self._waiting.pop(frame.get("id"), None)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(frame["result"])
+        self._gone = Gone(f"the proxy has ended: {self._errors.read_text(errors='replace').strip()}")
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(self._gone)
 
     async def _ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        if self._gone is not None:
+            raise self._gone
         id = next(self._ids)
         self._waiting[id] = waiting = asyncio.get_running_loop().create_future()
-        await self._send({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
-        answer: dict[str, Any] = await waiting
-        return answer
+        self._send({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
+        result: dict[str, Any] = await waiting
+        return result
 
-    async def _send(self, frame: dict[str, Any]) -> None:
-        assert self._process.stdin is not None
-        if self._gone:
-            raise Gone
-        self._process.stdin.write(msgspec.json.encode(frame) + b"\n")
-        try:
-            await self._process.stdin.drain()
-        except ConnectionError:
-            raise Gone from None
+    def _send(self, frame: dict[str, Any]) -> None:
+        self._proxy.input.write(msgspec.json.encode(frame) + b"\n")  # a few hundred bytes, which the pipe can hold
 
 
 @asynccontextmanager
 async def wrapped(folder: Path) -> AsyncIterator[Client]:
     """A client of the travel office behind `holdfast wrap`; all that they write is in *folder*."""
-    policies = folder / "office.toml"
+    policies, said = folder / "office.toml", folder / "office.err"
     policies.write_text(POLICIES)
-    said = folder / "office.err"
     server = [*PYTHON, "holdfast.demo.office", str(folder / "office.log")]
     options = ["--name", NAME, "--store", str(folder / "runs.db"), "--policy", str(policies)]
-    async with child(said, "holdfast", "wrap", *options, "--", *server) as process:
-        client = Client(process, SystemClock())
-        listening = asyncio.create_task(client.listen())
-        try:
-            await client.greet()
-            yield client
-        except Gone:
-            words = said.read_text(errors="replace").strip() or f"exit code {process.returncode}"
-            raise HoldfastError(f"the proxy has ended: {words}") from None
-        finally:
-            listening.cancel()
-            await asyncio.wait({listening})
+    with said.open("wb") as errors:
+        async with child("holdfast", "wrap", *options, "--", *server, errors=errors) as proxy:
+            client = Client(proxy, said)
+            listening = asyncio.create_task(client.listen())
+            try:
+                await client.greet()
+                yield client
+            finally:
+                listening.cancel()
+                await asyncio.wait({listening})
 
 
 def asked(folder: Path) -> list[str]:
     """What the office was asked, and what it did, line by line."""
-    path = folder / "office.log"
-    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return (folder / "office.log").read_text(encoding="utf-8").splitlines()

@@ -6,83 +6,65 @@ booked stands in a file, one line each, so everybody can count.
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 import holdfast
+from holdfast.demo.children import child
+from holdfast.demo.stage import Played, Saving, Stage
 from holdfast.errors import InDoubt
 
 TRIPS: Final = ("Bergen", "Porto", "Graz", "Turku", "Ghent", "Split")
-KILLED_AT: Final = (3, 5)  # the bookings in the middle of which the agent is killed
+KILLED_AT: Final = ("Graz", "Ghent")  # the bookings in the middle of which the agent is killed
 RUN: Final = "trips"
 
 
-class Killed(msgspec.Struct, frozen=True):
-    """What became of the run: how often it was killed, what was booked, how often twice."""
-
-    kills: int
-    booked: int
-    twice: int
-    in_doubt: int  # bookings of which nobody knew whether they were made, until their key was found
-    from_the_log: int  # calls that were answered without being made again
-    status: str
-
-
-def scene(folder: Path) -> Killed:
+async def scene(stage: Stage, folder: Path) -> Played:
     """Have the agent killed and resumed until it is done; its run and its bookings are in *folder*."""
-    told = [line for at in (*KILLED_AT, None) for line in _life(folder, at)]
-    booked = _bookings(folder).split()
+    said: Counter[str] = Counter()
+    for killed_at in (*KILLED_AT, ""):
+        said += await _life(stage, folder, killed_at)
+    booked = _bookings(folder)
     with holdfast.open_store(folder / "runs.db") as store:
         status = store.snapshot(RUN).status
-    return Killed(
-        kills=len(KILLED_AT),
-        booked=len(set(booked)),
-        twice=len(booked) - len(set(booked)),
-        in_doubt=told.count("in doubt"),
-        from_the_log=told.count("known"),
-        status=status,
-    )
+    killed = {
+        "kills": len(KILLED_AT),
+        "booked": len(set(booked)),
+        "twice": len(booked) - len(set(booked)),
+        "in_doubt": said["finds"],  # bookings of which nobody knew whether they were made, until their key was found
+        "from_the_log": said["knows"],  # calls that were answered without being made again
+    }
+    stage.say(f"{killed['booked']} trips are booked, {killed['twice']} of them twice; the run is {status}")
+    saved = {Saving.TWICE: killed["in_doubt"] - killed["twice"], Saving.CRASHES: killed["kills"]}
+    return Played({"killed": {**killed, "status": status}}, saved)
 
 
-def lines(killed: Killed) -> Iterator[str]:
-    """The scene in words."""
-    yield f"{killed.from_the_log:>2} calls were answered from the log when the run was resumed"
-    yield f"{killed.in_doubt:>2} bookings were in doubt, found by their keys, and not made again"
-    yield f"{killed.booked:>2} trips are booked, {killed.twice} of them twice; the run is {killed.status}"
+async def _life(stage: Stage, folder: Path, killed_at: str) -> Counter[str]:
+    """One life of the agent, up to the booking in which it is killed; gives how often it said what."""
+    said: Counter[str] = Counter()
+    async with child("holdfast.demo.killed", str(folder)) as agent:
+        stage.say(f"process {agent.process.pid} {'resumes the run' if _bookings(folder) else 'begins to book'}")
+        async for line in agent.output:
+            word, trip = line.decode().split()
+            said[word] += 1
+            if word == "finds":
+                stage.say(f"  {said['knows']} calls are answered from the log")
+                stage.say(f"  {trip}: in doubt; found by its key, and not booked again")
+            elif word == "books" and trip == killed_at:
+                agent.process.kill()  # SIGKILL: no handler runs, no buffer is written
+                stage.say(f"  {trip}: kill -9 in the middle of it", style="bold red")
+                break
+            elif word == "books":
+                stage.say(f"  {trip}: booked")
+                agent.input.write(b"\n")
+    return said
 
 
-def _life(folder: Path, killed_at: int | None) -> Iterator[str]:
-    """What one life of the agent says, up to the booking in which it is killed."""
-    command = [sys.executable, "-P", "-m", "holdfast.demo.killed", str(folder)]
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,  # a Ctrl-C is for us
-    ) as agent:
-        assert agent.stdout is not None
-        assert agent.stdin is not None
-        try:
-            for line in agent.stdout:
-                yield line.strip()
-                if line.strip() == f"booking {killed_at}":
-                    return
-                if line.startswith("booking"):
-                    agent.stdin.write("\n")
-                    agent.stdin.flush()
-        finally:
-            agent.kill()  # SIGKILL: no handler runs, no buffer is written; nothing happens to one that is done
-
-
-def _bookings(folder: Path) -> str:
+def _bookings(folder: Path) -> list[str]:
     path = folder / "bookings"
-    return path.read_text() if path.exists() else ""
+    return path.read_text().split() if path.exists() else []
 
 
 # -- the agent ---------------------------------------------------------------------------------------------------------
@@ -91,39 +73,44 @@ def _bookings(folder: Path) -> str:
 def agent(folder: Path) -> None:
     """Look each trip up and book it; go on with the run if there is one."""
     with holdfast.open(folder / "runs.db", policies={}) as hf:
-        made: list[str] = []  # what this life has called
+        made: set[str] = set()  # what this life has called
 
         @hf.tool(read_only=True)
         def search(trip: str) -> int:
-            made.append(f"search {trip}")
+            made.add(f"search {trip}")
             return 40 + len(trip)
 
         @hf.tool
-        def book(number: int, trip: str, price: int) -> str:
-            made.append(f"book {trip}")
+        def book(trip: str, price: int) -> str:
+            made.add(f"book {trip}")
             key = hf.current_run.idempotency_key if hf.current_run is not None else None
             with open(folder / "bookings", "a") as file:
                 file.write(f"{key}\n")
-            _say(f"booking {number}")
+            _say("books", trip)
             sys.stdin.readline()  # the parent kills us here, or lets us go on
             return f"{trip} for {price}"
 
         known = any(run.id == RUN for run in hf.runs.list_runs())
         with hf.resume(RUN) if known else hf.run(run_id=RUN, prompt="book six trips"):
-            for number, trip in enumerate(TRIPS, 1):
+            for trip in TRIPS:
                 price = search(trip)
-                _say("known" if f"search {trip}" not in made else "made")
+                if f"search {trip}" not in made:
+                    _say("knows", trip)
                 try:
-                    book(number, trip, price)
+                    book(trip, price)
                 except InDoubt as doubt:
-                    _say("in doubt")
-                    doubt.answer(f"{trip} for {price}") if doubt.key in _bookings(folder) else doubt.repeat()
+                    if doubt.key in _bookings(folder):
+                        _say("finds", trip)
+                        doubt.answer(f"{trip} for {price}")
+                    else:
+                        doubt.repeat()
                 else:
-                    _say("known" if f"book {trip}" not in made else "made")
+                    if f"book {trip}" not in made:
+                        _say("knows", trip)
 
 
-def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
+def _say(word: str, trip: str) -> None:
+    sys.stdout.write(f"{word} {trip}\n")
     sys.stdout.flush()
 
 

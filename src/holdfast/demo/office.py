@@ -11,28 +11,20 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from random import Random
 from typing import Any, Final, NoReturn
 
 from holdfast.clock import SystemClock
+from holdfast.parts.limiters import RateLimiter
 
 HANG: Final = 60.0  # seconds that nothing is heard of a night train
 CRASHES: Final = "Reykjavik"  # every other time its weather is asked for
 NIGHT: Final = "the night train"
-ALLOWED: Final = 4.0  # exchange rates a second, and at once
 DOWN: Final = 3  # of so many questions
 OF: Final = 12  # … visa_rules cannot answer the first ones
 
-READS: Final = {"readOnlyHint": True}
-TOOLS: Final[Mapping[str, tuple[str, Mapping[str, bool]]]] = {
-    "weather": ("The weather in a city.", READS),
-    "trains": ("When a train leaves.", READS),
-    "visa_rules": ("Who may enter a country.", READS),
-    "exchange_rate": ("What a currency is worth.", READS),
-    "pay_invoice": ("Pay an invoice.", {}),
-    "find_payment": ("Whether an invoice is paid.", READS),
-}
+TOOLS: Final = ("weather", "trains", "visa_rules", "exchange_rate", "pay_invoice", "find_payment")
 
 
 class Failed(Exception):
@@ -40,14 +32,11 @@ class Failed(Exception):
 
 
 class Office:
-    """The tools; each takes a text and answers with one. *ledger* is the file in which they write."""
+    """The tools, each a method of its name; *ledger* is the file in which they write."""
 
     def __init__(self, ledger: str) -> None:
         self._ledger = ledger
-        self._clock = SystemClock()
-        self._lock = threading.Lock()
-        self._left = ALLOWED
-        self._filled = self._clock.monotonic()
+        self._rates = RateLimiter(per_second=4, burst=4)
         self.note("started")
 
     def note(self, line: str) -> int:
@@ -61,51 +50,44 @@ class Office:
     def call(self, tool: str, subject: str) -> str:
         """The answer of *tool*."""
         times = self.note(f"{tool} {subject}")
-        self._clock.sleep(Random(f"{tool} {subject} {times}").uniform(0.01, 0.12))
-        does: Mapping[str, Callable[[str, int], str]] = {
-            "weather": self._weather,
-            "trains": self._trains,
-            "visa_rules": self._visa_rules,
-            "exchange_rate": self._exchange_rate,
-            "pay_invoice": self._pay_invoice,
-            "find_payment": self._find_payment,
-        }
-        return does[tool](subject, times)
+        SystemClock.sleep(Random(f"{tool} {subject} {times}").uniform(0.01, 0.12))
+        answer: str = getattr(self, tool)(subject, times)
+        return answer
 
-    def _weather(self, city: str, times: int) -> str:
+    def weather(self, city: str, times: int) -> str:
+        """The weather in a city."""
         if city == CRASHES and times % 2:
             _crash("out of memory")
         return f"{Random(city).randrange(-5, 30)} °C in {city}"
 
-    def _trains(self, train: str, times: int) -> str:
+    def trains(self, train: str, times: int) -> str:
+        """When a train leaves."""
         if train == NIGHT:
-            self._clock.sleep(HANG)
+            SystemClock.sleep(HANG)
         return f"{train} leaves at {Random(train).randrange(5, 23)}:40"
 
-    def _visa_rules(self, country: str, times: int) -> str:
+    def visa_rules(self, country: str, times: int) -> str:
+        """Who may enter a country."""
         if (self.note("asked for visa rules") - 1) % OF < DOWN:
             raise Failed("503 Service Unavailable")
         return f"nobody needs a visa for {country}"
 
-    def _exchange_rate(self, currency: str, times: int) -> str:
-        now = self._clock.monotonic()
-        with self._lock:
-            self._left = min(ALLOWED, self._left + (now - self._filled) * ALLOWED)
-            self._filled = now
-            allowed = self._left >= 1
-            self._left -= allowed
-        if not allowed:
+    def exchange_rate(self, currency: str, times: int) -> str:
+        """What a currency is worth."""
+        if self._rates.try_acquire("all"):
             self.note("429")
             raise Failed("429 Too Many Requests, retry after 0.5 s")
         return f"1 USD is {Random(currency).uniform(0.5, 20):.2f} {currency}"
 
-    def _pay_invoice(self, number: str, times: int) -> str:
+    def pay_invoice(self, number: str, times: int) -> str:
+        """Pay an invoice."""
         self.note(f"paid {number}")
         if number.endswith("7"):
             _crash("the connection to the bank is gone")
         return f"invoice {number} is paid"
 
-    def _find_payment(self, number: str, times: int) -> str:
+    def find_payment(self, number: str, times: int) -> str:
+        """Whether an invoice is paid."""
         with open(self._ledger, encoding="utf-8") as file:
             return "paid" if f"paid {number}" in file.read().splitlines() else "not paid"
 
@@ -123,11 +105,11 @@ def serve(office: Office) -> None:
     """Answer one JSON object a line until there are no more."""
     for line in sys.stdin.buffer:
         frame = json.loads(line)
-        method, id = frame.get("method"), frame.get("id")
+        method, id, params = frame.get("method"), frame.get("id"), frame.get("params") or {}
         if method == "tools/call":  # beside the others: one that hangs keeps nobody waiting
-            threading.Thread(target=_call, args=(office, id, frame["params"]), daemon=True).start()
+            threading.Thread(target=_call, args=(office, id, params), daemon=True).start()
         elif id is not None:
-            _answer(id, _about(method, frame.get("params") or {}))
+            _answer(id, _about(method, params))
 
 
 def _about(method: str, params: Mapping[str, Any]) -> dict[str, object]:
@@ -138,8 +120,13 @@ def _about(method: str, params: Mapping[str, Any]) -> dict[str, object]:
         schema = {"type": "object", "properties": {"subject": {"type": "string"}}, "required": ["subject"]}
         return {
             "tools": [
-                {"name": name, "description": text, "inputSchema": schema, "annotations": hints}
-                for name, (text, hints) in TOOLS.items()
+                {
+                    "name": name,
+                    "description": getattr(Office, name).__doc__,
+                    "inputSchema": schema,
+                    "annotations": {"readOnlyHint": name != "pay_invoice"},
+                }
+                for name in TOOLS
             ]
         }
     return {}

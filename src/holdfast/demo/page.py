@@ -1,136 +1,147 @@
-"""The fourth scene: the dashboard, served by this process over the store that all processes of the demo share."""
+"""The fourth scene: the dashboard, over the store that all processes of the demo share, while agents are at work.
+
+In a terminal it stays until Ctrl-C, elsewhere it is looked at once.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.client import HTTPConnection
-from typing import Any, Final, NamedTuple
+import signal
+import webbrowser
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+from urllib.request import ProxyHandler, Request, build_opener
 
 import msgspec
 
-from holdfast.clock import Clock
-from holdfast.errors import HoldfastError
-from holdfast.stores import RunStore
+from holdfast.clock import SystemClock
+from holdfast.demo.living import NAMES, at_work
+from holdfast.demo.stage import Played, Saving, Stage
+from holdfast.signals import handled
+from holdfast.stores import RunStore, open_store
 from holdfast.stores.board import Board
+from holdfast.wording import plural
 
 HOST: Final = "127.0.0.1"
-PATIENCE: Final = 15.0  # seconds for the server to begin, and for all to be seen on the page
+PATIENCE: Final = 15.0  # seconds for all to be seen on the page
 LOOK_EVERY: Final = 0.3  # seconds
+PROCESSES: Final = len(NAMES) + 1  # that show their tools: the agents and the proxy
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+WORTH_A_LOOK: Final = """\
+Two agents and the proxy go on working, so that there is something to see:
+  Tools    circuits that open and close by themselves, or by your click
+  Runs     each trip with its calls, live; the run of scene 2, killed twice
+  Servers  the one of scene 3, its crashes and its last words"""
 
 
-class Missing(Exception):
-    """What the page is made with is not installed."""
-
-
-class Page(NamedTuple):
-    """Where the page is, and what one has to show to see it."""
-
-    port: int
-    token: str
-
-    @property
-    def site(self) -> str:
-        """Where it is, for whoever has been there before."""
-        return f"http://{HOST}:{self.port}/"
-
-    @property
-    def address(self) -> str:
-        """What a browser is to open."""
-        return f"{self.site}?token={self.token}"
-
-
-class Shown(msgspec.Struct, frozen=True):
-    """What the page showed to whoever asked."""
-
-    tools: int
-    processes: int
-    runs: int
-    servers: int
-
-
-class Totals(msgspec.Struct, frozen=True, kw_only=True):
-    """What the living processes of the demo have counted."""
-
-    calls: int = 0
-    failed: int = 0
-    not_made: int = 0  # to a tool whose circuit was open
-    crashes: int = 0  # of servers
-    open: tuple[str, ...] = ()  # tools that are refused now
-
-    def since(self, before: Totals) -> Totals:
-        """What was added since; less than nothing if a process has ended, which counts as nothing."""
-        return Totals(
-            calls=max(0, self.calls - before.calls),
-            failed=max(0, self.failed - before.failed),
-            not_made=max(0, self.not_made - before.not_made),
-            crashes=max(0, self.crashes - before.crashes),
-            open=self.open,
-        )
-
-
-@contextmanager
-def served(store: RunStore) -> Iterator[Page]:
-    """The dashboard on any free port of this machine, for as long as the block takes."""
+async def scene(stage: Stage, folder: Path) -> Played:
+    """Show what all processes do on a page; without the libraries for it, say so."""
     try:
-        from holdfast.web.app import App
-        from holdfast.web.security import rules
-        from holdfast.web.serving import Server, bind
+        import holdfast.web.app  # noqa: F401
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("holdfast"):
             raise
-        raise Missing(error.name.partition(".")[0]) from error
-    listening = bind(HOST, 0)
-    page = Page(listening.getsockname()[1], secrets.token_urlsafe(32))
-    ready = threading.Event()
-    server = Server(App(store, rules(HOST, page.port, token=page.token)), on_ready=ready.set)
-    thread = threading.Thread(target=server.answer, args=(listening,), name="holdfast-page")
-    thread.start()
+        needed = error.name.partition(".")[0]
+        stage.say(f"It needs {needed}: pip install 'holdfast[server]'. The demo goes on without it.")
+        return Played()
+    numbers: dict[str, object] = {}
+    with open_store(folder / "runs.db") as store:
+        async with _served(store) as (site, token), at_work(folder, stage.seed):
+            if stage.stays:
+                await _stay(stage, f"{site}?token={token}")
+            else:
+                numbers["page"] = await asyncio.to_thread(_look, stage, site, token)
+            live = _counted(Board(store))
+    return Played({**numbers, "live": live}, {Saving.CALLS: live["not_made"], Saving.CRASHES: live["crashes"]})
+
+
+@asynccontextmanager
+async def _served(store: RunStore) -> AsyncIterator[tuple[str, str]]:
+    """The dashboard on any free port of this machine; gives its address, and what one has to show to see it."""
+    from holdfast.web.app import App
+    from holdfast.web.security import rules
+    from holdfast.web.serving import Server, bind
+
+    listening, token = bind(HOST, 0), secrets.token_urlsafe(32)
+    port = listening.getsockname()[1]
+    server = Server(App(store, rules(HOST, port, token=token)))
+    answering = asyncio.create_task(asyncio.to_thread(server.answer, listening))
     try:
-        if not ready.wait(PATIENCE):
-            raise HoldfastError(f"the dashboard did not begin within {PATIENCE:g} s")
-        yield page
+        yield f"http://{HOST}:{port}/", token
     finally:
         server.stop()
-        thread.join()
+        await answering
 
 
-def look(page: Page, clock: Clock, processes: int) -> Shown:
-    """Ask the page as a browser does until it shows tools of so many *processes*, or for long enough."""
+def _counted(board: Board) -> dict[str, int]:
+    """What the processes have counted that are at work."""
+    tools = [each.tool for line in board.tools() for each in line.processes]
+    return {
+        "calls": sum(tool.calls + tool.denied for tool in tools),
+        "failed": sum(tool.failed + tool.timed_out for tool in tools),
+        "not_made": sum(tool.refusals.get("CircuitOpen", 0) for tool in tools),
+        "crashes": sum(line.server.restarts for line in board.servers()),
+    }
+
+
+# -- looked at once ----------------------------------------------------------------------------------------------------
+
+
+def _look(stage: Stage, site: str, token: str) -> dict[str, int]:
+    """Ask the page as a browser does until it shows tools of all processes, or for long enough; tell what it shows."""
+    clock = SystemClock()
     until = clock.monotonic() + PATIENCE
     while True:
-        tools = _asked(page, "/api/tools")["tools"]
-        seen = {process["process"] for tool in tools for process in tool["processes"]}
-        if len(seen) >= processes or clock.monotonic() > until:
-            runs, servers = _asked(page, "/api/runs")["runs"], _asked(page, "/api/servers")["servers"]
-            return Shown(tools=len(tools), processes=len(seen), runs=len(runs), servers=len(servers))
+        tools = _ask(site, token, "tools")
+        processes = {process["process"] for tool in tools for process in tool["processes"]}
+        if len(processes) >= PROCESSES or clock.monotonic() > until:
+            break
         clock.sleep(LOOK_EVERY)
+    shown = {"tools": len(tools), "processes": len(processes)}
+    shown |= {what: len(_ask(site, token, what)) for what in ("runs", "servers")}
+    words = f"{shown['tools']} tools of {shown['processes']} processes, {shown['runs']} runs"
+    stage.say(f"{site} shows {words}, {plural(shown['servers'], 'server')}.")
+    stage.say("In a terminal it stays there until Ctrl-C. On your own store: holdfast ui.")
+    return shown
 
 
-def totals(store: RunStore) -> Totals:
-    """What stands on the board of *store*."""
-    board = Board(store)
-    lines = board.tools()
-    tools = [each.tool for line in lines for each in line.processes]
-    return Totals(
-        calls=sum(tool.calls + tool.denied for tool in tools),
-        failed=sum(tool.failed + tool.timed_out for tool in tools),
-        not_made=sum(tool.refusals.get("CircuitOpen", 0) for tool in tools),
-        crashes=sum(line.server.restarts for line in board.servers()),
-        open=tuple(line.name for line in lines if line.refuses),
-    )
+def _ask(site: str, token: str, what: str) -> list[Any]:
+    request = Request(f"{site}api/{what}", headers={"Authorization": f"Bearer {token}"})
+    with build_opener(ProxyHandler({})).open(request, timeout=PATIENCE) as answer:
+        found: list[Any] = msgspec.json.decode(answer.read())[what]
+    return found
 
 
-def _asked(page: Page, path: str) -> dict[str, Any]:
-    connection = HTTPConnection(HOST, page.port, timeout=PATIENCE)
+# -- until Ctrl-C ------------------------------------------------------------------------------------------------------
+
+
+async def _stay(stage: Stage, address: str) -> None:
+    stage.say(address, style="bold cyan")
+    stage.out.print()
+    is_open = stage.opens and await asyncio.to_thread(_opened, address)
+    stage.say("It is open in your browser." if is_open else "Open it in a browser.")
+    for line in WORTH_A_LOOK.splitlines():
+        stage.say(line)
+    stage.out.print()
+    stage.say("Ctrl-C ends it.", style="bold")
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        loop.call_soon_threadsafe(stop.set)
+
+    with handled(dict.fromkeys(SIGNALS, end)):
+        await stop.wait()
+
+
+def _opened(address: str) -> bool:
+    """Open a browser that has a window of its own; one for terminals would take this one."""
     try:
-        connection.request("GET", path, headers={"Authorization": f"Bearer {page.token}"})
-        answer = connection.getresponse()
-        body = answer.read()
-        if answer.status != 200:
-            raise HoldfastError(f"the dashboard answered {path} with {answer.status}: {body[:200]!r}")
-        return msgspec.json.decode(body, type=dict[str, Any])
-    finally:
-        connection.close()
+        browser = webbrowser.get()
+    except webbrowser.Error:
+        return False
+    has_window = type(browser) is not webbrowser.GenericBrowser and getattr(browser, "background", True)
+    return bool(has_window and browser.open(address))

@@ -6,100 +6,104 @@ All of it is real. The client sees answers only; what really reached the server 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-import msgspec
+from rich.padding import Padding
+from rich.text import Text
 
-from holdfast.clock import Clock, SystemClock
-from holdfast.demo.client import Client, Reply, asked
+from holdfast.clock import SystemClock
+from holdfast.demo.client import Client, Reply, asked, wrapped
 from holdfast.demo.office import CRASHES, DOWN, HANG, NIGHT
+from holdfast.demo.stage import INDENT, Played, Saving, Stage
 
 INVOICE: Final = "17"
 CURRENCIES: Final = ("EUR", "JPY", "SEK", "BRL", "INR", "CHF", "NOK", "MXN", "PLN", "ZAR", "THB", "NZD")
 COUNTRIES: Final = ("Japan", "Georgia", "Peru", "Norway", "Estonia", "Mexico", "Portugal", "Chile", "Kenya")
-MEANWHILE: Final = ("Bergen", "Lisbon", "Kyoto")
-MARGIN: Final = 0.1  # seconds after which a circuit surely lets a probe through
-
-Say = Callable[[str, str, float | None], object]  # a tool, what happened, the seconds that it took
+CITIES: Final = ("Bergen", "Lisbon", "Kyoto")
+AGAIN: Final = 0.5  # seconds between two questions whether a circuit lets a probe through
 
 
-class Proxied(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the calls: by the answers that the client got, and by the server's own file."""
-
-    crashes: int  # of the server; it was started again after each
-    repeated: int  # calls that were made again for the client, since they only read
-    in_doubt: int  # payments of which nobody knew whether they were made
-    paid: int
-    paid_twice: int
-    hung: int  # calls that were answered at their deadline
-    waited: float  # seconds for these
-    failed: int  # calls that the broken tool answered with an error
-    refused: int  # calls that were not made to it
-    meanwhile: int  # calls of other tools that were answered while it was refused
-    paced: int  # calls that were answered although there were too many of them
-    too_many: int  # 429 answers on the way there
-    recovered: int  # calls that the broken tool answered again
-
-
-async def scene(client: Client, folder: Path, say: Say, clock: Clock | None = None) -> Proxied:
-    """Have *client* call what does not work, and tell what comes of it."""
-    clock = clock or SystemClock()
-    again = await client.call("weather", CRASHES)
-    say("weather", f"crashes the server: restarted, asked again, {_outcome(again)}", again.seconds)
-    in_doubt = await _pay(client, say)
-    hung = await client.call("trains", NIGHT)
-    say("trains", f"hangs for {HANG:g} s: the model is told at the deadline", hung.seconds)
-    broken = [await client.call("visa_rules", country) for country in COUNTRIES[:DOWN]]
-    say("visa_rules", f"fails {len(broken)} times ({broken[-1].text}): its circuit opens", None)
-    refused = [await client.call("visa_rules", country) for country in COUNTRIES[DOWN:-1]]
-    wait = clock.monotonic() + refused[-1].facts.get("retry_after_ms", 0) / 1000 + MARGIN
-    refusals = [reply for reply in refused if reply.refused]
-    say("visa_rules", f"{len(refusals)} calls are refused, not made; the model reads:", refused[-1].seconds)
-    say("", refused[-1].text, None)
-    others = await asyncio.gather(*(client.call("weather", city) for city in MEANWHILE))
-    meanwhile = sum(not reply.failed for reply in others)
-    say("weather", f"{meanwhile} calls are answered meanwhile", max(reply.seconds for reply in others))
-    rates = await asyncio.gather(*(client.call("exchange_rate", currency) for currency in CURRENCIES))
-    paced, too_many = sum(not reply.failed for reply in rates), asked(folder).count("429")
-    took = max(reply.seconds for reply in rates)
-    say("exchange_rate", f"{len(rates)} at once, {too_many} × 429: slowed down, {paced} answered", took)
-    await clock.asleep(max(0.0, wait - clock.monotonic()))
-    probe = await client.call("visa_rules", COUNTRIES[-1])
-    say("visa_rules", f"rested; one call is let through as a probe: {_outcome(probe)}", probe.seconds)
+async def scene(stage: Stage, folder: Path) -> Played:
+    """Have a client call what does not work, and tell what comes of it."""
+    async with wrapped(folder) as client:
+        reply = await client.call("weather", CRASHES)
+        _say(stage, "weather", f"crashes the server: restarted, asked again, {_outcome(reply)}", reply)
+        in_doubt = await _pay(stage, client)
+        reply = await client.call("trains", NIGHT)
+        _say(stage, "trains", f"hangs for {HANG:g} s: the model is told at the deadline", reply)
+        refused = await _wear_out(stage, client)
+        paced = await _hurry(stage, client, folder)
+        await _recover(stage, client)
     lines = asked(folder)
     paid = [line for line in lines if line.startswith("paid ")]
-    return Proxied(
-        crashes=lines.count("started") - 1,
-        repeated=lines.count(f"weather {CRASHES}") - 1,
-        in_doubt=in_doubt,
-        paid=len(set(paid)),
-        paid_twice=len(paid) - len(set(paid)),
-        hung=int(hung.failed),
-        waited=hung.seconds,
-        failed=sum(reply.failed and not reply.refused for reply in broken),
-        refused=len(refusals),
-        meanwhile=meanwhile,
-        paced=paced,
-        too_many=too_many,
-        recovered=int(not probe.failed),
-    )
+    proxied = {
+        "crashes": lines.count("started") - 1,  # of the server; it was started again after each
+        "repeated": lines.count(f"weather {CRASHES}") - 1,  # calls that only read, so that they could be made again
+        "in_doubt": in_doubt,  # payments of which nobody knew whether they were made
+        "paid": len(set(paid)),
+        "paid_twice": len(paid) - len(set(paid)),
+        "refused": refused,  # calls that were not made to a tool that was down
+        "paced": paced,  # calls that were answered although there were too many of them
+        "too_many": lines.count("429"),  # answers on the way there
+    }
+    twice = in_doubt - proxied["paid_twice"]
+    saved = {Saving.CALLS: refused, Saving.TWICE: twice, Saving.CRASHES: proxied["crashes"]}
+    return Played({"proxied": proxied}, saved)
 
 
-async def _pay(client: Client, say: Say) -> int:
-    """Pay an invoice, as a careful agent does: look before it pays again."""
+async def _pay(stage: Stage, client: Client) -> int:
+    """Pay an invoice, as a careful agent does: look before it pays again; gives how many were in doubt."""
     payment = await client.call("pay_invoice", INVOICE)
     if not payment.unknown:
-        say("pay_invoice", _outcome(payment), payment.seconds)
+        _say(stage, "pay_invoice", _outcome(payment), payment)
         return 0
-    say("pay_invoice", "crashes the server: not repeated, it may have been paid", payment.seconds)
+    _say(stage, "pay_invoice", "crashes the server: not repeated, it may have been paid", payment)
     found = await client.call("find_payment", INVOICE)
-    say("find_payment", f"{found.text}: the agent does not pay again", found.seconds)
-    if found.text == "not paid":
-        await client.call("pay_invoice", INVOICE)
+    _say(stage, "find_payment", f"{found.text}: the agent does not pay again", found)
     return 1
+
+
+async def _wear_out(stage: Stage, client: Client) -> int:
+    """Call what is down until its circuit opens, and go on calling; gives how many calls were refused."""
+    for country in COUNTRIES[:DOWN]:
+        broken = await client.call("visa_rules", country)
+    _say(stage, "visa_rules", f"fails {DOWN} times ({broken.text}): its circuit opens")
+    replies = [await client.call("visa_rules", country) for country in COUNTRIES[DOWN:-1]]
+    refused = sum(reply.refused for reply in replies)
+    _say(stage, "visa_rules", f"{refused} calls are refused, not made; the model reads:", replies[-1])
+    stage.out.print(Padding(Text(replies[-1].text, style="italic"), (0, 6, 0, INDENT + 17)))
+    others = await asyncio.gather(*(client.call("weather", city) for city in CITIES))
+    answered = sum(not reply.failed for reply in others)
+    _say(stage, "weather", f"{answered} calls are answered meanwhile", *others)
+    return refused
+
+
+async def _hurry(stage: Stage, client: Client, folder: Path) -> int:
+    """Call more often than is allowed; gives how many calls were answered."""
+    replies = await asyncio.gather(*(client.call("exchange_rate", currency) for currency in CURRENCIES))
+    paced = sum(not reply.failed for reply in replies)
+    too_many = asked(folder).count("429")
+    text = f"{len(replies)} at once, {too_many} × 429: slowed down, {paced} answered"
+    _say(stage, "exchange_rate", text, *replies)
+    return paced
+
+
+async def _recover(stage: Stage, client: Client) -> None:
+    """Call what was down when it has rested."""
+    while (reply := await client.call("visa_rules", COUNTRIES[-1])).refused:
+        await SystemClock().asleep(AGAIN)
+    _say(stage, "visa_rules", f"rested; one call is let through as a probe: {_outcome(reply)}", reply)
 
 
 def _outcome(reply: Reply) -> str:
     return "no answer" if reply.failed else "answered"
+
+
+def _say(stage: Stage, tool: str, what: str, *replies: Reply) -> None:
+    """Tell what happened to *tool*, and how long the slowest of *replies* took."""
+    line = Text(f"{'':{INDENT}}{tool:<15}", style="bold", no_wrap=True, overflow="ellipsis")
+    line.append(f"{what:<55}" if replies else what, style="not bold")
+    if replies:
+        line.append(f"{max(reply.seconds for reply in replies):5.1f} s", style="not bold dim")
+    stage.out.print(line)

@@ -13,25 +13,16 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Final
 
-import msgspec
-
 from holdfast.clock import Clock
+from holdfast.parts.limiters import RateLimiter
 from holdfast.testing import TooManyRequests
 
 Service = Callable[[str], Awaitable[str]]
 
 HANG: Final = 60.0  # seconds until the other side closes a connection on which nothing happens
-DOWN: Final = (10.0, 40.0)  # when translate is down
+DAY: Final = 90.0  # seconds
+DOWN: Final = (10.0, 40.0)  # when in a day translate is down
 GATEWAY: Final = 5.0  # seconds a gateway waits for a service that is down
-ALLOWED: Final = 2.0  # requests a second that prices answers
-BURST: Final = 4.0
-
-
-class Ledger(msgspec.Struct):
-    """What one service saw: *lost* are the seconds that requests took which brought no answer."""
-
-    requests: int = 0
-    lost: float = 0.0
 
 
 class HttpError(Exception):
@@ -43,42 +34,26 @@ class HttpError(Exception):
 
 
 class World:
-    """The services of a travel agency; each takes one text and answers with one. What is down is so once a *day*."""
+    """The services of a travel agency; each takes one text and answers with one. *mishap* is told of bad bookings."""
 
-    def __init__(
-        self,
-        seed: int,
-        clock: Clock,
-        *,
-        on_rebooking: Callable[[str], object] = lambda trip: None,
-        day: float = math.inf,
-    ) -> None:
-        self.ledgers: dict[str, Ledger] = {}
-        self.hanging: Counter[str] = Counter()  # requests in flight that will not be answered
-        self.refused = 0  # 429 answers
-        self.asked_while_down = 0
+    def __init__(self, seed: int, clock: Clock, mishap: Callable[[str], object] = lambda text: None) -> None:
+        self.requests: Counter[str] = Counter()  # by service
+        self.lost = 0.0  # seconds that requests took which brought no answer
+        self.hanging = 0  # requests in flight that will not be answered
+        self.too_many = 0  # 429 answers
+        self.in_vain = 0  # requests to a service that was down
         self.bookings: Counter[str] = Counter()
         self._seed = seed
         self._clock = clock
-        self._day = day
-        self._begun = self._filled = clock.monotonic()
-        self._on_rebooking = on_rebooking
+        self._begun = clock.monotonic()
+        self._mishap = mishap
         self._seen: Counter[tuple[str, str]] = Counter()
-        self._tokens = BURST
+        self._limit = RateLimiter(per_second=2.5, burst=5, clock=clock)
 
     def services(self) -> Mapping[str, Service]:
         """The services by name."""
-        each = (
-            self.geocode,
-            self.search,
-            self.fetch_page,
-            self.prices,
-            self.translate,
-            self.phrasebook,
-            self.book_flight,
-            self.find_booking,
-        )
-        return {service.__name__: service for service in each}
+        reading = (self.geocode, self.fetch_page, self.prices, self.translate, self.phrasebook, self.find_booking)
+        return {service.__name__: service for service in (*reading, self.book_flight)}
 
     async def geocode(self, place: str) -> str:
         """Where *place* is: dependable, but paid by the request."""
@@ -86,23 +61,18 @@ class World:
             await self._clock.asleep(latency(fate) / 2)
             return f"{fate.uniform(-60, 60):.4f}, {fate.uniform(-180, 180):.4f}"
 
-    async def search(self, query: str) -> str:
-        """Search the web, over a network that drops one connection in five."""
-        async with self._request("search", query) as fate:
-            if fate.random() < 0.2:
-                await self._clock.asleep(0.1)
-                raise ConnectionResetError("connection reset by peer")
-            await self._clock.asleep(latency(fate))
-            return f"https://travel.example/{query.replace(' ', '-')}"
-
     async def fetch_page(self, url: str) -> str:
-        """Fetch a page; one in ten hangs until the server closes the connection."""
+        """Fetch a page; the network drops some connections, and some servers hang until they close theirs."""
         async with self._request("fetch_page", url) as fate:
             if not url.startswith("https://"):
                 await self._clock.asleep(0.1)
                 raise HttpError(400, "Bad Request: not a URL")
-            if fate.random() < 0.08:
-                await self._hang("fetch_page", HANG)
+            chance = fate.random()
+            if chance < 0.08:
+                await self._clock.asleep(0.1)
+                raise ConnectionResetError("connection reset by peer")
+            if chance < 0.16:
+                await self._hang(HANG)
                 raise ConnectionResetError("the server closed the connection")
             await self._clock.asleep(latency(fate))
             return f"all about {url}"
@@ -110,24 +80,19 @@ class World:
     async def prices(self, flight: str) -> str:
         """The price of a flight, for so many requests a second; whoever asks for more gets a 429."""
         async with self._request("prices", flight) as fate:
-            now = self._clock.monotonic()
-            self._tokens = min(BURST, self._tokens + (now - self._filled) * ALLOWED)
-            self._filled = now
-            if self._tokens < 1:
-                self.refused += 1
-                wait = math.ceil((1 - self._tokens) / ALLOWED)
+            if wait := self._limit.try_acquire("prices"):
+                self.too_many += 1
                 await self._clock.asleep(0.05)
-                raise TooManyRequests(str(wait))
-            self._tokens -= 1
+                raise TooManyRequests(str(math.ceil(wait)))
             await self._clock.asleep(latency(fate))
-            return f"{self.fare(flight)} USD"
+            return f"{fate.randrange(90, 480)} USD"
 
     async def translate(self, text: str) -> str:
         """Translate, and be down for a while: then a gateway says so, after a long wait."""
         async with self._request("translate", text) as fate:
-            if DOWN[0] <= (self._clock.monotonic() - self._begun) % self._day < DOWN[1]:
-                self.asked_while_down += 1
-                await self._hang("translate", GATEWAY)
+            if DOWN[0] <= (self._clock.monotonic() - self._begun) % DAY < DOWN[1]:
+                self.in_vain += 1
+                await self._hang(GATEWAY)
                 raise HttpError(503, "Service Unavailable")
             await self._clock.asleep(latency(fate))
             return f"{text}, translated"
@@ -144,7 +109,7 @@ class World:
             await self._clock.asleep(latency(fate))
             self.bookings[trip] += 1
             if self.bookings[trip] > 1:
-                self._on_rebooking(trip)
+                self._mishap(f"{trip} is booked again")
             if fate.random() < 0.2:
                 raise ConnectionResetError("the answer got lost")
             return f"{trip} is booked"
@@ -160,34 +125,27 @@ class World:
         """How many bookings were made of trips that were booked already."""
         return self.bookings.total() - len(self.bookings)
 
-    def fare(self, flight: str) -> int:
-        """What a flight costs, in dollars."""
-        return Random(f"{self._seed} fare {flight}").randrange(90, 480)
-
     @asynccontextmanager
     async def _request(self, service: str, argument: str) -> AsyncIterator[Random]:
         """Count one request, and give what chance has in store for it."""
-        ledger = self.ledgers.setdefault(service, Ledger())
-        ledger.requests += 1
+        self.requests[service] += 1
         nth = self._seen[service, argument]
         self._seen[service, argument] += 1
         begun = self._clock.monotonic()
         try:
             yield Random(f"{self._seed} {service} {argument} {nth}")
         except BaseException:
-            ledger.lost += self._clock.monotonic() - begun
+            self.lost += self._clock.monotonic() - begun
             raise
 
-    async def _hang(self, service: str, seconds: float) -> None:
-        self.hanging[service] += 1
+    async def _hang(self, seconds: float) -> None:
+        self.hanging += 1
         try:
             await self._clock.asleep(seconds)
         finally:
-            self.hanging[service] -= 1
+            self.hanging -= 1
 
 
 def latency(fate: Random) -> float:
-    """Seconds a healthy service takes: half of the answers within 0.32, 95 % within 1.84, 99 % within 6.2."""
-    deviation = fate.gauss(0.0, 1.0)
-    tail = max(0.0, deviation - 1.645)
-    return min(20.0, 0.32 * math.exp(1.063 * (deviation - tail) + 1.783 * tail))
+    """Seconds a healthy service takes: half of the answers within 0.32, 95 % within 1.84."""
+    return min(20.0, 0.32 * math.exp(1.063 * fate.gauss(0.0, 1.0)))

@@ -12,7 +12,6 @@ import sys
 
 import msgspec
 
-from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError
 from holdfast.torture.driver import drive
 from holdfast.torture.process import stopped_once
@@ -25,7 +24,7 @@ def main() -> None:
     task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
     try:
         with stopped_once(SystemExit(1)):
-            _say(_tortured(task))
+            _say(drive(task, _say))
     except HoldfastError as error:
         _say(Trouble(str(error)))
         raise SystemExit(1) from error
@@ -34,18 +33,6 @@ def main() -> None:
             task.place.clear()
             shutil.rmtree(task.folder)
             os._exit(1)
-
-
-def _tortured(task: Task) -> Verdict:
-    return drive(
-        task.place,
-        task.folder,
-        seed=task.seed,
-        seconds=task.seconds,
-        kills=task.kills,
-        clock=SystemClock(),
-        tell=_say,
-    )
 
 
 def _say(what: Progress | Trouble | Verdict) -> None:

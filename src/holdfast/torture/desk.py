@@ -8,20 +8,21 @@ among the effects.
 from __future__ import annotations
 
 import contextlib
-import inspect
 import itertools
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final
 
 from holdfast.errors import InDoubt, RecordedError
 from holdfast.runs import Run
 from holdfast.torture import journal
 from holdfast.torture.journal import Journal, read
+from holdfast.torture.shapes import Shape, given
 
 Receipt = dict[str, str]  # of a call: its key, its mark and its value
 
 PROGRESS, NOTE = "progress", "note"  # events of the agent's own
+STREAMS: Final = ("pages", "publish")  # tools that give several receipts, the last of which counts
 # Around one call, in the order in which a process passes them.
 POINTS: Final = ("calling", "called", "inside", "effected", "ending", "returned", "acked")
 
@@ -36,8 +37,9 @@ REFUSALS: Final = (ValueError, Declined, RecordedError)
 class Desk:
     """One process at work in *run*; *pass_by* is told each point that it passes."""
 
-    def __init__(self, run: Run, journal: Journal, pass_by: Callable[[str], object]) -> None:
+    def __init__(self, run: Run, shape: Shape, journal: Journal, pass_by: Callable[[str], object]) -> None:
         self.run = run
+        self._shape = shape
         self.journal = journal
         self.pass_by = pass_by
         self._numbers = itertools.count()
@@ -84,7 +86,7 @@ class Desk:
 
     # -- around a call -------------------------------------------------------------------------------------------------
 
-    def settle(self, call: Callable[[], Receipt]) -> str:
+    async def settle(self, call: Callable[[], Any]) -> str:
         """Make a call and see it through: decide a doubt, catch a refusal, say that its result was seen.
 
         A doubt is asked for twice: whoever repeats whatever fails must not repeat a call in doubt by that.
@@ -93,40 +95,19 @@ class Desk:
         try:
             try:
                 with contextlib.suppress(InDoubt):
-                    return self._saw(call())
-                receipt = call()
+                    return self._saw(await given(call()))
+                receipt = await given(call())
             except InDoubt as doubt:
-                receipt = self._decide(doubt)
+                receipt = await self._decide(doubt)
         except REFUSALS as error:
             receipt = _told(error)
         return self._saw(receipt)
 
-    async def asettle(self, call: Callable[[], Awaitable[Receipt]]) -> str:
-        """The same as a task."""
-        self.pass_by("calling")
-        try:
-            try:
-                with contextlib.suppress(InDoubt):
-                    return self._saw(await call())
-                receipt = await call()
-            except InDoubt as doubt:
-                receipt = await self._adecide(doubt)
-        except REFUSALS as error:
-            receipt = _told(error)
-        return self._saw(receipt)
-
-    def report(self, number: int) -> None:
+    async def report(self, number: int) -> None:
         """Queue an event and commit another."""
         self.run.emit(NOTE, mark=self._mark(), number=number)
         mark = self._mark()
-        self.run.commit(PROGRESS, mark=mark, number=number)
-        self.journal.say(journal.ACK, tool=PROGRESS, mark=mark)
-
-    async def areport(self, number: int) -> None:
-        """The same as a task."""
-        self.run.emit(NOTE, mark=self._mark(), number=number)
-        mark = self._mark()
-        await self.run.acommit(PROGRESS, mark=mark, number=number)
+        await self._shape.do(self.run, "commit", PROGRESS, mark=mark, number=number)
         self.journal.say(journal.ACK, tool=PROGRESS, mark=mark)
 
     # -- inside --------------------------------------------------------------------------------------------------------
@@ -138,29 +119,21 @@ class Desk:
     def _receipt(self, tool: str, label: str, key: str) -> Receipt:
         return {"key": key, "mark": self._mark(), "value": f"{tool} {label}"}
 
-    def _saw(self, receipt: Receipt) -> str:
+    def _saw(self, result: Receipt | list[Receipt]) -> str:
         """The result of a call was seen: it is on disk, and stays."""
+        receipt = result[-1] if isinstance(result, list) else result
         self.pass_by("returned")
         self.journal.say(journal.ACK, receipt["key"], mark=receipt["mark"])
         self.pass_by("acked")
         return receipt["value"]
 
-    def _decide(self, doubt: InDoubt) -> Receipt:
-        if (made := self._made(doubt)) is not None:
-            doubt.answer(made)
-            return made[-1] if isinstance(made, list) else made
-        given: Any = doubt.repeat()
-        return given if isinstance(given, dict) else last(given)
-
-    async def _adecide(self, doubt: InDoubt) -> Receipt:
-        if (made := self._made(doubt)) is not None:
-            answering: Any = doubt.aanswer(made)
-            await answering
-            return made[-1] if isinstance(made, list) else made
-        given: Any = doubt.repeat()
-        if isinstance(given, dict):  # a plain function's, which was called in a thread
-            return given
-        return await (given if inspect.isawaitable(given) else alast(given))
+    async def _decide(self, doubt: InDoubt) -> Receipt | list[Receipt]:
+        made = self._made(doubt)
+        if made is None:
+            repeated: Receipt | list[Receipt] = await given(doubt.repeat())
+            return repeated
+        await self._shape.do(doubt, "answer", made)
+        return made
 
     def _made(self, doubt: InDoubt) -> Receipt | list[Receipt] | None:
         """What the call gave, if it had its effect: nobody acts for a dead process, so what is not there was not made.
@@ -173,19 +146,6 @@ class Desk:
             return None
         receipt = {"key": doubt.key, "mark": effects[0].mark, "value": f"{doubt.tool} {effects[0].label}"}
         return [receipt] if doubt.tool in STREAMS else receipt
-
-
-STREAMS: Final = ("pages", "publish")
-
-
-def last(items: Iterable[Receipt]) -> Receipt:
-    """Exhaust a stream."""
-    return list(items)[-1]
-
-
-async def alast(items: AsyncIterator[Receipt]) -> Receipt:
-    """Exhaust a stream."""
-    return [item async for item in items][-1]
 
 
 def _told(error: Exception) -> Receipt:

@@ -10,16 +10,17 @@ from typing import Final
 
 import msgspec
 
-from holdfast.clock import Clock
 from holdfast.errors import RunNotFound
 from holdfast.torture import journal
 from holdfast.torture.case import Case, Expected
 from holdfast.torture.journal import read
-from holdfast.torture.life import FREEZING_POINTS, SHAPES, Fate
+from holdfast.torture.life import FREEZING_POINTS, Fate
 from holdfast.torture.places import Place
 from holdfast.torture.process import Child
 from holdfast.torture.promises import Progress, Verdict
+from holdfast.torture.shapes import SHAPES
 from holdfast.torture.stage import LATEST, Stage
+from holdfast.torture.tasks import Task
 
 MOST_LIVES: Final = 60  # of one run; then it may finish
 CROWD: Final = 3  # runs at once
@@ -30,20 +31,11 @@ ENDLESS: Final = 10**6  # rounds of an agent that only a cancel can stop
 Scene = Callable[[Stage, str], None]
 
 
-def drive(
-    place: Place,
-    folder: str,
-    *,
-    seed: int,
-    seconds: float,
-    kills: int = 0,
-    clock: Clock,
-    tell: Callable[[Progress], object] = lambda _: None,
-) -> Verdict:
-    """Go through all scenes once, then again until *seconds* have passed and *kills* were made; or to a breach."""
-    stage = Stage(place, folder, random.Random(seed), clock, tell)
+def drive(task: Task, tell: Callable[[Progress], object]) -> Verdict:
+    """Go through all scenes once, then again until so many seconds have passed and kills were made; or to a breach."""
+    stage = Stage(task.place, task.folder, random.Random(task.seed), tell)
     try:
-        for scene in _scenes(stage, seconds, kills):
+        for scene in _scenes(stage, task):
             for shape in SHAPES:
                 if stage.tally.is_clean:
                     scene(stage, shape)
@@ -51,14 +43,14 @@ def drive(
         stage.clear()
     stage.judge.close()
     stage.tell()
-    return Verdict(seed=seed, progress=stage.progress, promises=stage.tally.kept())
+    return Verdict(seed=task.seed, progress=stage.progress, promises=stage.tally.kept())
 
 
-def _scenes(stage: Stage, seconds: float, kills: int) -> Iterator[Scene]:
+def _scenes(stage: Stage, task: Task) -> Iterator[Scene]:
     yield undisturbed
     yield from SCENES
     for scene in itertools.cycle(SCENES):
-        over = stage.seconds >= seconds and stage.progress.kills >= kills
+        over = stage.seconds >= task.seconds and stage.progress.kills >= task.kills
         if over or not stage.tally.is_clean:
             return
         yield scene

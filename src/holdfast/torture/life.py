@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import threading
 import traceback
 from collections import Counter
+from contextlib import AsyncExitStack
 from typing import Final, NamedTuple
 
 from holdfast.app import Holdfast
@@ -17,12 +17,12 @@ from holdfast.policy import PolicyBook
 from holdfast.runs import Run
 from holdfast.stores import RunStore
 from holdfast.torture import desk, journal
-from holdfast.torture.agent import ROUNDS, Plain, Tasks
+from holdfast.torture.agent import ROUNDS, Agent
 from holdfast.torture.desk import Desk
 from holdfast.torture.journal import Journal
 from holdfast.torture.places import Place
+from holdfast.torture.shapes import Shape
 
-SHAPES: Final = ("plain", "tasks")
 STORE_POINTS: Final = ("begin", "written", "committed")  # of one transaction
 RUN_POINTS: Final = ("entering", "entered", "finishing", "finished", "left")
 POINTS: Final = (*STORE_POINTS, *desk.POINTS, *RUN_POINTS)
@@ -95,10 +95,8 @@ def live(orders: Orders) -> None:
     try:
         with hf:
             run = hf.resume(orders.run_id) if orders.resumes else hf.run("torture", orders.shape, run_id=orders.run_id)
-            if orders.shape == "plain":
-                _work(hf, run, told, passing, orders.rounds)
-            else:
-                asyncio.run(_awork(hf, run, told, passing, orders.rounds))
+            shape = Shape(orders.shape)
+            shape.live(_work(hf, run, shape, told, passing, orders.rounds))
         passing("left")
     except RunConflict as error:
         told.say(journal.CONFLICT, text=str(error))
@@ -110,26 +108,15 @@ def live(orders: Orders) -> None:
         told.say(journal.ERROR, text=traceback.format_exc()[-LONGEST:])
 
 
-def _work(hf: Holdfast, run: Run, told: Journal, passing: Passing, rounds: int) -> None:
+async def _work(hf: Holdfast, run: Run, shape: Shape, told: Journal, passing: Passing, rounds: int) -> None:
     passing("entering")
-    with run:
+    async with AsyncExitStack() as stack:
+        await shape.enter(stack, run)
         told.say(journal.ENTERED, mark=run.id, count=os.getpid())
         passing("entered")
-        text = Plain(hf, Desk(run, told, passing)).work(rounds)
+        text = await Agent(hf, Desk(run, shape, told, passing), shape).work(rounds)
         passing("finishing")
-        run.complete(text)
-        told.say(journal.DONE, text=text)
-        passing("finished")
-
-
-async def _awork(hf: Holdfast, run: Run, told: Journal, passing: Passing, rounds: int) -> None:
-    passing("entering")
-    async with run:
-        told.say(journal.ENTERED, mark=run.id, count=os.getpid())
-        passing("entered")
-        text = await Tasks(hf, Desk(run, told, passing)).work(rounds)
-        passing("finishing")
-        await run.acomplete(text)
+        await shape.do(run, "complete", text)
         told.say(journal.DONE, text=text)
         passing("finished")
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final, NoReturn
 
-from holdfast.clock import Clock
+from holdfast.clock import SystemClock
 from holdfast.signals import handled
 
 PATIENCE: Final = 60.0  # seconds after which whoever has not ended hangs
@@ -62,16 +62,16 @@ class Child:
             self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
             self.is_frozen = False
 
-    def await_end(self, clock: Clock) -> bool:
+    def await_end(self) -> bool:
         """Wait until it has ended or frozen; false if that takes for ever: it tells where it hangs, and is killed."""
-        until = clock.monotonic() + PATIENCE
+        until = SystemClock.monotonic() + PATIENCE
         while not self.glance():
-            if clock.monotonic() > until:
+            if SystemClock.monotonic() > until:
                 os.kill(self.pid, signal.SIGUSR1)
-                clock.sleep(1.0)
+                SystemClock.sleep(1.0)
                 self.kill()
                 return False
-            clock.sleep(GLANCE)
+            SystemClock.sleep(GLANCE)
         return True
 
 

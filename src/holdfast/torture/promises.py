@@ -102,9 +102,6 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, tag=True):
             "ok": self.is_clean,
             "seed": self.seed,
             "evidence": self.folder,
-            "progress": {name: getattr(self.progress, name) for name in self.progress.__struct_fields__},
-            "promises": [
-                {"promise": kept.promise, "status": kept.status, "tested": kept.tested, "breaches": kept.breaches}
-                for kept in self.promises
-            ],
+            "progress": msgspec.structs.asdict(self.progress),
+            "promises": [{**msgspec.structs.asdict(kept), "status": kept.status} for kept in self.promises],
         }

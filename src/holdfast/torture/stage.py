@@ -11,8 +11,9 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from holdfast.clock import Clock
+from holdfast.clock import SystemClock
 from holdfast.torture import journal
+from holdfast.torture.agent import ROUNDS
 from holdfast.torture.case import Case, Expected, Logged
 from holdfast.torture.journal import JUDGE, Journal, read
 from holdfast.torture.judge import Judge
@@ -28,12 +29,9 @@ LATEST: Final = 12  # a point is fatal when it is passed for the first to the so
 class Stage:
     """Runs at *place*, with their journals in *folder*; *chance* decides who dies when."""
 
-    def __init__(
-        self, place: Place, folder: str, chance: random.Random, clock: Clock, tell: Callable[[Progress], object]
-    ) -> None:
+    def __init__(self, place: Place, folder: str, chance: random.Random, tell: Callable[[Progress], object]) -> None:
         self.place = place
         self.chance = chance
-        self.clock = clock
         self.tally = Tally()
         self.judge = Judge(place, self.tally)
         self.progress = Progress()
@@ -41,7 +39,7 @@ class Stage:
         self.usual: dict[str, float] = {}  # seconds that an undisturbed life takes
         self._folder = folder
         self._tell = tell
-        self._begun = clock.monotonic()
+        self._begun = SystemClock.monotonic()
         self._lives = itertools.count(JUDGE + 1)
         self._runs = itertools.count(1)
         self._children: list[Child] = []
@@ -50,7 +48,7 @@ class Stage:
     @property
     def seconds(self) -> float:
         """How long it has taken so far."""
-        return self.clock.monotonic() - self._begun
+        return SystemClock.monotonic() - self._begun
 
     def case(self, shape: str) -> Case:
         """A new run, which has not begun yet."""
@@ -58,17 +56,26 @@ class Stage:
         path = os.path.join(self._folder, f"{run_id}.journal")
         return Case(run_id, shape, path, self.expected.get(shape))
 
-    def start(self, case: Case, fate: Fate | None = None, **more: Any) -> Child:
+    def start(
+        self,
+        case: Case,
+        fate: Fate | None = None,
+        *,
+        place: Place | None = None,
+        rounds: int = ROUNDS,
+        gate: tuple[int, int] | None = None,
+    ) -> Child:
         """A process that begins the run, or goes on with it."""
         orders = Orders(
             life=next(self._lives),
             run_id=case.run_id,
             shape=case.shape,
             journal=case.journal,
-            place=more.pop("place", self.place),
+            place=place or self.place,
             resumes=case.status is not None,
             fate=fate,
-            **more,
+            rounds=rounds,
+            gate=gate,
         )
         child = self._fork(orders.life, lambda: live(orders))
         child.point = ANY if fate is None else fate.point
@@ -92,24 +99,24 @@ class Stage:
     def let_live(self, cases: Sequence[Case], fates: Sequence[Fate | None]) -> None:
         """One life for each of the runs, at the same time; a fate of None is a kill at any moment."""
         children = [self.start(case, fate) for case, fate in zip(cases, fates, strict=True)]
-        now = self.clock.monotonic()
+        now = SystemClock.monotonic()
         dies = {
             child: now + self.chance.uniform(0, self.usual[case.shape])
             for case, fate, child in zip(cases, fates, children, strict=True)
             if fate is None
         }
         while dies:
-            now = self.clock.monotonic()
+            now = SystemClock.monotonic()
             for child in [child for child, at in dies.items() if at <= now]:
                 child.kill()
                 del dies[child]
-            self.clock.sleep(GLANCE)
+            SystemClock.sleep(GLANCE)
         for case, child in zip(cases, children, strict=True):
             self.await_end(case, child)
 
     def await_end(self, case: Case, child: Child) -> None:
         """Wait until a process has ended, or frozen."""
-        calm = child.await_end(self.clock)
+        calm = child.await_end()
         self.tally.test(Promise.CALM, calm, f"{case.run_id}: life {child.life} hangs; see {self._errors}")
         if not child.is_frozen:
             self._ended(case, child)
@@ -124,12 +131,12 @@ class Stage:
 
     def await_that(self, condition: Callable[[], object], otherwise: str) -> None:
         """Wait until *condition* holds."""
-        until = self.clock.monotonic() + PATIENCE
+        until = SystemClock.monotonic() + PATIENCE
         while not condition():
-            if self.clock.monotonic() > until:
+            if SystemClock.monotonic() > until:
                 self.tally.test(Promise.CALM, False, otherwise)
                 return
-            self.clock.sleep(GLANCE)
+            SystemClock.sleep(GLANCE)
 
     def log(self, case: Case) -> Logged:
         """What the log says now."""

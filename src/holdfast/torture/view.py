@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Final
 
 from rich import box
@@ -27,12 +27,17 @@ def watch(seconds: float, like: RunStore, console: Console) -> Verdict:
     def say(text: str) -> None:
         console.print(Text(f"holdfast: {in_full(text)}"), soft_wrap=True)
 
-    if not console.is_terminal:
-        return _tell(seconds, like, console, say)
-    with Live(console=console, auto_refresh=False, transient=True) as live:
+    due = NOW_AND_THEN
+    drawn = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else nullcontext()
+    with drawn as live:
 
         def tell(progress: Progress) -> None:
-            live.update(Text(line(progress), no_wrap=True, overflow="ellipsis"), refresh=True)
+            nonlocal due
+            if live is not None:
+                live.update(Text(line(progress), no_wrap=True, overflow="ellipsis"), refresh=True)
+            elif progress.seconds >= due:
+                due = progress.seconds + NOW_AND_THEN
+                console.out(line(progress), highlight=False)
 
         return torture(seconds, like=like, tell=tell, say=say)
 
@@ -55,18 +60,6 @@ def closing(verdict: Verdict) -> RenderableType:
     for kept in verdict.promises:
         table.add_row(Text(kept.status, style=STYLES[kept.status]), Text(kept.promise), f"{kept.tested:,} ×")
     return Group(table, Text(), *(_breach(kept) for kept in verdict.promises if kept.breaches), *_last(verdict))
-
-
-def _tell(seconds: float, like: RunStore, console: Console, say: Callable[[str], object]) -> Verdict:
-    due = NOW_AND_THEN
-
-    def tell(progress: Progress) -> None:
-        nonlocal due
-        if progress.seconds >= due:
-            due = progress.seconds + NOW_AND_THEN
-            console.out(line(progress), highlight=False)
-
-    return torture(seconds, like=like, tell=tell, say=say)
 
 
 def _breach(kept: Kept) -> Text:

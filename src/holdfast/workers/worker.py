@@ -197,12 +197,9 @@ class Worker:
                 self._unsure.append(slot.taken.claim)
         finally:
             self._tell(slot, error)
-            self._free(slot.taken.claim)
-
-    def _free(self, claim: Claim) -> None:
-        with self._lock:
-            self._slots.pop(claim.run_id, None)
-        self._signal.fire()
+            with self._lock:
+                self._slots.pop(slot.run.id, None)
+            self._signal.fire()
 
     def _tell(self, slot: Slot, error: BaseException | None) -> None:
         if self._on_end is None:
