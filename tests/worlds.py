@@ -25,6 +25,7 @@ HOME = ROOT / ".cache" / "worlds"
 PACKAGES = ROOT / "tests" / "mcp" / "npm"
 FRAMEWORKS = (
     "agent-framework",
+    "claude-agent",
     "fastmcp",
     "google-adk",
     "langchain",

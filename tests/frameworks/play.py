@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -175,9 +175,12 @@ def main() -> None:
         order = decoder.decode(line)
         importlib.import_module(f"tests.frameworks.agents.{order.framework}")  # here, and so once
         if (child := os.fork()) == 0:
+            os.setpgid(0, 0)
             answers.write(msgspec.json.encode(asyncio.run(perform(order))) + b"\n")
             os._exit(0)
         _, status = os.waitpid(child, 0)
+        with suppress(ProcessLookupError):  # what it started, and was killed before it could end it
+            os.killpg(child, signal.SIGKILL)
         if status == signal.SIGKILL:
             answers.write(b"null\n")
         elif status:

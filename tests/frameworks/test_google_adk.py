@@ -1,4 +1,4 @@
-"""What only Google's ADK has: state and transfers, confirmations, callbacks, toolsets, agents as tools."""
+"""What only Google's ADK has: state, transfers, confirmations, live sessions, callbacks, toolsets, agents as tools."""
 
 from __future__ import annotations
 
@@ -42,6 +42,16 @@ def test_a_request_to_log_in_and_a_live_stream_are_no_answers_of_the_tool(scenes
     assert asked == ["mail", "adk_request_credential"]
     assert stream == [0, 1, 2]
     assert counts == [[0, 0], [0, 0]]
+
+
+def test_tools_of_a_live_session_are_guarded_and_known_again(scenes: Any) -> None:
+    (found, refused, late), again, made = scenes["a_session_is_live"]
+
+    assert found == {"result": "found tea"}
+    assert refused["error"].startswith("The tool 'look' was not called: its rate limit is used up")
+    assert late["error"].startswith("The tool 'hang' gave no answer within 0.1 s.")  # a function, in a pool of threads
+    assert (again[0], again[2]) == (found, late)
+    assert made == ["tea", "cup"]
 
 
 def test_callbacks_of_the_agent_are_called_as_without_guards(scenes: Any) -> None:

@@ -223,6 +223,54 @@ def pause(hf: Holdfast, ask: Call, *, again: bool = False) -> None:
         ask(Guarded(hf, {}), Script(fail(Aside(Pause(), again=again))))
 
 
+# --- calls that others make ---
+
+
+def watch(guarded: Guarded, script: Script, **arguments: Any) -> Any:
+    return asyncio.run(guarded.awatch("pay", partial(_amade, script), arguments, "refused: {}".format))
+
+
+def test_a_call_that_others_make_is_not_repeated_nor_answered_in_its_place(hf: Holdfast) -> None:
+    guarded = Guarded(hf, {**RETRIED, "read_only": True, "cache": 60.0, "fallback": {"value": "instead"}})
+    script = Script(fail(Failed("connection refused", "down")), ok("paid"), ok("paid again"))
+
+    came = [watch(guarded, script) for _ in range(3)]
+
+    assert came == ["down", "paid", "paid again"]
+    assert hf.tracker.stats("pay").failed == 1
+
+
+def test_it_is_refused_like_any_other(hf: Holdfast) -> None:
+    hf.breaker.force_open("pay")
+    script = Script(ok("never"))
+
+    assert watch(Guarded(hf, {}), script).startswith("refused: The tool 'pay' was not called:")
+    assert script.count == 0
+
+
+def test_it_is_in_the_log_of_its_run_and_not_known_again(hf: Holdfast) -> None:
+    script = Script(ok("paid"), ok("paid again"))
+
+    first = crash(hf.run(run_id="trip"), lambda: watch(Guarded(hf, {}), script, amount=5))
+    with hf.resume("trip") as run:
+        second = watch(Guarded(hf, {}), script, amount=5)
+
+    assert (first, second) == (["paid"], "paid again")
+    for id in ("trip", run.id):
+        (started,) = [each.payload for each in hf.runs.events(id) if each.type == "tool_started"]
+        assert started["arguments"] == {"amount": 5}
+
+
+def test_one_that_fails_again_and_again_is_a_loop(hf: Holdfast) -> None:
+    script = Script(*[fail(Failed("no such row", "failed"))] * 3)
+
+    with hf.run():
+        came = [watch(Guarded(hf, {}), script, amount=5) for _ in range(4)]
+
+    assert came[:3] == ["failed"] * 3
+    assert "keeps failing" in came[3]
+
+
 # --- names ---
 
 

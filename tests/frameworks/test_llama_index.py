@@ -61,6 +61,13 @@ def test_an_agent_hands_over_to_one_with_guarded_tools(scenes: dict[str, Any]) -
     assert scenes["team"] == [["paid 5"], [1, 0]]
 
 
+def test_tools_that_an_agent_looks_for_are_guarded(scenes: dict[str, Any]) -> None:
+    paid, refused = scenes["retrieved"]
+
+    assert paid == "paid 1"
+    assert refused.startswith("The tool 'pay' was not called: its rate limit is used up")
+
+
 def test_a_function_with_guards_of_its_own_is_not_guarded_twice(scenes: dict[str, Any]) -> None:
     (paid, refused), counts, names = scenes["decorated"]
 

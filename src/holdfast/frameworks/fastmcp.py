@@ -16,7 +16,7 @@ from mcp.types import CallToolResult, TextContent
 
 from holdfast.calls.bound import Bound
 from holdfast.errors import Denied, HoldfastError, RecordedError, ToolTimeout
-from holdfast.frameworks.guarded import Aside, Failed, Guarded, Holdfast, refusal
+from holdfast.frameworks.guarded import Answer, Aside, Failed, Guarded, Holdfast, refusal
 
 CONTINUED = {"input_responses", "request_state"}  # what a client has answered: another call than the one that asked
 
@@ -51,7 +51,7 @@ class Guards(Middleware):
         except RecordedError as error:  # the tool's own, in another process
             raise ToolError(error.message) from error
         if isinstance(answer, Answer):
-            return answer.result()
+            return answer.given(_read)
         return tool.convert_result(answer)  # a policy's answer, or that of a tool in place of this one
 
     def _own(self, tool: Tool) -> Bound | None:
@@ -62,28 +62,6 @@ class Guards(Middleware):
                 return bound
             tool = getattr(tool, "parent_tool", None)
         return None
-
-
-class Answer(dict[str, Any]):
-    """What a tool gave, as it is written: a `ToolResult` cannot be made from its own data."""
-
-    __slots__ = ("_result",)
-    _result: ToolResult
-
-    @classmethod
-    def of(cls, result: ToolResult) -> Answer:
-        """The answer that *result* is."""
-        made = CallToolResult(content=result.content, structured_content=result.structured_content, _meta=result.meta)
-        answer = cls(made.model_dump(mode="json", by_alias=True))
-        answer._result = result
-        return answer
-
-    def result(self) -> ToolResult:
-        """The very result where it is at hand, else one that says the same."""
-        if hasattr(self, "_result"):
-            return self._result
-        made = CallToolResult.model_validate(dict(self))
-        return ToolResult(made.content, made.structured_content, made.meta)
 
 
 class Elsewhere(Exception):
@@ -100,10 +78,16 @@ async def _call(context: MiddlewareContext, call_next: CallNext, /, **arguments:
         raise Aside(Elsewhere(result), again=isinstance(result, InputRequiredToolResult))
     if result.is_error:
         raise Failed("\n".join(each.text for each in result.content if isinstance(each, TextContent)), result)
+    made = {"content": result.content, "structured_content": result.structured_content, "_meta": result.meta}
     try:
-        return Answer.of(result)
+        return Answer.of(result, CallToolResult(**made).model_dump(mode="json", by_alias=True))
     except Exception:  # it cannot be written: so will the framework find
         return result  # type: ignore[no-any-return]
+
+
+def _read(written: dict[str, Any]) -> ToolResult:
+    made = CallToolResult.model_validate(written)
+    return ToolResult(made.content, made.structured_content, made.meta)
 
 
 async def _decorated(own: Bound, context: MiddlewareContext, call_next: CallNext) -> Any:

@@ -16,6 +16,7 @@ from holdfast import checks
 from holdfast.calls.bound import Bound, guards_of
 from holdfast.calls.drivers import adrive, drive
 from holdfast.calls.execution import Execution
+from holdfast.calls.recording import Record
 from holdfast.category import ErrorCategory, classify
 from holdfast.errors import ConfigError, Denied, RecordedError, ToolTimeout, printable
 from holdfast.policy import Policy
@@ -60,7 +61,27 @@ class Aside(BaseException):
         self.again = again
 
 
+class Answer(dict[str, Any]):
+    """What a tool gave, as it is written, where it cannot be made of its own data."""
+
+    __slots__ = ("_value",)
+    _value: Any
+
+    @classmethod
+    def of(cls, value: object, written: Mapping[str, Any]) -> Answer:
+        """The answer that *value* is."""
+        answer = cls(written)
+        answer._value = value
+        return answer
+
+    def given(self, read: Callable[[dict[str, Any]], T]) -> T:
+        """The very value where it is at hand, else what *read* makes of what is written."""
+        value: T = self._value if hasattr(self, "_value") else read(dict(self))
+        return value
+
+
 ENDS = (Aside, Denied, Failed, RecordedError, ToolTimeout)
+ONCE: Mapping[str, object] = {"cache": False, "fallback": False, "retry": False}
 FAILED = f"{Failed.__module__}.{Failed.__qualname__}"  # as a log names it
 
 
@@ -102,20 +123,19 @@ class Guarded:
     ) -> T:
         """The same for a coroutine function."""
         bound = self._bound(name, fn)
-        execution = bound.execution((), arguments, None, arguments)
+        return await _adriven(bound.execution((), arguments, None, arguments), bound, arguments, refused)
 
-        async def made(**arguments: Any) -> T:
-            try:
-                return await fn(**arguments)
-            except Aside as aside:
-                _put_off(execution, aside)
-                raise
-
-        try:
-            answer: T = await adrive(execution, Bound(bound.kit, bound.tool, made), (), arguments)
-        except ENDS as error:
-            return _instead(error, execution, refused)
-        return answer
+    async def awatch(
+        self, name: str, end: Callable[..., Awaitable[T]], arguments: Mapping[str, Any], refused: Callable[[str], T]
+    ) -> T:
+        """The same for a call that others make once *end* is called, which waits for what comes of it: it is not
+        repeated, and a resumed run does not know it again.
+        """
+        bound = self._bound(name, end)
+        execution = bound.execution((), arguments, ONCE, arguments)
+        if (run := execution.run) is not None:
+            execution.record = Record(run, None, run.steps.block(bound.tool.name))
+        return await _adriven(execution, bound, arguments, refused)
 
     def guards(self, fn: Callable[..., Any] | None) -> Bound | None:
         """What guards *fn* if it is decorated with `@hf.tool`: guarded here too, it would be counted and limited twice,
@@ -133,6 +153,22 @@ class Guarded:
         """The function that is decorated by that name: it keeps its place and its settings."""
         bound = self._hf._kit.bound.get(name)
         return bound if isinstance(bound, Bound) and not hasattr(bound.fn, UNASKED) else None
+
+
+async def _adriven(execution: Execution, bound: Bound, arguments: Mapping[str, Any], refused: Callable[[str], T]) -> T:
+    async def made(**arguments: Any) -> T:
+        try:
+            answer: T = await bound.fn(**arguments)
+        except Aside as aside:
+            _put_off(execution, aside)
+            raise
+        return answer
+
+    try:
+        answer: T = await adrive(execution, Bound(bound.kit, bound.tool, made), (), arguments)
+    except ENDS as error:
+        return _instead(error, execution, refused)
+    return answer
 
 
 def _instead(error: BaseException, execution: Execution, refused: Callable[[str], T]) -> T:

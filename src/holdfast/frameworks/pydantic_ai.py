@@ -19,7 +19,7 @@ from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
 
 from holdfast.category import ErrorCategory, classify
 from holdfast.errors import RecordedError
-from holdfast.frameworks.guarded import Aside, Guarded, Holdfast
+from holdfast.frameworks.guarded import Answer, Aside, Guarded, Holdfast
 from holdfast.values.memo import Memo
 
 ASIDE = (ApprovalRequired, CallDeferred, RunCancelled)  # the last: an agent inside the tool was told to stop
@@ -67,29 +67,7 @@ class Toolset(WrapperToolset):
             if (kind := _TOLD.get(error.type)) is not None:
                 raise kind(error.message) from error
             raise
-        return answer.given() if isinstance(answer, Answer) else answer
-
-
-class Answer(dict[str, Any]):
-    """What a tool gave, if that is no plain data, as Pydantic writes it: another process tells the model the same."""
-
-    __slots__ = ("_value",)
-    _value: Any
-
-    @classmethod
-    def of(cls, value: Any) -> Answer:
-        """The answer that *value* is."""
-        whole = value if isinstance(value, ToolReturn) else ToolReturn(value)
-        answer = cls(_WRITTEN.dump_python(whole, mode="json", by_alias=True), bare=whole is not value)
-        answer._value = value
-        return answer
-
-    def given(self) -> Any:
-        """The very value where it is at hand, else what can be read of it."""
-        if hasattr(self, "_value"):
-            return self._value
-        whole = _WRITTEN.validate_python(dict(self))
-        return whole.return_value if self["bare"] else whole
+        return answer.given(_read) if isinstance(answer, Answer) else answer
 
 
 async def _call(toolset: AbstractToolset, name: str, ctx: RunContext, tool: ToolsetTool, /, **arguments: Any) -> Answer:
@@ -102,9 +80,20 @@ async def _call(toolset: AbstractToolset, name: str, ctx: RunContext, tool: Tool
             error.category = ErrorCategory.INVALID_PARAMETERS
         raise
     try:
-        return value if _PLAIN.dump(value) is not None else Answer.of(value)
+        return value if _PLAIN.dump(value) is not None else Answer.of(value, _written(value))
     except Exception:  # it cannot be written: so will the framework find
         return value  # type: ignore[no-any-return]
+
+
+def _written(value: Any) -> dict[str, Any]:
+    """What is no plain data, as Pydantic writes it: another process tells the model the same."""
+    whole = value if isinstance(value, ToolReturn) else ToolReturn(value)
+    return {**_WRITTEN.dump_python(whole, mode="json", by_alias=True), "bare": whole is not value}
+
+
+def _read(written: dict[str, Any]) -> Any:
+    whole = _WRITTEN.validate_python(written)
+    return whole.return_value if written["bare"] else whole
 
 
 def _refuse(text: str) -> NoReturn:

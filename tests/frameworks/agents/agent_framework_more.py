@@ -1,13 +1,6 @@
-"""Scenes with what only Microsoft's Agent Framework has; prints what came of each.
-
-`python -m tests.frameworks.agents.agent_framework_more STORE`
-"""
+"""Scenes with what only Microsoft's Agent Framework has."""
 
 # No `from __future__ import annotations`: the framework reads those of the tools, which stand inside functions.
-import asyncio
-import json
-import os
-import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -28,6 +21,7 @@ from agent_framework import (
 from agent_framework.exceptions import UserInputRequiredException
 from tests.frameworks.agents.agent_framework import Scripted
 from tests.frameworks.play import Ask
+from tests.frameworks.scenes import play_tasks
 
 import holdfast
 from holdfast.frameworks.agent_framework import guard
@@ -206,19 +200,5 @@ SCENES = (
 )
 
 
-async def main(store: str) -> dict[str, object]:
-    came: dict[str, object] = {}
-    for scene in SCENES:
-        async with holdfast.open(f"{store}/{scene.__name__}.db", policies={}) as hf:
-            try:
-                came[scene.__name__] = await scene(hf)
-            except Exception as error:
-                came[scene.__name__] = f"{type(error).__name__}: {error}"
-    return came
-
-
 if __name__ == "__main__":
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # frameworks print
-    json.dump(asyncio.run(main(sys.argv[1])), answers)
-    answers.close()
+    play_tasks(SCENES)

@@ -1,22 +1,18 @@
-"""Scenes with what only FastMCP has: `python -m tests.frameworks.agents.fastmcp_more FOLDER` prints what came of each,
-a line of JSON by name, and is killed in the last; with `resume`, of that one once more.
-"""
+"""Scenes with what only FastMCP has; in the last its process is killed."""
 
 # No `from __future__ import annotations`: the framework reads those of the tools, which stand inside functions.
-import asyncio
 import os
 import signal
-import sys
 import threading
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from fastmcp import Client, Context, FastMCP
 from fastmcp.exceptions import ToolError
 from fastmcp.server.middleware import Middleware
 from fastmcp.tools import Tool, ToolResult
 from mcp.types import AudioContent, ElicitRequest, ElicitRequestFormParams, InputRequiredResult, TextContent
+from tests.frameworks.scenes import play_tasks, show
 
 import holdfast
 from holdfast.frameworks.fastmcp import guard
@@ -172,21 +168,8 @@ async def interrupted(hf: holdfast.Holdfast, journal: Path, *, resume: bool) -> 
             show("doubt", [type(error).__name__, errors[-1]])
 
 
-def show(name: str, result: Any) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode({name: result}) + b"\n")
-    sys.stdout.flush()
-
-
-async def main(folder: Path, *, resume: bool) -> None:
-    scenes = [error_result, wrong_calls, question, fixed_answer, hanging_function, decorated]
-    for scene in [] if resume else scenes:
-        async with holdfast.open(folder / scene.__name__, policies={}) as hf:
-            show(scene.__name__, await scene(hf))
-    journal = folder / "journal"
-    async with holdfast.open(folder / "runs.db", policies={}) as hf:
-        await interrupted(hf, journal, resume=resume)
-    show("journal", journal.read_text().split())
+SCENES = (error_result, wrong_calls, question, fixed_answer, hanging_function, decorated)
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), resume=sys.argv[2:] == ["resume"]))
+    play_tasks(SCENES, killed=interrupted)

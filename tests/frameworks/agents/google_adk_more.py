@@ -1,20 +1,19 @@
-"""Scenes with what only ADK has; prints what came of each.
-
-`python -m tests.frameworks.agents.google_adk_more STORE`
-"""
+"""Scenes with what only ADK has."""
 
 # No `from __future__ import annotations`: ADK reads those of the tools, which stand inside functions.
 import asyncio
-import json
-import os
-import sys
-from collections.abc import AsyncGenerator, Callable
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
 
 from fastapi.openapi.models import APIKey
 from google.adk.agents import Agent, InvocationContext, LiveRequestQueue
+from google.adk.agents.run_config import RunConfig, StreamingMode, ToolThreadPoolConfig
 from google.adk.auth import AuthConfig, AuthCredential, AuthCredentialTypes
 from google.adk.events import Event
+from google.adk.models import LlmRequest, LlmResponse
+from google.adk.models.base_llm_connection import BaseLlmConnection
 from google.adk.runners import InMemoryRunner
 from google.adk.sessions import InMemorySessionService, Session
 from google.adk.tools import AgentTool, BaseTool, FunctionTool, LongRunningFunctionTool, ToolContext, google_search
@@ -22,6 +21,7 @@ from google.adk.tools.base_toolset import BaseToolset
 from google.genai import types
 from tests.frameworks.agents.google_adk import Scripted
 from tests.frameworks.play import Ask
+from tests.frameworks.scenes import play_tasks
 
 import holdfast
 from holdfast.frameworks.google_adk import guard
@@ -163,6 +163,81 @@ async def somebody_is_to_log_in_or_to_listen(hf: holdfast.Holdfast) -> object:
     return [answers, asked, [each async for each in stream], counts(hf, "mail"), counts(hf, "count")]
 
 
+class Line(BaseLlmConnection):
+    """A model on the line: makes the calls of one turn after the other, once it has heard the answers."""
+
+    def __init__(self, turns: list[Ask]) -> None:
+        self.told: list[Any] = []
+        self._turns = iter(turns)
+        self._heard = asyncio.Event()
+
+    async def send_history(self, history: list[types.Content]) -> None:
+        """There is none."""
+
+    async def send_content(self, content: types.Content) -> None:
+        self.told += [each.function_response.response for each in content.parts if each.function_response]
+        self._heard.set()
+
+    async def send_realtime(self, blob: types.Blob) -> None:
+        """It hears words only."""
+
+    async def receive(self) -> AsyncGenerator[LlmResponse, None]:
+        while await self._heard.wait():
+            self._heard.clear()
+            ask = next(self._turns, None)
+            said: Any = "done" if ask is None else types.Part.from_function_call(name=ask.tool, args=ask.arguments)
+            yield LlmResponse(content=types.ModelContent(said), turn_complete=ask is None)
+
+    async def close(self) -> None:
+        """Nobody waits for it."""
+
+
+class OnTheLine(Scripted):
+    """A model that can be called."""
+
+    line: Any
+
+    @asynccontextmanager
+    async def connect(self, llm_request: LlmRequest) -> AsyncIterator[Line]:
+        yield self.line
+
+
+async def a_session_is_live(hf: holdfast.Holdfast) -> object:
+    """In a run that is interrupted, and goes on in another session."""
+    made: list[str] = []
+
+    async def look(key: str) -> str:
+        made.append(key)
+        return f"found {key}"
+
+    def hang(key: str) -> str:
+        made.append(key)
+        time.sleep(0.3)
+        return "never"
+
+    async def talk() -> list[Any]:
+        line = Line([Ask("look", {"key": "tea"}), Ask("look", {"key": "milk"}), Ask("hang", {"key": "cup"})])
+        tools = guard(hf, [look], rate={"per_second": 0.001, "burst": 1}, max_wait=0.0) + guard(hf, [hang], timeout=0.1)
+        runner = InMemoryRunner(Agent(name="player", model=OnTheLine(turns=iter(()), line=line), tools=tools))
+        runner.auto_create_session = True
+        queue = LiveRequestQueue()
+        queue.send_content(GO)
+        config = RunConfig(streaming_mode=StreamingMode.BIDI, tool_thread_pool_config=ToolThreadPoolConfig())
+        async with aclosing(runner.run_live(**WHERE, live_request_queue=queue, run_config=config)) as events:
+            async for event in events:
+                if event.turn_complete:
+                    break
+        return line.told
+
+    came = []
+    for run in (hf.run(run_id="trip"), hf.resume("trip")):
+        with suppress(holdfast.StoreError):
+            async with run:
+                came.append(await talk())
+                raise holdfast.StoreError("the disk is gone")
+    return [*came, made]
+
+
 async def callbacks_are_called(hf: holdfast.Holdfast) -> object:
     """As without guards."""
 
@@ -251,6 +326,7 @@ SCENES = (
     a_kept_answer_does_what_the_call_did,
     a_call_waits_for_somebody,
     somebody_is_to_log_in_or_to_listen,
+    a_session_is_live,
     callbacks_are_called,
     tools_of_all_kinds,
     an_answer_that_says_error_is_a_failure,
@@ -258,19 +334,5 @@ SCENES = (
 )
 
 
-async def main(store: str) -> dict[str, object]:
-    came: dict[str, object] = {}
-    for scene in SCENES:
-        async with holdfast.open(f"{store}/{scene.__name__}.db", policies={}) as hf:
-            try:
-                came[scene.__name__] = await scene(hf)
-            except Exception as error:
-                came[scene.__name__] = f"{type(error).__name__}: {error}"
-    return came
-
-
 if __name__ == "__main__":
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # frameworks print
-    json.dump(asyncio.run(main(sys.argv[1])), answers)
-    answers.close()
+    play_tasks(SCENES)

@@ -1,10 +1,7 @@
-"""What only LangChain and LangGraph have, scene by scene: `python -m tests.frameworks.agents.langchain_more FOLDER`
-plays them all and prints what came of each as JSON; of one that failed, its traceback.
-"""
+"""Scenes with what only LangChain and LangGraph have; of one that failed, its traceback is shown."""
 
 # No `from __future__ import annotations`: the framework reads those of the tools, which stand inside functions.
 import asyncio
-import json
 import sys
 import threading
 import traceback
@@ -24,6 +21,7 @@ from langgraph.types import Command, interrupt
 from pydantic import ValidationError
 from tests.frameworks.agents.langchain import scripted
 from tests.frameworks.play import Ask
+from tests.frameworks.scenes import show
 
 import holdfast
 from holdfast.frameworks.langchain import guard
@@ -467,7 +465,6 @@ SCENES = (
 
 
 def main(folder: Path) -> None:
-    found: dict[str, Any] = {}
     for scene in SCENES:
         opened: list[holdfast.Holdfast] = []
 
@@ -477,12 +474,11 @@ def main(folder: Path) -> None:
 
         try:
             came = scene(open)
-            found[scene.__name__] = asyncio.run(came) if asyncio.iscoroutine(came) else came
+            show(scene.__name__, asyncio.run(came) if asyncio.iscoroutine(came) else came)
         except Exception:
-            found[scene.__name__] = traceback.format_exc()
+            show(scene.__name__, traceback.format_exc())
         for each in opened:
             each.close()
-    sys.stdout.write(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -1,22 +1,22 @@
-"""What only LlamaIndex has, played in one process: prints a line of JSON, what came of each scene."""
+"""Scenes with what only LlamaIndex has."""
 
 # No `from __future__ import annotations`: LlamaIndex reads those of the tools, which stand inside a function.
 import asyncio
 import os
 import signal
-import sys
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
+from llama_index.core import SummaryIndex
 from llama_index.core.agent.workflow import AgentWorkflow, FunctionAgent
+from llama_index.core.objects import ObjectIndex
 from llama_index.core.tools import AsyncBaseTool, FunctionTool, ToolMetadata, ToolOutput
 from llama_index.core.workflow import Context, HumanResponseEvent, InputRequiredEvent
 from tests.frameworks.agents.llama_index import Scripted
 from tests.frameworks.play import Ask
+from tests.frameworks.scenes import play
 
 import holdfast
 from holdfast.frameworks.llama_index import guard
@@ -210,6 +210,21 @@ def decorated(store: str) -> Any:
         return said, counted(hf, "payment"), list(hf.tracker.tools())
 
 
+def retrieved(store: str) -> Any:
+    async def pay(amount: int) -> str:
+        """Pay an amount."""
+        return f"paid {amount}"
+
+    async def go(index: ObjectIndex) -> list[str]:
+        model = Scripted(turns=iter([[Ask("pay", {"amount": 1})], [Ask("pay", {"amount": 2})]]))
+        agent = FunctionAgent(tool_retriever=index.as_retriever(), llm=model, streaming=False)
+        return [each.tool_output.content for each in (await agent.run(user_msg="go")).tool_calls]
+
+    with holdfast.open(store, policies={}) as hf:
+        tools = guard(hf, [pay], rate={"per_second": 0.001, "burst": 1}, max_wait=0.0)
+        return asyncio.run(go(ObjectIndex.from_objects(tools, index_cls=SummaryIndex)))
+
+
 def bad(store: str) -> Any:
     with holdfast.open(store, policies={}) as hf:
         try:
@@ -218,7 +233,7 @@ def bad(store: str) -> Any:
             return str(error)
 
 
-SCENES: list[Callable[[str], Any]] = [
+SCENES = (
     doubt,  # first: it forks
     bad,
     cancelled,
@@ -228,9 +243,10 @@ SCENES: list[Callable[[str], Any]] = [
     own_error,
     question,
     raw,
+    retrieved,
     team,
-]
+)
+
 
 if __name__ == "__main__":
-    came = {scene.__name__: scene(str(Path(sys.argv[1]) / f"{scene.__name__}.db")) for scene in SCENES}
-    sys.stdout.buffer.write(msgspec.json.encode(came))
+    play(SCENES)

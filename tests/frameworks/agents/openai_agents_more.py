@@ -1,12 +1,7 @@
-"""Scenes with what only the OpenAI Agents SDK has; prints what came of each.
-`python -m tests.frameworks.agents.openai_agents_more FOLDER`.
-"""
+"""Scenes with what only the OpenAI Agents SDK has."""
 
 # No `from __future__ import annotations`: the SDK reads those of the tools, which stand inside functions.
 import asyncio
-import json
-import os
-import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -29,6 +24,7 @@ from agents.tracing import FunctionSpanData, TracingProcessor
 from pydantic import BaseModel
 from tests.frameworks.agents.openai_agents import Scripted
 from tests.frameworks.play import Ask
+from tests.frameworks.scenes import play_tasks
 
 import holdfast
 from holdfast.frameworks.openai_agents import guard
@@ -400,20 +396,6 @@ SCENES = (
 )
 
 
-async def main(folder: str) -> dict[str, object]:
-    set_trace_processors([])  # nothing goes to the provider
-    came: dict[str, object] = {}
-    for scene in SCENES:
-        async with holdfast.open(f"{folder}/{scene.__name__}.db", policies={}) as hf:
-            try:
-                came[scene.__name__] = await scene(hf)
-            except (Exception, asyncio.CancelledError) as error:
-                came[scene.__name__] = f"{type(error).__name__}: {error}"
-    return came
-
-
 if __name__ == "__main__":
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # frameworks print
-    json.dump(asyncio.run(main(sys.argv[1])), answers)
-    answers.close()
+    set_trace_processors([])  # nothing goes to the provider
+    play_tasks(SCENES)

@@ -1,17 +1,12 @@
-"""Scenes with what only Pydantic AI has: `python -m tests.frameworks.agents.pydantic_ai_more FOLDER` prints what came
-of each, a line of JSON by name, and is killed in the last; with `resume`, of that one once more.
-"""
+"""Scenes with what only Pydantic AI has; in the last its process is killed."""
 
 # No `from __future__ import annotations`: the framework reads those of the tools, which stand inside functions.
-import asyncio
 import os
 import signal
-import sys
 import threading
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from pydantic import BaseModel
 from pydantic_ai import (
     Agent,
@@ -31,6 +26,7 @@ from pydantic_ai.models.test import TestModel
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, WrapperToolset
 from tests.frameworks.agents.pydantic_ai import scripted
 from tests.frameworks.play import Ask
+from tests.frameworks.scenes import play_tasks, show
 
 import holdfast
 from holdfast.frameworks.pydantic_ai import guard
@@ -222,24 +218,17 @@ async def interrupted(hf: holdfast.Holdfast, journal: Path, *, resume: bool) -> 
             show("after", [told(run.all_messages()), doubt.tool])
 
 
-def show(name: str, result: Any) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode({name: result}) + b"\n")
-    sys.stdout.flush()
-
-
-async def main(folder: Path, *, resume: bool) -> None:
-    scenes = [
-        other_arguments, broken_below, approval, names_and_arguments, output, work_of_others, hanging_function,
-        decorated,
-    ]  # fmt: skip
-    for scene in [] if resume else scenes:
-        async with holdfast.open(folder / scene.__name__, policies={}) as hf:
-            show(scene.__name__, await scene(hf))
-    journal = folder / "journal"
-    async with holdfast.open(folder / "runs.db", policies={}) as hf:
-        await interrupted(hf, journal, resume=resume)
-    show("journal", journal.read_text().split())
+SCENES = (
+    other_arguments,
+    broken_below,
+    approval,
+    names_and_arguments,
+    output,
+    work_of_others,
+    hanging_function,
+    decorated,
+)
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), resume=sys.argv[2:] == ["resume"]))
+    play_tasks(SCENES, killed=interrupted)

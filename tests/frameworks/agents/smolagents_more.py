@@ -1,20 +1,18 @@
-"""What only smolagents has, played in one process: prints a line of JSON, what came of each scene."""
+"""Scenes with what only smolagents has."""
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from contextvars import Context
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import msgspec
 from smolagents import ActionStep, ChatMessage, CodeAgent, LogLevel, Model, Tool, ToolCallingAgent, tool
 from smolagents.models import MessageRole
 from tests.frameworks.agents.smolagents import Scripted
 from tests.frameworks.play import Ask
+from tests.frameworks.scenes import play
 
 import holdfast
 from holdfast.frameworks.smolagents import guard
@@ -180,7 +178,7 @@ def bad(store: str) -> Any:
             return str(error)
 
 
-SCENES: list[Callable[[str], Any]] = [
+SCENES = (
     resumed,  # first: it forks
     bad,
     code,
@@ -188,8 +186,8 @@ SCENES: list[Callable[[str], Any]] = [
     refused_call,
     refused_code,
     shared,
-]
+)
+
 
 if __name__ == "__main__":
-    came = {scene.__name__: scene(str(Path(sys.argv[1]) / f"{scene.__name__}.db")) for scene in SCENES}
-    sys.stdout.buffer.write(msgspec.json.encode(came, enc_hook=str))
+    play(SCENES)

@@ -1,0 +1,230 @@
+"""Claude Agent SDK: `create_sdk_mcp_server("shop", tools=guard(hf, tools))` for tools of your own, and for all others,
+which Claude Code calls, `guard(hf, options)`: those that it brings along, and those of MCP servers.
+
+Of the others only hooks hear. There the guards say yes or no before a call, and are told how it ended; nothing can be
+repeated, cut off or answered in its place, and a resumed run makes these calls again. The model is told of every error
+that leaves a tool of your own, also of a call in doubt or a store that fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple, TypeVar, cast
+
+from claude_agent_sdk import ClaudeAgentOptions, HookMatcher, SdkMcpTool
+
+from holdfast.category import ErrorCategory
+from holdfast.checks import shown
+from holdfast.errors import ConfigError, RecordedError, RunCancelled
+from holdfast.frameworks.guarded import Failed, Guarded, Holdfast, text
+from holdfast.runs import Run, running
+
+T = TypeVar("T")
+
+REMOTE = ("mcp__", "WebFetch", "WebSearch")  # how the names of tools begin that may fail through no fault of the model
+MOST = 1000  # calls at a time whose end is waited for
+LONGEST = 600.0  # seconds that it is waited for: nobody tells of a call that was cut off
+GLANCE = 1.0  # seconds after which one looks whether the run is still there that a call was made in
+
+
+def guard(hf: Holdfast, given: T, **policy: object) -> T:
+    """The same, guarded: options of an agent, with hooks for what Claude Code calls, or a list of tools of your own;
+    *policy* are settings of each tool.
+    """
+    guarded = Guarded(hf, policy)
+    made: Any
+    if isinstance(given, ClaudeAgentOptions):
+        made = replace(given, hooks=Hooks(guarded, _own(given)).beside(given.hooks or {}))
+    elif isinstance(given, Iterable):
+        made = [_tool(guarded, each) for each in given]
+    else:
+        raise ConfigError(f"must be ClaudeAgentOptions, or a list of tools as @tool makes them, not {shown(given)}")
+    return cast("T", made)
+
+
+# --- tools of one's own ---
+
+
+def _tool(guarded: Guarded, tool: SdkMcpTool) -> SdkMcpTool:
+    if not isinstance(tool, SdkMcpTool):
+        raise ConfigError(f"tools: must be tools of the SDK, as @tool makes them, not {type(tool).__name__}")
+    own = guarded.guards(tool.handler)
+    name, handler = (tool.name, tool.handler) if own is None else (own.tool.name, own.fn)
+    return replace(tool, handler=partial(_run, guarded, name, handler))
+
+
+class Told(Exception):
+    """What the SDK tells the model."""
+
+
+async def _run(guarded: Guarded, name: str, handler: Callable[..., Awaitable[Any]], given: Mapping[str, Any]) -> Any:
+    try:
+        answer = await guarded.acall(name, partial(_call, handler), given, _refused)
+    except RecordedError as error:  # the tool's own, in another process
+        raise Told(error.message) from error
+    except RunCancelled as end:  # a cancellation would take the whole server with it
+        raise Told(str(end)) from end
+    return answer if isinstance(answer, dict) and "content" in answer else _result(text(answer))
+
+
+async def _call(handler: Callable[..., Awaitable[Any]], /, **arguments: Any) -> Any:
+    result = await handler(arguments)
+    if isinstance(result, dict) and result.get("is_error"):
+        said = [each["text"] for each in result.get("content", ()) if each.get("type") == "text"]
+        raise Failed("\n".join(said), result)
+    return result
+
+
+def _result(words: str) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": words}]}
+
+
+def _refused(reason: str) -> dict[str, Any]:
+    return {**_result(reason), "is_error": True}
+
+
+# --- tools that Claude Code calls ---
+
+
+class Word(NamedTuple):
+    """What is said in place of a yes; if it is *final*, to whoever runs the agent, which ends."""
+
+    text: str
+    final: bool = False
+
+
+class Call(NamedTuple):
+    """A call that Claude Code makes: the *task* holds its guards until its *end* is told."""
+
+    task: asyncio.Task[Word | None]
+    end: asyncio.Future[Any]
+    session: str
+    is_inner: bool  # of an agent within the agent
+
+
+class Hooks:
+    """What Claude Code asks before a call, and tells after it; *own* is how the names of tools begin that are guarded
+    where they are made.
+    """
+
+    def __init__(self, guarded: Guarded, own: tuple[str, ...]) -> None:
+        self._guarded = guarded
+        self._own = own
+        self._calls: dict[str, Call] = {}
+
+    def beside(self, hooks: Mapping[Any, list[HookMatcher]]) -> dict[Any, list[HookMatcher]]:
+        """These and other *hooks*."""
+        both = {event: list(matchers) for event, matchers in hooks.items()}
+        for event, hook in {
+            "PreToolUse": self.before,
+            "PostToolUse": self.after,
+            "PostToolUseFailure": self.after,
+            "PostToolBatch": self.passed,
+            "UserPromptSubmit": self.interrupted,
+        }.items():
+            # A call that waits for its turn longer than hooks may take is refused.
+            both.setdefault(event, []).append(HookMatcher(hooks=[hook], timeout=LONGEST))
+        return both
+
+    async def before(self, given: Any, *_: object) -> dict[str, Any]:
+        """Ask the guards whether a call may be made."""
+        if given["tool_name"].startswith(self._own):
+            return {}
+        loop = asyncio.get_running_loop()
+        admitted, end = loop.create_future(), loop.create_future()
+        task = loop.create_task(self._hold(given["tool_name"], given["tool_input"], admitted, end))
+        try:
+            await asyncio.wait({task, admitted}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:  # nobody waits for the answer
+            task.cancel()
+            raise
+        if admitted.done():
+            self._keep(given["tool_use_id"], Call(task, end, given["session_id"], "agent_id" in given))
+            return {}
+        word = task.result()
+        assert word is not None
+        no = {"hookEventName": "PreToolUse", "permissionDecision": "deny", "permissionDecisionReason": word.text}
+        return {"hookSpecificOutput": no, **_stop(word)}
+
+    async def after(self, given: Any, *_: object) -> dict[str, Any]:
+        """Tell the guards how a call ended; it is on disk then."""
+        call = self._calls.pop(given["tool_use_id"], None)
+        if call is None:
+            return {}
+        if given.get("is_interrupt"):
+            call.task.cancel()
+            return {}
+        call.end.set_result(_failed(given) if "error" in given else given["tool_response"])
+        return _stop(await call.task)
+
+    async def passed(self, given: Any, *_: object) -> dict[str, Any]:
+        """Let go of calls that were not made after all: somebody else said no."""
+        self._drop(each["tool_use_id"] for each in given["tool_calls"])
+        return {}
+
+    async def interrupted(self, given: Any, *_: object) -> dict[str, Any]:
+        """Let go of the calls of before: a prompt comes when they are over, or were cut off."""
+        calls = self._calls.items()
+        self._drop([id for id, call in calls if call.session == given["session_id"] and not call.is_inner])
+        return {}
+
+    async def _hold(
+        self, name: str, given: Mapping[str, Any], admitted: asyncio.Future[None], end: asyncio.Future[Any]
+    ) -> Word | None:
+        try:
+            answer = await self._guarded.awatch(name, partial(_made, admitted, end, running()), given, Word)
+        except (Exception, RunCancelled) as error:  # where the guards cannot be asked, nothing is called
+            return Word(str(error), final=True)
+        return answer if isinstance(answer, Word) else None
+
+    def _keep(self, id: str, call: Call) -> None:
+        self._drop([id] if id in self._calls or len(self._calls) < MOST else [next(iter(self._calls))])
+        self._calls[id] = call
+
+        def over(_: object) -> None:
+            if self._calls.get(id) is call:
+                del self._calls[id]
+
+        call.task.add_done_callback(over)
+
+    def _drop(self, ids: Iterable[str]) -> None:
+        for id in ids:
+            if (call := self._calls.pop(id, None)) is not None:
+                call.task.cancel()
+
+
+async def _made(
+    admitted: asyncio.Future[None], end: asyncio.Future[Any], run: Run | None, /, **arguments: object
+) -> Any:
+    """Have the call made, and wait for its end."""
+    admitted.set_result(None)
+    clock = asyncio.get_running_loop().time
+    until = clock() + LONGEST
+    while not end.done():
+        if clock() >= until or (run is not None and not run.is_open):
+            raise asyncio.CancelledError("nobody has told how it ended")
+        await asyncio.wait({end}, timeout=GLANCE)
+    if isinstance(outcome := end.result(), Failed):
+        raise outcome
+    return outcome
+
+
+def _failed(given: Any) -> Failed:
+    """What runs here fails by what it is asked for: a command that exits with 1, a file that is not there."""
+    is_remote = given["tool_name"].startswith(REMOTE)
+    return Failed(given["error"], None, category=None if is_remote else ErrorCategory.INVALID_PARAMETERS)
+
+
+def _stop(word: Word | None) -> dict[str, Any]:
+    return {"continue_": False, "stopReason": word.text} if word is not None and word.final else {}
+
+
+def _own(options: ClaudeAgentOptions) -> tuple[str, ...]:
+    """How the names of the tools begin that are made in this process."""
+    servers = options.mcp_servers if isinstance(options.mcp_servers, dict) else {}  # else it is the name of a file
+    own = [name for name, server in servers.items() if server.get("type") == "sdk"]
+    return tuple(f"mcp__{re.sub('[^a-zA-Z0-9_-]', '_', name)}__" for name in own)
