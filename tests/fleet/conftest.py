@@ -16,6 +16,7 @@ ON_THE_OLDEST = (
     "tests/fleet/test_fleet_addresses.py",
     "tests/fleet/test_fleet_outages.py::test_a_redis_that_has_forgotten",
     "tests/fleet/test_fleet_service.py::test_the_rights",
+    "tests/fleet/test_fleet_missing.py",
 )
 
 

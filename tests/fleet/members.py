@@ -16,6 +16,8 @@ import holdfast
 from holdfast import Denied, Holdfast
 from holdfast.clock import Clock, SystemClock
 from holdfast.fleet.fleet import Fleet
+from holdfast.fleet.link import Link
+from holdfast.fleet.pool import MOST, Pool
 
 # Three tokens that do not come back while a test lasts, and nobody who waits for them.
 POLICIES: Mapping[str, object] = {
@@ -99,6 +101,15 @@ def wait_until(done: Callable[[], object], what: str = "") -> None:
     while not done():
         assert SystemClock.monotonic() < last, f"waited {PATIENCE:g} s in vain {what}"
         SystemClock.sleep(0.01)
+
+
+def take_all(pool: Pool) -> list[Link]:
+    """Every connection that threads may have, one after the other as the service opens them."""
+    taken: list[Link] = []
+    while len(taken) < MOST:
+        taken += [link for link in [pool.take()] if link is not None]
+        SystemClock.sleep(0.001)
+    return taken
 
 
 def questions(redis: RedisServer | GivenRedis) -> int:

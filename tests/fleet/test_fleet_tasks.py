@@ -12,13 +12,13 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from tests.fleet.members import Member, askers, member, wait_until
+from tests.fleet.members import Member, askers, member, take_all, wait_until
 from tests.fleet.upstream import PATIENCE
 from tests.servers import RedisServer, Toxic
 
 from holdfast.fleet.link import Link
 from holdfast.fleet.multiplexed import TURNS
-from holdfast.fleet.pool import KEPT, MOST, SPARE
+from holdfast.fleet.pool import KEPT, SPARE
 
 ASKED = 400  # questions, one after the other
 RARE = {"per_second": 0.001, "burst": 1}
@@ -119,10 +119,7 @@ async def test_a_task_that_is_cancelled_in_the_turn_of_its_answer_gives_back_its
 
 async def test_a_task_that_is_cancelled_in_the_turn_in_which_a_connection_comes_gives_it_back(one: Member) -> None:
     (pool,) = one.fleet.pools.values()
-    taken: list[Link] = []
-    while len(taken) < MOST:
-        taken += [link for link in [pool.take()] if link is not None]
-        await asyncio.sleep(0.001)  # the service opens more
+    taken = take_all(pool)
     asking = asyncio.create_task(one.acall("plain"))
     await asyncio.sleep(0)  # it begins …
     await asyncio.sleep(0)  # … and waits for one
@@ -304,13 +301,13 @@ def test_of_the_connections_that_many_needed_a_few_are_kept(one: Member) -> None
     (pool,) = one.fleet.pools.values()
     for _ in range(KEPT):
         pool.add(one.fleet.open_link(pool.node))
-    before = pool._open
+    before = pool.size
 
     for _ in range(before):
         pool.sweep()
 
     assert before > KEPT
-    assert SPARE <= pool._open <= KEPT
+    assert SPARE <= pool.size <= KEPT
     assert one.call("plain") == "ok"
 
 

@@ -82,18 +82,19 @@ class Block:
 
 
 class Desk:
-    """One tool's; *follow* is told of the fleet's circuit, with the time that has passed since then."""
+    """That of *tool*, whose keys begin with *key*."""
 
-    def __init__(self, fleet: Fleet, key: bytes, follow: Callable[[Seen], object]) -> None:
+    def __init__(self, fleet: Fleet, key: bytes, tool: str) -> None:
         self.fleet = fleet
         self.key = key
+        self.tool = tool
         self.fresh = False  # the fleet's circuit was seen since the connection stands
         self.generation = -1  # of the fleet's circuit, when it was last seen
         self.rate: float | None = None  # while it is lower than it may be
         self.troubled = False  # a failure was told from here, and no success since
         self.block = Block()
         self.shared = Shared(None, None, None)  # what it was last asked about
-        self._follow = follow
+        self._follow: Callable[[Seen], object] = lambda _: None
         self._lock = threading.Lock()
         self._seen: tuple[object, ...] = ()
         self._pristine = False  # when last seen, it was as new
@@ -102,6 +103,16 @@ class Desk:
         self._returned: dict[str, int] = {}
         self._slots: dict[str, int] = {}
         self._forms: dict[tuple[int, str], tuple[Shared, Form]] = {}
+
+    def serve(self, follow: Callable[[Seen], object]) -> None:
+        """Be the desk of a tool that is new; *follow* is told of the fleet's circuit."""
+        self._follow = follow
+        self.forget()
+
+    @property
+    def there(self) -> bool:
+        """Whether Redis is there, and for this tool, too."""
+        return self.fleet.there and self not in self.fleet.missing
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
@@ -126,12 +137,15 @@ class Desk:
         """The question *asked*, with everything that is to be told."""
         if self._told:
             return form.telling(self.pending(), asked)
-        returned = self._returned
-        if not returned:
+        if not self._returned:
             return form.question(asked, 0)
         with self._lock:
-            slots = returned.pop(form.holder, 0)
+            slots = self._returned.pop(form.holder, 0)
         return form.question(asked, slots)  # what others than *holder* return, the service tells
+
+    def news(self, form: Form) -> bytes:
+        """Everything that is to be told, and no question."""
+        return form.telling(self.pending())
 
     @property
     def has_news(self) -> bool:
@@ -141,9 +155,18 @@ class Desk:
     def pending(self) -> list[Outcome]:
         """What is to be told; who takes it tells it."""
         with self._lock:
-            told, self._told = self._told, []
-            returned = dict(self._returned)
-            self._returned.clear()
+            return self._take_all()
+
+    def sign_of_life(self, form: Form) -> bytes:
+        """What is to be told, and how many slots the holder has then: told apart, one would be taken for the other."""
+        with self._lock:
+            told, slots = self._take_all(), self._slots.get(form.holder, 0)
+        # Under a name from before an outage nobody asks for more: what was given without our knowing ends here.
+        return form.telling(told, renew=f"{'' if form.holder == self.fleet.holder else '='}{slots}")
+
+    def _take_all(self) -> list[Outcome]:
+        told, self._told = self._told, []
+        returned, self._returned = self._returned, {}
         return told + [Outcome(holder, slots) for holder, slots in returned.items()]
 
     def answered(self, reply: list[Any], form: Form, cost: float) -> Held | None:
@@ -184,15 +207,16 @@ class Desk:
         self._follow(seen)
 
     def forget(self) -> None:
-        """The connection is lost: what was seen may no longer be so, and nobody is told what was to be told."""
+        """The connection is lost: what was seen may no longer be so, and of what was to be told, slots alone matter."""
         with self._lock:
             self.fresh = self._pristine = False
             self.generation, self._seen, self._seen_at = -1, (), 0
             self.rate = None
             self.troubled = False
             self.block.tokens = 0.0
-            self._told = []
-            self._returned.clear()
+            told, self._told = self._told, []
+            for outcome in told:
+                self._return(outcome.holder, outcome.slots)
 
     # -- telling -------------------------------------------------------------------------------------------------------
 
@@ -202,29 +226,26 @@ class Desk:
         Never blocks for long: the garbage collector may end a call.
         """
         with self._lock:
-            if outcome.slots:
-                self._let_go(outcome.holder, outcome.slots)
-            if not self.fleet.there:
-                return False
+            self._let_go(outcome.holder, outcome.slots)
             was_troubled = self.troubled
-            if outcome.says:
-                self.troubled = outcome.says not in NO_TROUBLE
-            if outcome.says or outcome.refund or outcome.probe != NO_PROBE:
-                if len(self._told) < MOST_TOLD:
-                    self._told.append(outcome)
-            elif outcome.slots:
-                self._returned[outcome.holder] = self._returned.get(outcome.holder, 0) + outcome.slots
+            says_more = outcome.says or outcome.refund or outcome.probe != NO_PROBE
+            if says_more and self.there and len(self._told) < MOST_TOLD:
+                self._told.append(outcome)
+                if outcome.says:
+                    self.troubled = outcome.says not in NO_TROUBLE
+            else:
+                self._return(outcome.holder, outcome.slots)
             changed = self.troubled is not was_troubled
-        self.fleet.dirty(self)
+            has_news = self.has_news
+        if has_news:
+            self.fleet.dirty(self)
         return changed
 
     def return_slot(self, holder: str) -> None:
         """Give a slot back after an attempt that says nothing else."""
         with self._lock:
             self._let_go(holder, 1)
-            if not self.fleet.there:
-                return
-            self._returned[holder] = self._returned.get(holder, 0) + 1
+            self._return(holder, 1)
         self.fleet.dirty(self)
 
     def _let_go(self, holder: str, slots: int) -> None:
@@ -234,15 +255,21 @@ class Desk:
         else:
             self._slots.pop(holder, None)
 
+    def _return(self, holder: str, slots: int) -> None:
+        """Have slots told to be free, sooner or later: under a name that is in use, nothing else would free them."""
+        if slots:
+            self._returned[holder] = self._returned.get(holder, 0) + slots
+
     def give_back(self, held: Held) -> None:
         """Give back what was not used: probe, token and slot."""
         self.tell(Outcome(held.holder, held.slots, held.cost, "", 1, held.generation, held.probe))
 
     def after_fork(self) -> None:
-        """In a forked child: what is held is the parent's."""
+        """In a forked child: what is held, and what is to be told, is the parent's."""
         self._lock = threading.Lock()
         self._slots, self._forms = {}, {}
         self.forget()
+        self._returned = {}
 
     def holding(self) -> dict[str, int]:
         """The slots that this process has, by the name it took them under."""
@@ -269,7 +296,7 @@ class Question:
         try:
             self._took(fleet.ask(self.form, self._words))
         except Away as error:
-            fleet.lose(error)
+            fleet.miss(self.desk, error)
         except BaseException:  # of a signal, say: nobody will ever know what was given under this name
             fleet.rename()
             raise
@@ -287,7 +314,7 @@ class Question:
                 reply = await fleet.aask(form, words, reply, self)
             self._took(reply)
         except Away as error:
-            fleet.lose(error)
+            fleet.miss(self.desk, error)
 
     async def heard(self, answer: asyncio.Future[Any]) -> Any:
         """What comes with *answer*; what is there already when the task is cancelled counts as forsaken."""
@@ -315,8 +342,8 @@ class Question:
         self._gone = True
         try:
             self._took(reply)
-        except Away as error:
-            self.desk.fleet.lose(error)
+        except Away:  # nothing was given; but what was given back along with the question was not taken
+            self.desk.fleet.rename()
 
     def _words(self) -> bytes:
         return self.desk.words(self.form, self.asked)

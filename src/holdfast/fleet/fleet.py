@@ -1,7 +1,8 @@
 """The fleet: all processes that share their guards on one Redis, as one of them sees it.
 
 A question is asked in one round trip, within a bound. When Redis is away the fleet is not *there*: nobody asks, local
-guards decide, and the service looks for it until it is back.
+guards decide, and the service looks for it until it is back. The same holds for one tool alone, which is *missing*,
+where others are answered.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 from holdfast import checks, events
 from holdfast.fleet.address import Address
 from holdfast.fleet.desk import Desk, Question
-from holdfast.fleet.link import Away, Link, parser
+from holdfast.fleet.link import Away, Link, Refused, parser
 from holdfast.fleet.multiplexed import Multiplexed
 from holdfast.fleet.places import Node, Places
 from holdfast.fleet.pool import Pool
@@ -39,18 +40,6 @@ class Fleet:
     With *on_outage* "refuse" nothing is passed while Redis is away; *lease* is how long slots outlive their holder.
     """
 
-    there: bool
-    holder: str  # the name under which slots are held
-    places: Places
-    pools: dict[Node, Pool]
-    service: Service
-    _lock: threading.Lock
-    unplaced: bool  # somebody asks for a key of which it is not known who has it
-    _id: str
-    _epoch: int
-    _loops: Loops
-    _latest: tuple[asyncio.AbstractEventLoop | None, dict[Node | None, Multiplexed]]
-
     def __init__(self, url: str, *, on_outage: str = "local", lease: float = LEASE) -> None:
         checks.choice("on_outage", on_outage, OUTAGES)
         checks.number("lease", lease, above=0)
@@ -64,17 +53,39 @@ class Fleet:
         self.outages = 0
         self.trouble = "not connected yet"  # why it is away, when it last was
         self.fallbacks = 0  # attempts that local guards decided for want of shared ones
+        self.crowded = 0  # of them, those for which all connections were in use
         self._emit: Emit = lambda *_, **__: None
+        self._desks: weakref.WeakValueDictionary[bytes, Desk] = weakref.WeakValueDictionary()
         self._reset()
+
+    def _reset(self) -> None:
+        self.there = True
+        self._lock = threading.Lock()
+        self._id = f"{os.uname().nodename}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
+        self._epoch = 0
+        self.holder = f"{self._id}.0"  # the name under which slots are held
+        self.places = Places(self.address, self._ask_node)
+        self.pools: dict[Node, Pool] = {}
+        self._marked: dict[Desk, None] = {}  # of a tool that is forgotten, too, until it is told
+        self._loops: Loops = {}
+        self._latest: tuple[asyncio.AbstractEventLoop | None, dict[Node | None, Multiplexed]] = (None, {})
+        self.missing: dict[Desk, Away | None] = {}  # who gets no answer while others do; why, until it is told
+        self.unplaced: bytes | None = None  # a key that somebody asks for, and nobody knows who has it
+        self.given_up = threading.Event()  # nobody is about to give up what was lost
+        self.given_up.set()
+        self.service = Service(self)
 
     # -- desks ---------------------------------------------------------------------------------------------------------
 
     def desk(self, tool: str, follow: Callable[[Seen], object]) -> Desk:
-        """The desk of *tool*; it is forgotten with the tool."""
+        """The desk of *tool*; it is forgotten with the tool, and the next of that name has it where calls still do."""
         name = tool.replace("%", "%25").replace("{", "%7B").replace("}", "%7D")  # braces say where a key belongs
-        desk = Desk(self, f"{self.address.prefix}:{{{name}}}".encode("utf-8", "backslashreplace"), follow)
+        key = f"{self.address.prefix}:{{{name}}}".encode("utf-8", "backslashreplace")
         with self._lock:
-            self._desks[desk.key] = desk
+            desk = self._desks.get(key)
+            if desk is None:
+                desk = self._desks[key] = Desk(self, key, tool)
+        desk.serve(follow)
         return desk
 
     def desks(self) -> list[Desk]:
@@ -88,16 +99,14 @@ class Fleet:
 
     def dirty(self, desk: Desk) -> None:
         """*desk* has something to tell."""
-        self._marked[desk.key] = None
+        self._marked[desk] = None
         self.service.ring()
 
     def marked(self) -> list[Desk]:
         """The desks that have something to tell, if nobody has told it meanwhile."""
         found = []
         while self._marked:
-            key, _ = self._marked.popitem()
-            if (desk := self._desks.get(key)) is not None:
-                found.append(desk)
+            found.append(self._marked.popitem()[0])
         return found
 
     # -- asking --------------------------------------------------------------------------------------------------------
@@ -113,7 +122,7 @@ class Fleet:
             pool = None if node is None else self.pool(node)
             link = None if pool is None else pool.take() or self._one_more(pool) or pool.wait(self.address.wait)
             if pool is None or link is None:
-                self._place(node)
+                self._lacks_link(node, form.key)
                 if words:
                     break
                 return None
@@ -139,16 +148,14 @@ class Fleet:
 
     def _one_more(self, pool: Pool) -> Link | None:
         """Another connection, if there may be one and it can be had; else one waits in line."""
-        if not pool.grow():
+        room = pool.grow()
+        if room is None:
             return None
-        link = None
         try:
             link = Link(pool.node, self.address, bound=self.address.wait, place=pool.place)
         except Away:
             return None
-        finally:
-            if link is None:
-                pool.drop()
+        pool.count(link)
         return link
 
     def linked(self, key: bytes) -> Multiplexed | None:
@@ -166,20 +173,20 @@ class Fleet:
         """The same, made of the next connection that is free; None if there is none in time."""
         node = self.places.peek(key)
         if node is None:
-            self._place(node)
+            self._lacks_link(node, key)
             return None
         loop = asyncio.get_running_loop()
         pool = self.pool(node)
         free = pool.take() or await self._wait_for(pool, loop)
         if free is None:
+            self._lacks_link(node, key)
             return None
         self.forget_closed_loops()
         with self._lock:
             links = self._loops.setdefault(loop, {})
             known = links.get(node)
             if known is None or known.broken is not None:
-                pool.drop()  # it is the loop's from now on
-                links[node] = Multiplexed(loop, free, self.address.wait, self.rename)
+                links[node] = Multiplexed(loop, pool.part_with(free), self.address.wait, self.rename)
                 self._latest = (loop, links)
                 return links[node]
         pool.give(free)  # another task was quicker
@@ -197,11 +204,13 @@ class Fleet:
             reply = await asker.heard(link.ask(words if moved else form.in_full(words), asker))
         raise Away("Redis: keys are moved about")
 
-    def _place(self, node: Node | None) -> None:
-        """Have the service find out who has a key, where nobody knows."""
+    def _lacks_link(self, node: Node | None, key: bytes) -> None:
+        """Have the service find out who has *key*, where nobody knows, or say that too many ask."""
         if node is None:
-            self.unplaced = True
+            self.unplaced = key
             self.service.ring()
+        elif self.pool(node).is_full:
+            self.crowded += 1
 
     def forget_closed_loops(self) -> None:
         """Close what loops that have ended leave behind; what they asked last nobody will answer any more."""
@@ -271,6 +280,18 @@ class Fleet:
             self.service.ring()
         return pool
 
+    def forget_troubled(self) -> None:
+        """Let go of nodes that could not be reached: who still needs one tries again."""
+        with self._lock:
+            for node in [node for node, pool in self.pools.items() if pool.trouble is not None]:
+                self.pools.pop(node).close()
+
+    def is_linked(self, pool: Pool) -> bool:
+        """Whether there is a connection to where *pool* leads: a thread's, or a loop's."""
+        with self._lock:
+            links = [links[pool.node] for links in self._loops.values() if pool.node in links]
+        return bool(pool.size) or any(link.broken is None for link in links)
+
     # -- there and away ------------------------------------------------------------------------------------------------
 
     def lose(self, error: Away) -> None:
@@ -282,13 +303,50 @@ class Fleet:
             self.there = False
             self.outages += 1
             self.trouble = str(error)
-        self._give_up()
-        self.places.forget()
-        for desk in self.desks():
-            desk.forget()
-        self._emit(events.FLEET_LOST, None, redis=self.address.shown, error=str(error), outages=self.outages)
+            self.given_up.clear()
+        try:
+            self._give_up()
+            self.places.forget()
+            self.missing.clear()
+            for desk in self.desks():
+                desk.forget()
+            self._emit(events.FLEET_LOST, None, redis=self.address.shown, error=str(error), outages=self.outages)
+            self._on_change()
+        finally:
+            self.given_up.set()
+        self.service.ring()
+
+    def miss(self, desk: Desk, error: Away) -> None:
+        """*desk* got no answer. It is missing where the others may still get theirs; the service finds out."""
+        if not isinstance(error, Refused) and self.address.kind != "cluster":
+            self.lose(error)
+            return
+        self.rename()
+        with self._lock:
+            if not desk.there:
+                return
+            self.missing[desk] = error
+        desk.forget()
         self._on_change()
         self.service.ring()
+
+    def confirm(self, desk: Desk) -> None:
+        """It is only *desk* that is missing."""
+        with self._lock:
+            error = self.missing.get(desk)
+            if error is None:
+                return
+            self.missing[desk] = None
+        self._emit(events.FLEET_LOST, desk.tool, redis=self.address.shown, error=str(error), outages=self.outages)
+
+    def regain(self, desk: Desk) -> None:
+        """*desk* is answered again."""
+        with self._lock:
+            was_told = desk in self.missing and self.missing.pop(desk) is None
+        if was_told:
+            self._emit(events.FLEET_RETURNED, desk.tool, redis=self.address.shown, fallbacks=self.fallbacks)
+        self._on_change()
+        self.dirty(desk)
 
     def rename(self) -> None:
         """Ask under another name: what was given without our knowing ends with the lease of the old one."""
@@ -307,14 +365,11 @@ class Fleet:
 
     # -- beginning and ending ------------------------------------------------------------------------------------------
 
-    def begin(self, emit: Emit, on_change: Callable[[], object], patience: float = 1.0) -> None:
-        """Connect; at most for *patience* seconds, after which it is away until it is found.
-
-        *emit* is told of outages, *on_change* that one began or ended.
-        """
+    def begin(self, emit: Emit, on_change: Callable[[], object]) -> None:
+        """Connect, unless that takes long. *emit* is told of outages, *on_change* that one began or ended."""
         self._emit, self._on_change = emit, on_change
         self.service.ring()
-        self.service.settled.wait(patience)
+        self.service.settled.wait(PATIENCE)
 
     def close(self) -> None:
         """Tell what is to be told and give up all connections; the next question begins anew."""
@@ -340,22 +395,6 @@ class Fleet:
         self._reset()
         for desk in self.desks():
             desk.after_fork()
-
-    def _reset(self) -> None:
-        desks = getattr(self, "_desks", {})
-        self.there = True
-        self._lock = threading.Lock()
-        self._id = f"{os.uname().nodename}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
-        self._epoch = 0
-        self.holder = f"{self._id}.0"
-        self.places = Places(self.address, self._ask_node)
-        self.pools = {}
-        self._desks: weakref.WeakValueDictionary[bytes, Desk] = weakref.WeakValueDictionary(desks)
-        self._marked: dict[bytes, None] = {}
-        self._loops = {}
-        self._latest = (None, {})
-        self.unplaced = False
-        self.service = Service(self)
 
     def open_link(self, node: Node) -> Link:
         """A new connection to *node*."""

@@ -31,10 +31,14 @@ class Away(HoldfastError):
     """Redis cannot be reached, does not answer in time, or will not do what it is asked."""
 
 
+class Refused(Away):
+    """Redis answers, and will not do what it is asked, perhaps about one tool alone."""
+
+
 class Link:
     """A connection to *node*, at *place* if that is known; *bound* is how long a question waits for its answer."""
 
-    __slots__ = ("node", "socket", "_bound", "_reader")
+    __slots__ = ("node", "socket", "_bound", "_reader", "__weakref__")
 
     def __init__(self, node: Node, address: Address, *, bound: float, place: Place | None = None) -> None:
         self.node = node

@@ -85,9 +85,9 @@ class Multiplexed:
         while self._waiting and self._loop.time() < end:
             self._receive()
 
-    def close(self, reason: str = "the connection was closed") -> None:
+    def close(self) -> None:
         """Give the connection up; who waits is told."""
-        self._give_up(Away(reason))
+        self._give_up(Away("the connection was closed"))
 
     # -- the loop's callbacks ------------------------------------------------------------------------------------------
 

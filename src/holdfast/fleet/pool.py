@@ -8,11 +8,12 @@ waits.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 
 from holdfast.fleet.address import Place
-from holdfast.fleet.link import Link
+from holdfast.fleet.link import Away, Link
 from holdfast.fleet.places import Node
 
 MOST = 32  # connections a node that threads share
@@ -20,6 +21,12 @@ KEPT = 8  # of them that stay when they are not needed
 SPARE = 2  # that lie ready
 
 Give = Callable[[Link], object]  # of somebody who waits for a connection: called with it, once, in any thread
+
+
+class Room:
+    """The place of a connection that is about to be opened."""
+
+    __slots__ = ("__weakref__",)
 
 
 class Pool:
@@ -31,10 +38,13 @@ class Pool:
         self._free: deque[Link] = deque()
         self._waiters: deque[Give] = deque()
         self._lock = threading.Lock()
-        self._open = 0  # that are free or lent
+        # Those that are free, lent or about to be: what an interrupt lets fall counts no more.
+        self._open: weakref.WeakSet[Link | Room] = weakref.WeakSet()
         self._reached = False  # one was opened
         self.place: Place | None = None  # where it led
         self.closed = False
+        self.trouble: Away | None = None  # why there is none, and none is waited for
+        self.full_until = 0.0  # a server that takes no more is left alone
 
     def take(self) -> Link | None:
         """A connection, if one is free."""
@@ -57,12 +67,21 @@ class Pool:
             arrived.release()
 
         self.queue(give)
-        if not arrived.acquire(timeout=seconds) and not self.leave(give):
+        try:
+            came = arrived.acquire(timeout=seconds)
+        except BaseException:  # of a signal, say
+            if not self.leave(give):
+                arrived.acquire()
+                self.give(box[0])
+            raise
+        if not came and not self.leave(give):
             arrived.acquire()  # it is on its way
         return box[0] if box else None
 
     def queue(self, give: Give) -> None:
         """Have *give* called with the next connection that is free."""
+        if self.trouble is not None:
+            raise Away(str(self.trouble))
         self._waiters.append(give)
         self._wanted()
         if (link := self.take()) is not None:
@@ -96,28 +115,38 @@ class Pool:
 
     def add(self, link: Link) -> None:
         """Put a new connection in."""
-        with self._lock:
-            self._open += 1
+        self.count(link)
         self._reached, self.place = True, link.place or self.place
         self.give(link)
 
-    def grow(self) -> bool:
-        """Whether a caller may open one more; it counts from now on, so whoever fails to drops it."""
+    def grow(self) -> Room | None:
+        """Room for one more that a caller may open, as long as it is kept."""
+        room = Room()
         with self._lock:
-            grows = self._open < MOST - SPARE and self._reached and not self.closed  # the service may be at it, too
-            self._open += grows
-        return grows
+            if self.is_full or not self._reached or self.closed:
+                return None
+            self._open.add(room)
+        return room
 
-    def drop(self, link: Link | None = None) -> None:
-        """One that was taken does not come back: it is of no use any more, or another's now."""
+    def count(self, link: Link) -> None:
+        """*link* was opened, and is the pool's."""
         with self._lock:
-            self._open -= 1
-        if link is not None:
-            link.close()
+            self._open.add(link)
+            self.trouble = None
+
+    def part_with(self, link: Link) -> Link:
+        """*link*, which was taken, is another's from now on."""
+        with self._lock:
+            self._open.discard(link)
+        return link
+
+    def drop(self, link: Link) -> None:
+        """One that was taken is of no use any more."""
+        self.part_with(link).close()
 
     def sweep(self) -> None:
         """Drop those that were closed while nobody used them, and one of those that are too many."""
-        one_too_many = self._open > KEPT
+        one_too_many = self.size > KEPT
         for _ in range(len(self._free)):
             try:
                 link = self._free.popleft()
@@ -130,9 +159,21 @@ class Pool:
                 self.give(link)
 
     @property
+    def is_full(self) -> bool:
+        """Whether callers may open no more; the service may be at it, too."""
+        return self.size >= MOST - SPARE
+
+    @property
+    def size(self) -> int:
+        """How many connections it has."""
+        return len(self._open)
+
+    @property
     def lacks(self) -> int:
         """How many connections should be opened now."""
-        return max(0, min(SPARE + len(self._waiters) - len(self._free), MOST - self._open))
+        if self.trouble is not None:
+            return 0
+        return max(0, min(SPARE + len(self._waiters) - len(self._free), MOST - self.size))
 
     def close(self) -> None:
         """Close what is free, and what is given back later."""

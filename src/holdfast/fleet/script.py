@@ -6,16 +6,16 @@ What is the same for all calls under one policy is written once; a call adds wha
 from __future__ import annotations
 
 import hashlib
-import os
 import random
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from holdfast.category import ErrorCategory
 from holdfast.errors import printable
-from holdfast.fleet.link import Away, bulk, packed
+from holdfast.fleet.link import Away, Refused, bulk, packed
 from holdfast.guards.breaking import BreakerConfig
 from holdfast.guards.circuit import CircuitState, Seen
 from holdfast.guards.rate import RateConfig
@@ -66,8 +66,8 @@ class Script:
     """The script, as text and by its digest."""
 
     def __init__(self) -> None:
-        folder = os.path.join(os.path.dirname(__file__), "decide")
-        self.text = b"\n".join(_read(os.path.join(folder, name)) for name in sorted(os.listdir(folder)))
+        files = sorted((Path(__file__).parent / "decide").iterdir())
+        self.text = b"\n".join(file.read_bytes() for file in files)
         self.digest = hashlib.sha1(self.text, usedforsecurity=False).hexdigest()
 
 
@@ -131,15 +131,10 @@ class Form:
         return outcomes + asks + self._channel + bulk(renew) + bulk(f"{chance:.6f}")
 
 
-def _read(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
-
-
 def checked(reply: Any) -> list[Any]:
     """*reply*, if it is an answer of the script; what is none is no better than silence."""
     if isinstance(reply, Exception):
-        raise Away(f"Redis: {reply}")
+        raise Refused(f"Redis: {reply}")
     if type(reply) is list and len(reply) == 8:
         verdict, wait, generation, probe, taken, now, rate, _ = reply
         # A pattern would say the same, in four times the time.

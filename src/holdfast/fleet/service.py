@@ -12,6 +12,7 @@ import select
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from holdfast.solo import Solo
 if TYPE_CHECKING:
     from holdfast.fleet.desk import Desk
     from holdfast.fleet.fleet import Fleet
+    from holdfast.fleet.pool import Pool
 
 GATHER = 0.002  # seconds in which outcomes come together before they are told
 PERIOD = 1.0  # seconds between two signs of life of the connection that hears
@@ -45,7 +47,8 @@ class Service:
         self._solo = Solo("holdfast-fleet", self._serve, lambda: False)
         self._closing = threading.Event()
         self._rung = False
-        self._is_puzzled = False  # something was heard that cannot be read
+        self._is_puzzled = False  # something was heard that cannot be read, and it was said
+        self._is_crowded = False  # connections did not suffice, and it was said
         self._thread: threading.Thread | None = None
         self._renewed = 0.0
         self._woken, self._waker = os.pipe()  # as long as this lives: who rings may be late
@@ -111,6 +114,7 @@ class Service:
     def _attend(self) -> None:
         """Be connected until the connection is lost."""
         fleet = self._fleet
+        fleet.given_up.wait(PATIENCE)  # else it might give up what is found now
         node = fleet.places.any()
         ear = fleet.open_link(node)
         try:
@@ -122,6 +126,9 @@ class Service:
             _do(ear, packed(("SUBSCRIBE", fleet.channel)))
             fleet.pool(node)
             self._stock()
+            for desk in fleet.desks():
+                if desk.has_news:  # of before, which nobody was there to be told
+                    fleet.dirty(desk)
             fleet.found()
             self.settled.set()
             self._listen(ear)
@@ -141,10 +148,12 @@ class Service:
     def _listen(self, ear: Link) -> None:
         fleet, clock = self._fleet, SystemClock
         heard = asked = clock.monotonic()
-        while not self._closing.is_set() and fleet.there:
+        while not self._closing.is_set():
             if self._wait(ear, PERIOD):
                 self._hear(ear)
                 heard = clock.monotonic()
+            if not fleet.there:
+                return
             now = clock.monotonic()
             if now - asked >= PERIOD:
                 if heard < asked:
@@ -153,13 +162,15 @@ class Service:
                 ear.send(_PING)
                 for pool in list(fleet.pools.values()):
                     pool.sweep()
+                self._look_again()
+                self._warn()
             self._stock()
             self._tell()
+            self._look_closer(ear)
             if now - self._renewed >= fleet.lease / 3:
                 self._renewed = now
                 self._renew()
-        if self._closing.is_set():
-            self._tell()
+        self._tell()
 
     def _wait(self, ear: Link, seconds: float) -> bool:
         """Wait for a ring or for *ear*; true if there is something to hear."""
@@ -171,7 +182,7 @@ class Service:
             os.read(self._woken, 4096)
             if not self._closing.is_set():
                 SystemClock.sleep(GATHER)
-            self._rung = False
+        self._rung = False  # also where nothing rang: who rings may be interrupted before it does
         return len(ready) > (self._woken in ready)
 
     def _hear(self, ear: Link) -> None:
@@ -196,14 +207,68 @@ class Service:
 
     def _stock(self) -> None:
         """Open connections that are of use."""
-        if self._fleet.unplaced:
-            self._fleet.unplaced = False
-            self._fleet.places.node(b"")
-        for node, pool in list(self._fleet.pools.items()):
+        for pool in list(self._fleet.pools.values()):
             for _ in range(pool.lacks):
-                link = self._fleet.open_link(node)
-                link.wait_at_most(self._fleet.address.wait)
-                pool.add(link)
+                if not self._add_to(pool):
+                    break
+
+    def _add_to(self, pool: Pool) -> bool:
+        """Open another connection; false if there can be none now, which matters most where there is no other."""
+        fleet = self._fleet
+        if SystemClock.monotonic() < pool.full_until:
+            return False
+        try:
+            link = fleet.open_link(pool.node)
+        except Away as error:
+            if not fleet.is_linked(pool):
+                if fleet.address.kind != "cluster":
+                    raise
+                pool.trouble = error
+            pool.full_until = SystemClock.monotonic() + PERIOD
+            return False
+        link.wait_at_most(fleet.address.wait)
+        pool.add(link)
+        return True
+
+    def _warn(self) -> None:
+        fleet = self._fleet
+        if fleet.crowded and not self._is_crowded:
+            _log.warning(
+                "%s: no connection was free within %g s for %d calls, which were decided here alone; a longer ?wait= "
+                "or fewer threads would help",
+                fleet.address.shown, fleet.address.wait, fleet.crowded,
+            )  # fmt: skip
+            self._is_crowded = True
+
+    # -- tools that are missing ----------------------------------------------------------------------------------------
+
+    def _look_closer(self, ear: Link) -> None:
+        """Find out whether it is all of Redis that does not answer."""
+        fleet = self._fleet
+        doubted = [desk for desk, error in list(fleet.missing.items()) if error is not None]
+        if doubted:
+            link = fleet.open_link(ear.node)  # the other one only hears what is published
+            try:
+                self._try(link)
+            finally:
+                link.close()
+        for desk in doubted:
+            fleet.confirm(desk)
+
+    def _look_again(self) -> None:
+        """Ask once more where it was of no use; a cluster may have another in the place of a node that is gone."""
+        fleet = self._fleet
+        if (key := fleet.unplaced) is not None:
+            fleet.unplaced = None
+            with suppress(Away):  # nobody may have it
+                fleet.places.node(key)
+        if fleet.missing and fleet.address.kind == "cluster":
+            fleet.places.any()
+            fleet.forget_troubled()
+        for desk in list(fleet.missing):
+            form = desk.form(desk.shared)
+            if self._say(desk, form, partial(form.telling, [])) is not None:
+                fleet.regain(desk)
 
     # -- telling -------------------------------------------------------------------------------------------------------
 
@@ -211,8 +276,8 @@ class Service:
         """Tell what desks have gathered and no question has taken along."""
         fleet = self._fleet
         for desk in fleet.marked():
-            form = desk.form_of(desk.shared, fleet.holder)
-            if desk.has_news and self._say(desk, form, partial(_news, desk, form)) is None:
+            form = desk.form(desk.shared)
+            if desk.there and desk.has_news and self._say(desk, form, partial(desk.news, form)) is None:
                 fleet.dirty(desk)  # no connection was free
 
     def _renew(self) -> None:
@@ -222,9 +287,7 @@ class Service:
         for desk in fleet.desks():
             for holder, slots in desk.holding().items():
                 form = desk.form_of(desk.shared, holder)
-                # Under a name from before an outage nobody asks for more: what was given without our knowing ends here.
-                renew = str(slots) if holder == fleet.holder else f"={slots}"
-                told = self._say(desk, form, partial(form.telling, [], renew=renew))
+                told = self._say(desk, form, partial(desk.sign_of_life, form)) if desk.there else None
                 if told is not None and told.taken < slots and holder == fleet.holder:
                     # Forgotten by Redis, or given back meanwhile: a name under which nobody asks can be put right.
                     fleet.rename()
@@ -232,25 +295,27 @@ class Service:
 
     def _say(self, desk: Desk, form: Form, compose: Callable[[], bytes]) -> Answer | None:
         """Tell something; None if it was not told."""
-        reply = self._fleet.ask(form, compose)
-        if reply is None:
+        fleet = self._fleet
+        if (node := fleet.places.peek(form.key)) is not None and not fleet.pool(node).size:
+            self._stock()  # else it would wait for itself
+        try:
+            reply = fleet.ask(form, compose)
+            said = None if reply is None else answer(checked(reply))
+        except Away as error:
+            fleet.miss(desk, error)
             return None
-        said = answer(checked(reply))
-        desk.see(said)
+        if said is not None:
+            desk.see(said)
         return said
 
 
 def _do(ear: Link, *commands: bytes) -> list[Any]:
-    """Have *commands* done; the answers. An error among them says that another node of a cluster has the key."""
+    """Have *commands* done; the answers. An error among them says that a cluster has the key elsewhere, or moves it."""
     replies = ear.ask_all(commands)
     for reply in replies:
-        if isinstance(reply, Exception) and not str(reply).startswith(("MOVED", "ASK")):
+        if isinstance(reply, Exception) and not str(reply).startswith(("MOVED", "ASK", "TRYAGAIN")):
             raise Away(f"{ear.node.shown}: {reply}")
     return replies
-
-
-def _news(desk: Desk, form: Form) -> bytes:
-    return form.telling(desk.pending())
 
 
 def _close(*fds: int) -> None:

@@ -55,13 +55,13 @@ class Share:
         policy = self._tool.policy
         if not self._is_about(policy):
             return True
-        known = self.fleet.there and self.desk.fresh  # else it is counted who goes on alone
+        known = self.desk.there and self.desk.fresh  # else it is counted who goes on alone
         return known and self._is_calm and (policy.mode == "view" or _leases(policy) or self.asks(policy))
 
     def asks(self, policy: Policy) -> bool:
         """Whether each call has to ask."""
         exact = policy.mode == "exact" or (policy.mode == "leased" and policy.concurrency is not None)
-        return exact and self.fleet.there and self._is_about(policy)
+        return exact and self.desk.there and self._is_about(policy)
 
     def gate(self, policy: Policy) -> Gate:
         """Takes a slot of this process, if there is one and nobody waits; answers with the question to be asked."""
@@ -98,11 +98,11 @@ class Share:
     @property
     def knows(self) -> bool:
         """Whether an open circuit can be told from here."""
-        return self.desk.fresh if self.fleet.there else not self.fleet.refuses
+        return self.desk.fresh if self.desk.there else not self.fleet.refuses
 
     def leases_now(self, policy: Policy) -> bool:
         """Whether tokens are leased, not taken from a bucket of one's own."""
-        return self.fleet.there and _leases(policy)
+        return self.desk.there and _leases(policy)
 
     def _is_about(self, policy: Policy) -> bool:
         """Whether there is anything to share under *policy*."""
@@ -114,8 +114,8 @@ class Share:
         self, now: float, policy: Policy, circuit: Circuit, ticket: Ticket | None, patience: float
     ) -> Pass | Refusal | Question | None:
         """A question to be asked, or an answer that needs none; None where local guards decide."""
-        tool, fleet = self._tool, self.fleet
-        if not fleet.there:
+        tool = self._tool
+        if not self.desk.there:
             return self._alone()
         if circuit.forced is CircuitState.OPEN or not self._is_about(policy):
             return None
@@ -148,7 +148,6 @@ class Share:
     ) -> Pass | Refusal | None:
         """What the answer to *question* means; None where there was none, and local guards decide."""
         tool, reply, held = self._tool, question.reply, question.held
-        is_view = policy.mode == "view"
         if reply is None or held is None:
             if question.form.slots:
                 tool.give_slot(policy)
@@ -163,7 +162,7 @@ class Share:
                 tool.give_slot(policy)  # one is free by now; it is looked for again at once
             return self._refused(now, policy, reply[0], reply[1] / MICRO, ticket, patience)
         question.held = None
-        if is_view and (refusal := tool.limiting.line_up(now, policy, ticket, patience)) is not None:
+        if policy.mode == "view" and (refusal := tool.limiting.line_up(now, policy, ticket, patience)) is not None:
             self.desk.give_back(held)
             return refusal
         if question.asked[1] > 1:
@@ -214,7 +213,7 @@ class Share:
         sign: bytes | None,
     ) -> bool:
         """Have the fleet told how an attempt went; false where it is away, and the local circuit is to be told."""
-        if not self.fleet.there:
+        if not self.desk.there:
             if held is not None and held.slots:
                 self.desk.return_slot(held.holder)
             return False
@@ -239,7 +238,7 @@ class Share:
 
     def succeeded(self, calls: int) -> bool:
         """Have the fleet told of *calls* that were only noted; false where it is away."""
-        if not self.fleet.there:
+        if not self.desk.there:
             return False
         self._tell(Outcome(self.fleet.holder, says="ok", calls=calls, generation=self.desk.generation))
         return True
