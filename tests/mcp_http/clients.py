@@ -14,7 +14,8 @@ from holdfast.clock import Clock
 from holdfast.mcp.clients.configs import ServerEntry
 from holdfast.mcp.frames import Id
 from holdfast.mcp.http.endpoint import Endpoint
-from holdfast.mcp.http.gateway import Address, serve
+from holdfast.mcp.http.gateway import Address
+from holdfast.mcp.http.gateway import gateway as serve
 from holdfast.mcp.http.upstream import HttpUpstream
 from holdfast.mcp.proxy import proxied
 from holdfast.mcp.session import Session
@@ -33,7 +34,6 @@ class Client:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.is_open = True
         self.came: asyncio.Queue[Any] = asyncio.Queue()
 
     def send(self, event: Event) -> None:
@@ -41,7 +41,7 @@ class Client:
             assert b"\n" not in event.data  # standard output has one frame a line
             self.came.put_nowait(json.loads(event.data))
 
-    def refuse(self, id: Id | None, data: bytes, error: Exception) -> None:
+    def refuse(self, data: bytes, error: Exception) -> None:
         self.send(Event(data))
 
     def say(self, **frame: object) -> None:
@@ -95,7 +95,7 @@ async def gateway(
     made = hf or holdfast.open(":memory:", policies={})
     stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
     address = Address(host, 0, token)
-    serving = asyncio.ensure_future(serve(made, entries, address, stop, on_ready=ready.set_result))
+    serving = asyncio.ensure_future(serve(made, entries, address, stop=stop, on_ready=ready.set_result))
     try:
         await asyncio.wait({serving, ready}, return_when=asyncio.FIRST_COMPLETED)
         yield ready.result() if ready.done() else serving.result()  # type: ignore[func-returns-value]

@@ -22,10 +22,15 @@ from tests.mcp_http.servers import INITIALIZED, STDIO, Reply, plain, server
 import holdfast
 from holdfast.errors import ConfigError
 from holdfast.mcp.clients.configs import ServerEntry
+from holdfast.mcp.http.child_site import ChildSite
 from holdfast.mcp.http.conversation import IDLE
+from holdfast.mcp.http.exchange import Exchange, Start
 from holdfast.mcp.http.gateway import Address
 from holdfast.mcp.http.sse import Parser
+from holdfast.mcp.proxy import proxied
 from holdfast.mcp.session import Session
+from holdfast.mcp.stdio.child import Command
+from holdfast.mcp.stdio.upstream import ChildUpstream
 from holdfast.mcp.wire import Event
 from holdfast.testing import ManualClock
 
@@ -362,6 +367,28 @@ async def test_without_sessions_a_client_that_leaves_while_it_waits_cancels_its_
         await asyncio.wait_for(gone.wait(), 20)
 
 
+async def test_nothing_is_kept_of_a_client_that_leaves_before_the_server_has_taken_its_notification() -> None:
+    asked, taken = asyncio.Event(), asyncio.Event()
+
+    async def answer(reply: Reply) -> None:
+        asked.set()
+        await taken.wait()
+        await reply.whole(202)
+
+    async with server(answer) as made, gateway(remote(made.url)) as address, web(address, "remote") as client:
+        told = frame("notifications/told", None, _meta=META)
+        telling = asyncio.ensure_future(client.post(told, **modern_headers("notifications/told")))
+        await asyncio.wait_for(asked.wait(), 20)
+        telling.cancel()
+        await asyncio.wait({telling})
+        taken.set()
+
+        async with asyncio.timeout(20):
+            while any(type(thing) is Session for thing in gc.get_objects()):
+                await asyncio.sleep(0.01)
+                gc.collect()
+
+
 @pytest.mark.parametrize("kind", ["remote", "local"])
 async def test_a_client_that_reads_slowly_slows_its_server_down(kind: str) -> None:
     sent = 0
@@ -591,9 +618,13 @@ async def test_a_late_answer_to_a_cancelled_call_of_a_batch_ends_nothing(monkeyp
         (frame("tools/list", _meta=META), {"mcp-protocol-version": "2026-07-28"}, 400),
         (frame("tools/list"), {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/list"}, 400),
         (frame("tools/list", _meta=META), {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/list"}, 404),
+        ([], {"mcp-protocol-version": "2026-07-28"}, 400),
     ],
-    ids=["no-session", "unknown-session", "unknown-version", "other-method", "no-method", "no-meta", "no-such-method"],
-)
+    ids=[
+        "no-session", "unknown-session", "unknown-version", "other-method", "no-method", "no-meta", "no-such-method",
+        "nothing",
+    ],
+)  # fmt: skip
 async def test_a_request_that_cannot_be_is_refused(body: object, headers: dict[str, str], status: int) -> None:
     async with gateway(LOCAL) as address, web(address, "local") as client:
         await client.begin()
@@ -616,6 +647,51 @@ async def test_a_client_without_session_has_one_process_as_long_as_it_is_the_sam
         first, again, other = [text_of((await each.call_modern("pid")).json()) for each in (one, one, two)]
 
         assert first == again != other
+
+
+class Line:
+    """A connection of a client that takes whatever is written."""
+
+    is_full = False
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.ended = asyncio.Event()
+
+    def write(self, start: Start | None, data: bytes, *, ended: bool) -> None:
+        self.data += data
+        if ended:
+            self.ended.set()
+
+
+async def process_of(site: ChildSite) -> str:
+    """The process that answers a client without session."""
+    line, headers = Line(), modern_headers("tools/call", "pid")
+    exchange = Exchange("POST", list(headers.items()), headers, line)
+    exchange.body = json.dumps(frame("tools/call", 1, name="pid", arguments={}, _meta=META)).encode()
+    if (work := site.post(exchange)) is not None:
+        await work
+    exchange.settle()
+    await asyncio.wait_for(line.ended.wait(), 20)
+    return text_of(json.loads(line.data))
+
+
+async def test_a_client_without_session_that_comes_while_its_process_ends_has_one_process_again() -> None:
+    with holdfast.open(":memory:", policies={}) as hf:
+        server = proxied(hf, "local", hides=False)
+        site = ChildSite(hf, server, lambda: ChildUpstream(Command(STDIO), hf.clock))
+        first = await process_of(site)
+        (conversation,) = site.alive
+        ending = asyncio.ensure_future(conversation.end())
+        await asyncio.sleep(0)  # it has begun to end, and no more
+
+        second = await process_of(site)
+        await ending
+        third = await process_of(site)
+        await site.close()
+
+        assert first != second
+        assert second == third
 
 
 async def test_without_sessions_ids_and_tokens_are_the_client_s_own() -> None:

@@ -18,7 +18,7 @@ from holdfast.mcp.handshake import Handshake
 from holdfast.mcp.http.endpoint import Endpoint
 from holdfast.mcp.http.passing import Passing
 from holdfast.mcp.http.upstream import HttpUpstream
-from holdfast.mcp.wire import Channel, Event, ServerLost, Upstream
+from holdfast.mcp.wire import Channel, Condition, Event, ServerLost, Upstream
 from holdfast.testing import ManualClock
 
 
@@ -692,10 +692,9 @@ class Clearing:
     """The place of a server in a gateway."""
 
     def __init__(self, endpoint: Endpoint) -> None:
+        self.condition = Condition(SystemClock(), "idle")
         self.endpoint = endpoint
         self.tasks: set[asyncio.Task[None]] = set()
-
-    def blame(self, error: ServerLost | None) -> None: ...
 
     def facts(self) -> list[dict[str, object]]:
         return []

@@ -16,7 +16,7 @@ import holdfast
 from holdfast.errors import ConfigError
 from holdfast.mcp.clients.configs import ServerEntry
 from holdfast.mcp.http.endpoint import Endpoint
-from holdfast.mcp.http.gateway import Address, serve
+from holdfast.mcp.http.gateway import Address, gateway
 
 WRAP = [str(Path(sys.executable).with_name("holdfast")), "wrap"]
 
@@ -82,4 +82,4 @@ async def test_a_missing_extra_is_named_for_servers_of_the_gateway(monkeypatch: 
     entry = ServerEntry(name="far", transport="http", url="http://127.0.0.1/mcp")
 
     with holdfast.open(":memory:", policies={}) as hf, pytest.raises(ConfigError, match=r"holdfast\[http\]"):
-        await serve(hf, [entry], Address("127.0.0.1", 0, None), asyncio.Event())
+        await gateway(hf, [entry], Address("127.0.0.1", 0, None), stop=asyncio.Event())

@@ -248,8 +248,6 @@ async def wrap(
 class Stage(Client):
     """A client of a session in this process, with the server in one of its own."""
 
-    is_open = True
-
     def __init__(
         self,
         journal: Path,
@@ -291,7 +289,7 @@ class Stage(Client):
         """As a channel: hear a line."""
         self.hear(event.data)
 
-    def refuse(self, id: Any, data: bytes, error: Exception) -> None:
+    def refuse(self, data: bytes, error: Exception) -> None:
         """As a channel: hear a refusal."""
         self.hear(data)
 
@@ -302,7 +300,7 @@ class Stage(Client):
         """Wait until the server's state is *state*."""
 
         async def wait() -> None:
-            while self.upstream.state != state:
+            while self.upstream.condition.state != state:
                 self._published_news.clear()
                 await self._published_news.wait()
 

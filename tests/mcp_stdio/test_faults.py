@@ -208,8 +208,8 @@ async def test_a_frozen_server_is_killed_and_replaced_when_it_shows_no_sign_of_l
             clock.advance(5.1)
             await client.turns("restarting")
 
-            assert client.upstream.last_error is not None
-            assert "stopped answering and was killed" in client.upstream.last_error
+            assert client.upstream.condition.last_error is not None
+            assert "stopped answering and was killed" in client.upstream.condition.last_error
             await settle()
             clock.advance(1.0)
             assert text(await client.result("read")) == "read"

@@ -360,6 +360,20 @@ async def test_who_waits_for_the_answer_to_an_identical_read_is_told_that_it_was
         assert [failure((await within(call))["result"])["called"] for call in calls] == [True, True]
 
 
+@pytest.mark.parametrize("do", ["error no such file", "rpc -32602 no such argument"])
+async def test_who_waits_for_the_answer_to_an_identical_read_gets_the_server_s_own_error(
+    do: str, journal: Path
+) -> None:
+    async with Stage(journal, policies=policies(cache=60, loop=False)) as client:
+        await client.initialize()
+
+        first, second = [await within(call) for call in [client.call("read", do=do) for _ in range(2)]]
+
+        assert second == {**first, "id": second["id"]}
+        assert second["id"] != first["id"]
+        assert client.effects("read") == 1
+
+
 async def test_a_failure_is_not_kept(journal: Path) -> None:
     async with Stage(journal, policies=policies(cache=60, retry=False)) as client:
         await client.initialize()

@@ -262,7 +262,7 @@ async def test_the_pauses_grow_and_after_five_failures_it_is_started_only_when_a
                 pytest.approx(pause, rel=0.34) for pause in (0.075, 0.15, 0.3, 0.6)
             ]
             await settle()
-            assert client.upstream.state == "failed"
+            assert client.upstream.condition.state == "failed"
 
             broken.unlink()
             call = client.call("write", say="again")
@@ -364,8 +364,8 @@ async def test_a_server_that_dies_during_the_handshake_is_started_again(journal:
         broken.unlink()
 
         assert text(await client.result("read")) == "read"
-        assert client.upstream.last_error is not None
-        assert "refused the handshake: no handshake today" in client.upstream.last_error
+        assert client.upstream.condition.last_error is not None
+        assert "refused the handshake: no handshake today" in client.upstream.condition.last_error
 
 
 async def test_a_new_server_that_does_not_take_the_handshake_is_killed(journal: Path, tmp_path: Path) -> None:
@@ -441,7 +441,7 @@ async def test_it_can_be_closed_at_every_turn_of_its_start(journal: Path) -> Non
             for _ in range(turns):
                 await asyncio.sleep(0)
 
-        assert client.upstream.state == "stopped"
+        assert client.upstream.condition.state == "stopped"
         assert client.upstream.facts()["pid"] is None
 
 

@@ -80,8 +80,6 @@ async def test_a_call_that_waits_for_nothing_but_its_answer_makes_no_task(journa
 class Odd(Client):
     """A client, and its server too: *react* is told of each frame while it is being sent."""
 
-    is_open = True
-
     def __init__(self) -> None:
         super().__init__(lambda line: self.session.receive(line, self), Path())
         self.clock = ManualClock()
@@ -131,7 +129,7 @@ class Odd(Client):
 
     # As a channel:
 
-    def refuse(self, id: Any, data: bytes, error: Exception) -> None:
+    def refuse(self, data: bytes, error: Exception) -> None:
         self.hear(data)
 
 

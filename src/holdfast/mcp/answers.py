@@ -7,6 +7,7 @@ import msgspec
 from holdfast.category import ErrorCategory, classify
 from holdfast.mcp import frames
 from holdfast.mcp.frames import Head
+from holdfast.mcp.wire import Event
 
 # What the codes of JSON-RPC and MCP say; the text of others is read.
 _CODES = {
@@ -26,6 +27,7 @@ class ToolFailed(Exception):
         super().__init__(text)
         self.category = category
         self.code = code  # of JSON-RPC; None if the result itself says so
+        self.answer: Event  # as it came; of the call that got it, which others may have waited for
 
 
 def judge(head: Head) -> msgspec.Raw:
@@ -35,7 +37,7 @@ def judge(head: Head) -> msgspec.Raw:
         raise ToolFailed(error.message, _CODES.get(error.code) or classify(error.message), error.code)
     try:
         result = frames.tool_result(head)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except msgspec.DecodeError as error:
         raise ToolFailed(f"the answer is no result of a tool: {error}", ErrorCategory.EXECUTION_ERROR) from None
     if result.isError:
         text = frames.texts(result.content)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from holdfast.mcp import frames
-from holdfast.mcp.frames import Id
 from holdfast.mcp.wire import Channel, Event
 
 
@@ -14,11 +13,6 @@ class Batch:
         self.channel = channel
         self._missing = requests
         self._answers: list[bytes] = []
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the client still listens."""
-        return self.channel.is_open
 
     def send(self, event: Event) -> None:
         """Keep an answer until all are there."""
@@ -34,7 +28,7 @@ class Batch:
         if not self._missing and self._answers:
             self.channel.send(Event(frames.joined(self._answers)))
 
-    def refuse(self, id: Id | None, data: bytes, error: Exception) -> None:
+    def refuse(self, data: bytes, error: Exception) -> None:
         """One of them has no answer of the server's."""
         self.send(Event(data))
 

@@ -50,9 +50,9 @@ class Call:
     """
 
     __slots__ = (
-        "arguments", "channel", "data", "frame", "head", "id", "is_plain", "name", "on_wire", "progress", "result",
-        "stopped", "token", "wire_id", "_attempts", "_execution", "_failure", "_is_answered", "_is_called", "_is_late",
-        "_is_settled", "_limit", "_lost", "_permit", "_script", "_session", "_timer",
+        "arguments", "channel", "data", "head", "id", "is_plain", "name", "on_wire", "progress", "stopped", "token",
+        "wire_id", "_attempts", "_execution", "_is_answered", "_is_called", "_is_late", "_limit", "_outcome", "_permit",
+        "_script", "_session", "_timer",
     )  # fmt: skip
 
     def __init__(self, session: Session, head: Head, params: CallParams, data: bytes, channel: Channel) -> None:
@@ -64,21 +64,17 @@ class Call:
         self.head = head
         self.data = data
         self.channel = channel
-        self.frame: Event | None = None  # the server's answer as it came
-        self.result: msgspec.Raw | None = None  # the part of it that is kept
         self.wire_id: Id = self.id  # under which the server knows it
         self.on_wire = False
         self.stopped = False  # by the client
         self.progress = Progress() if self.token is not None else None
         self._attempts = 0
         self._execution: Execution | None = None
-        self._failure: ToolFailed | None = None  # what the last answer said
         self._is_answered = False
         self._is_called = False  # an attempt may have reached the tool, whatever became of later ones
         self._limit: tuple[str, float | None, float] = ("", None, 0.0)  # of an attempt: tool, seconds, and since when
         self._is_late = False  # it has reached that
-        self._is_settled = False  # the server has answered it, or will not
-        self._lost: ServerLost | None = None  # why not
+        self._outcome: msgspec.Raw | ToolFailed | ServerLost | None = None  # of an attempt, once it has one
         self._permit: Permit | None = None
         self._script = Script(session.clock, self._perform())
         self._session = session
@@ -105,7 +101,7 @@ class Call:
 
     def expire(self) -> None:
         """An attempt has no time left."""
-        if not self._is_settled:  # else it was answered at the last moment
+        if self._outcome is None:  # else it was answered at the last moment
             self._is_late = True
             self._script.cancel()
 
@@ -125,15 +121,17 @@ class Call:
                 yield AT_ONCE  # the code of others wants a task, whose context stays the same
             repeatable = execution.policy.read_only or execution.policy.idempotent
             value = yield from self._drive(execution, tool)
-        except ToolFailed:
-            self._reply(None)
+        except ToolFailed as failure:
+            self._pass_failure(failure)
         except (Denied, ToolTimeout, ServerLost, HoldfastError) as error:
             self._refuse(error, repeatable=repeatable)
         except Exception as error:  # a fault of ours: the client is answered all the same
             _log.exception("%s: a call was lost", session.server.name)
             self._refuse(error, repeatable=repeatable)
         else:
-            self._reply(value)
+            if not self._is_answered:  # from a cache, or with the fixed answer of a policy
+                self._is_answered = True
+                self.channel.send(Event(frames.result(self.id, _as_result(value))))
         finally:
             if self._timer is not None:
                 self._timer.cancel()
@@ -154,6 +152,7 @@ class Call:
                         for wait in attempt.waits():
                             yield wait
                         self._limit = (tool.tool.name, attempt.limit(attempt.begun), attempt.begun)
+                        self._outcome, self._is_late = None, False
                         with execution.inside() if execution.watched is not None else _OUTSIDE:
                             execution.value = yield from tool.fn(self)
         finally:
@@ -170,17 +169,18 @@ class Call:
         """Send it to the server as a call of the tool *name*, its own or a fallback's, and wait for the answer."""
         session, (tool, seconds, begun) = self._session, self._limit
         self._attempts += 1
-        self._is_settled = self._is_late = False
         if seconds is not None:
             session.alarm.enter(self, begun + seconds)
         try:
             if not session.upstream.is_ready:
                 yield session.upstream.ready
             self._send(name)
-            if not self._is_settled:
+            if self._outcome is None:
                 yield None
-            if self._lost is not None:
-                raise self._lost
+            if isinstance(self._outcome, Exception):
+                raise self._outcome
+            assert self._outcome is not None  # nobody else brings news
+            return self._outcome
         except ServerLost as error:
             self._tell_circuit(error.blame)
             raise
@@ -193,15 +193,10 @@ class Call:
             self.on_wire = False
             session.alarm.leave(self)
             session.unask(self.wire_id, self)
-        self._tell_circuit(None)
-        if self._failure is not None:
-            raise self._failure
-        assert self.result is not None
-        return self.result
 
     def _cut_short(self) -> None:
         """An attempt ends without an answer; it is the server's fault unless the client wanted that."""
-        if not self.stopped and not self._is_answered:
+        if not self.stopped and self._outcome is None:
             self._tell_circuit(ErrorCategory.TIMEOUT)
             if self.on_wire:
                 self._is_called = True
@@ -225,22 +220,22 @@ class Call:
 
     def take(self, event: Event, head: Head) -> None:
         """The server has answered; a success goes on at once, before anything that the server says after it."""
-        self.frame, self._failure = event, None
+        self._is_called = True
         try:
-            self.result = judge(head)
+            self._outcome = judge(head)
         except ToolFailed as failure:  # it may be tried again
-            self._failure = failure
+            failure.answer = event
+            self._outcome = failure
         else:
-            self._reply(self.result)
-        self._settle(None)
+            self._is_answered = True
+            self.reply(event)
+        self._tell_circuit(None)
+        self._script.wake()
 
     def lose(self, error: ServerLost) -> None:
         """The server will not answer."""
-        self._settle(error)
-
-    def _settle(self, lost: ServerLost | None) -> None:
-        self._is_settled, self._lost = True, lost
-        self._is_called = self._is_called or lost is None or lost.sent
+        self._is_called = self._is_called or error.sent
+        self._outcome = error
         self._script.wake()
 
     def reply(self, event: Event) -> None:
@@ -276,15 +271,12 @@ class Call:
         elif category is not ErrorCategory.CANCELLED:
             self._session.server.settle(category)
 
-    def _reply(self, value: Any) -> None:
-        if self._is_answered:
-            return
-        self._is_answered = True
-        frame = self.frame
-        if frame is not None and (value is None or value is self.result):
-            self.reply(frame)
+    def _pass_failure(self, failure: ToolFailed) -> None:
+        """Hand on what the server answered: to this call, or to an identical one that it waited for."""
+        if failure is self._outcome:
+            self.reply(failure.answer)
         else:
-            self.channel.send(Event(frames.result(self.id, _as_result(value))))
+            self.channel.send(Event(frames.with_id(failure.answer.data, self.id)))
 
     def _refuse(self, error: Exception, *, repeatable: bool) -> None:
         if self._is_answered:  # it came at the last moment, and has gone to the client
@@ -292,7 +284,7 @@ class Call:
         self._is_answered = True
         modern = self._session.handshake.is_modern
         result = refusal(error, called=self._is_called, repeatable=repeatable, modern=modern)
-        self.channel.refuse(self.id, frames.result(self.id, result), error)
+        self.channel.refuse(frames.result(self.id, result), error)
 
     def _wake_later(self) -> None:
         clock = self._session.clock

@@ -13,7 +13,17 @@ T = TypeVar("T")
 Id = str | int | float  # as JSON-RPC has it; 1 and "1" are two ids
 
 DEEPEST: Final = 200  # levels that are read of a frame that has too many
-LOST: Final = -32000  # the code of the errors that are ours: the server gave no answer
+MOST_TEXT: Final = 4000  # characters that are read of what a tool says
+
+# Codes of errors: those of JSON-RPC, and some of MCP.
+PARSE_ERROR: Final = -32700
+INVALID_REQUEST: Final = -32600
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+INTERNAL_ERROR: Final = -32603
+LOST: Final = -32000  # ours: the server gave no answer
+NO_SESSION: Final = -32001
+HEADER_MISMATCH: Final = -32020
 
 
 class Head(msgspec.Struct, frozen=True, gc=False):
@@ -74,10 +84,14 @@ class AnyParams(msgspec.Struct, frozen=True, gc=False):
     requestId: Id | None = None  # noqa: N815
     progressToken: Id | None = None  # noqa: N815
     progress: float | None = None
-    protocolVersion: str | None = None  # noqa: N815
     uri: str | None = None
-    level: Any = None
     name: str | None = None
+
+    @property
+    def protocol(self) -> str | None:
+        """The version of the protocol, where a request says it of itself."""
+        said = self.meta.protocol if self.meta is not None else None
+        return said if isinstance(said, str) else None
 
 
 class ToolResult(msgspec.Struct, frozen=True, gc=False):
@@ -93,7 +107,10 @@ class RpcError(msgspec.Struct, frozen=True, gc=False):
 
     code: int = 0
     message: str = ""
-    data: Any = None
+
+
+class _WithMeta(msgspec.Struct, frozen=True, gc=False):
+    meta: Any = msgspec.field(default=None, name="_meta")
 
 
 _HEAD = msgspec.json.Decoder(Head)
@@ -103,7 +120,7 @@ _RESULT = msgspec.json.Decoder(ToolResult)
 _ERROR = msgspec.json.Decoder(RpcError)
 _PARTS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _SOME_PARTS = msgspec.json.Decoder(dict[str, msgspec.Raw] | None)
-_TEXTS = msgspec.json.Decoder(dict[str, Any])
+_WITH_META = msgspec.json.Decoder(_WithMeta)
 _BATCH = msgspec.json.Decoder(list[msgspec.Raw])
 _ANYTHING = msgspec.json.Decoder()
 # The escape of half a character, which JavaScript writes where it has cut a text in the middle of one.
@@ -116,12 +133,18 @@ _TEXT = rb'(?s:"(?:[^"\\]++|\\.)*+"?)'
 _ODD = re.compile(_TEXT + rb"|(?P<number>NaN|-?Infinity)")  # numbers that are none, which Python writes
 _MARK = re.compile(_TEXT + rb"|[\[\]{}]")
 _JSON = msgspec.json.Encoder()
+_NO_PARAMS = AnyParams()
+_NO_META = _WithMeta()
+_NO_ERROR = RpcError()
 
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def _read(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw) -> T:
-    """What *decoder* makes of *data*; what it does not know, but others write, is read as a text."""
+def read(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw) -> T:
+    """What *decoder* makes of *data*; what it does not know, but others write, is read as a text.
+
+    A `DecodeError` if it makes nothing of it.
+    """
     try:
         return decoder.decode(data)  # as do those who read every call, before they ask here
     except (UnicodeDecodeError, RecursionError) as error:
@@ -131,7 +154,14 @@ def _read(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw) -> T:
         mended = _ODD.sub(_mend, whole)
         if mended == whole:
             raise
-        return _read(decoder, mended)
+        return read(decoder, mended)
+
+
+def _read_or(default: T, decoder: msgspec.json.Decoder[T], data: msgspec.Raw) -> T:
+    try:
+        return read(decoder, data)
+    except msgspec.DecodeError:
+        return default
 
 
 def _mend(odd: re.Match[bytes]) -> bytes:
@@ -160,10 +190,18 @@ def head(data: bytes) -> Head:
     try:
         return _HEAD.decode(data)
     except ValueError:
-        read = _read(_HEAD, data)
+        mended = read(_HEAD, data)
     except RecursionError:
-        read = _read(_HEAD, _shallow(data))
-    return msgspec.structs.replace(read, mended=True)
+        mended = read(_HEAD, _shallow(data))
+    return msgspec.structs.replace(mended, mended=True)
+
+
+def peek(data: bytes) -> Head | None:
+    """The head of a frame, if it is one."""
+    try:
+        return head(data)
+    except msgspec.DecodeError:
+        return None
 
 
 def as_number(id: object) -> int | None:
@@ -178,7 +216,7 @@ def is_batch(data: bytes) -> bool:
 
 def batch(data: bytes) -> list[bytes]:
     """The frames of a batch."""
-    return [bytes(part) for part in _read(_BATCH, data)]
+    return [bytes(part) for part in read(_BATCH, data)]
 
 
 def parts(data: bytes) -> list[bytes]:
@@ -186,32 +224,47 @@ def parts(data: bytes) -> list[bytes]:
     return batch(data) if is_batch(data) else [data]
 
 
+def asked(data: bytes, head: Head | None) -> set[Any]:
+    """The ids of the requests in a frame, whose *head* may be known, or a batch; what cannot be read has none."""
+    if head is not None:
+        return {head.id} if head.is_request else set()
+    try:
+        heads = map(peek, parts(data))
+        return {head.id for head in heads if head is not None and head.is_request}
+    except msgspec.DecodeError:
+        return set()
+
+
+def answered(data: bytes) -> list[Any]:
+    """The ids of the answers in a frame or a batch; a `DecodeError` if it is neither."""
+    frames = parts(data)
+    if not frames:
+        raise msgspec.ValidationError("a batch without frames")
+    return [each.id for each in map(head, frames) if each.is_answer]
+
+
 def call_params(head: Head) -> CallParams:
     """The parameters of a `tools/call`; a `DecodeError` if they are none."""
     try:
         return _CALL.decode(head.params)
     except (ValueError, RecursionError):
-        return _read(_CALL, head.params)
+        return read(_CALL, head.params)
 
 
 def params(head: Head) -> AnyParams:
     """The parameters of any other frame; empty ones where they are none that could be read."""
-    try:
-        return _read(_ANY, head.params)
-    except msgspec.DecodeError:
-        return _NOTHING
+    return _read_or(_NO_PARAMS, _ANY, head.params)
 
 
-_NOTHING = AnyParams()
+def meta(part: msgspec.Raw) -> dict[str, Any]:
+    """The metadata in the parameters or the result of a frame; empty where there is none that could be read."""
+    found = _read_or(_NO_META, _WITH_META, part).meta
+    return found if isinstance(found, dict) else {}
 
 
 def carried(head: Head) -> dict[str, str]:
     """The texts in a request's metadata, such as where it belongs in a trace."""
-    try:
-        meta = _read(_TEXTS, head.params).get("_meta")
-    except msgspec.DecodeError:
-        return {}
-    return {key: value for key, value in meta.items() if isinstance(value, str)} if isinstance(meta, dict) else {}
+    return {key: value for key, value in meta(head.params).items() if isinstance(value, str)}
 
 
 def tool_result(head: Head) -> ToolResult:
@@ -219,25 +272,19 @@ def tool_result(head: Head) -> ToolResult:
     try:
         return _RESULT.decode(head.result)
     except (ValueError, RecursionError):
-        return _read(_RESULT, head.result)
+        return read(_RESULT, head.result)
 
 
 def rpc_error(head: Head) -> RpcError:
     """The error of an answer; an empty one where it is none that could be read."""
-    try:
-        return _read(_ERROR, head.error)
-    except msgspec.DecodeError:
-        return RpcError()
+    return _read_or(_NO_ERROR, _ERROR, head.error)
 
 
-def texts(content: msgspec.Raw, limit: int = 4000) -> str:
-    """The texts of a result's content, as far as *limit*."""
-    try:
-        parts = _read(_ANYTHING, content)
-    except msgspec.DecodeError:
-        return ""
+def texts(content: msgspec.Raw) -> str:
+    """The texts of a result's content, or the beginning of them."""
+    parts = _read_or(None, _ANYTHING, content)
     found = (part.get("text") for part in parts if isinstance(part, dict)) if isinstance(parts, list) else ()
-    return "\n".join(text for text in found if isinstance(text, str))[:limit]
+    return "\n".join(text for text in found if isinstance(text, str))[:MOST_TEXT]
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -245,33 +292,33 @@ def texts(content: msgspec.Raw, limit: int = 4000) -> str:
 
 def with_id(data: bytes, id: Id) -> bytes:
     """The same frame under another id."""
-    parts = _read(_PARTS, data)
-    return _JSON.encode({**parts, "id": msgspec.Raw(_JSON.encode(id))})
+    parts = read(_PARTS, data)
+    return _JSON.encode({**parts, "id": id})
 
 
 def with_params(data: bytes, **changed: object) -> bytes:
     """The same frame with some of its parameters *changed*."""
-    parts = _read(_PARTS, data)
-    inner = _read(_PARTS, parts["params"])
-    inner.update({key: msgspec.Raw(_JSON.encode(value)) for key, value in changed.items()})
-    return _JSON.encode({**parts, "params": inner})
+    return _with(data, "params", changed)
 
 
-def with_meta(data: bytes, more: Mapping[str, str]) -> bytes:
+def with_meta(data: bytes, more: Mapping[str, Id]) -> bytes:
     """The same request with *more* in its metadata; as it was, if there is no more."""
     if not more:
         return data
-    params = _read(_PARTS, _read(_PARTS, data)["params"])
-    meta = _read(_SOME_PARTS, params.get("_meta", msgspec.Raw(b"null"))) or {}
+    params = read(_PARTS, read(_PARTS, data)["params"])
+    meta = read(_SOME_PARTS, params.get("_meta", msgspec.Raw(b"null"))) or {}
     return with_params(data, _meta={**meta, **more})
 
 
 def with_result(data: bytes, **changed: object) -> bytes:
     """The same answer with some of its result *changed*."""
-    parts = _read(_PARTS, data)
-    inner = _read(_PARTS, parts["result"])
-    inner.update({key: msgspec.Raw(_JSON.encode(value)) for key, value in changed.items()})
-    return _JSON.encode({**parts, "result": inner})
+    return _with(data, "result", changed)
+
+
+def _with(data: bytes, part: str, changed: Mapping[str, object]) -> bytes:
+    parts = read(_PARTS, data)
+    inner = read(_PARTS, parts[part])
+    return _JSON.encode({**parts, part: {**inner, **changed}})
 
 
 def result(id: Id | None, value: object) -> bytes:
@@ -279,12 +326,9 @@ def result(id: Id | None, value: object) -> bytes:
     return _JSON.encode({"jsonrpc": "2.0", "id": id, "result": value})
 
 
-def error(id: Id | None, code: int, message: str, data: object = None) -> bytes:
+def error(id: Id | None, code: int, message: str) -> bytes:
     """An answer that says what went wrong."""
-    facts: dict[str, object] = {"code": code, "message": message}
-    if data is not None:
-        facts["data"] = data
-    return _JSON.encode({"jsonrpc": "2.0", "id": id, "error": facts})
+    return _JSON.encode({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}})
 
 
 def request(id: Id, method: str, params: Mapping[str, object] | None = None) -> bytes:
@@ -295,6 +339,11 @@ def request(id: Id, method: str, params: Mapping[str, object] | None = None) -> 
 def notification(method: str, params: Mapping[str, object] | None = None) -> bytes:
     """A notification of our own."""
     return _JSON.encode({"jsonrpc": "2.0", "method": method, **({"params": params} if params else {})})
+
+
+def cancel(id: Id, reason: str) -> bytes:
+    """A notification of our own that a request is no longer wanted."""
+    return notification("notifications/cancelled", {"requestId": id, "reason": reason})
 
 
 def joined(frames: list[bytes]) -> bytes:

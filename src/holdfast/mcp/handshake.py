@@ -10,6 +10,10 @@ import msgspec
 from holdfast.mcp import frames
 from holdfast.mcp.frames import Head
 
+# What `note` is to be told in any case, and not only as long as the client's version is unknown.
+NOTED: Final = frozenset({
+    "initialize", "notifications/initialized", "logging/setLevel", "resources/subscribe", "resources/unsubscribe",
+})  # fmt: skip
 MODERN: Final = "2026-07-28"  # from this version on there is no handshake, and each request says it all
 OURS: Final = "holdfast:"  # how the ids of our own requests begin
 
@@ -51,15 +55,13 @@ class Handshake:
         elif head.method == "resources/unsubscribe" and (uri := frames.params(head).uri) is not None:
             self._subscribed.pop(uri, None)
         elif self._initialize is None and head.is_request:
-            meta = frames.params(head).meta
-            if meta is not None and isinstance(meta.protocol, str):
-                self.protocol = meta.protocol
-                self.meta = _WITH_META.decode(head.params).meta
+            if (protocol := frames.params(head).protocol) is not None:
+                self.protocol, self.meta = protocol, frames.meta(head.params)
 
     def answered(self, head: Head) -> None:
         """The server has answered `initialize` or `server/discover`."""
         try:
-            result = _INITIALIZED.decode(head.result)
+            result = frames.read(_INITIALIZED, head.result)
         except msgspec.DecodeError:
             return
         self.protocol = result.protocolVersion or self.protocol
@@ -102,11 +104,6 @@ class _Initialized(msgspec.Struct, frozen=True):
     serverInfo: Any = None  # noqa: N815
 
 
-class _WithMeta(msgspec.Struct, frozen=True):
-    meta: Any = msgspec.field(default=None, name="_meta")
-
-
-_WITH_META = msgspec.json.Decoder(_WithMeta)
 _INITIALIZED = msgspec.json.Decoder(_Initialized)
 
 

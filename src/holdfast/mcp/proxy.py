@@ -33,18 +33,12 @@ async def wrap(
     hf: Home, name: str, upstream: Upstream, stdin: IO[bytes], stdout: IO[bytes], *, hides: bool = False
 ) -> None:
     """Relay between the client at *stdin* and *stdout* and the server at *upstream* until one of them is done."""
-    server = proxied(hf, name, hides=hides)
-    sessions: list[Session] = []
-
-    def make(front: StdioFront) -> Session:
-        sessions.append(Session(server, upstream, front, hf.clock))
-        sessions[0].transport = "pipe"
-        return sessions[0]
-
+    front = StdioFront()
+    session = Session(proxied(hf, name, hides=hides), upstream, front, hf.clock)
     stop = stopping()
-    hf.publish(kind="proxy", name=name, servers=lambda: [facts(session) for session in sessions])
+    hf.publish(kind="proxy", name=name, servers=lambda: [facts(session)])
     async with hf.note(name, str(upstream.facts()["target"])):
-        await StdioFront().serve(make, stdin, stdout, stop)
+        await front.serve(session, stdin, stdout, stop)
 
 
 def stopping() -> asyncio.Event:

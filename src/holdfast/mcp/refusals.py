@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from holdfast.category import ErrorCategory, classify
+from holdfast.category import classify
 from holdfast.errors import Denied, printable
 from holdfast.mcp.wire import ServerLost
 from holdfast.wording.refusals import for_model
@@ -22,7 +22,7 @@ def refusal(error: BaseException, *, called: bool, repeatable: bool, modern: boo
     safe.
     """
     called = called or _may_have_called(error)
-    facts: dict[str, object] = {"kind": type(error).__name__, "category": str(_category(error)), "called": called}
+    facts: dict[str, object] = {"kind": type(error).__name__, "category": str(classify(error)), "called": called}
     if isinstance(error, Denied):
         facts["tool"] = error.tool
         facts["reason"] = error.reason
@@ -40,7 +40,3 @@ def refusal(error: BaseException, *, called: bool, repeatable: bool, modern: boo
 
 def _may_have_called(error: BaseException) -> bool:
     return error.sent if isinstance(error, ServerLost) else not isinstance(error, Denied)
-
-
-def _category(error: BaseException) -> ErrorCategory:
-    return error.category if isinstance(error, Denied) else classify(error)

@@ -113,7 +113,7 @@ class ProxiedServer:
     def learn(self, head: Head, event: Event) -> Event:
         """Take from a list of tools which may be repeated; without the hidden ones, if tools are hidden."""
         try:
-            tools = _LIST.decode(head.result).tools
+            tools = frames.read(_LIST, head.result).tools
         except msgspec.DecodeError:
             return event
         for tool in tools:
@@ -130,7 +130,7 @@ class ProxiedServer:
             if self._hidden:
                 kept = [
                     raw
-                    for raw, tool in zip(_RESULT.decode(head.result)["tools"], tools, strict=True)
+                    for raw, tool in zip(frames.read(_RESULT, head.result)["tools"], tools, strict=True)
                     if self.full_name(tool.name) not in self._hidden
                 ]
                 return event._replace(data=frames.with_result(event.data, tools=kept))
@@ -198,7 +198,7 @@ class ProxiedServer:
         if not self._hides:
             return event
         try:
-            capabilities = _RESULT.decode(head.result).get("capabilities")
+            capabilities = frames.read(_RESULT, head.result).get("capabilities")
         except msgspec.DecodeError:
             return event
         if not isinstance(capabilities, dict) or not isinstance(capabilities.get("tools"), dict):

@@ -19,7 +19,7 @@ from holdfast.mcp.alarm import Alarm
 from holdfast.mcp.batch import Batch, unbatched
 from holdfast.mcp.calling import Call
 from holdfast.mcp.frames import LOST, Head, Id
-from holdfast.mcp.handshake import Handshake
+from holdfast.mcp.handshake import NOTED, Handshake
 from holdfast.mcp.questions import Questions
 from holdfast.mcp.server import ProxiedServer
 from holdfast.mcp.wire import Channel, Event, ServerLost, Upstream
@@ -32,9 +32,6 @@ SAFE: Final = {
     "resources/subscribe", "resources/unsubscribe", "prompts/list", "prompts/get", "completion/complete",
     "logging/setLevel", "server/discover", "subscriptions/listen", "tasks/get", "tasks/list", "tasks/result",
 }  # fmt: skip
-_NOTED: Final = {
-    "initialize", "notifications/initialized", "logging/setLevel", "resources/subscribe", "resources/unsubscribe",
-}  # fmt: skip
 # What a server tells, and is not only for its client.
 _HEEDED: Final = {"notifications/progress", "notifications/tools/list_changed", "notifications/cancelled"}
 
@@ -42,13 +39,13 @@ _log = logging.getLogger("holdfast")
 
 
 class Pending:
-    """A request on its way to the server: of a guarded *call*, or one that only passes."""
+    """A request on its way to the server, which the client knows under *id*: of a guarded *call*, or a mere request."""
 
     __slots__ = ("call", "channel", "data", "head", "id", "sends")
 
-    def __init__(self, head: Head | None, data: bytes, channel: Channel, call: Call | None = None) -> None:
+    def __init__(self, id: Any, head: Head, data: bytes, channel: Channel, call: Call | None = None) -> None:
+        self.id = id
         self.head = head
-        self.id: Id | None = None  # under which the client knows it, if that is another
         self.data = data
         self.channel = channel
         self.call = call
@@ -68,16 +65,16 @@ class Session:
         self.alarm = Alarm(clock)
         self.is_patient = True  # a call begins with the next turn of the loop: the client may take it back till then
         self.hold_client: Callable[[bool], object] = lambda held: None
-        self._pending: dict[Id, Pending] = {}
-        self._calls: dict[Id, Call] = {}  # of calls with the same id, the last
+        self._pending: dict[Any, Pending] = {}  # by the id that the server knows
+        self._calls: dict[Any, Call] = {}  # of calls with the same id, the last
         self._running: set[Call] = set()
-        self._tokens: dict[Id, Call] = {}
+        self._tokens: dict[Any, Call] = {}
         self._questions = Questions()
         # Cancelled by the client and not answered by the server, the oldest first; the client may be told yet.
-        self._stopped: dict[Id, Callable[[Event], object]] = {}
+        self._stopped: dict[Any, Callable[[Event], object]] = {}
         self._idle = asyncio.Event()
         self._resent = 0
-        self._listens: dict[Id, Channel] = {}  # `subscriptions/listen` requests
+        self._listens: dict[Any, Channel] = {}  # `subscriptions/listen` requests
 
     def open(self) -> None:
         """Begin."""
@@ -117,7 +114,7 @@ class Session:
             self.upstream.send(data, None, channel)  # the server will say what is wrong with it
 
     def _receive_batch(self, data: bytes, channel: Channel) -> None:
-        parts = [(_head(part), part) for part in frames.batch(data)]
+        parts = [(frames.peek(part), part) for part in frames.batch(data)]
         heads = [head for head, _ in parts if head is not None]
         ids = [head.id for head in heads if head.is_request and isinstance(head.id, Id)]
         answers = Batch(channel, len(ids)) if ids else channel
@@ -135,7 +132,7 @@ class Session:
             if head is not None:
                 self._note(head, part)
                 if head.is_request and head.id is not None:
-                    self._pending[_id(head)] = Pending(head, part, answers)
+                    self._pending[head.id] = Pending(head.id, head, part, answers)
         self.upstream.send(data, None, channel)
 
     def _receive(self, head: Head, data: bytes, channel: Channel) -> None:
@@ -154,15 +151,13 @@ class Session:
     def _pass(self, head: Head, data: bytes, channel: Channel) -> None:
         """Hand on a request that is no call."""
         self._note(head, data)
-        id = wire_id = _id(head)
+        id = head.id
         if self.is_taken(id):
-            wire_id = self.next_id()
-            data = frames.with_id(data, wire_id)
+            data = frames.with_id(data, self.next_id())
             head = frames.head(data)
-        pending = self._pending[wire_id] = Pending(head, data, channel)
-        pending.id = id
+        self._pending[head.id] = Pending(id, head, data, channel)
         if head.method == "subscriptions/listen":
-            self._listens[wire_id] = channel
+            self._listens[head.id] = channel
         self.upstream.send(data, head, channel)
 
     def _answer_question(self, head: Head, data: bytes, channel: Channel) -> None:
@@ -177,7 +172,7 @@ class Session:
         self.upstream.send(data, head, channel)
 
     def _note(self, head: Head, data: bytes) -> None:
-        if head.method in _NOTED or not self.handshake.is_known:
+        if head.method in NOTED or not self.handshake.is_known:
             self.handshake.note(head, data)
 
     def _call(self, head: Head, data: bytes, channel: Channel) -> bool:
@@ -200,10 +195,10 @@ class Session:
 
     def _cancel(self, head: Head, data: bytes, channel: Channel) -> None:
         id = frames.params(head).requestId
-        call = self._calls.get(id) if id is not None else None
+        call = self._calls.get(id)
         if call is None:
-            pending = self._pending.get(id) if id is not None else None
-            if pending is not None and id is not None:
+            pending = self._pending.get(id)
+            if pending is not None:
                 self._stopped[id] = unbatched(pending.channel).send
                 self.drop(id)
             self.upstream.send(data, head, channel)
@@ -221,26 +216,26 @@ class Session:
 
     def ask(self, call: Call, data: bytes, head: Head) -> None:
         """Send a call to the server; the answer goes to the call."""
-        self._pending[call.wire_id] = Pending(None, data, call.channel, call)
+        self._pending[call.wire_id] = Pending(call.id, head, data, call.channel, call)
         self.upstream.send(data, head, call.channel)
 
-    def unask(self, id: Id, call: Call) -> None:
+    def unask(self, id: Any, call: Call) -> None:
         """A call no longer waits for the answer to *id*."""
         pending = self._pending.get(id)
         if pending is not None and pending.call is call:
             del self._pending[id]
 
-    def is_asked(self, id: Id | None) -> bool:
+    def is_asked(self, id: Any) -> bool:
         """Whether the client waits for an answer to a request of that id."""
         return id in self._calls or id in self._pending
 
-    def drop(self, id: Id) -> None:
+    def drop(self, id: Any) -> None:
         """Nobody waits for the answer to a request any more."""
         self._pending.pop(id, None)
         self._listens.pop(id, None)
         self._settled()
 
-    def is_taken(self, id: Id) -> bool:
+    def is_taken(self, id: Any) -> bool:
         """Whether the server has a request of that id; a client should not use one twice, but may."""
         return id in self._pending
 
@@ -251,8 +246,7 @@ class Session:
 
     def forsake(self, id: Id) -> None:
         """A call took too long: tell the server that nobody waits, and see whether it lives."""
-        facts = {"requestId": id, "reason": "holdfast: no answer in time"}
-        data = frames.notification("notifications/cancelled", facts)
+        data = frames.cancel(id, "holdfast: no answer in time")
         self.upstream.send(data, frames.head(data))
         self.upstream.suspect()
 
@@ -282,7 +276,7 @@ class Session:
         return True
 
     def _arrive_batch(self, data: bytes, event: Event, channel: Channel | None) -> bool:
-        all_parts = [(_head(part), part) for part in frames.batch(data)]
+        all_parts = [(frames.peek(part), part) for part in frames.batch(data)]
         parts = [(head, part) for head, part in all_parts if head is not None]
         is_mixed = any(head.is_answer or head.method in _HEEDED for head, _ in parts)
         if is_mixed or self._questions.are_orphaned or len(parts) < len(all_parts):
@@ -302,7 +296,7 @@ class Session:
             event = self._question(head, event)
         elif head.method == "notifications/progress" and self._tokens:
             told = frames.params(head)
-            call = self._tokens.get(told.progressToken) if told.progressToken is not None else None
+            call = self._tokens.get(told.progressToken)
             if call is not None:
                 if call.progress is None or call.progress.passes(told.progress):
                     call.channel.send(event)
@@ -331,7 +325,7 @@ class Session:
         if head.id is None:  # the server could not tell what it answers
             self.channel.send(event)
             return
-        pending = self._pending.pop(_id(head), None)
+        pending = self._pending.pop(head.id, None)
         if pending is None:
             number = frames.as_number(head.id)
             if number is not None and (number in self._pending or number in self._stopped):
@@ -342,28 +336,27 @@ class Session:
         elif pending.call is not None:
             pending.call.take(event, head)
         else:
-            self._listens.pop(_id(head), None)
-            if pending.id is not None and pending.id != head.id:
+            self._listens.pop(head.id, None)
+            if pending.id != head.id:
                 event = event._replace(data=frames.with_id(event.data, pending.id))
             pending.channel.send(self._learn(pending.head, head, event))
             self._settled()
 
     def _answer_late(self, head: Head, event: Event) -> None:
         """Pass on what a server says to a call that its client has cancelled; nobody waits for anything else."""
-        reply = self._stopped.pop(_id(head), None)
+        reply = self._stopped.pop(head.id, None)
         if reply is not None:
             reply(event)
         else:
             _log.debug("%s: an answer that nobody waits for was dropped", self.server.name)
 
-    def _learn(self, asked: Head | None, head: Head, event: Event) -> Event:
+    def _learn(self, asked: Head, head: Head, event: Event) -> Event:
         """Take from an answer what has to be known; it may be changed where tools are hidden."""
-        method = asked.method if asked is not None else ""
-        if method in ("initialize", "server/discover") and head.result:
+        if asked.method in ("initialize", "server/discover") and head.result:
             self.handshake.answered(head)
             self.changed()
             return self.server.announce(head, event)
-        if method == "tools/list" and head.result:
+        if asked.method == "tools/list" and head.result:
             return self.server.learn(head, event)
         return event
 
@@ -376,21 +369,18 @@ class Session:
         if pending.call is not None:
             pending.call.lose(error)
         else:
-            id = pending.id if pending.id is not None else id
-            pending.channel.refuse(id, frames.error(id, LOST, str(error)), error)
+            pending.channel.refuse(frames.error(pending.id, LOST, str(error)), error)
             self._settled()
 
     def lost(self, error: ServerLost) -> None:
         """The server died: what changes nothing is asked of the next one, the rest is answered by us."""
         for id in self._questions.orphan():
-            data = frames.notification("notifications/cancelled", {"requestId": id, "reason": str(error)})
-            self.channel.send(Event(data))
+            self.channel.send(Event(frames.cancel(id, str(error))))
         self._stopped.clear()
         self.server.settle(error.category)
         error.counted = True
         for id, pending in list(self._pending.items()):
-            safe = pending.call is None and pending.head is not None and pending.head.method in SAFE
-            if safe and pending.sends < MOST_SENDS:
+            if pending.head.method in SAFE and pending.sends < MOST_SENDS:
                 pending.sends += 1
                 self.upstream.send(pending.data, pending.head, pending.channel)
             else:
@@ -416,16 +406,3 @@ class Session:
         for id, channel in self._listens.items():
             meta = {"_meta": {"io.modelcontextprotocol/subscriptionId": id}}
             channel.send(Event(frames.notification(method, meta)))
-
-
-def _id(head: Head) -> Any:
-    """The id of a request or an answer."""
-    return head.id
-
-
-def _head(data: bytes) -> Head | None:
-    """The head of a frame, if it is one."""
-    try:
-        return frames.head(data)
-    except msgspec.DecodeError:
-        return None

@@ -5,10 +5,11 @@ Neither blocks nor raises: who cannot hand a frame on keeps it, or reports the r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from holdfast.category import ErrorCategory, classify
+from holdfast.clock import Clock
 from holdfast.mcp.frames import Head, Id
 from holdfast.mcp.handshake import Handshake
 
@@ -24,13 +25,10 @@ class Event(NamedTuple):
 class Channel(Protocol):
     """A way to the client: standard output, or the answer to one of its HTTP requests."""
 
-    @property
-    def is_open(self) -> bool: ...
-
     def send(self, event: Event) -> None:
         """Hand a frame to the client."""
 
-    def refuse(self, id: Id | None, data: bytes, error: Exception) -> None:
+    def refuse(self, data: bytes, error: Exception) -> None:
         """Tell the client that its request has no answer of the server's, with *data*; *error* says why."""
 
 
@@ -78,7 +76,7 @@ class Upstream(Protocol):
         """The client takes no more for the moment, or does again."""
 
     def facts(self) -> dict[str, object]:
-        """What is to be known of the server: kind, target, state, pid, restarts, since_ms, last_error, stderr."""
+        """What is to be known of the server, as a `Condition` gives it."""
 
     async def close(self) -> None:
         """End it."""
@@ -114,3 +112,42 @@ class ServerLost(Exception):
         if self.answer is not None and self.answer.status < 500:
             return None
         return ErrorCategory.CANCELLED if self.counted else self.category
+
+
+class Condition:
+    """How a server is, and since when; *on_change* is called when that is another."""
+
+    def __init__(self, clock: Clock, state: str, on_change: Callable[[], object] = lambda: None) -> None:
+        self.state = state
+        self.last_error: str | None = None
+        self.on_change = on_change
+        self._clock = clock
+        self._since = clock.time()
+
+    def turn(self, state: str) -> None:
+        """It is *state* from now on."""
+        if state != self.state:
+            self.state = state
+            self._since = self._clock.time()
+            self.on_change()
+
+    def judge(self, error: ServerLost | None) -> None:
+        """It has answered a request, or has not."""
+        if error is not None:
+            self.last_error = str(error)
+        self.turn("ready" if error is None or error.blame is None else "failed")
+
+    def facts(
+        self, kind: str, target: str, *, restarts: int, pid: int | None = None, stderr: Iterable[str] = ()
+    ) -> dict[str, object]:
+        """What is to be known of it."""
+        return {
+            "kind": kind,
+            "target": target,
+            "state": self.state,
+            "pid": pid,
+            "restarts": restarts,
+            "since_ms": round(self._since * 1000),
+            "last_error": self.last_error,
+            "stderr": list(stderr),
+        }

@@ -116,6 +116,11 @@ def apply(text: str, edits: Iterable[Edit]) -> str:
     return "".join([*parts, text[done:]])
 
 
+def instead(value: Value, text: str) -> Edit:
+    """The edit that puts *text* in the place of *value*."""
+    return Edit(value.start, value.end, text)
+
+
 def removal(text: str, items: Sequence[Value | Member], unwanted: Iterable[int]) -> list[Edit]:
     """The edits that take the *unwanted* ones of the neighbours *items* away, with their commas."""
     gone = set(unwanted)

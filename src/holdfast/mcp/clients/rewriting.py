@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from holdfast.errors import ConfigError, printable
 from holdfast.mcp.clients.configs import HTTP, SSE, STDIO, Listed, ServerEntry, Wrapping, entries, server, wrapping_of
-from holdfast.mcp.clients.jsonc import Array, Edit, Member, Object, Scalar, apply, plain, quoted, removal
+from holdfast.mcp.clients.jsonc import Array, Edit, Member, Object, Value, apply, instead, plain, quoted, removal
 
 WRAPPED: Final = "wrapped"
 UNWRAPPED: Final = "unwrapped"
@@ -106,7 +106,7 @@ class _Wrapper:
         if found.wrapped:
             return [], Outcome(listed.name, listed.project, ALREADY)
         _check_name(listed.name)
-        name = self.text[listed.member.key.start : listed.member.key.end]
+        name = _raw(self.text, listed.member.key)
         start = [*map(quoted, self.executable[1:]), '"wrap"', '"--name"', name]
         if found.transport == STDIO:
             return self._command(body, start), Outcome(listed.name, listed.project, WRAPPED)
@@ -116,11 +116,11 @@ class _Wrapper:
     def _command(self, body: Object, start: list[str]) -> list[Edit]:
         command, args = body.member("command"), body.member("args")
         assert command is not None
-        words = [*start, '"--"', self._raw(command.value)]
+        words = [*start, '"--"', _raw(self.text, command.value)]
         if args is None:
             return self._arguments(command, words)
         assert isinstance(args.value, Array)
-        path = Edit(command.value.start, command.value.end, quoted(self.executable[0]))
+        path = instead(command.value, quoted(self.executable[0]))
         if not args.value.items:
             # The space tells, on the way back, that there was an empty list and not none.
             return [path, Edit(args.value.start + 1, args.value.start + 1, f" {', '.join(words)}")]
@@ -131,17 +131,17 @@ class _Wrapper:
     def _url(self, body: Object, found: ServerEntry, start: list[str]) -> list[Edit]:
         url, kind, headers = body.member("url"), body.member("type"), body.member("headers")
         assert url is not None
-        words = [*start, '"--url"', self._raw(url.value)]
+        words = [*start, '"--url"', _raw(self.text, url.value)]
         edits = []
         if kind is not None and found.type is not None:
-            edits.append(Edit(kind.value.start, kind.value.end, '"stdio"'))
-            words += [] if found.type == HTTP else ['"--type"', self._raw(kind.value)]
+            edits.append(instead(kind.value, '"stdio"'))
+            words += [] if found.type == HTTP else ['"--type"', _raw(self.text, kind.value)]
         if headers is not None and isinstance(headers.value, Object) and headers.value.members:
-            edits.append(Edit(headers.key.start, headers.key.end, '"env"'))
+            edits.append(instead(headers.key, '"env"'))
             variables = _variables([member.name for member in headers.value.members])
             for member in headers.value.members:
                 variable = variables[member.name]
-                edits.append(Edit(member.key.start, member.key.end, quoted(variable)))
+                edits.append(instead(member.key, quoted(variable)))
                 words += ['"--header-env"', quoted(f"{member.name}={variable}")]
         return edits + self._arguments(url, words)
 
@@ -155,13 +155,9 @@ class _Wrapper:
         between = "," if colon == ":" else ", "
         command = f'"command"{colon}{quoted(self.executable[0])}{comma}"args"'
         return [
-            Edit(member.key.start, member.key.end, command),
-            Edit(member.value.start, member.value.end, f"[{between.join(words)}]"),
+            instead(member.key, command),
+            instead(member.value, f"[{between.join(words)}]"),
         ]
-
-    def _raw(self, value: object) -> str:
-        assert isinstance(value, Scalar)
-        return self.text[value.start : value.end]
 
 
 class _Unwrapper:
@@ -195,8 +191,8 @@ class _Unwrapper:
     def _command(self, body: Object, command: Member, args: Member, at: int) -> list[Edit]:
         array = args.value
         assert isinstance(array, Array)
-        raw = self.text[array.items[at].start : array.items[at].end]
-        path = Edit(command.value.start, command.value.end, raw)
+        raw = _raw(self.text, array.items[at])
+        path = instead(command.value, raw)
         if at + 1 < len(array.items):
             return [path, *removal(self.text, array.items, range(at + 1))]
         before = self.text[array.start + 1 : array.items[0].start]
@@ -208,8 +204,8 @@ class _Unwrapper:
             blank = not before.strip() and not after.strip()
             return [path, Edit(array.start + 1, array.end - 1, "") if blank else edit]
         if _follows(self.text, command, args):
-            key = self.text[command.key.start : command.key.end]
-            return [Edit(command.start, args.key.end, key), Edit(array.start, array.end, raw)]
+            key = _raw(self.text, command.key)
+            return [Edit(command.start, args.key.end, key), instead(array, raw)]
         return [path, *removal(self.text, body.members, [body.members.index(args)])]
 
     def _url(self, body: Object, command: Member, args: Member, wrapping: Wrapping) -> list[Edit]:
@@ -217,16 +213,16 @@ class _Unwrapper:
         assert isinstance(array, Array)
         assert wrapping.url is not None
         url = array.items[wrapping.url]
-        raw = self.text[url.start : url.end]
+        raw = _raw(self.text, url)
         if raw.startswith('"--url='):
             raw = f'"{raw.removeprefix(chr(34) + "--url=")}'
-        edits = [Edit(array.start, array.end, raw), *self._headers(body, args, wrapping)]
+        edits = [instead(array, raw), *self._headers(body, args, wrapping)]
         kind = body.member("type")
         if kind is not None and plain(kind.value) == STDIO:
-            edits.append(Edit(kind.value.start, kind.value.end, quoted(wrapping.type or HTTP)))
+            edits.append(instead(kind.value, quoted(wrapping.type or HTTP)))
         if _follows(self.text, command, args):
             return [*edits, Edit(command.start, args.key.end, '"url"')]
-        edits.append(Edit(args.key.start, args.key.end, '"url"'))
+        edits.append(instead(args.key, '"url"'))
         return edits + removal(self.text, body.members, [body.members.index(command)])
 
     def _headers(self, body: Object, args: Member, wrapping: Wrapping) -> list[Edit]:
@@ -240,11 +236,11 @@ class _Unwrapper:
             if all(member.name != variable for member in members):
                 raise ConfigError(f"env does not hold {printable(variable)}, from which its header {header!r} comes")
         if env is not None and len(members) == len(headers) and not wrapping.headers:
-            renamed = [Edit(member.key.start, member.key.end, quoted(headers[member.name])) for member in members]
-            return [Edit(env.key.start, env.key.end, '"headers"'), *renamed]
+            renamed = [instead(member.key, quoted(headers[member.name])) for member in members]
+            return [instead(env.key, '"headers"'), *renamed]
         ours = [index for index, member in enumerate(members) if member.name in headers]
         values = {header: quoted(value) for header, value in wrapping.headers.items()}
-        values |= {headers[members[at].name]: self.text[members[at].value.start : members[at].end] for at in ours}
+        values |= {headers[members[at].name]: _raw(self.text, members[at].value) for at in ours}
         text = ", ".join(f"{quoted(header)}: {value}" for header, value in values.items())
         comma = f",{_between_members(self.text, args)}"
         return [
@@ -308,6 +304,11 @@ def _variables(headers: Sequence[str]) -> dict[str, str]:
 
 
 # -- how the file is written -------------------------------------------------------------------------------------------
+
+
+def _raw(text: str, value: Value) -> str:
+    """A value as it is written."""
+    return text[value.start : value.end]
 
 
 def _between_items(text: str, array: Array) -> str:

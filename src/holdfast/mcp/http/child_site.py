@@ -20,8 +20,8 @@ from holdfast.mcp.http.conversation import Conversation
 from holdfast.mcp.http.endpoint import SESSION, VERSION
 from holdfast.mcp.http.exchange import Exchange
 from holdfast.mcp.http.mirrored import METHOD, NAME, decoded, name_in
-from holdfast.mcp.http.session import one_line, requests
-from holdfast.mcp.http.sites import cancelled, client_key, is_modern
+from holdfast.mcp.http.session import one_line
+from holdfast.mcp.http.sites import cancelled, client_key, forget, is_modern
 from holdfast.mcp.proxy import Home, facts
 from holdfast.mcp.server import ProxiedServer
 from holdfast.mcp.session import Session
@@ -30,7 +30,6 @@ from holdfast.mcp.wire import Event
 
 VERSIONS: Final = frozenset({"2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"})
 MOST_KEPT: Final = 1000  # frames for a client that does not listen
-MISMATCH: Final = -32020
 SUBSCRIPTION: Final = "io.modelcontextprotocol/subscriptionId"
 
 
@@ -38,32 +37,26 @@ class Talk:
     """One client and its process; a channel for what belongs to no request."""
 
     def __init__(self, site: ChildSite, name: str, on_end: Callable[[], object]) -> None:
-        self.name = name
+        self.is_ready = False  # the process was started
         self.upstream = site.make()
         self.session = Session(site.server, self.upstream, self, site.hf.clock)
         target = str(self.upstream.facts()["target"])
         self.conversation = Conversation(site.hf, name, target, close=self._close, on_end=on_end, alive=site.alive)
         self.getter: Exchange | None = None
-        self.posts: dict[Exchange, set[Any]] = {}  # with the ids that they wait for, the newest last
-        self.translated: dict[Id, Translated] = {}  # by the ids that the server knows
+        self.posts: dict[Exchange, int | None] = {}  # with the ids of those that are translated, the newest last
+        self.translated: dict[Any, Translated] = {}  # by the ids that the server knows
         self._kept: deque[Event] = deque(maxlen=MOST_KEPT)
         self._count = 0
         self._full = 0
-        self._begun = False
         self._useful = False
         self._ending: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Start the process."""
         await self.conversation.open()
-        if self.conversation.is_open and not self._begun:
-            self._begun = True
+        if self.conversation.is_open and not self.is_ready:
+            self.is_ready = True
             self.conversation.run(self.session.open)
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether the process was started."""
-        return self._begun and self.conversation.is_ready
 
     @property
     def is_open(self) -> bool:
@@ -81,7 +74,7 @@ class Talk:
         else:
             self._kept.append(event)
 
-    def refuse(self, id: Id | None, data: bytes, error: Exception) -> None:
+    def refuse(self, data: bytes, error: Exception) -> None:
         """Tell the client that something has no answer."""
         self.send(Event(data))
 
@@ -95,17 +88,16 @@ class Talk:
         while self._kept:
             exchange.send(self._kept.popleft())
 
-    def join(self, exchange: Exchange, ids: set[Any]) -> None:
-        """A request of the client begins; *ids* are what the process knows it by."""
-        self.posts[exchange] = ids
+    def join(self, exchange: Exchange, id: int | None = None) -> None:
+        """A request of the client begins; *id* is what the process knows it by, if that is another."""
+        self.posts[exchange] = id
         self.conversation.live += 1
         exchange.on_full = self._hold
         exchange.on_done = lambda: self._leave(exchange)
 
     def _leave(self, exchange: Exchange) -> None:
         self.conversation.live -= 1
-        for id in self.posts.pop(exchange, ()):
-            self.translated.pop(id, None)
+        self.translated.pop(self.posts.pop(exchange), None)
         self._useful = self._useful or self.session.handshake.is_done or (exchange.is_modern and exchange.status < 400)
         if not self._useful and not self.posts:  # it was only asked whether it speaks a version, or cannot be started
             self._ending = asyncio.ensure_future(self.conversation.end())
@@ -121,13 +113,12 @@ class Talk:
 
     def _owner(self, data: bytes) -> Translated | None:
         """The request that a notification belongs to."""
-        try:
-            head = frames.head(data)
-            told = _NOTE.decode(head.params) if bytes(head.params) else _NOTHING
-        except msgspec.DecodeError:
+        head = frames.peek(data)
+        if head is None:
             return None
-        id = told.progressToken if told.progressToken is not None else (told.meta or {}).get(SUBSCRIPTION)
-        return self.translated.get(id) if isinstance(id, str | int | float) else None
+        token = frames.params(head).progressToken
+        id = token if token is not None else frames.meta(head.params).get(SUBSCRIPTION)
+        return self.translated.get(id) if isinstance(id, Id) else None
 
     def _hold(self, held: bool) -> None:
         self._full += 1 if held else -1
@@ -149,18 +140,12 @@ class Translated:
         self._token = params.meta.progressToken if params.meta is not None else None
         talk.translated[self.wire_id] = self
 
-    @property
-    def is_open(self) -> bool:
-        """Whether the client still listens."""
-        return self.exchange.is_open
-
     def outward(self, data: bytes) -> bytes:
         """The request as the process gets it."""
         data = frames.with_id(data, self.wire_id)
         if self._token is None:
             return data
-        meta = _META.decode(frames.head(data).params).meta
-        return frames.with_params(data, _meta={**meta, "progressToken": self.wire_id})
+        return frames.with_meta(data, {"progressToken": self.wire_id})
 
     def send(self, event: Event) -> None:
         """Hand a frame to the client."""
@@ -168,9 +153,9 @@ class Translated:
             event = event._replace(data=self._inward(event.data))
         self.exchange.send(event)
 
-    def refuse(self, id: Id | None, data: bytes, error: Exception) -> None:
+    def refuse(self, data: bytes, error: Exception) -> None:
         """Tell the client that its request has no answer of the server's."""
-        self.exchange.refuse(id, self._inward(data), error)
+        self.exchange.refuse(self._inward(data), error)
 
     def _inward(self, data: bytes) -> bytes:
         head = frames.head(data)
@@ -184,7 +169,7 @@ class Translated:
     def _with_subscription(self, data: bytes, part: msgspec.Raw, change: Callable[..., bytes]) -> bytes:
         if SUBSCRIPTION.encode() not in bytes(part):
             return data
-        meta = _META.decode(part).meta
+        meta = frames.meta(part)
         if meta.get(SUBSCRIPTION) != self.wire_id:
             return data
         return change(data, _meta={**meta, SUBSCRIPTION: self._id})
@@ -216,7 +201,7 @@ class ChildSite:
         try:
             heads = [frames.head(part) for part in frames.parts(exchange.body)]
         except msgspec.DecodeError as error:
-            exchange.fail(400, f"this is no frame: {error}", code=-32700)
+            exchange.fail(400, f"this is no frame: {error}", code=frames.PARSE_ERROR)
             return None
         exchange.due = [head.id for head in heads if head.is_request]
         if is_modern(exchange.headers, heads):
@@ -263,7 +248,7 @@ class ChildSite:
             return None
         talk = self._talks.get(id)
         if talk is None or not talk.is_open:
-            exchange.fail(404, "there is no such session: begin a new one with initialize", code=-32001)
+            exchange.fail(404, "there is no such session: begin a new one with initialize", code=frames.NO_SESSION)
             return None
         version = exchange.headers.get(VERSION)
         if version is not None and version not in VERSIONS and version != talk.session.handshake.protocol:
@@ -273,7 +258,7 @@ class ChildSite:
 
     def _receive(self, talk: Talk, exchange: Exchange, heads: list[Head]) -> None:
         if exchange.due:
-            talk.join(exchange, requests(exchange.body, None if frames.is_batch(exchange.body) else heads[0]))
+            talk.join(exchange)
         for id in cancelled(heads):
             for post in talk.posts:
                 post.forgo(id)
@@ -284,22 +269,22 @@ class ChildSite:
     # -- without sessions ----------------------------------------------------------------------------------------------
 
     def _post_modern(self, exchange: Exchange, heads: list[Head]) -> Awaitable[None] | None:
-        head = heads[0]
         exchange.is_modern = True
-        if frames.is_batch(exchange.body) or head.is_answer or not head.method:
+        if frames.is_batch(exchange.body) or heads[0].is_answer or not heads[0].method:
             exchange.fail(400, "this must be one request or notification")
             return None
+        head = heads[0]
         params = frames.params(head)
         if not head.is_request:
             exchange.answer(202)  # the end of a stream is how a request is cancelled, and there is nothing else to tell
             return None
         if (wrong := _mismatch(exchange, head, params)) is not None:
-            exchange.fail(400, wrong, id=head.id, code=MISMATCH)  # type: ignore[arg-type]
+            exchange.fail(400, wrong, id=head.id, code=frames.HEADER_MISMATCH)  # type: ignore[arg-type]
             return None
         key = client_key(self.server.name, exchange.headers, params)
         talk = self._known.get(key)
         if talk is None or not talk.is_open:
-            talk = self._known[key] = Talk(self, key, lambda: self._known.pop(key, None))
+            talk = self._known[key] = Talk(self, key, lambda: forget(self._known, key, talk))
         if not talk.is_ready:
             return self._open_modern(talk, exchange, head, params)
         self._receive_modern(talk, exchange, head, params)
@@ -311,12 +296,11 @@ class ChildSite:
 
     def _receive_modern(self, talk: Talk, exchange: Exchange, head: Head, params: AnyParams) -> None:
         channel = Translated(talk, exchange, head, params)
-        talk.join(exchange, {channel.wire_id})
+        talk.join(exchange, channel.wire_id)
         exchange.pings = True
 
         def closed() -> None:
-            reason = {"requestId": channel.wire_id, "reason": "the client closed the stream"}
-            talk.session.receive(frames.notification("notifications/cancelled", reason), channel)
+            talk.session.receive(frames.cancel(channel.wire_id, "the client closed the stream"), channel)
             talk.session.drop(channel.wire_id)
 
         exchange.on_closed = closed
@@ -325,8 +309,7 @@ class ChildSite:
 
 def _mismatch(exchange: Exchange, head: Head, params: AnyParams) -> str | None:
     """What the headers say otherwise than the request."""
-    said = params.meta.protocol if params.meta is not None else None
-    wanted = {VERSION: said if isinstance(said, str) else None, METHOD: head.method, NAME: name_in(head, params)}
+    wanted = {VERSION: params.protocol, METHOD: head.method, NAME: name_in(head, params)}
     for name, value in wanted.items():
         found = exchange.headers.get(name)
         if value is not None and (found is None or decoded(found) != value):
@@ -334,17 +317,3 @@ def _mismatch(exchange: Exchange, head: Head, params: AnyParams) -> str | None:
     if wanted[VERSION] is None:
         return f"Header mismatch: the request does not say {exchange.headers.get(VERSION)}"
     return None
-
-
-class _Note(msgspec.Struct, frozen=True):
-    progressToken: Id | None = None  # noqa: N815 - the protocol's name
-    meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
-
-
-class _WithMeta(msgspec.Struct, frozen=True):
-    meta: dict[str, Any] = msgspec.field(default_factory=dict, name="_meta")
-
-
-_NOTE = msgspec.json.Decoder(_Note)
-_META = msgspec.json.Decoder(_WithMeta)
-_NOTHING = _Note()

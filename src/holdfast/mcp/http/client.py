@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from holdfast.errors import ConfigError, printable
+from holdfast.mcp.http.incoming import Pairs
 from holdfast.mcp.wire import ServerLost
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ LONGEST_ANSWER: Final = 64 * 2**20  # bytes
 LONGEST_FIELD: Final = 2**16  # bytes of a header, or of the line with the status
 MOST_FIELDS: Final = 500
 LARGE: Final = 2**20  # bytes of a body, which is written in pieces, so that others have their turn
-
-Pairs = list[tuple[str, str]]
 
 _HOST: Final = re.compile(r"[\w.:%-]+", re.ASCII)
 _UNSAFE: Final = re.compile(r"[^!$&-;=?-Z_a-z~%]|%(?![0-9A-Fa-f]{2})")  # in a path or a query

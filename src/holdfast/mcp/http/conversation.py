@@ -8,26 +8,17 @@ import asyncio
 import contextvars
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, ParamSpec, Protocol, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
-from holdfast.clock import Clock, Timer
+from holdfast.clock import Timer
 from holdfast.errors import RunCancelled
+from holdfast.mcp.proxy import Home
 
 IDLE: Final = 1800.0  # seconds of silence after which a client is taken for gone
 
 P = ParamSpec("P")
 R = TypeVar("R")
 _log = logging.getLogger("holdfast")
-
-
-class Home(Protocol):
-    """What is needed of a Holdfast."""
-
-    @property
-    def clock(self) -> Clock: ...
-
-    def note(self, session: str, prompt: str) -> AbstractAsyncContextManager[Any]: ...
 
 
 class Conversation:

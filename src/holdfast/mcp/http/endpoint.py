@@ -12,12 +12,11 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urljoin
 
-import msgspec
-
 from holdfast.category import retry_after
 from holdfast.errors import ConfigError, printable
 from holdfast.mcp import frames
-from holdfast.mcp.http.client import CONNECT_TIMEOUT, Client, Pairs, Response, address, require
+from holdfast.mcp.http.client import CONNECT_TIMEOUT, Client, Response, address, require
+from holdfast.mcp.http.incoming import TOKEN, Pairs
 from holdfast.mcp.naming import shown_url
 from holdfast.mcp.wire import Answer, ServerLost
 
@@ -41,7 +40,7 @@ NOT_TO_CLIENT: Final = frozenset({*HOP, "content-encoding", "date", "server", SE
 
 Headers = Mapping[str, str] | Pairs
 
-_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9a-z]+")
+_NAME: Final = re.compile(TOKEN)
 _VALUE: Final = re.compile(r"[\t -~]*")
 
 
@@ -142,20 +141,15 @@ def passed(pairs: Iterable[tuple[str, str]], dropped: frozenset[str]) -> list[tu
 
 def rpc_error(answer: Answer) -> frames.Head | None:
     """The JSON-RPC error that a status that says no came with, if any."""
-    try:
-        head = frames.head(answer.body)
-    except msgspec.DecodeError:
-        return None
-    return head if bytes(head.error) and not head.method else None
+    head = frames.peek(answer.body)
+    return head if head is not None and head.error and not head.method else None
 
 
 def _message(body: bytes) -> str:
     """What the body that came with a status says, in a few words."""
-    try:
-        head = frames.head(body)
-    except msgspec.DecodeError:
-        return printable(body[:300].decode(errors="replace"), 300) if body[:1] not in (b"<", b"{") else ""
-    return printable(frames.rpc_error(head).message, 300) if bytes(head.error) else ""
+    if (head := frames.peek(body)) is not None:
+        return printable(frames.rpc_error(head).message, 300)
+    return printable(body[:300].decode(errors="replace"), 300) if body[:1] not in (b"<", b"{") else ""
 
 
 def _place(response: Response) -> str | None:

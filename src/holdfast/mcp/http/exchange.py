@@ -15,7 +15,7 @@ from holdfast.mcp import frames
 from holdfast.mcp.frames import Id
 from holdfast.mcp.http.endpoint import JSON
 from holdfast.mcp.http.incoming import Pairs
-from holdfast.mcp.http.session import answered, forgo_later
+from holdfast.mcp.http.session import forgo_later
 from holdfast.mcp.http.sse import MEDIA_TYPE, encode
 from holdfast.mcp.wire import Event, ServerLost
 
@@ -28,7 +28,11 @@ STREAM_HEADERS: Final = [
     ("content-type", MEDIA_TYPE), ("cache-control", "no-cache, no-transform"), ("x-accel-buffering", "no"),
 ]  # fmt: skip
 # The statuses that go with the errors of a request, from version 2026-07-28 on.
-STATUSES: Final = {-32700: 400, -32600: 400, -32602: 400, -32020: 400, -32021: 400, -32022: 400, -32601: 404}
+STATUSES: Final = {
+    **dict.fromkeys((frames.PARSE_ERROR, frames.INVALID_REQUEST, frames.INVALID_PARAMS), 400),
+    **dict.fromkeys((frames.HEADER_MISMATCH, -32021, -32022), 400),
+    frames.METHOD_NOT_FOUND: 404,
+}
 
 Start = tuple[int, Pairs]  # the status and the headers of an answer
 
@@ -68,7 +72,7 @@ class Exchange:
         self.on_full: Callable[[bool], object] = lambda held: None
         self.status = 200
         self._met: Pairs | None = None  # headers of the server's answer
-        self._begun = self._ended = False
+        self._begun = False
         self._line: Line | None = line
         self._started = False  # the client has the beginning of the answer
         self._settled = self._closed = False
@@ -97,7 +101,7 @@ class Exchange:
         if is_last:
             self.end()
 
-    def refuse(self, id: Id | None, data: bytes, error: Exception) -> None:
+    def refuse(self, data: bytes, error: Exception) -> None:
         """Tell the client that its request has no answer: by the server's own status, if that says more."""
         answer = error.answer if isinstance(error, ServerLost) else None
         if answer is None or self._begun or not self.is_open or len(self.due or ()) > 1:
@@ -127,11 +131,10 @@ class Exchange:
         self._begun = True
         self.status, self._met = status, headers or []
         self.is_open = False
-        self._ended = True
         self._queue.append(body)
         self.flush()
 
-    def fail(self, status: int, message: str, *, id: Id | None = None, code: int = -32600) -> None:
+    def fail(self, status: int, message: str, *, id: Id | None = None, code: int = frames.INVALID_REQUEST) -> None:
         """Answer with an error of ours."""
         self.answer(status, [("content-type", JSON)], frames.error(id, code, message))
 
@@ -140,7 +143,6 @@ class Exchange:
         if not self._begun:
             self.stream()
         self.is_open = False
-        self._ended = True
         self._flush_soon()
 
     def forgo(self, id: Id) -> None:
@@ -160,7 +162,7 @@ class Exchange:
         if not self.due or not data:
             return False
         try:
-            ids = answered(data)
+            ids = frames.answered(data)
         except msgspec.DecodeError:
             return False
         for id in ids:
@@ -192,7 +194,7 @@ class Exchange:
         if line is None or line.is_full or not self._begun:
             return
         data, size = b"".join(self._queue), self._queued
-        if not data and self._started and not self._ended:
+        if not data and self._started and self.is_open:
             return
         self._queue.clear()
         self._queued = 0
@@ -200,9 +202,9 @@ class Exchange:
         if not self._started:
             self._started = True
             start = self.status, [*(self._met or []), *self.more]
-            if self.pings and not self._ended:
+            if self.pings and self.is_open:
                 self._pinging = asyncio.get_running_loop().call_later(PING, self._ping)
-        ended = self._ended
+        ended = not self.is_open
         line.write(start, data, ended=ended)
         if size > MOST_QUEUED:
             self._tell_drained()
@@ -229,7 +231,7 @@ class Exchange:
 
     def _close(self) -> None:
         """The client has its answer, or has gone."""
-        was_open, self.is_open, self._ended = self.is_open, False, True
+        was_open, self.is_open = self.is_open, False
         if self._pinging is not None:
             self._pinging.cancel()
         self._queue.clear()

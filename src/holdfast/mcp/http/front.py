@@ -15,6 +15,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
+from holdfast.mcp import frames
 from holdfast.mcp.http.endpoint import JSON
 from holdfast.mcp.http.exchange import Exchange
 from holdfast.mcp.http.sites import Site
@@ -120,7 +121,7 @@ async def _wait(work: Awaitable[None], exchange: Exchange) -> None:
 
 def _fail(exchange: Exchange) -> None:
     _log.exception("a request could not be answered")
-    exchange.fail(500, "the proxy has failed", code=-32603)
+    exchange.fail(500, "the proxy has failed", code=frames.INTERNAL_ERROR)
     exchange.end()
 
 

@@ -58,23 +58,13 @@ async def gateway(
     stderr: IO[bytes] | None = None,
     env: Mapping[str, str] | None = None,
     on_ready: Callable[[str], object] = lambda url: None,
+    stop: asyncio.Event | None = None,
 ) -> None:
-    """Serve *entries* at *address* until a signal; *env* is what servers get besides their own variables."""
-    await serve(hf, entries, address, stopping(), hides=hides, stderr=stderr, env=env, on_ready=on_ready)
+    """Serve *entries* at *address* until *stop*, or else until a signal.
 
-
-async def serve(
-    hf: Home,
-    entries: Sequence[ServerEntry],
-    address: Address,
-    stop: asyncio.Event,
-    *,
-    hides: bool = False,
-    stderr: IO[bytes] | None = None,
-    env: Mapping[str, str] | None = None,
-    on_ready: Callable[[str], object] = lambda url: None,
-) -> None:
-    """Serve *entries* at *address* until *stop*."""
+    *env* is what servers get besides their own variables.
+    """
+    stop = stop if stop is not None else stopping()
     sites = {entry.name: _site(hf, entry, env or {}, hides=hides, stderr=stderr) for entry in entries}
     server = HttpServer(HttpFront(sites, hosts=address.hosts, token=address.token), hf.clock)
     listening = address.listen()

@@ -10,17 +10,17 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from holdfast.mcp import frames
-from holdfast.mcp.frames import Head, Id
+from holdfast.mcp.frames import Head
 from holdfast.mcp.handshake import Handshake
 from holdfast.mcp.http.conversation import Conversation
 from holdfast.mcp.http.endpoint import LAST_EVENT, SESSION, Endpoint
 from holdfast.mcp.http.exchange import Exchange
 from holdfast.mcp.http.passing import Link, Passing
-from holdfast.mcp.http.sites import cancelled, client_key, is_modern
+from holdfast.mcp.http.sites import cancelled, client_key, forget, is_modern
 from holdfast.mcp.proxy import Home
 from holdfast.mcp.server import ProxiedServer
 from holdfast.mcp.session import Session
-from holdfast.mcp.wire import Channel, Event, ServerLost
+from holdfast.mcp.wire import Condition, Event
 
 
 class Talk:
@@ -36,17 +36,12 @@ class Talk:
         self.live = 0  # requests that are being answered
         self.conversation: Conversation | None = None  # once the server knows the session
 
-    @property
-    def is_open(self) -> bool:
-        """Whether the client may listen."""
-        return self.getter is not None and self.getter.is_open
-
     def send(self, event: Event) -> None:
         """Hand on what belongs to no request."""
         if self.getter is not None:
             self.getter.send(event)
 
-    def refuse(self, id: Id | None, data: bytes, error: Exception) -> None:
+    def refuse(self, data: bytes, error: Exception) -> None:
         """Tell the client that something has no answer."""
         self.send(Event(data))
 
@@ -64,9 +59,7 @@ class HttpSite:
         self.server = server
         self.endpoint = endpoint
         self.tasks: set[asyncio.Task[None]] = set()
-        self.state = "idle"
-        self.last_error: str | None = None
-        self._since = hf.clock.time()
+        self.condition = Condition(hf.clock, "idle", server.publish)
         self._talks: dict[str, Talk] = {}  # by the client's name for the session
         self._known: dict[str, Conversation] = {}  # by who the client is, where there are no sessions
         self._alive: set[Conversation] = set()
@@ -75,31 +68,9 @@ class HttpSite:
     def facts(self) -> list[dict[str, object]]:
         """What is to be known of the server."""
         shake = next((talk.session.handshake for talk in reversed(self._talks.values())), Handshake())
-        return [
-            {
-                "name": self.server.name,
-                "protocol": shake.protocol,
-                "server_info": shake.server_info,
-                "kind": "http",
-                "target": self.endpoint.target,
-                "state": self.state,
-                "pid": None,
-                "restarts": sum(talk.link.http.renewals for talk in self._talks.values()),
-                "since_ms": round(self._since * 1000),
-                "last_error": self.last_error,
-                "stderr": [],
-            }
-        ]
-
-    def blame(self, error: ServerLost | None) -> None:
-        """The server has answered, or has not."""
-        state = "ready" if error is None or error.blame is None else "failed"
-        if error is not None:
-            self.last_error = str(error)
-        if state != self.state:
-            self.state = state
-            self._since = self.hf.clock.time()
-            self.server.publish()
+        renewals = sum(talk.link.http.renewals for talk in self._talks.values())
+        known = self.condition.facts("http", self.endpoint.target, restarts=renewals)
+        return [{"name": self.server.name, "protocol": shake.protocol, "server_info": shake.server_info, **known}]
 
     async def close(self) -> None:
         """End all."""
@@ -148,14 +119,14 @@ class HttpSite:
         talk.posts.add(exchange)
 
         def hand_on() -> None:
-            _within(talk.conversation, talk.session.receive, exchange.body, exchange)
+            talk.session.receive(exchange.body, exchange)
             for id in cancelled(heads):
                 for post in talk.posts:
                     post.forgo(id)
             if not exchange.due and not exchange.is_taken:
                 self._pass_untaken(exchange, talk.passing)
 
-        return _when_open(talk.conversation, hand_on)
+        return _within(talk.conversation, hand_on)
 
     def _receive_single(self, exchange: Exchange, heads: list[Head]) -> Awaitable[None] | None:
         """A frame that knows of no other."""
@@ -172,19 +143,18 @@ class HttpSite:
                 conversation.live -= 1
 
         def closed() -> None:
-            for head in heads:
-                reason = {"requestId": head.id, "reason": "the client closed the stream"}
-                session.receive(frames.notification("notifications/cancelled", reason), exchange)
+            for id in list(exchange.due or ()):
+                session.receive(frames.cancel(id, "the client closed the stream"), exchange)
 
         def hand_on() -> None:
-            _within(conversation, self._receiver(session, heads).receive, exchange.body, exchange)
+            self._receiver(session, heads).receive(exchange.body, exchange)
             if not exchange.due and not exchange.is_taken:
                 self._pass_untaken(exchange, passing)
 
         exchange.on_done = done
         if exchange.is_modern:
             exchange.on_closed = closed
-        return _when_open(conversation, hand_on)
+        return _within(conversation, hand_on)
 
     def _receiver(self, session: Session, heads: list[Head]) -> Session:
         """Who a frame is for: *session*, unless it cancels a request, which no session knows, of another."""
@@ -221,7 +191,7 @@ class HttpSite:
         assert id is not None
         if self._talks.get(id) is not talk or talk.conversation is None:
             self._talks[id] = talk
-            talk.conversation = self._converse(id, talk.close, lambda: self._talks.pop(id, None))
+            talk.conversation = self._converse(id, talk.close, lambda: forget(self._talks, id, talk))
             opening = asyncio.ensure_future(talk.conversation.open())
             self.tasks.add(opening)
             opening.add_done_callback(self.tasks.discard)
@@ -252,7 +222,9 @@ class HttpSite:
         key = client_key(self.server.name, exchange.headers, frames.params(call))
         conversation = self._known.get(key)
         if conversation is None or not conversation.is_open:
-            conversation = self._known[key] = self._converse(key, _nothing, lambda: self._known.pop(key, None))
+            conversation = self._known[key] = self._converse(
+                key, _nothing, lambda: forget(self._known, key, conversation)
+            )
         conversation.live += 1
         return conversation
 
@@ -260,27 +232,20 @@ class HttpSite:
         return Conversation(self.hf, name, self.endpoint.target, close=close, on_end=on_end, alive=self._alive)
 
 
-def _when_open(conversation: Conversation | None, do: Callable[[], None]) -> Awaitable[None] | None:
-    """Do it, as soon as *conversation* has begun."""
-    if conversation is not None and not conversation.is_ready:
-        return _open(conversation, do)
-    do()
+def _within(conversation: Conversation | None, do: Callable[[], None]) -> Awaitable[None] | None:
+    """Do it as a part of *conversation*, as soon as that has begun."""
+    if conversation is None:
+        do()
+    elif conversation.is_ready:
+        conversation.run(do)
+    else:
+        return _open_and_run(conversation, do)
     return None
 
 
-async def _open(conversation: Conversation, do: Callable[[], None]) -> None:
+async def _open_and_run(conversation: Conversation, do: Callable[[], None]) -> None:
     await conversation.open()
-    do()
-
-
-def _within(
-    conversation: Conversation | None, receive: Callable[[bytes, Channel], None], data: bytes, channel: Channel
-) -> None:
-    """Hand on a frame, as one of *conversation*."""
-    if conversation is None:
-        receive(data, channel)
-    else:
-        conversation.run(receive, data, channel)
+    conversation.run(do)
 
 
 async def _nothing() -> None:

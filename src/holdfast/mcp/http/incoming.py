@@ -12,10 +12,10 @@ LONGEST_HEAD: Final = 64 * 2**10  # bytes of a request's line and headers; also 
 LONGEST_BODY: Final = 64 * 2**20  # bytes
 LONGEST_LINE: Final = 1024  # bytes before a chunk: its size, and what nobody reads
 
-_TOKEN: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]++"
-_LINE: Final = re.compile(rf"({_TOKEN}) ([!-~]++) HTTP/1\.([01])")
-_FIELD: Final = re.compile(rf"^({_TOKEN}):([^\x00-\x08\x0a-\x1f\x7f]*+)\r\n", re.MULTILINE)
-_BEGINNING: Final = re.compile(_TOKEN.encode())
+TOKEN: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]++"  # a name, as of a method or a header
+_LINE: Final = re.compile(rf"({TOKEN}) ([!-~]++) HTTP/1\.([01])")
+_FIELD: Final = re.compile(rf"^({TOKEN}):([^\x00-\x08\x0a-\x1f\x7f]*+)\r\n", re.MULTILINE)
+_BEGINNING: Final = re.compile(TOKEN.encode())
 _DIGITS: Final = re.compile(r"[0-9]{1,18}")
 _CHUNK: Final = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*+(?:;[^\x00-\x08\x0a-\x1f\x7f]*+)?")
 _ONCE: Final = ("host", "content-length", "transfer-encoding")  # what decides who is meant, and where a body ends

@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.mcp import frames
 from holdfast.mcp.frames import AnyParams, Head
+from holdfast.mcp.http.incoming import TOKEN
 from holdfast.mcp.wire import Event
 
 METHOD: Final = "mcp-method"
@@ -22,7 +23,7 @@ MARK: Final = b"x-mcp-header"
 MOST_DEEP: Final = 100
 NAMED: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 
-_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_TOKEN: Final = re.compile(TOKEN)
 _PLAIN: Final = re.compile(r"(?:[!-~](?:[ -~]*[!-~])?)?")
 _ENCODED: Final = re.compile(r"=\?base64\?(.*)\?=")
 _PRIMITIVE: Final = ("string", "integer", "boolean")
@@ -132,7 +133,7 @@ def _places(node: object, path: Path | None, depth: int) -> Iterator[tuple[Path 
 
 def _tools(head: Head) -> list[dict[str, Any]]:
     try:
-        return _LIST.decode(head.result).tools
+        return frames.read(_LIST, head.result).tools
     except msgspec.DecodeError:
         return []
 

@@ -16,7 +16,7 @@ from holdfast.mcp import frames
 from holdfast.mcp.batch import Batch
 from holdfast.mcp.frames import Head
 from holdfast.mcp.handshake import Handshake
-from holdfast.mcp.http.client import Pairs, Response
+from holdfast.mcp.http.client import Response
 from holdfast.mcp.http.endpoint import (
     HOP,
     JSON,
@@ -30,12 +30,12 @@ from holdfast.mcp.http.endpoint import (
     rpc_error,
 )
 from holdfast.mcp.http.exchange import Exchange
+from holdfast.mcp.http.incoming import Pairs
 from holdfast.mcp.http.mirrored import NAME, mirrored
-from holdfast.mcp.http.session import HttpSession, answered, events, forgo_later, requests, says_lost, take_off
+from holdfast.mcp.http.session import HttpSession, events, forgo_later, says_lost, take_off
 from holdfast.mcp.http.sse import MEDIA_TYPE
-from holdfast.mcp.wire import Answer, Channel, Event, Listener, ServerLost
+from holdfast.mcp.wire import Answer, Channel, Condition, Event, Listener, ServerLost
 
-MOST_SENDS: Final = 2  # of a frame, if the server has forgotten the session
 MOST_BROKEN: Final = 100  # answers that a client may want to take up again
 
 # Origin and its kind say where a web page lives, and were checked here.
@@ -61,10 +61,9 @@ class Link:
 class Place(Protocol):
     """The server behind a path of a gateway."""
 
+    condition: Condition
     endpoint: Endpoint
     tasks: set[asyncio.Task[None]]
-
-    def blame(self, error: ServerLost | None) -> None: ...
 
     def facts(self) -> list[dict[str, object]]: ...
 
@@ -72,24 +71,19 @@ class Place(Protocol):
 class Passing:
     """The server, as the session of one client sees it, or of one request where there are no sessions."""
 
+    is_ready = True
+
     def __init__(self, site: Place, link: Link | None) -> None:
         self._site = site
         self._endpoint = site.endpoint
         self._link = link
-        self._listener: Listener | None = None
-        self._handshake = Handshake()
+        self._listener: Listener  # from `attach` on
         self._tasks: dict[asyncio.Task[None], set[Any]] = {}  # with the ids that are not answered
         self._last: Exchange | None = None  # whose headers go with what we say ourselves
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether frames can be sent."""
-        return True
 
     def attach(self, listener: Listener, handshake: Handshake) -> None:
         """Begin."""
         self._listener = listener
-        self._handshake = handshake
 
     async def ready(self) -> None:
         """Wait until frames can be sent."""
@@ -104,7 +98,7 @@ class Passing:
         if exchange is not None:
             exchange.is_taken = True
             self._last = exchange
-        waiting = requests(data, head)
+        waiting = frames.asked(data, head)
         self._start(self._perform(data, head, exchange, waiting), waiting)
 
     def listen(self, exchange: Exchange) -> None:
@@ -160,7 +154,7 @@ class Passing:
                 await self._take(response, exchange, waiting)
             finally:
                 response.close()
-            self._site.blame(None)
+            self._site.condition.judge(None)
         except ServerLost as error:
             self._fail(error, exchange, waiting, asks=asks)
         except Exception as error:  # a fault of ours: the client is answered all the same
@@ -170,8 +164,7 @@ class Passing:
             exchange.end()
 
     def _fail(self, error: ServerLost, exchange: Exchange | None, waiting: set[Any], *, asks: bool) -> None:
-        self._site.blame(error)
-        assert self._listener is not None
+        self._site.condition.judge(error)
         for id in waiting:
             self._listener.failed(id, error)
         if not asks and exchange is not None and not exchange.due:
@@ -188,33 +181,29 @@ class Passing:
         self, method: str, exchange: Exchange | None, data: bytes | None, head: Head | None = None
     ) -> Response:
         """Send a request for that of a client; once more if the server has forgotten the session."""
-        link = self._link
         given = passed(exchange.pairs, NOT_TO_SERVER) if exchange is not None else []
         if exchange is not None and data is not None and data is not exchange.body and NAME in exchange.headers:
             assert head is not None  # it is another tool that is called
             changed = mirrored(head, frames.params(head))
             given = [(name, changed.get(name, value)) for name, value in given]
-        for sends in range(1, MOST_SENDS + 1):
-            headers = given
-            if link is not None:
-                await link.http.settled()
-                headers = given if link.http.id is None else [*given, (SESSION, link.http.id)]
-                id = link.http.id
-            response = await self._endpoint.open(method, headers, data)
-            if response.is_success or link is None or id is None or sends == MOST_SENDS:
-                return response
-            if response.status not in (400, 404):
-                return response
-            try:
-                error = await self._endpoint.refusal(response)
-            finally:
-                response.close()
-            assert error.answer is not None
-            if not says_lost(error.answer):
-                raise error
-            auth = {name: value for name, value in given if name.lower() not in (LAST_EVENT, VERSION)}
-            await link.http.renew(id, error, auth)
-        raise AssertionError("unreachable")
+        http = self._link.http if self._link is not None else None
+        if http is None:
+            return await self._endpoint.open(method, given, data)
+        await http.settled()
+        id = http.id
+        response = await self._endpoint.open(method, given if id is None else [*given, (SESSION, id)], data)
+        if id is None or response.status not in (400, 404):
+            return response
+        try:
+            error = await self._endpoint.refusal(response)
+        finally:
+            response.close()
+        assert error.answer is not None
+        if not says_lost(error.answer):
+            raise error
+        auth = {name: value for name, value in given if name.lower() not in (LAST_EVENT, VERSION)}
+        await http.renew(id, error, auth)
+        return await self._endpoint.open(method, given if http.id is None else [*given, (SESSION, http.id)], data)
 
     # -- an answer of the server ---------------------------------------------------------------------------------------
 
@@ -272,9 +261,8 @@ class Passing:
         self, event: Event, exchange: Exchange | None, waiting: set[Any], met: tuple[int, Pairs] | None = None
     ) -> bool:
         """Give what the server says to the session; whether all is answered now."""
-        assert self._listener is not None
         try:
-            ids = answered(event.data) if event.data else []
+            ids = frames.answered(event.data) if event.data else []
         except msgspec.DecodeError:
             return False
         if met is not None and exchange is not None:
@@ -304,7 +292,7 @@ class Passing:
             finally:
                 response.close()
         except ServerLost as error:
-            self._site.blame(error)
+            self._site.condition.judge(error)
             _pass_refusal(exchange, error)
         finally:
             exchange.end()

@@ -130,24 +130,6 @@ async def events(
         raise ServerLost(f"{endpoint.target}: {error}") from error
 
 
-def requests(data: bytes, head: Head | None) -> set[Any]:
-    """The ids of the requests in a frame or a batch."""
-    if head is not None:
-        return {head.id} if head.is_request else set()
-    try:
-        return {head.id for head in map(frames.head, frames.batch(data)) if head.is_request}
-    except msgspec.DecodeError:
-        return set()
-
-
-def answered(data: bytes) -> list[Any]:
-    """The ids of the answers in a frame or a batch; a `DecodeError` if it is neither."""
-    parts = frames.parts(data)
-    if not parts:
-        raise msgspec.ValidationError("a batch without frames")
-    return [head.id for head in map(frames.head, parts) if head.is_answer]
-
-
 def take_off(waiting: set[Any], ids: Iterable[Any]) -> None:
     """Wait for the answers to *ids* no more; a number may have come back as a text."""
     for id in ids:
@@ -172,7 +154,8 @@ def says_lost(answer: Answer) -> bool:
     """Whether an answer to a request with a session id says that there is no such session."""
     if answer.status == 404:
         head = rpc_error(answer)
-        return head is None or frames.rpc_error(head).code != -32601  # a method that is not there is something else
+        # A method that is not there is something else.
+        return head is None or frames.rpc_error(head).code != frames.METHOD_NOT_FOUND
     if answer.status != 400:
         return False
     # Many servers say so in this way, against the letter of the protocol; some in plain words.

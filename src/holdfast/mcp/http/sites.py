@@ -38,14 +38,19 @@ def is_modern(headers: Mapping[str, str], heads: Sequence[Head]) -> bool:
         return True
     if len(heads) != 1 or not heads[0].is_request or heads[0].method == "initialize":
         return False
-    meta = frames.params(heads[0]).meta
-    return meta is not None and isinstance(meta.protocol, str)
+    return frames.params(heads[0]).protocol is not None
 
 
 def cancelled(heads: Sequence[Head]) -> list[Id]:
     """The requests that a client wants no more."""
     ids = [frames.params(head).requestId for head in heads if head.method == "notifications/cancelled"]
     return [id for id in ids if id is not None]
+
+
+def forget(known: dict[str, Any], key: str, gone: object) -> None:
+    """Let go of what has ended, unless another has taken its place."""
+    if known.get(key) is gone:
+        del known[key]
 
 
 def client_key(server: str, headers: Mapping[str, str], params: AnyParams) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, Final
 
 import msgspec
@@ -22,16 +22,14 @@ from holdfast.mcp.http.mirrored import ToolHeaders, mirrored, name_in
 from holdfast.mcp.http.session import (
     ACCEPT,
     HttpSession,
-    answered,
     events,
     forgo_later,
     one_line,
-    requests,
     says_lost,
     take_off,
 )
 from holdfast.mcp.http.sse import MEDIA_TYPE
-from holdfast.mcp.wire import Answer, Channel, Event, Listener, ServerLost
+from holdfast.mcp.wire import Answer, Channel, Condition, Event, Listener, ServerLost
 
 RETRY: Final = 1.0  # seconds before a stream is taken up again, where the server names none
 SHORTEST_RETRY: Final = 0.1  # where it names less
@@ -48,17 +46,16 @@ _log = logging.getLogger("holdfast")
 
 
 class Post:
-    """A frame of the client, or a batch, on its way; *sink* takes what the server says to it."""
+    """A frame of the client, or a batch, on its way; what the server says to it is for *channel*."""
 
-    def __init__(self, data: bytes, head: Head | None, sink: Callable[[Event], object]) -> None:
+    def __init__(self, data: bytes, head: Head | None, channel: Channel | None) -> None:
         self.data = data
         self.head = head
-        self.sink = sink
+        self.channel = channel
         self.method = head.method if head is not None else ""
-        self.waiting = requests(data, head)  # that are not answered
+        self.waiting = frames.asked(data, head)  # that are not answered
         self.params = frames.params(head) if head is not None and head.method else frames.AnyParams()
-        protocol = self.params.meta.protocol if self.params.meta is not None else None
-        self.version: str | None = protocol if isinstance(protocol, str) else None  # it says all of itself
+        self.version = self.params.protocol  # None if it belongs to a session
         self.last_id: str | None = None
         self.retry: float | None = None
         self.task: asyncio.Task[None] | None = None
@@ -67,13 +64,13 @@ class Post:
 class HttpUpstream:
     """A server over HTTP, and its session with the client."""
 
+    is_ready = True
+
     def __init__(self, endpoint: Endpoint, clock: Clock) -> None:
-        self.state = "ready"
-        self.last_error: str | None = None
+        self._condition = Condition(clock, "ready")
         self._endpoint = endpoint
         self._clock = clock
-        self._since = clock.time()
-        self._listener: Listener | None = None
+        self._listener: Listener  # from `attach` on
         self._tools = ToolHeaders()
         self._session = HttpSession(endpoint, self._renewed)
         self._posts: dict[Id, Post] = {}  # by the ids of their requests
@@ -84,14 +81,10 @@ class HttpUpstream:
         self._flows.set()
         self._holds = False
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether frames can be sent."""
-        return True
-
     def attach(self, listener: Listener, handshake: Handshake) -> None:
         """Begin."""
         self._listener = listener
+        self._condition.on_change = listener.changed
         self._session.handshake = handshake
 
     async def ready(self) -> None:
@@ -101,8 +94,7 @@ class HttpUpstream:
         """Hand a frame to the server."""
         if head is not None and head.method == "notifications/cancelled" and self._cancel(head):
             return
-        assert self._listener is not None
-        post = Post(data, head, lambda event: self._arrive(event, channel))
+        post = Post(data, head, channel)
         post.task = self._start(self._perform(post, self._ordered))
         for id in post.waiting:
             self._posts[id] = post
@@ -121,16 +113,7 @@ class HttpUpstream:
 
     def facts(self) -> dict[str, object]:
         """What is to be known of it."""
-        return {
-            "kind": "http",
-            "target": self._endpoint.target,
-            "state": self.state,
-            "pid": None,
-            "restarts": self._session.renewals,
-            "since_ms": round(self._since * 1000),
-            "last_error": self.last_error,
-            "stderr": [],
-        }
+        return self._condition.facts("http", self._endpoint.target, restarts=self._session.renewals)
 
     async def close(self) -> None:
         """End the session."""
@@ -146,7 +129,7 @@ class HttpUpstream:
             except (TimeoutError, ServerLost) as error:
                 _log.debug("%s: the session was not ended: %s", self._endpoint.target, error)
         await self._endpoint.close()
-        self._turn("stopped")
+        self._condition.turn("stopped")
 
     # -- a frame of the client -----------------------------------------------------------------------------------------
 
@@ -154,14 +137,14 @@ class HttpUpstream:
         task: asyncio.Task[None] = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
-        if len(self._tasks) > MOST_POSTS and not self._holds and self._listener is not None:
+        if len(self._tasks) > MOST_POSTS and not self._holds:
             self._holds = True
             self._listener.hold(True)
         return task
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if self._holds and len(self._tasks) < MOST_POSTS // 2 and self._listener is not None:
+        if self._holds and len(self._tasks) < MOST_POSTS // 2:
             self._holds = False
             self._listener.hold(False)
 
@@ -181,7 +164,7 @@ class HttpUpstream:
             _log.exception("%s: an answer was lost", self._endpoint.target)
             self._fail(post, ServerLost(f"the proxy has failed: {error}"))
         else:
-            self._turn("ready")
+            self._condition.judge(None)
         finally:
             for id in ids:
                 if self._posts.get(id) is post:
@@ -190,7 +173,6 @@ class HttpUpstream:
     def _fail(self, post: Post, error: ServerLost) -> None:
         self._blame(error)
         for id in post.waiting:
-            assert self._listener is not None
             self._listener.failed(id, error)
 
     async def _deliver(self, post: Post) -> None:
@@ -223,7 +205,7 @@ class HttpUpstream:
         if (answer := self._answer_in(post, error.answer)) is None:
             raise error
         post.waiting.clear()
-        post.sink(Event(answer))
+        self._listener.arrive(Event(answer), post.channel)
         return None
 
     def _headers(self, post: Post) -> dict[str, str]:
@@ -327,18 +309,14 @@ class HttpUpstream:
     def _hand_on(self, post: Post, event: Event) -> None:
         event = event._replace(data=one_line(event.data))
         try:
-            ids = answered(event.data)
+            ids = frames.answered(event.data)
         except msgspec.DecodeError as error:
             _log.warning("%s: no frame, dropped: %s", self._endpoint.target, error)
             return
         if ids and post.method == "tools/list" and post.version is not None:
             event = self._tools.learn(frames.head(event.data), event)
-        post.sink(event)
+        self._listener.arrive(event, post.channel)
         take_off(post.waiting, ids)
-
-    def _arrive(self, event: Event, channel: Channel | None) -> None:
-        assert self._listener is not None
-        self._listener.arrive(event, channel)
 
     # -- what belongs to no request ------------------------------------------------------------------------------------
 
@@ -354,7 +332,7 @@ class HttpUpstream:
 
     async def _keep_listening(self, answered: asyncio.Event) -> None:
         """Read the stream of what belongs to no request, and take it up again, as long as the server has one."""
-        stream = Post(b"", None, lambda event: self._arrive(event, None))
+        stream = Post(b"", None, None)
         failures = 0
         while True:
             id = self._session.id
@@ -382,8 +360,7 @@ class HttpUpstream:
     def _renewed(self) -> None:
         if self._listening is not None:
             self._start(self._listen())
-        if self._listener is not None:
-            self._listener.changed()
+        self._listener.changed()
 
     async def _renew_quietly(self, id: str, lost: ServerLost) -> None:
         try:
@@ -412,14 +389,6 @@ class HttpUpstream:
     # -- its state -----------------------------------------------------------------------------------------------------
 
     def _blame(self, error: ServerLost) -> None:
-        self.last_error = str(error)
+        self._condition.judge(error)
         if error.blame is not None:
             _log.warning("%s", error)
-            self._turn("failed")
-
-    def _turn(self, state: str) -> None:
-        if state != self.state:
-            self.state = state
-            self._since = self._clock.time()
-            if self._listener is not None:
-                self._listener.changed()

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from functools import partial
 from typing import IO, Any, Final
 
 from holdfast.mcp import frames
-from holdfast.mcp.frames import Id
 from holdfast.mcp.session import Session
 from holdfast.mcp.stdio.pipes import LONGEST_LINE, LineReader, Writer, same
 from holdfast.mcp.wire import Event
 
 LAST_ANSWERS: Final = 10.0  # seconds for what is under way when the client says no more
 LAST_BYTES: Final = 10.0  # seconds for a client to read what it was told last
-PARSE_ERROR: Final = -32700
 
 
 class StdioFront:
@@ -26,25 +24,19 @@ class StdioFront:
         self._said_all, self._gone = asyncio.Event(), asyncio.Event()
         self._out = Writer(self._hold_server, self._gone.set)
 
-    @property
-    def is_open(self) -> bool:
-        """Whether the client still listens."""
-        return self._out.is_open
-
     def send(self, event: Event) -> None:
         """Hand a frame to the client."""
         if event.data:
             self._out.write(event.data + b"\n")
 
-    def refuse(self, id: Id | None, data: bytes, error: Exception) -> None:
+    def refuse(self, data: bytes, error: Exception) -> None:
         """Tell the client that its request has no answer of the server's."""
         self.send(Event(data))
 
-    async def serve(
-        self, make: Callable[[StdioFront], Session], stdin: IO[bytes], stdout: IO[bytes], stop: asyncio.Event
-    ) -> None:
-        """Relay until the client goes away, or until *stop*."""
-        session = self._session = make(self)
+    async def serve(self, session: Session, stdin: IO[bytes], stdout: IO[bytes], stop: asyncio.Event) -> None:
+        """Relay between the client and *session* until the client goes away, or until *stop*."""
+        self._session = session
+        session.transport = "pipe"
         session.is_patient = False
         receive = partial(session.receive, channel=self)
         reader = LineReader(receive, self._said_all.set, on_many=self._look, on_long=self._refuse_line)
@@ -78,7 +70,7 @@ class StdioFront:
 
     def _refuse_line(self) -> None:
         """A line too long to be kept was not read, so nobody knows its id."""
-        self.send(Event(frames.error(None, PARSE_ERROR, f"a line may have {LONGEST_LINE} bytes at most")))
+        self.send(Event(frames.error(None, frames.PARSE_ERROR, f"a line may have {LONGEST_LINE} bytes at most")))
 
     def _hold_server(self, held: bool) -> None:
         if self._session is not None:

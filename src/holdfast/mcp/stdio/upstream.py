@@ -10,8 +10,6 @@ import random
 from collections import deque
 from typing import Final
 
-import msgspec
-
 from holdfast.clock import Clock
 from holdfast.errors import printable
 from holdfast.mcp import frames
@@ -19,7 +17,7 @@ from holdfast.mcp.frames import Head, Id
 from holdfast.mcp.handshake import OURS, Handshake, is_ours
 from holdfast.mcp.naming import shown
 from holdfast.mcp.stdio.child import GRACE, Child, Command, in_words
-from holdfast.mcp.wire import Channel, Event, Listener, ServerLost
+from holdfast.mcp.wire import Channel, Condition, Event, Listener, ServerLost
 
 FIRST_PAUSE: Final = 0.1  # seconds before a server is started again; twice that for each time more
 LONGEST_PAUSE: Final = 30.0
@@ -38,20 +36,18 @@ class ChildUpstream:
 
     def __init__(self, command: Command, clock: Clock, *, patience: float = GRACE) -> None:
         self.command = command
-        self.state = "stopped"
+        self.condition = Condition(clock, "stopped")
         self.restarts = 0
-        self.last_error: str | None = None
         self._clock = clock
         self._patience = patience
         self._child: Child | None = None
-        self._listener: Listener | None = None
-        self._handshake = Handshake()
+        self._listener: Listener  # from `attach` on, like the handshake
+        self._handshake: Handshake
         self._queue: deque[bytes] = deque()  # for a server that is not ready
         self._queued = 0  # bytes in it
         self._ready = asyncio.Event()
         self._failures = 0
         self._started_at = 0.0
-        self._since = clock.time()
         self._restarting: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
@@ -69,16 +65,17 @@ class ChildUpstream:
         """Start it."""
         self._listener = listener
         self._handshake = handshake
+        self.condition.on_change = listener.changed
         self._start()
 
     async def ready(self) -> None:
         """Wait until frames can be sent."""
-        if self.state == "failed":
+        if self.condition.state == "failed":
             self._start()
         while not self._ready.is_set():
             restarting = self._restarting
             if restarting is None or restarting.done() or self._closing:
-                raise ServerLost(self.last_error or "the server is stopped", sent=False)
+                raise ServerLost(self.condition.last_error or "the server is stopped", sent=False)
             await asyncio.wait({restarting})
 
     def send(self, data: bytes, head: Head | None, channel: Channel | None = None) -> None:
@@ -91,7 +88,7 @@ class ChildUpstream:
         self._queue.append(data)
         self._queued += len(data)
         self._press()
-        if self.state == "failed":
+        if self.condition.state == "failed":
             self._start()
 
     def suspect(self) -> None:
@@ -108,16 +105,9 @@ class ChildUpstream:
 
     def facts(self) -> dict[str, object]:
         """What is to be known of it."""
-        return {
-            "kind": "stdio",
-            "target": shown(self.command.words),
-            "state": self.state,
-            "pid": self._child.pid if self._child is not None else None,
-            "restarts": self.restarts,
-            "since_ms": round(self._since * 1000),
-            "last_error": self.last_error,
-            "stderr": list(self.command.said),
-        }
+        pid = self._child.pid if self._child is not None else None
+        target, said = shown(self.command.words), self.command.said
+        return self.condition.facts("stdio", target, restarts=self.restarts, pid=pid, stderr=said)
 
     async def close(self) -> None:
         """End it; who asks again while it ends is in a hurry."""
@@ -137,13 +127,13 @@ class ChildUpstream:
         if self._child is not None:
             await self._child.close()
         self.command.close()
-        self._turn("stopped")
+        self.condition.turn("stopped")
 
     # -- starting ------------------------------------------------------------------------------------------------------
 
-    def _start(self) -> None:
+    def _start(self, state: str = "starting") -> None:
         if not self._closing and (self._restarting is None or self._restarting.done()):
-            self._turn("starting")
+            self.condition.turn(state)
             self._restarting = asyncio.ensure_future(self._keep_starting())
 
     async def _keep_starting(self) -> None:
@@ -178,7 +168,7 @@ class ChildUpstream:
         if child.code is not None:
             await child.over()
             raise self._loss(child)
-        self._turn("ready")
+        self.condition.turn("ready")
         self._ready.set()
         waiting, self._queue, self._queued = self._queue, deque(), 0
         for data in waiting:
@@ -187,7 +177,7 @@ class ChildUpstream:
 
     async def _replay(self, child: Child, begins: bytes) -> None:
         """Tell a new server what the old one was told."""
-        answer = await self._ask(child, begins, REPLAY_PATIENCE)
+        answer = await self._ask(child, begins)
         if answer.is_refusal:
             child.kill()
             said = printable(frames.rpc_error(answer).message, 500)
@@ -196,13 +186,13 @@ class ChildUpstream:
         for data in self._handshake.restores():
             child.write(data)
 
-    async def _ask(self, child: Child, data: bytes, patience: float) -> Head:
-        """The answer to a request of ours."""
+    async def _ask(self, child: Child, data: bytes) -> Head:
+        """The answer to a handshake of ours."""
         id = frames.head(data).id
         assert isinstance(id, str)
         answer: asyncio.Future[Head] = asyncio.get_running_loop().create_future()
         self._own[id] = answer
-        timer = self._clock.call_at(self._clock.monotonic() + patience, lambda: _late(answer, patience))
+        timer = self._clock.call_at(self._clock.monotonic() + REPLAY_PATIENCE, lambda: _late(answer))
         try:
             child.write(data)
             return await answer
@@ -236,26 +226,20 @@ class ChildUpstream:
             return
         if self._handshake.has_asked and _OURS in line and self._is_own(line):
             return
-        if self._listener is not None and not self._listener.arrive(Event(line)):
+        if not self._listener.arrive(Event(line)):
             self.command.note(f"no frame, dropped: {line[:200].decode(errors='replace')}")
 
     def _garbled(self, line: bytes) -> None:
         """Bytes that are no text would be the end of many a client; who waits for them is told at once."""
         self.command.note(f"not UTF-8, dropped: {line[:200].decode(errors='replace')}")
-        try:
-            head = frames.head(line)
-        except msgspec.DecodeError:
-            return
-        if head.is_answer and isinstance(head.id, (str, int, float)) and self._listener is not None:
+        head = frames.peek(line)
+        if head is not None and head.is_answer and isinstance(head.id, Id):
             self._listener.failed(head.id, ServerLost("its answer was not UTF-8"))
 
     def _is_own(self, line: bytes) -> bool:
         """Whether a line answers a request of ours."""
-        try:
-            head = frames.head(line)
-        except msgspec.DecodeError:
-            return False
-        if not head.is_answer or not is_ours(head.id):
+        head = frames.peek(line)
+        if head is None or not head.is_answer or not is_ours(head.id):
             return False
         waiting = self._own.get(head.id)  # type: ignore[arg-type]
         if waiting is not None and not waiting.done():
@@ -275,14 +259,11 @@ class ChildUpstream:
         if self._clock.monotonic() - self._started_at >= STABLE:
             self._failures = 0
         self._blame(error)
-        assert self._listener is not None
         self._listener.lost(error)
         if self._failures >= MOST_STARTS:
             self._give_up(error)
         else:
-            self._restarting = None
-            self._turn("restarting")
-            self._restarting = asyncio.ensure_future(self._keep_starting())
+            self._start("restarting")
 
     def _loss(self, child: Child) -> ServerLost:
         """Why the server is no more, with the last line that it said on stderr."""
@@ -293,7 +274,7 @@ class ChildUpstream:
     def _blame(self, error: ServerLost) -> None:
         self._failures += 1
         self.restarts += 1
-        self.last_error = str(error)
+        self.condition.last_error = str(error)
         self.command.note(str(error))
         _log.info("%s: %s", printable(self.command.words[0]), error)
 
@@ -301,11 +282,10 @@ class ChildUpstream:
         """Start it no more by itself; what waits for it gets *error*."""
         self._failures = min(self._failures, MOST_STARTS - 1)  # one more try when it is asked for
         self._restarting = None
-        self._turn("failed")
+        self.condition.turn("failed")
         waiting, self._queue, self._queued = self._queue, deque(), 0
-        for id in [id for data in waiting for id in _requests(data)]:
-            if self._listener is not None:
-                self._listener.failed(id, error)
+        for id in [id for data in waiting for id in frames.asked(data, None)]:
+            self._listener.failed(id, error)
         self._press()
 
     def _fill(self, child: Child, full: bool) -> None:
@@ -317,21 +297,14 @@ class ChildUpstream:
     def _press(self) -> None:
         """Have the client wait for as long as there is no room for more."""
         holds = self._full or self._queued > MOST_QUEUED
-        if holds != self._holds and self._listener is not None:
+        if holds != self._holds:
             self._holds = holds
             self._listener.hold(holds)
 
-    def _turn(self, state: str) -> None:
-        if state != self.state:
-            self.state = state
-            self._since = self._clock.time()
-            if self._listener is not None:
-                self._listener.changed()
 
-
-def _late(answer: asyncio.Future[Head], patience: float) -> None:
+def _late(answer: asyncio.Future[Head]) -> None:
     if not answer.done():
-        answer.set_exception(ServerLost(f"the server did not take the handshake within {patience:g} s"))
+        answer.set_exception(ServerLost(f"the server did not take the handshake within {REPLAY_PATIENCE:g} s"))
 
 
 def _is_text(line: bytes) -> bool:
@@ -340,16 +313,3 @@ def _is_text(line: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def _requests(data: bytes) -> list[Id]:
-    """The ids of the requests in a frame or batch; what could not be read has none."""
-    found: list[Id] = []
-    try:
-        for frame in frames.parts(data):
-            head = frames.head(frame)
-            if head.is_request and isinstance(head.id, (str, int, float)):
-                found.append(head.id)
-    except msgspec.DecodeError:
-        return found
-    return found
