@@ -104,6 +104,14 @@ def test_a_line_a_tool_the_worst_first(board: Board, tools: Tools) -> None:
     ]
 
 
+def test_few_failures_are_not_none(board: Board, tools: Tools) -> None:
+    show(board, entry("mostly", calls=1000, failed=1, successful=999))
+
+    _, out, _ = tools("ls")
+
+    assert "<1%" in out
+
+
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
 def test_a_list_fits_the_terminal(board: Board, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     show(

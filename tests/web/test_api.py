@@ -112,6 +112,7 @@ def test_a_tool_is_told_with_its_policy_transitions_durations_and_calls(ui: Ui, 
     assert {"key": "breaker.failure_threshold", "value": 1, "origin": "policies [policy]"} in detail["policy"]
     (change,) = detail["transitions"]
     assert (change["before"], change["after"], change["failures"]) == ("closed", "open", 1)
+    assert change["why"] == "1 failure, last: network"
     assert [call["status"] for call in detail["recent"]] == ["failed", "success"]
     assert sum(count for _, count in detail["histogram"]) == 2
 

@@ -21,7 +21,11 @@ from tests.web.browser import browser
 from tests.web.feeder import Child
 from tests.web.typecheck import node
 
+from holdfast.history import RunEventRecord
 from holdfast.stores import SqliteRunStore
+from holdfast.stores.board import Board
+from holdfast.stores.entries import Process, ToolDetail, ToolEntry, Transition, pack
+from holdfast.top import calls as in_terminal
 
 playwright = pytest.importorskip("playwright.sync_api")
 expect = playwright.expect
@@ -254,6 +258,18 @@ def test_tool_shows_transitions_policy_latencies_and_calls(world: World, lived_i
     expect(page.get_by_role("table", name="Processes")).to_contain_text("wrap")
 
 
+def test_a_circuit_that_opened_for_slow_calls_says_so(world: World, alone: Alone, opened: Any) -> None:
+    now = int(time.time() * 1000)
+    slow = Transition(at_ms=now, before="closed", after="open", backoff_ms=5000)
+    process = Process(id="a", host="elsewhere", pid=7, at_ms=now, until_ms=now + 600_000)
+    detail = pack(ToolDetail(transitions=[slow]))
+    Board(alone.store).publish(process, [("search", pack(ToolEntry(name="search")))], details=[("search", detail)])
+
+    page = opened("#/tools/search", server=alone.server)
+
+    expect(page.get_by_role("table", name="Transitions")).to_contain_text("calls were slow")
+
+
 def test_runs_shows_what_each_is_doing_and_how_it_ended(world: World, lived_in: Any, opened: Any) -> None:
     page = opened("#/runs")
 
@@ -308,7 +324,7 @@ def test_a_running_bar_grows(world: World, lived_in: Any, opened: Any) -> None:
 def test_servers_shows_handshake_restarts_and_stderr(world: World, lived_in: Any, opened: Any) -> None:
     page = opened("#/servers")
 
-    expect(row(page, "github")).to_contain_text("github-mcp-server 1.4.0 · 2025-11-25")
+    expect(row(page, "github")).to_contain_text("github-mcp-server 1.4.0 · MCP 2025-11-25")
     expect(row(page, "browser")).to_contain_text("restarting")
     page.get_by_text("2 lines of stderr").click()
     expect(page.get_by_text("Executable doesn't exist")).to_be_visible()
@@ -845,6 +861,19 @@ def test_nothing_is_cut_off_or_covered_where_there_is_little_room(world: World, 
     title = page.get_by_role("heading", name=name)
     assert title.evaluate("(title) => title.scrollWidth <= title.clientWidth && title.clientHeight > 40")
 
+    page.keyboard.press("1")
+    expect(row(page, "charge_card").get_by_text("calls/s")).to_be_visible()
+
+    page.keyboard.press("5")
+    page.set_viewport_size({"width": 1024, "height": 860})
+    error = row(page, "browser").locator(".last .cut")
+    expect(error).to_have_text("exited with 1")
+    assert error.evaluate("(error) => error.scrollWidth <= error.clientWidth")
+    edges = page.locator("th.last, .more td").evaluate_all(
+        "(all) => all.map((each) => each.getBoundingClientRect().right)"
+    )
+    assert len(set(edges)) == 1, edges
+
     page.keyboard.press("3")
     page.set_viewport_size({"width": 900, "height": 860})
     expect(row(page, "Approve the refund").get_by_role("button")).to_be_visible()
@@ -944,6 +973,94 @@ def test_bars_stand_where_the_attempts_were_though_they_waited_for_the_rate_and_
     ]
 
 
+def test_the_wait_before_an_attempt_that_was_refused_is_no_wait_in_line(modules: Any) -> None:
+    events = [
+        event(0, 1000, "tool_started"),
+        event(1, 1050, "tool_attempt_failed", attempt=1, retry_in_ms=187, duration_ms=50),
+        event(2, 1237, "tool_ended", status="failed", duration_ms=50, waited_ms=187, attempts=1),
+    ]
+
+    bars = modules(
+        f"""const {{ Calls, bars }} = await import("/static/calls.js");
+        const calls = new Calls(); calls.add({json.dumps(events)});
+        return bars(calls.all[0], 9000).map((bar) => [bar.kind, bar.from, bar.to]);"""
+    )
+
+    assert bars == [["attempt", 1000, 1050]]
+
+
+def test_the_page_and_the_terminal_make_the_same_of_a_log(modules: Any) -> None:
+    chance = random.Random(11)
+    logs = [log(chance) for _ in range(400)]
+
+    on_the_page = modules(
+        f"""const {{ Calls, bars, isTrouble }} = await import("/static/calls.js");
+        return {json.dumps(logs)}.map(([events, now, over]) => {{
+            const calls = new Calls();
+            calls.add(events);
+            if (over) calls.abandon(calls.end());
+            return calls.all.map((call) => [
+                call.sequence, call.kind, call.name, call.depth, call.at, call.end, call.status, isTrouble(call),
+                call.events.map((event) => event.sequence),
+                bars(call, now).map((bar) => [bar.kind, bar.from, bar.to, bar.outcome]),
+            ]);
+        }});"""
+    )
+
+    for (events, now, over), found in zip(logs, on_the_page, strict=True):
+        story = in_terminal.Story()
+        story.add(RunEventRecord(**each) for each in events)
+        if over:
+            story.abandon()
+        assert found == [
+            [
+                call.sequence, call.kind, call.name, call.depth, call.at, call.end, call.status, call.is_trouble,
+                [each.sequence for each in call.events],
+                [list(bar) for bar in in_terminal.bars(call, now)],
+            ]
+            for call in story.calls
+        ], events  # fmt: skip
+
+
+def log(chance: random.Random) -> tuple[list[dict[str, Any]], int, bool]:
+    """Some events of a run as they may be written, and as they may not; when it is looked at; whether it is over."""
+    at, events, ids = 1000, [], ["strange"]
+
+    def add(kind: str, **payload: object) -> None:
+        nonlocal at
+        at += chance.choice((0, 1, 3, 50, 200))
+        facts = {name: value for name, value in payload.items() if name in ("call_id", "tool") or chance.random() < 0.8}
+        events.append(
+            {
+                "sequence": len(events),
+                "timestamp_ms": at,
+                "type": kind,
+                "payload": facts,
+                "late": chance.random() < 0.05,
+            }
+        )
+
+    for _ in range(chance.randrange(1, 14)):
+        pick, took = chance.choice(ids), chance.choice((0, 5, 60, 300))
+        match chance.randrange(5):
+            case 0:
+                ids.append(f"call-{len(events)}")
+                new = chance.choice((ids[-1], ids[-1], pick))
+                add(chance.choice(("tool_started", "step_started")), call_id=new, tool="t", parent=chance.choice(ids))
+            case 1:
+                retry = chance.choice((None, 10, 100, 500))
+                add("tool_attempt_failed", call_id=pick, tool="t", retry_in_ms=retry, duration_ms=took)
+            case 2 | 3:
+                status = chance.choice(("success", "failed", "timed_out", "cancelled"))
+                facts = {"waited_ms": chance.choice((0, 20, 900)), "attempts": chance.choice((1, 2, 3))}
+                cached = chance.random() < 0.1
+                add("tool_ended", call_id=pick, tool="t", status=status, duration_ms=took, cached=cached, **facts)
+            case 4:
+                kinds = ("tool_denied", "run_interrupted", "circuit_opened", "run_resumed", "run_failed", "of_tomorrow")
+                add(chance.choice(kinds), tool="t")
+    return events, at + 70, chance.random() < 0.3
+
+
 def test_a_text_is_cut_between_characters(modules: Any) -> None:
     cut = modules(
         """const { oneLine } = await import("/static/format.js");
@@ -967,7 +1084,7 @@ def test_a_page_that_is_paused_stands_still_though_an_answer_was_on_its_way(modu
         """const { Live } = await import("/static/live.js");
         const { run } = await import("/static/run.js");
         const live = new Live(); let prompt = "before"; let held = null;
-        const old = { id: "r", session_id: "s", status: "completed", created_at_ms: 0, updated_at_ms: 0 };
+        const old = { id: "r", session_id: "s", status: "completed", created_at_ms: 0, updated_at_ms: 0, spend: {} };
         const line = () => ({ ...old, prompt });
         const turn = () => new Promise((resolve) => requestAnimationFrame(resolve));
         window.fetch = async (path) => {

@@ -46,6 +46,7 @@ SCARCE, SHORT = 100_000_000, 1_000_000_000  # bytes free on the disk
 EARLIEST: Final = 1_735_689_600  # seconds since the epoch, 2025-01-01: no clock that goes right is behind that
 AHEAD: Final = 60.0  # seconds that a run may lie in the future, since the clocks of two machines differ
 LAST_LINES: Final = 5  # of what a server said on stderr
+RESTORE: Final = "keep a copy of it, then restore a backup or an export, or try `sqlite3 FILE .recover`"
 OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
@@ -329,8 +330,7 @@ def _contents(path: str) -> Generator[Finding, None, bool]:
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             return version == SCHEMA and FAIL not in (schema.status, integrity.status)
     except sqlite3.Error as error:
-        fix = "keep a copy of it, then restore a backup or an export, or try `sqlite3 FILE .recover`"
-        yield Finding("integrity", FAIL, f"cannot be read: {one_line(str(error))}", fix)
+        yield Finding("integrity", FAIL, f"cannot be read: {one_line(str(error))}", RESTORE)
         return False
 
 
@@ -366,8 +366,7 @@ def _integrity(connection: sqlite3.Connection) -> Finding:
     problems = [row[0] for row in connection.execute("PRAGMA quick_check(5)")]
     if problems == ["ok"]:
         return Finding("integrity", PASS, "quick_check found nothing")
-    fix = "keep a copy of it, then restore a backup or an export, or try `sqlite3 FILE .recover`"
-    return Finding("integrity", FAIL, one_line("; ".join(map(str, problems)), 300), fix)
+    return Finding("integrity", FAIL, one_line("; ".join(map(str, problems)), 300), RESTORE)
 
 
 # -- what is in it -----------------------------------------------------------------------------------------------------

@@ -1,10 +1,10 @@
-"""Finding things: the store, and the runs in it by the first letters of their ids."""
+"""Finding things: the store, the runs in it by the first letters of their ids, and the libraries of an extra."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,21 +20,33 @@ MOST_NAMED = 10  # of the runs that an ambiguous beginning may mean
 
 
 @contextmanager
-def opened(store: str | None, *, keeps: bool = False) -> Iterator[Holdfast]:
+def opened(store: str | None, *, keeps: bool = False, **how: Any) -> Iterator[Holdfast]:
     """A Holdfast on the store that is meant, closed at the end; nothing is made on disk before something is written.
 
-    It *keeps* what it is given: then there must be a store that outlives the command, or one that was named.
+    It *keeps* what it is given: then there must be a store that outlives the command, or one that was named. *how* it
+    is opened otherwise is as for `holdfast.open`.
     """
     from holdfast.app import open
 
     try:
-        hf = open(store)
+        hf = open(store, **how)
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
     with hf:
         if keeps:
             hf.check_store()
         yield hf
+
+
+@contextmanager
+def needing(extra: str) -> Iterator[None]:
+    """Around imports of what only *extra* brings: if it is not installed, that is said."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("holdfast"):
+            raise
+        raise click.UsageError(f"this needs {error.name}: pip install 'holdfast[{extra}]'") from error
 
 
 def find(store: RunStore, wanted: str) -> RunSnapshot:

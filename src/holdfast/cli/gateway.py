@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.options import store_option, text
+from holdfast.cli.options import hides_option, policy_option, store_option, text
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
@@ -25,12 +25,8 @@ if TYPE_CHECKING:
 @click.option(
     "--allow-host", "names", multiple=True, callback=text, help="Another name by which clients call the HOST."
 )
-@click.option(
-    "--policy", metavar="FILE", callback=text, help="The policy file; else $HOLDFAST_POLICY or holdfast.toml."
-)
-@click.option(
-    "--hide-open-tools", "hides", is_flag=True, help="Take tools whose circuit is open off the list of tools."
-)
+@policy_option
+@hides_option
 @store_option
 def gateway(
     config: str,

@@ -13,6 +13,15 @@ from holdfast.checks import is_text
 Words = TypeVar("Words", str, None, tuple[str, ...])
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
+
+def text(ctx: click.Context, param: click.Parameter, value: Words) -> Words:
+    """A callback that lets only whole texts through: arguments of a process may be any bytes."""
+    for word in value if isinstance(value, tuple) else (value or "",):
+        if not is_text(word):
+            raise click.BadParameter(f"{word!r} is not UTF-8 text.")
+    return value
+
+
 store_option: Final[Decorator] = click.option(
     "--store",
     metavar="URL",
@@ -20,6 +29,18 @@ store_option: Final[Decorator] = click.option(
     "file's, or one in your data folder.",
 )
 json_option: Final[Decorator] = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+policy_option: Final[Decorator] = click.option(
+    "--policy", metavar="FILE", callback=text, help="The policy file; else $HOLDFAST_POLICY or holdfast.toml."
+)
+hides_option: Final[Decorator] = click.option(
+    "--hide-open-tools", "hides", is_flag=True, help="Take tools whose circuit is open off the list of tools."
+)
+session_option: Final[Decorator] = click.option(
+    "--session", default="default", show_default=True, callback=text, help="The session that the run belongs to."
+)
+prompt_option: Final[Decorator] = click.option(
+    "--prompt", default="", callback=text, help="What the run is about; it is recorded, and shown in lists."
+)
 
 _SECONDS: Final[Mapping[str, float]] = {
     "ms": 0.001,
@@ -37,14 +58,6 @@ _BYTES: Final[Mapping[str, float]] = {
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
 _AMOUNT: Final = re.compile(r"\s*(\d{1,15}(?:\.\d{1,9})?)\s*([a-z]*)\s*", re.ASCII | re.IGNORECASE)
-
-
-def text(ctx: click.Context, param: click.Parameter, value: Words) -> Words:
-    """A callback that lets only whole texts through: arguments of a process may be any bytes."""
-    for word in value if isinstance(value, tuple) else (value or "",):
-        if not is_text(word):
-            raise click.BadParameter(f"{word!r} is not UTF-8 text.")
-    return value
 
 
 def duration(ctx: click.Context, param: click.Parameter, text: str | None) -> float | None:

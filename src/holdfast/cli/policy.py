@@ -9,8 +9,8 @@ import click
 
 from holdfast.cli import FAILED
 from holdfast.cli.finding import opened
-from holdfast.cli.options import json_option, store_option, text
-from holdfast.cli.showing import Column, console, put_json, put_table, say
+from holdfast.cli.options import Decorator, json_option, store_option, text
+from holdfast.cli.showing import Column, console, put_fitting, put_json, say
 from holdfast.errors import ConfigError, printable
 from holdfast.wording import in_full, moment, plural, span
 
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from holdfast.backtest import Line, Played, Recording
     from holdfast.policy import PolicyBook
 
-LEAST_NEEDED: Final = ("unknown", "in failures", "timed out", "in line", "refused by")  # first to go without room
-
-_last_option: Final[Callable[[Callable[..., Any]], Callable[..., Any]]] = click.option(
+_last_option: Final[Decorator] = click.option(
     "--last",
     metavar="N",
     type=click.IntRange(min=1),
@@ -188,20 +186,13 @@ def _put_lines(lines: list[Line]) -> None:
         Column("refused", right=True),
         Column("lost", right=True),
         Column("spared", right=True),
-        Column("timed out", right=True),
-        Column("unknown", right=True),
-        Column("in failures", right=True),
-        Column("in line", right=True),
-        Column("refused by"),
+        Column("timed out", right=True, need=3),
+        Column("unknown", right=True, need=1),
+        Column("in failures", right=True, need=2),
+        Column("in line", right=True, need=4),
+        Column("refused by", need=5),
     )
-    out = console()
-    rows = [row for line in lines for row in _rows(line)]
-    kept = [at for at in range(len(columns)) if any(row[at].plain for row in rows)]
-    for title in LEAST_NEEDED if out.is_terminal else ():
-        if sum(2 + max(len(columns[at].title), *(row[at].cell_len for row in rows)) for at in kept) - 2 <= out.width:
-            break
-        kept = [at for at in kept if columns[at].title != title]
-    put_table(out, [columns[at] for at in kept], [[row[at] for at in kept] for row in rows])
+    put_fitting(console(), columns, [row for line in lines for row in _rows(line)])
 
 
 def _rows(line: Line) -> list[list[Text]]:

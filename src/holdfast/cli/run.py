@@ -10,7 +10,7 @@ import click
 from holdfast import checks
 from holdfast.cli.calling import Calling, load
 from holdfast.cli.finding import opened
-from holdfast.cli.options import json_option, store_option, text
+from holdfast.cli.options import json_option, prompt_option, session_option, store_option, text
 from holdfast.cli.stdout import json_alone
 from holdfast.wording import one_line
 
@@ -20,10 +20,8 @@ LONGEST: Final = 200  # characters of an argument that are shown
 @click.command()
 @click.argument("target", metavar="MODULE:FUNCTION")
 @click.argument("arguments", metavar="[ARGUMENT]...", nargs=-1, callback=text)
-@click.option(
-    "--session", default="default", show_default=True, callback=text, help="The session that the run belongs to."
-)
-@click.option("--prompt", default="", callback=text, help="What the run is about; it is recorded, and shown in lists.")
+@session_option
+@prompt_option
 @click.option("--run-id", metavar="ID", callback=text, help="The id of the run; one is made up otherwise.")
 @store_option
 @json_option

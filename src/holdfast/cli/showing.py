@@ -20,16 +20,19 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 GAP = "  "  # between columns
+STAYS = 9  # the need of a column that never goes
+ROOM = 16  # columns that the last one should have, at least
 # What JSON may hold as it is and a terminal would act upon: more controls, line breaks, marks that turn text around.
 _RAW = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 
 
 class Column(NamedTuple):
-    """A column of a table: *right* for numbers, *most* for what may be cut on a terminal."""
+    """A column: *right* for numbers, *most* if it may be cut on a terminal, *need* if it may go: the least first."""
 
     title: str
     right: bool = False
     most: int = 1000
+    need: int = STAYS
 
 
 def console() -> Console:
@@ -74,6 +77,31 @@ def put_table(out: Console, columns: Sequence[Column], rows: Sequence[Sequence[T
             elif column is not columns[-1]:
                 cell.append(space)
         put_line(out, Text(GAP).join(line))
+
+
+def put_fitting(out: Console, columns: Sequence[Column], rows: Sequence[Sequence[Text]]) -> None:
+    """A table without the columns that no row fills; on a narrow terminal, nor with those that are needed least."""
+    kept = [at for at in range(len(columns)) if any(row[at].plain for row in rows)]
+    widths = {at: max(len(columns[at].title), *(row[at].cell_len for row in rows)) for at in kept}
+    for at in kept:
+        most = ROOM if at == kept[-1] and columns[at].need == STAYS else columns[at].most
+        widths[at] = min(widths[at], most) + len(GAP)
+    for at in sorted(kept, key=lambda at: columns[at].need) if out.is_terminal else ():
+        if columns[at].need < STAYS and sum(widths.values()) - len(GAP) > out.width:
+            del widths[at]
+    put_table(out, [columns[at] for at in widths], [[row[at] for at in widths] for row in rows])
+
+
+def put_fact(out: Console, name: str, value: Text | str, room: int) -> None:
+    """A name in so much *room*, and its value; a long one goes on below itself, so that ids and texts can be copied."""
+    from rich.text import Text
+
+    text = value if isinstance(value, Text) else Text(value)
+    for number, line in enumerate(text.split("\n", allow_blank=True)):
+        label = Text(f"{name if not number else '':<{room}}", style="bold")
+        shown = Text.assemble(label, line)
+        shown.rstrip()
+        out.print(shown, soft_wrap=True)
 
 
 def put_line(out: Console, text: Text) -> None:

@@ -11,7 +11,7 @@ import click
 from holdfast.cli import FAILED
 from holdfast.cli.finding import opened
 from holdfast.cli.options import json_option, store_option, text
-from holdfast.cli.showing import Column, console, put_json, put_table, say
+from holdfast.cli.showing import Column, console, put_fact, put_fitting, put_json, say
 from holdfast.errors import printable
 from holdfast.wording import age, moment, one_line, plural, span
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from holdfast.stores.entries import ToolInProcess, ToolLine
 
 DONE: Final = {"open": "held open", "close": "held closed", "auto": "automatic", "reset": "reset"}
-LEAST_NEEDED: Final = ("rate", "in flight", "p50", "procs", "p95", "calls")  # first to go where there is no room
-ROOM: Final = 16  # columns that an error should have
 
 
 @click.group()
@@ -72,7 +70,7 @@ def show(name: str, store: str | None, as_json: bool) -> int | None:
         return None
     out = console()
     for label, value in _facts(found, now):
-        _put_fact(out, label, value)
+        put_fact(out, label, value, 12)
     return None
 
 
@@ -141,52 +139,36 @@ def _told(verb: str, name: str, line: ToolLine | None) -> dict[str, Any]:
 
 
 def _put_lines(out: Console, found: list[ToolLine]) -> None:
-    """A line a tool. What no tool has gets no column; on a narrow terminal, nor has what is needed least."""
     columns = (
         Column("tool", most=40),
         Column("state"),
         Column("wait", right=True),
-        Column("procs", right=True),
-        Column("calls", right=True),
+        Column("procs", right=True, need=4),
+        Column("calls", right=True, need=6),
         Column("failed", right=True),
-        Column("p50", right=True),
-        Column("p95", right=True),
-        Column("in flight", right=True),
-        Column("rate", right=True),
+        Column("p50", right=True, need=3),
+        Column("p95", right=True, need=5),
+        Column("in flight", right=True, need=2),
+        Column("rate", right=True, need=1),
         Column("last error"),
     )
-    rows = [_cells(line) for line in found]
-    kept = [at for at, column in enumerate(columns) if at < 2 or any(row[at].plain for row in rows)]
-    for title in LEAST_NEEDED if out.is_terminal else ():
-        if _width(columns, rows, kept) <= out.width:
-            break
-        kept = [at for at in kept if columns[at].title != title]
-    put_table(out, [columns[at] for at in kept], [[row[at] for at in kept] for row in rows])
-
-
-def _width(columns: Sequence[Column], rows: list[list[Text]], kept: list[int]) -> int:
-    """The columns that a table takes, at least."""
-    width = 0
-    for at in kept:
-        wide = max(len(columns[at].title), *(row[at].cell_len for row in rows))
-        width += min(wide, ROOM if columns[at].title == "last error" else columns[at].most) + 2
-    return width - 2
+    put_fitting(out, columns, [_cells(line) for line in found])
 
 
 def _cells(line: ToolLine) -> list[Text]:
     from rich.text import Text
 
-    from holdfast.wording.tools import circuit, duration, in_flight, pace
+    from holdfast.wording.tools import circuit, duration, in_flight, name_of, pace, percent
 
     failed = line.error_rate
     error = one_line(line.last_error or "")
     return [
-        Text(printable(line.name, 200) + (" (server)" if line.is_server else ""), style="bold" if line.refuses else ""),
+        name_of(line),
         circuit(line.state, line.forced),
         Text("" if line.remaining_ms is None else span(line.remaining_ms / 1000)),
         Text(f"{len(line.processes)}"),
         Text(f"{line.calls}"),
-        Text("" if failed is None else f"{failed:.0%}", style="red" if failed else "dim"),
+        Text(percent(failed), style="red" if failed else "dim"),
         Text("" if line.p50_ms is None else duration(line.p50_ms)),
         Text("" if line.p95_ms is None else duration(line.p95_ms)),
         Text(in_flight(line.in_flight, line.waiting)),
@@ -238,10 +220,3 @@ def _process_facts(each: ToolInProcess, now: float) -> Iterator[tuple[str, Text 
         yield "rate", pace(tool.rate, tool.full_rate)
     if tool.last_error is not None and tool.last_error_at_ms is not None:
         yield "last error", f"{one_line(tool.last_error)}, {age(tool.last_error_at_ms, now)} ago"
-
-
-def _put_fact(out: Console, label: str, value: Text | str) -> None:
-    from rich.text import Text
-
-    text = value if isinstance(value, Text) else Text(value)
-    out.print(Text.assemble(Text(f"{label:<12}" if text.plain else "", style="bold"), text), soft_wrap=True)

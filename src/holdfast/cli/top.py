@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from holdfast.cli.finding import opened
+from holdfast.cli.finding import needing, opened
 from holdfast.cli.options import store_option
 
 
@@ -19,12 +19,8 @@ def top(store: str | None) -> int:
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.UsageError("this needs a terminal; `holdfast tools ls` and `holdfast runs ls` do without one")
-    try:
+    with needing("tui"):
         from holdfast.top.app import Top
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("holdfast"):
-            raise
-        raise click.UsageError(f"this needs {error.name}: pip install 'holdfast[tui]'") from error
     with opened(store) as hf:
         hf.runs.counts()  # a store that cannot be used is told before the screen is taken
         app = Top(hf.runs, hf.runs.clock, hf.policies, named=None if store is None else hf.runs.file.path)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.finding import opened
+from holdfast.cli.finding import needing, opened
 from holdfast.cli.options import store_option, text
 from holdfast.cli.showing import say
 
@@ -37,14 +37,10 @@ def ui(
     and, unless --read-only, stop it.
     $HOLDFAST_TOKEN sets the token, for programs that ask as well.
     """
-    try:
+    with needing("server"):
         from holdfast.web.app import App
         from holdfast.web.security import is_local, rules
         from holdfast.web.serving import Server, bind
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("holdfast"):
-            raise
-        raise click.UsageError(f"this needs {error.name}: pip install 'holdfast[server]'") from error
     if no_token and not is_local(host):
         raise click.UsageError(f"--no-token with --host {host}: others could ask; leave one of them out")
     token = None if no_token else _token()

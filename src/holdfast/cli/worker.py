@@ -14,7 +14,7 @@ import click
 from holdfast.cli import DONE, INTERRUPTED
 from holdfast.cli.calling import find
 from holdfast.cli.finding import opened
-from holdfast.cli.options import duration, json_option, store_option, text
+from holdfast.cli.options import duration, json_option, policy_option, store_option, text
 from holdfast.cli.showing import put_json, say
 from holdfast.cli.stdout import json_alone
 from holdfast.clock import SystemClock
@@ -61,9 +61,7 @@ Inbox = queue.SimpleQueue[int | BaseException | None]  # may be put into by a si
     show_default=True,
     help="Fail a run that has changed hands so often and has not ended.",
 )
-@click.option(
-    "--policy", metavar="FILE", callback=text, help="The policy file; else $HOLDFAST_POLICY or holdfast.toml."
-)
+@policy_option
 @click.option("--redis", metavar="URL", callback=text, help="Where the fleet shares its guards; else $HOLDFAST_REDIS.")
 @store_option
 @json_option

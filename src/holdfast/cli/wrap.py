@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.options import store_option, text
+from holdfast.cli.finding import opened
+from holdfast.cli.options import hides_option, policy_option, store_option, text
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
@@ -29,12 +30,8 @@ if TYPE_CHECKING:
 )
 @click.option("--type", "kind", metavar="TYPE", callback=text, help="How the URL is spoken to: http, the default.")
 @click.option("--name", callback=text, help="What policies and statistics call the server; made up otherwise.")
-@click.option(
-    "--policy", metavar="FILE", callback=text, help="The policy file; else $HOLDFAST_POLICY or holdfast.toml."
-)
-@click.option(
-    "--hide-open-tools", "hides", is_flag=True, help="Take tools whose circuit is open off the list of tools."
-)
+@policy_option
+@hides_option
 @store_option
 def wrap(
     command: tuple[str, ...],
@@ -55,17 +52,12 @@ def wrap(
     """
     if bool(command) == bool(url):
         raise click.UsageError("give either -- COMMAND... or --url URL")
-    from holdfast.app import open
     from holdfast.cli.exporting import exporting
     from holdfast.errors import ConfigError
     from holdfast.mcp.naming import name_of, name_of_url
     from holdfast.mcp.server import DEFAULTS
 
-    try:
-        hf = open(store, policies=policy, on_store_error="continue", defaults=DEFAULTS)
-    except ConfigError as error:
-        raise click.UsageError(str(error)) from error
-    with hf, exporting(hf):
+    with opened(store, policies=policy, on_store_error="continue", defaults=DEFAULTS) as hf, exporting(hf):
         try:
             upstream = _http(hf, url, kind, _headers(headers, header_envs)) if url else _child(hf, command)
         except ConfigError as error:

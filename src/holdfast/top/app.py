@@ -29,12 +29,14 @@ from holdfast.top.reading import Look, Picture
 from holdfast.top.sheet import Sheet
 from holdfast.top.steering import ORDERS, Deed
 from holdfast.top.watching import Watcher
-from holdfast.wording import one_line, resume_command
+from holdfast.wording import one_line
+from holdfast.wording.shown import resume_of
 
 PAGE: Final = 100  # runs that are read, and as many more whenever the end comes near
 MOST_RUNS: Final = 5000
 WIDE: Final = 140  # columns from which on calls and events are side by side
 SAID: Final = 6.0  # seconds that a message stays
+NOTHING_SAID: Final = (Text(""), 0.0)  # and until when
 SCREENS: Final = ("tools", "tool", "runs", "run", "servers")
 UP: Final = {"tool": "tools", "run": "runs"}
 HINTS: Final = {
@@ -90,7 +92,7 @@ class Top(App[None]):
         self._most = PAGE
         self._story = Story()
         self._complaint = ""
-        self._said = (Text(""), 0.0)  # and until when
+        self._said = NOTHING_SAID
         self._framed: dict[str, str] = {}  # what is around the screens, to draw it again only if it is different
 
     # -- the screen ----------------------------------------------------------------------------------------------------
@@ -240,7 +242,7 @@ class Top(App[None]):
         if name is not None and self._names.get(place) != name:
             self._names[place] = name
             self._forget(place)
-        self._place = place
+        self._place, self._said = place, NOTHING_SAID
         self.query_one("#screens", ContentSwitcher).current = place
         self._hide_filter()
         self._main().focus()
@@ -418,13 +420,12 @@ class Top(App[None]):
         if run is None:
             return
         try:
-            resumable = await self._watcher.do(lambda: one_run.is_resumable(self._store, run))
+            command = await self._watcher.do(lambda: resume_of(self._store, run, self._named))
         except HoldfastError as error:
             self.say(one_line(str(error), 500), "bold red")
             return
-        if not resumable:
+        if command is None:
             self.say("no command goes on with this run")
             return
-        command = resume_command(run.id, self._named)
         self.copy_to_clipboard(command)
         self.say(f"copied: {printable(command, 300)}")

@@ -5,6 +5,7 @@ Pure: the same events give the same calls, however they come in.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -59,11 +60,6 @@ class Call(msgspec.Struct):
     def is_trouble(self) -> bool:
         """Whether anything went wrong with it."""
         return self.status in TROUBLE or bool(self.fails)
-
-    @property
-    def took(self) -> float | None:
-        """Milliseconds inside the tool."""
-        return _told(self.facts.get("duration_ms"))
 
 
 class Story:
@@ -203,6 +199,7 @@ class Scale:
         busy = list(_merged(calls, now))
         total = sum(end - start for start, end in busy)
         idle = max(total * 0.1, 1.0)
+        self._starts = [start for start, _ in busy]
         self._pieces: list[tuple[float, float, float]] = []  # start, end, and where it is on the line of time
         place, before = 0.0, busy[0][0] if busy else now
         for start, end in busy:
@@ -215,15 +212,8 @@ class Scale:
     def place(self, at: float) -> int:
         """The place of a time, from 0 to below the width."""
         found = 0.0
-        low, high = 0, len(self._pieces)
-        while low < high:
-            middle = (low + high) // 2
-            if self._pieces[middle][0] <= at:
-                low = middle + 1
-            else:
-                high = middle
-        if low:
-            start, end, found = self._pieces[low - 1]
+        if number := bisect_right(self._starts, at):
+            start, end, found = self._pieces[number - 1]
             found += min(at, end) - start
         return max(0, min(self._width - 1, int(found * self._by)))
 

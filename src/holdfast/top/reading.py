@@ -12,8 +12,8 @@ from holdfast.policy import PolicyBook
 from holdfast.stores import RunStore
 from holdfast.stores.board import Board
 from holdfast.stores.entries import ServerLine, ToolDetail, ToolInProcess, ToolLine
-from holdfast.stores.rates import Rates
 from holdfast.stores.searching import STATUSES, RunPage, Wanted, header_of, search
+from holdfast.wording.shown import ShownTools
 
 EVENTS = 2000  # of a run in one look
 SAMPLES = 60  # seconds of calls that are remembered
@@ -52,9 +52,8 @@ class Reader:
 
     def __init__(self, store: RunStore, book: PolicyBook | None = None) -> None:
         self._store = store
-        self._book = book
         self._board = Board(store)
-        self._rates = Rates()
+        self._shown = ShownTools(store, book)
         self._speeds: dict[str, deque[float]] = {}
         self._sampled = 0.0
 
@@ -75,11 +74,8 @@ class Reader:
         return picture
 
     def _tools(self) -> list[ToolLine]:
-        found = self._board.tools()
-        shown = {line.name for line in found}
-        found += [ToolLine(name=name, state="closed") for name in self._named() if name not in shown]
+        found = self._shown.all()
         now = self._store.clock.monotonic()
-        self._rates.note(found, now)
         if now >= self._sampled + 1.0:
             self._sampled = now
             self._speeds = {line.name: self._sample(line) for line in found}
@@ -90,16 +86,9 @@ class Reader:
         kept.append(line.calls_per_second or 0.0)
         return kept
 
-    def _named(self) -> list[str]:
-        """The tools that the policies name."""
-        if self._book is None:
-            return []
-        self._book.refresh(self._store.clock.monotonic())
-        return self._book.tools
-
     def _tool(self, picture: Picture) -> Picture:
         line = next((line for line in picture.tools if line.name == picture.look.name), None)
-        return picture._replace(tool=line, details=[] if line is None else self._board.details(line))
+        return picture._replace(tool=line, details=[] if line is None else self._shown.details(line))
 
     def _run(self, picture: Picture) -> Picture:
         name, after = picture.look.name, picture.look.after

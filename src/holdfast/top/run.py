@@ -9,17 +9,14 @@ import msgspec
 from rich.text import Text
 
 from holdfast.errors import printable
-from holdfast.history import RunEventRecord, RunSnapshot, RunStatus
-from holdfast.stores import RunStore
-from holdfast.stores.searching import header_of
-from holdfast.top.calls import Bar, Call, Scale, Story, bars
+from holdfast.history import RunEventRecord
+from holdfast.top.calls import NO_BAR, Bar, Call, Scale, Story, bars
 from holdfast.top.reading import Look, Picture
 from holdfast.top.runs import began, doing, took
 from holdfast.top.sheet import Column, Contents
 from holdfast.top.signs import TONES, outcome, run_state, sign
 from holdfast.wording import in_full, one_line, span, way_on
 from holdfast.wording.runs import calls, event_line, identity
-from holdfast.wording.tools import duration
 
 CALLS: Final = (Column("call", most=32), Column("outcome", most=14), Column("took", right=True), Column("", most=1000))
 EVENTS: Final = (Column("event", most=1000),)
@@ -49,14 +46,6 @@ def facts(picture: Picture, named: str | None = None) -> Text:
     if run.interrupted and picture.header is not None:
         text.append(f"; {way_on(picture.header, named)}", style="yellow")
     return text
-
-
-def is_resumable(store: RunStore, run: RunSnapshot) -> bool:
-    """Whether a command can go on with it: it stands still, and says what to call. Blocks."""
-    if not run.interrupted and run.status not in (RunStatus.FAILED, RunStatus.CANCELLED):
-        return False
-    header = header_of(store, run.id)
-    return header is not None and header.entry is not None and not header.noted
 
 
 def call_contents(story: Story, look: Look, at: float, room: int) -> Contents:
@@ -104,13 +93,20 @@ def detail(events: Sequence[RunEventRecord]) -> Iterator[Text]:
 
 
 def _cells(call: Call, scale: Scale, now: float) -> list[Text]:
-    spent = call.took if call.end is not None else now - call.at
+    spent = "" if call.status in NO_BAR else span(((now if call.end is None else call.end) - call.at) / 1000)
     return [
-        Text(f"{'  ' * min(call.depth, 8)}{one_line(call.name, 200)}", style="dim" if call.kind == "mark" else ""),
+        _name(call),
         Text("") if call.kind == "mark" else _outcome(call),
-        Text("" if spent is None else duration(spent) if call.end is not None else span(spent / 1000)),
+        Text(spent),
         _drawn(call, scale, now),
     ]
+
+
+def _name(call: Call) -> Text:
+    if call.kind == "mark":
+        tool = call.facts.get("tool")
+        return Text(call.name.replace("_", " ") + (f": {one_line(tool, 200)}" if isinstance(tool, str) else ""), "dim")
+    return Text(f"{'  ' * min(call.depth, 8)}{one_line(call.name, 200)}")
 
 
 def _outcome(call: Call) -> Text:

@@ -6,13 +6,13 @@ from typing import Final
 
 from rich.text import Text
 
-from holdfast.history import ActiveCall, RunSnapshot
+from holdfast.history import RunSnapshot
 from holdfast.stores.searching import MOST_LOOKED_AT
 from holdfast.top.reading import Picture
 from holdfast.top.sheet import Column, Contents
 from holdfast.top.signs import run_state
 from holdfast.wording import age, one_line, span
-from holdfast.wording.runs import identity
+from holdfast.wording.runs import current, identity
 
 COLUMNS: Final = (
     Column("run", most=14),
@@ -73,13 +73,6 @@ def summary(picture: Picture) -> Text:
     return Text(f"{len(page.runs)}{more} shown · {active} active")
 
 
-def current(run: RunSnapshot) -> ActiveCall | None:
-    """What a run is doing: of several things, the one begun last."""
-    if run.status.is_terminal or run.interrupted or not run.active_calls:
-        return None
-    return list(run.active_calls.values())[-1]
-
-
 def began(run: RunSnapshot, now: float) -> str:
     """How long ago a run began; of one that nobody has begun, how long it is there."""
     return age(run.started_at_ms or run.created_at_ms, now)
@@ -96,13 +89,11 @@ def doing(run: RunSnapshot, now: float) -> Text:
     """What a run does now, or how it ended."""
     if run.error:
         return Text(one_line(run.error, 500), style="red")
-    if (call := current(run)) is not None:
-        attempt = f"attempt {call.attempt}, " if call.attempt > 1 else ""
-        return Text.assemble(
-            (one_line(call.name, 200), "cyan"), f"  {attempt}{span(max(0.0, now - call.at_ms / 1000))}"
-        )
     if run.interrupted:
         return Text("its process is gone", style="yellow")
+    if (call := current(run)) is not None:
+        attempt = f"attempt {call.attempt}, " if call.attempt > 1 else ""
+        return Text.assemble((one_line(call.name, 200), "cyan"), f"  {attempt}{span(now - call.at_ms / 1000)}")
     return Text(one_line(run.result_text or "", 500), style="dim")
 
 

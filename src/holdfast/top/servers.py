@@ -32,7 +32,7 @@ NOTHING: Final = (
     "    holdfast wrap -- COMMAND",
     "    holdfast wrap --url URL",
     "",
-    "Or send all servers of a client through Holdfast:  holdfast install",
+    "Or send all servers of a client through Holdfast:  holdfast install CLIENT",
 )
 NO_MATCH: Final = ("No server is like this; esc shows all of them.",)
 

@@ -57,10 +57,3 @@ def sparkline(values: Sequence[float], width: int) -> str:
     if most <= 0:
         return "".join(STEPS[0] for _ in shown)
     return "".join(STEPS[min(len(STEPS) - 1, int(value / most * (len(STEPS) - 1) + 0.5))] for value in shown)
-
-
-def percent(share: float | None) -> str:
-    """A share of a whole."""
-    if share is None:
-        return ""
-    return "<1%" if 0 < share < 0.01 else f"{share:.0%}"

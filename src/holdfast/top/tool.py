@@ -11,17 +11,18 @@ import msgspec
 from rich.text import Text
 
 from holdfast.errors import printable
-from holdfast.stores.entries import ToolDetail, ToolInProcess, ToolLine, Transition
+from holdfast.stores.entries import ToolDetail, ToolInProcess, ToolLine
 from holdfast.top.reading import Picture
 from holdfast.top.sheet import Contents, page
-from holdfast.top.signs import outcome, percent, sign, sparkline, tool_state
-from holdfast.top.tools import name_of, probe, speed, trip
+from holdfast.top.signs import outcome, sign, sparkline, tool_state
+from holdfast.top.tools import probe, speed, trip
 from holdfast.wording import age, one_line, plural, span, time_of_day
-from holdfast.wording.tools import STYLES, calls, circuit, duration, in_flight, pace
+from holdfast.wording.tools import STYLES, calls, circuit, duration, in_flight, name_of, pace, percent, why
 
 WIDE: Final = 150  # columns from which on there are two blocks side by side
 MOST: Final = 50  # lines of one kind
 LABEL: Final = 12  # columns of the name of a fact
+VALUE: Final = 12  # columns of a setting; what is longer moves its origin
 
 Details = Sequence[tuple[ToolInProcess, ToolDetail]]
 Block = list[Text]
@@ -34,7 +35,7 @@ def contents(picture: Picture, width: int) -> Contents:
         name = printable(picture.look.name, 200)
         said = f"No process on this store has a tool called {name} now; 1 shows all of them." if name else NOTHING
         return page([Text(""), Text(f"  {said}")])
-    left = [*_facts(line, picture), *_transitions(details), *_histogram(details, width)]
+    left = [*_facts(line, picture), *_transitions(line, details), *_histogram(details, width)]
     right = [*_recent(details, picture), *_policy(details), *_processes(line, picture.at)]
     if width < WIDE:
         return page([*left, *right])
@@ -72,29 +73,19 @@ def _facts(line: ToolLine, picture: Picture) -> Iterator[Text]:
         yield _fact("last error", Text(f"{one_line(line.last_error, 500)}{when}", style="red"))
 
 
-def _transitions(details: Details) -> Iterator[Text]:
+def _transitions(line: ToolLine, details: Details) -> Iterator[Text]:
     yield from _heading("Transitions")
     found = [(each, where.pid) for where, detail in details for each in detail.transitions]
     for each, pid in sorted(found, key=lambda pair: -pair[0].at_ms)[:MOST]:
         change = Text(f"  {time_of_day(each.at_ms)[:8]}  ", style="dim")
         change.append_text(Text(f"{circuit(each.before, None)} → ", style="not dim"))
         change.append(f"{sign(each.after)} {circuit(each.after, None)}", style=f"not dim {STYLES.get(each.after, '')}")
-        yield change.append(f"  {_why(each)}", style="not dim").append(f"  process {pid}")
+        waits = each.after == "open" and each.backoff_ms and not each.by_hand
+        wait = f", waits {span(each.backoff_ms / 1000)}" if waits else ""
+        change.append(f"  {why(each)}{wait}", style="not dim")
+        yield change.append(f"  process {pid}" if len(line.processes) > 1 else "")
     if not found:
         yield Text("  its circuit has not changed since its processes began", style="dim")
-
-
-def _why(each: Transition) -> str:
-    if each.by_hand:
-        return "by hand"
-    if each.after == "half_open":
-        return "the wait was over: one call probes"
-    if each.after == "closed":
-        return "the probe succeeded" if each.before == "half_open" else "by hand"
-    wait = f", waits {span(each.backoff_ms / 1000)}" if each.backoff_ms else ""
-    kind = f", last: {printable(each.category).replace('_', ' ')}" if each.category else ""
-    few = "the probe failed" if each.before == "half_open" else "calls were slow"
-    return f"{plural(each.failures, 'failure') if each.failures else few}{kind}{wait}"
 
 
 def _histogram(details: Details, width: int) -> Iterator[Text]:
@@ -132,21 +123,24 @@ def _recent(details: Details, picture: Picture) -> Iterator[Text]:
 
 
 def _policy(details: Details) -> Iterator[Text]:
-    yield from _heading("Policy in force, and where it comes from")
+    yield from _heading("Policy in force (times in seconds), and where it comes from")
     alike: dict[bytes, list[tuple[ToolInProcess, ToolDetail]]] = {}
     for where, detail in details:
         alike.setdefault(msgspec.json.encode(detail.policy), []).append((where, detail))
     for group in alike.values():
         if len(alike) > 1:
             yield Text(f"  process {', '.join(str(where.pid) for where, _ in group)}", style="bold")
-        room = max((len(printable(each.key)) for each in group[0][1].policy), default=0) + 2
-        for each in group[0][1].policy:
-            value = one_line(msgspec.json.encode(each.value).decode(), 200)
-            yield Text.assemble(
-                f"  {printable(each.key):<{room}}", (value, "cyan"), (f"  {one_line(each.origin)}", "dim")
-            )
+        rows = [(printable(each.key), _value(each.value), one_line(each.origin)) for each in group[0][1].policy]
+        keys, values = (max((len(row[at]) for row in rows), default=0) for at in (0, 1))
+        for key, value, origin in rows:
+            shown = (f"{value:<{min(values, VALUE)}}", "cyan")
+            yield Text.assemble(f"  {key:<{keys}}  ", shown, (f"  {origin}", "dim"))
     if not details:
         yield Text("  no living process tells its policy", style="dim")
+
+
+def _value(value: object) -> str:
+    return "-" if value is None else one_line(msgspec.json.encode(value).decode(), 200)
 
 
 def _processes(line: ToolLine, now: float) -> Iterator[Text]:
@@ -157,8 +151,9 @@ def _processes(line: ToolLine, now: float) -> Iterator[Text]:
             f"{each.pid} on {printable(each.host, 60)} ({printable(each.process_name, 60)}, {printable(each.kind, 40)})"
         )
         state = Text(f"{sign(tool.state)} ").append_text(circuit(tool.state, tool.forced))
-        told = f"{calls(tool)} calls, opened {plural(tool.times_opened, 'time')}, told {age(each.at_ms, now)} ago"
-        yield Text.assemble(f"  {who}  ", state, (f"  {told}", "dim"))
+        told = f"calls {calls(tool)}; opened {plural(tool.times_opened, 'time')}; told {age(each.at_ms, now)} ago"
+        yield Text.assemble(f"  {who}  ", state)
+        yield Text(f"    {told}", style="dim")
     if not line.processes:
         yield Text("  none has it now", style="dim")
 

@@ -7,13 +7,12 @@ from typing import Final
 
 from rich.text import Text
 
-from holdfast.errors import printable
 from holdfast.stores.entries import ToolLine
 from holdfast.top.reading import Picture
 from holdfast.top.sheet import Column, Contents
-from holdfast.top.signs import percent, sparkline, tool_state
+from holdfast.top.signs import sparkline, tool_state
 from holdfast.wording import age, one_line, plural, span
-from holdfast.wording.tools import duration, in_flight, pace
+from holdfast.wording.tools import duration, in_flight, name_of, pace, percent
 
 COLUMNS: Final = (
     Column("tool", most=48),
@@ -36,11 +35,11 @@ SPARK: Final = 20  # columns of the last minute
 NOTHING: Final = (
     "No process on this store has a tool yet.",
     "",
-    "Open the same store in your agent, and its tools appear here:",
+    "Open the same store in your agent, and its tools appear here with their first call:",
     "",
     '    hf = holdfast.open("agent.db")',
     "",
-    "    @hf.tool",
+    "    @hf.tool()",
     "    def search(query: str) -> list[str]: ...",
     "",
     "Or put an MCP server behind it:  holdfast wrap -- COMMAND",
@@ -90,13 +89,6 @@ def speed(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2g}"
 
 
-def name_of(line: ToolLine) -> Text:
-    """The name of a tool; bold if it refuses calls."""
-    return Text(
-        printable(line.name, 200) + (" (server)" if line.is_server else ""), style="bold" if line.refuses else ""
-    )
-
-
 def probe(line: ToolLine) -> str:
     """How long until an open circuit lets one call through to see; now, if the next call is that one."""
     if line.state != "open" or line.forced is not None:
@@ -105,13 +97,11 @@ def probe(line: ToolLine) -> str:
 
 
 def trip(line: ToolLine) -> str:
-    """Where the circuit opens, and how far it is from there: failures of so many, or the share of calls."""
+    """How far the circuit is from opening, as failures of so many; else the share of failed calls at which it opens."""
     worst = max((each.tool for each in line.processes), key=lambda tool: tool.failure_count, default=None)
-    if worst is not None and worst.failure_threshold is not None and worst.failure_count:
-        return f"{worst.failure_count} of {worst.failure_threshold}"
-    if line.failure_rate is not None:
+    if worst is None or worst.failure_threshold is None or not (worst.failure_count or line.failure_rate is None):
         return percent(line.failure_rate)
-    return "" if line.failure_threshold is None else f"{line.failure_threshold}"
+    return f"{worst.failure_count} of {worst.failure_threshold}"
 
 
 def _cells(line: ToolLine, picture: Picture) -> list[Text]:

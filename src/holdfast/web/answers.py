@@ -10,7 +10,17 @@ from starlette.responses import Response
 
 from holdfast.history import CancelResult, EventPage, RunSnapshot, RunStatus
 from holdfast.history.verification import VerificationSummary
-from holdfast.stores.entries import PolicyValue, RecentCall, ServerLine, ToolLine, Transition
+from holdfast.stores.entries import (
+    PolicyValue,
+    RecentCall,
+    ServerLine,
+    ToolDetail,
+    ToolInProcess,
+    ToolLine,
+    Transition,
+)
+from holdfast.wording.runs import current
+from holdfast.wording.tools import why
 
 LONGEST = 1000  # characters of a prompt, a result or an error in a list
 
@@ -55,6 +65,12 @@ class Tools(msgspec.Struct, kw_only=True):
     tools: list[ToolLine]
 
 
+class Change(Transition, kw_only=True):
+    """A change of a circuit; *why* says in words what turned it."""
+
+    why: str
+
+
 class DetailLine(msgspec.Struct, kw_only=True):
     """What one process tells of a tool beyond its line."""
 
@@ -63,7 +79,7 @@ class DetailLine(msgspec.Struct, kw_only=True):
     pid: int
     process_name: str
     policy: list[PolicyValue]
-    transitions: list[Transition]
+    transitions: list[Change]
     histogram: list[tuple[float | None, int]]
     recent: list[RecentCall]
 
@@ -198,6 +214,15 @@ def refusal(problem: Problem) -> Response:
     return answer(Errors(error=facts), problem.status)
 
 
+def detail_line(where: ToolInProcess, detail: ToolDetail) -> DetailLine:
+    """What one process tells of a tool, as it is sent."""
+    changes = [Change(**msgspec.structs.asdict(each), why=why(each)) for each in detail.transitions]
+    return DetailLine(
+        process=where.process, host=where.host, pid=where.pid, process_name=where.process_name,
+        policy=detail.policy, transitions=changes, histogram=detail.histogram, recent=detail.recent,
+    )  # fmt: skip
+
+
 def view(run: RunSnapshot, *, whole: bool = False) -> RunView:
     """A run as it is sent; *whole* with all of its texts."""
     fields = {name: getattr(run, name) for name in _SHARED}
@@ -211,10 +236,8 @@ _SHARED = tuple(name for name in RunView.__struct_fields__ if name != "current")
 
 
 def _current(run: RunSnapshot) -> Current | None:
-    if run.status.is_terminal or not run.active_calls:
-        return None
-    call = next(reversed(run.active_calls.values()))
-    return Current(name=call.name, attempt=call.attempt, since_ms=call.at_ms)
+    call = current(run)
+    return None if call is None else Current(name=call.name, attempt=call.attempt, since_ms=call.at_ms)
 
 
 def _cut(text: str | None) -> str | None:

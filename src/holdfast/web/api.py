@@ -14,17 +14,16 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp
 
 from holdfast.errors import HoldfastError, RunNotFound, in_words
-from holdfast.history import CancelResult, EventPage, RunSnapshot, RunStatus
-from holdfast.policy.explaining import explain
-from holdfast.stores.entries import PolicyValue, ToolLine
-from holdfast.stores.searching import ALIVE, INTERRUPTED, Wanted, header_of, search
+from holdfast.history import CancelResult, EventPage, RunStatus
+from holdfast.stores.entries import ToolLine
+from holdfast.stores.searching import ALIVE, INTERRUPTED, Wanted, search
 from holdfast.telemetry.prometheus import CONTENT_TYPE, StoreMetrics
 from holdfast.web import answers, asking
-from holdfast.web.answers import Problem, answer, encode, view
+from holdfast.web.answers import Problem, answer, detail_line, encode, view
 from holdfast.web.desk import Desk
 from holdfast.web.feed import Feed
 from holdfast.web.sse import BEAT, SIGN, EventStream, message, note
-from holdfast.wording import resume_command
+from holdfast.wording.shown import resume_of
 
 MOST_CANCELLED = 500  # runs by one request
 PIECE = 64  # events that are read at once for a stream
@@ -56,7 +55,7 @@ class Api:
     async def tools(self, request: Request) -> Response:
         """All tools, the worst first."""
         asking.asked(request)
-        found = await self._desk.run(self._desk.tools)
+        found = await self._desk.run(self._desk.tools.all)
         return answer(answers.Tools(at_ms=self._desk.now_ms(), tools=found))
 
     async def tool(self, request: Request) -> Response:
@@ -79,32 +78,17 @@ class Api:
 
     def _one_tool(self, name: str) -> answers.OneTool:
         line = self._line(name)
-        details = [
-            answers.DetailLine(
-                process=each.process, host=each.host, pid=each.pid, process_name=each.process_name,
-                policy=detail.policy, transitions=detail.transitions, histogram=detail.histogram, recent=detail.recent,
-            )
-            for each, detail in self._desk.board.details(line)
-        ]  # fmt: skip
-        if not line.processes and name in self._desk.named():
-            details = [self._from_policies(name)]
+        details = [detail_line(*each) for each in self._desk.tools.details(line)]
         return answers.OneTool(at_ms=self._desk.now_ms(), tool=line, details=details)
-
-    def _from_policies(self, name: str) -> answers.DetailLine:
-        """What will hold for a tool that no process has yet, as far as the policies here tell."""
-        settings = [PolicyValue(key=key, value=value, origin=who) for key, value, who in explain(self._desk.book, name)]
-        return answers.DetailLine(
-            process="", host="", pid=0, process_name="", policy=settings, transitions=[], histogram=[], recent=[]
-        )
 
     def _order(self, verb: str, name: str) -> ToolLine:
         if verb in ("auto", "reset") or not name.isprintable():  # the others hold for processes to come as well
             self._line(name)
         self._desk.board.order(verb, [name])
-        return self._desk.tool(name) or ToolLine(name=name, state="closed")
+        return self._desk.tools.one(name) or ToolLine(name=name, state="closed")
 
     def _line(self, name: str) -> ToolLine:
-        line = self._desk.tool(name)
+        line = self._desk.tools.one(name)
         if line is None:
             raise Problem(404, "tool_not_found", "no process shows a tool of this name", "see /api/tools")
         return line
@@ -166,18 +150,9 @@ class Api:
         return answers.OneRun(
             at_ms=self._desk.now_ms(),
             run=view(run, whole=True),
-            resume=self._resume(run),
+            resume=resume_of(self._desk.store, run, self._desk.named_store),
             export=f"/api/runs/{quote(run_id, safe='')}/export",
         )
-
-    def _resume(self, run: RunSnapshot) -> str | None:
-        """The command that goes on with a run, where it has an entry point and stands still."""
-        if not run.interrupted and run.status not in (RunStatus.FAILED, RunStatus.CANCELLED):
-            return None
-        header = header_of(self._desk.store, run.id)
-        if header is None or header.entry is None or header.noted:
-            return None
-        return resume_command(run.id, self._desk.named_store)
 
     def _cancel_many(self, wanted: Wanted, before: str | None, reason: str | None) -> answers.ManyCancelled:
         if wanted.status is None:
@@ -218,9 +193,8 @@ class Api:
         """The events of a run, the past and then the live."""
         given = asking.asked(request, "after")
         last = request.headers.get("last-event-id")
-        after = asking.number({"Last-Event-ID": last} if last else {}, "Last-Event-ID", -2, least=-1, most=asking.LAST)
-        if after == -2:
-            after = asking.number(given, "after", -1, least=-1, most=asking.LAST)
+        told, name = ({"Last-Event-ID": last}, "Last-Event-ID") if last else (given, "after")
+        after = asking.number(told, name, -1, least=-1, most=asking.LAST)
         run_id = asking.named(request, "id")
         await self._desk.run(self._desk.store.event_page, run_id, after, 1)  # what is wrong is said at once
         return EventStream(self._desk, self._follow(run_id, after))

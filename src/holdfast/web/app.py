@@ -40,7 +40,7 @@ class App:
     def __init__(
         self, store: RunStore, rules: Rules, *, book: PolicyBook | None = None, named: str | None = None
     ) -> None:
-        self.desk = Desk(store, book or PolicyBook(), named)
+        self.desk = Desk(store, book, named)
         api, files = Api(self.desk, Feed(self.desk, read_only=rules.read_only)), Files(self.desk)
         inner = Starlette(
             routes=[_get("/openapi.json", _describing(rules)), *_routes(api, files)],

@@ -14,9 +14,8 @@ from holdfast.clock import Clock
 from holdfast.policy import PolicyBook
 from holdfast.stores import RunStore
 from holdfast.stores.board import Board
-from holdfast.stores.entries import ToolLine
-from holdfast.stores.rates import Rates
 from holdfast.web.answers import Problem
+from holdfast.wording.shown import ShownTools
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -29,12 +28,11 @@ MOST_STREAMS = 100
 class Desk:
     """The store of one server, as its requests use it."""
 
-    def __init__(self, store: RunStore, book: PolicyBook, named: str | None = None) -> None:
+    def __init__(self, store: RunStore, book: PolicyBook | None, named: str | None) -> None:
         self.store = store
-        self.book = book
         self.named_store = named
         self.board = Board(store)
-        self.rates = Rates()
+        self.tools = ShownTools(store, book)
         self.clock: Clock = store.clock
         self.closing = asyncio.Event()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="holdfast-web")
@@ -58,28 +56,6 @@ class Desk:
     async def read(self, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """The same for what all pages share, and nobody may be refused."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: fn(*args, **kwargs))
-
-    def tools(self) -> list[ToolLine]:
-        """All tools, the worst first, with calls a second; blocks."""
-        found = self.board.tools()
-        shown = {line.name for line in found}
-        found += [ToolLine(name=name, state="closed") for name in self.named() if name not in shown]
-        self.rates.note(found, self.clock.monotonic())
-        return found
-
-    def tool(self, name: str) -> ToolLine | None:
-        """One tool, if anything is known of it; blocks."""
-        line = self.board.tool(name)
-        if line is None and name in self.named():
-            line = ToolLine(name=name, state="closed")
-        if line is not None:
-            self.rates.fill(line)
-        return line
-
-    def named(self) -> list[str]:
-        """The tools that the policies name: they show before anybody calls them."""
-        self.book.refresh(self.clock.monotonic())
-        return self.book.tools
 
     def open_stream(self) -> None:
         """Count a stream in; whoever does counts it out again."""

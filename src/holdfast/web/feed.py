@@ -14,7 +14,7 @@ import secrets
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import ExitStack
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -164,12 +164,10 @@ class Feed:
     async def _look(self) -> None:
         """Send what has changed since the last look; a store that cannot be read is noted, once."""
         try:
-            news = await self._desk.read(self._read)
-            if news.anew is not None:
-                self._kept.clear()
-                self._weight = 0
-                self._send("hello", news.anew)
-            for event, data in news.messages:
+            for event, data in await self._desk.read(self._read):
+                if event == "hello":
+                    self._kept.clear()
+                    self._weight = 0
                 self._send(event, data)
             await self._greet()
             self._complaint = ""
@@ -208,43 +206,36 @@ class Feed:
 
     # -- in a thread, one at a time ------------------------------------------------------------------------------------
 
-    def _read(self) -> _News:
-        """What is different from the last look; the first one finds nothing different."""
-        desk, seen = self._desk, self._seen
+    def _read(self) -> list[tuple[str, bytes]]:
+        """What is different from the last look, or everything where that is too much; the first look finds nothing."""
+        desk, seen, messages = self._desk, self._seen, []
         at_ms = desk.now_ms()
         runs = seen.runs_changed(desk)
-        if not seen.board_changed(desk) and runs is not None:
-            return _News([("runs", encode(RunsChanged(at_ms=at_ms, runs=runs)))] if runs else [], None)
-        tools, servers = desk.tools(), desk.board.servers()
-        fresh, gone = seen.tools_changed(tools)
-        servers_differ = seen.servers_changed(servers)
-        if not seen.has_begun:
-            seen.has_begun = True
-            return _News([], None)
-        if runs is None:
-            everything = self._everything()
-            seen.know(everything.runs)
-            return _News([], encode(everything))
-        messages = []
-        if fresh or gone:
-            messages.append(("tools", encode(ToolsChanged(at_ms=at_ms, tools=fresh, gone=gone))))
-        if servers_differ:
-            messages.append(("servers", encode(ServersChanged(at_ms=at_ms, servers=servers))))
+        if seen.board_changed(desk) or runs is None:
+            tools, servers = desk.tools.all(), desk.board.servers()
+            fresh, gone = seen.tools_changed(tools)
+            servers_differ = seen.servers_changed(servers)
+            if not seen.has_begun:
+                seen.has_begun = True
+                return []
+            if runs is None:
+                everything = self._everything()
+                seen.know(everything.runs)
+                return [("hello", encode(everything))]
+            if fresh or gone:
+                messages.append(("tools", encode(ToolsChanged(at_ms=at_ms, tools=fresh, gone=gone))))
+            if servers_differ:
+                messages.append(("servers", encode(ServersChanged(at_ms=at_ms, servers=servers))))
         if runs:
             messages.append(("runs", encode(RunsChanged(at_ms=at_ms, runs=runs))))
-        return _News(messages, None)
+        return messages
 
     def _everything(self) -> Everything:
         desk = self._desk
-        tools = desk.tools()
+        tools = desk.tools.all()
         runs = [view(run) for run in desk.store.list_runs(limit=NEWEST)]
         servers = desk.board.servers()
         return Everything(at_ms=desk.now_ms(), read_only=self._read_only, tools=tools, servers=servers, runs=runs)
-
-
-class _News(NamedTuple):
-    messages: list[tuple[str, bytes]]
-    anew: bytes | None  # everything, where too much has changed
 
 
 class _Seen:
@@ -366,13 +357,5 @@ def _last(store: RunStore) -> tuple[int, int]:
 
 def _sign(line: ToolLine) -> bytes:
     """All of a line but the times at which it was read and written."""
-    remaining, line.remaining_ms = line.remaining_ms, None
-    times = [each.at_ms for each in line.processes]
-    try:
-        for each in line.processes:
-            each.at_ms = 0
-        return encode(line)
-    finally:
-        line.remaining_ms = remaining
-        for each, at_ms in zip(line.processes, times, strict=True):
-            each.at_ms = at_ms
+    processes = [msgspec.structs.replace(each, at_ms=0) for each in line.processes]
+    return encode(msgspec.structs.replace(line, remaining_ms=None, processes=processes))

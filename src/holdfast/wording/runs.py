@@ -1,4 +1,4 @@
-"""Runs and their events in words: what `holdfast runs` and `holdfast top` have in common."""
+"""Runs and their events in words: what `holdfast runs`, `holdfast top` and the page have in common."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.text import Text
 
 from holdfast import events
 from holdfast.errors import printable
-from holdfast.history import CheckStatus, RunEventRecord, RunSnapshot, RunStatus
+from holdfast.history import ActiveCall, CheckStatus, RunEventRecord, RunSnapshot, RunStatus
 from holdfast.wording import one_line, plural, time_of_day
 
 NARROW: Final = 80  # columns; below, an event's line leaves out what is least needed
@@ -67,6 +67,13 @@ def calls(run: RunSnapshot) -> str:
     rest = [(run.tool_failures, "failed"), (run.tool_denials, "denied"), (run.cached_hits, "cached")]
     said = ", ".join(f"{count} {what}" for count, what in rest if count)
     return f"{plural(run.tool_calls, 'call')}{f' ({said})' if said else ''}"
+
+
+def current(run: RunSnapshot) -> ActiveCall | None:
+    """What a run is doing: of several things, the one begun last; of an interrupted run, what it did."""
+    if run.status.is_terminal or not run.active_calls:
+        return None
+    return next(reversed(run.active_calls.values()))
 
 
 def active(run: RunSnapshot) -> str:

@@ -1,4 +1,4 @@
-"""Tools in words: what `holdfast tools` and `holdfast top` have in common."""
+"""Tools in words: what `holdfast tools`, `holdfast top` and the page have in common."""
 
 from __future__ import annotations
 
@@ -8,16 +8,42 @@ from typing import Final
 from rich.text import Text
 
 from holdfast.errors import printable
-from holdfast.stores.entries import ToolEntry
-from holdfast.wording import span
+from holdfast.stores.entries import ToolEntry, ToolLine, Transition
+from holdfast.wording import plural, span
 
 STYLES: Final[Mapping[str, str]] = {"open": "bold red", "half_open": "bold yellow", "closed": "green", "off": "dim"}
+
+
+def name_of(line: ToolLine) -> Text:
+    """The name of a tool; bold if it refuses calls."""
+    server = " (server)" if line.is_server else ""
+    return Text(f"{printable(line.name, 200)}{server}", style="bold" if line.refuses else "")
 
 
 def circuit(state: str, forced: str | None) -> Text:
     """The state of a circuit, and whether somebody holds it there."""
     word = printable(state).replace("_", "-")
     return Text(f"{word} (held)" if forced is not None and forced == state else word, style=STYLES.get(state, ""))
+
+
+def why(change: Transition) -> str:
+    """What turned a circuit."""
+    if change.by_hand:
+        return "by hand"
+    if change.after == "half_open":
+        return "the wait was over: one call probes"
+    if change.after == "closed":
+        return "the probe succeeded" if change.before == "half_open" else "by hand"
+    few = "the probe failed" if change.before == "half_open" else "calls were slow"
+    kind = f", last: {printable(change.category).replace('_', ' ')}" if change.category else ""
+    return f"{plural(change.failures, 'failure') if change.failures else few}{kind}"
+
+
+def percent(share: float | None) -> str:
+    """A share of a whole."""
+    if share is None:
+        return ""
+    return "<1%" if 0 < share < 0.01 else f"{share:.0%}"
 
 
 def duration(milliseconds: float) -> str:

@@ -10,7 +10,7 @@ import click
 
 from holdfast.cli.finding import all_runs, find, opened
 from holdfast.cli.options import json_option, store_option, text
-from holdfast.cli.showing import Column, console, put_json, put_line, put_table, say
+from holdfast.cli.showing import Column, console, put_fact, put_json, put_line, put_table, say
 from holdfast.errors import printable
 from holdfast.wording import age, in_full, moment, one_line, span, way_on
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from holdfast.history import RunEventRecord, RunHeader, RunSnapshot, VerificationSummary
-    from holdfast.stores import RunStore
 
 STATUSES: Final = ("created", "planning", "executing", "verifying", "completed", "failed", "cancelled")
 COLUMNS: Final = (
@@ -60,7 +59,8 @@ def ls(
         there = hf.runs
         last = None if before is None else find(there, before).id
         if interrupted:
-            found = list(islice(_interrupted(there, status, session, last), limit + 1))
+            left = (run for run in all_runs(there, status, session, last) if run.interrupted)
+            found = list(islice(left, limit + 1))
         else:
             found = there.list_runs(status=status, session_id=session, limit=limit + 1, before=last)
         shown = found[:limit]
@@ -95,17 +95,11 @@ def show(run_id: str, events: int, store: str | None, as_json: bool) -> None:
             return
         out = console()
         for name, value in _facts(run, header, there.clock.time()):
-            _put_fact(out, name, value)
+            put_fact(out, name, value, 13)
         if last:
             _put_events(out, last, run)
     if run.interrupted:
         say(f"nobody runs it any more; {way_on(header, store)}")
-
-
-def _interrupted(store: RunStore, status: str | None, session: str | None, before: str | None) -> Iterator[RunSnapshot]:
-    for run in all_runs(store, status, session, before):
-        if run.interrupted:
-            yield run
 
 
 # -- the list ----------------------------------------------------------------------------------------------------------
@@ -215,16 +209,6 @@ def _call_of(entry: Mapping[str, object]) -> str:
     args = entry.get("args")
     shown = ", ".join(msgspec.json.encode(arg).decode() for arg in args) if isinstance(args, list) else ""
     return f"{entry.get('target')}({shown})"
-
-
-def _put_fact(out: Console, name: str, value: Text | str) -> None:
-    """A name and its value; long ones go on below themselves, so that ids and texts can be copied."""
-    from rich.text import Text
-
-    text = value if isinstance(value, Text) else Text(value)
-    for number, line in enumerate(text.split("\n", allow_blank=True)):
-        label = Text(f"{name if not number else '':<13}", style="bold")
-        out.print(Text.assemble(label, line), soft_wrap=True)
 
 
 def _put_events(out: Console, last: list[RunEventRecord], run: RunSnapshot) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from holdfast.cli.finding import opened
-from holdfast.cli.options import json_option, store_option, text
+from holdfast.cli.options import json_option, prompt_option, session_option, store_option, text
 from holdfast.cli.run import read
 from holdfast.cli.showing import put_json
 from holdfast.errors import ConfigError
@@ -15,10 +15,8 @@ from holdfast.wording import in_full
 @click.command()
 @click.argument("target", metavar="MODULE:FUNCTION", callback=text)
 @click.argument("arguments", metavar="[ARGUMENT]...", nargs=-1, callback=text)
-@click.option(
-    "--session", default="default", show_default=True, callback=text, help="The session that the run belongs to."
-)
-@click.option("--prompt", default="", callback=text, help="What the run is about; it is recorded, and shown in lists.")
+@session_option
+@prompt_option
 @click.option("--priority", type=int, default=0, show_default=True, help="-100 to 100; a higher one is taken first.")
 @click.option("--run-id", metavar="ID", callback=text, help="The id; the same again submits nothing new.")
 @store_option

@@ -53,15 +53,22 @@ export function query(values) {
   return given.length ? `?${new URLSearchParams(given.map(([name, value]) => [name, String(value)]))}` : "";
 }
 
+/**
+ * What is wrong, as the server says it.
+ *
+ * @param {Response} answer
+ */
+export async function complaint(answer) {
+  try {
+    const { error } = await answer.json();
+    return [error.message, error.hint].filter(Boolean).join(". ").replaceAll("..", ".");
+  } catch {
+    return `the server answered ${answer.status}`; // not one of our answers
+  }
+}
+
 /** @param {Response} answer */
 async function answered(answer) {
   if (answer.ok) return answer.json();
-  let message = `the server answered ${answer.status}`;
-  try {
-    const { error } = await answer.json();
-    message = [error.message, error.hint].filter(Boolean).join(". ").replaceAll("..", ".");
-  } catch {
-    // Not one of our answers: its number has to do.
-  }
-  throw new ApiError(answer.status, message);
+  throw new ApiError(answer.status, await complaint(answer));
 }

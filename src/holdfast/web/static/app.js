@@ -2,7 +2,7 @@
 
 import { ApiError, isPassing, query } from "./api.js";
 import { attr, button, fill, h } from "./dom.js";
-import { plural, visible, words } from "./format.js";
+import { plural, said, visible, words } from "./format.js";
 import { icon } from "./icons.js";
 import { help, listen } from "./keys.js";
 import { Live } from "./live.js";
@@ -24,13 +24,7 @@ const ORDER = /** @type {const} */ (["tools", "tool", "runs", "run", "servers"])
 const TITLES = { tools: "Tools", tool: "Tool", runs: "Runs", run: "Run", servers: "Servers" };
 const UP = /** @type {const} */ ({ tools: "tools", tool: "tools", runs: "runs", run: "runs", servers: "servers" });
 const THEMES = ["auto", "light", "dark"];
-const STANDINGS = /** @type {Record<string, string>} */ ({
-  connecting: "connecting",
-  live: "live",
-  waiting: "reconnecting",
-  closed: "asleep",
-  refused: "refused",
-});
+const STANDINGS = /** @type {Record<string, string>} */ ({ waiting: "reconnecting", closed: "asleep" }); // the others as they are
 
 class App {
   constructor() {
@@ -72,7 +66,7 @@ class App {
     this.live.standers.add(() => this.stand());
     this.live.turners.add((turns) => {
       const [first] = turns;
-      if (first) say(turns.length > 3 ? `${turns.length} circuits changed` : turns.map((turn) => `${words(turn.name)}: circuit ${words(turn.after)}`).join(", "));
+      if (first) say(turns.length > 3 ? `${turns.length} circuits changed` : turns.map((turn) => `${words(turn.name)}: circuit ${said(turn.after)}`).join(", "));
     });
     this.live.watch(() => this.entitle());
     this.live.noted = (message) => tell(visible(message), "bad");
@@ -164,7 +158,7 @@ class App {
     attr(this.light, "class", `standing ${paused ? "paused" : standing}`);
     attr(this.light, "aria-label", `The page is ${shown}: ${does}`);
     attr(this.light, "title", standing === "refused" ? detail : `${shown}; space: ${does}`);
-    if (standing === "refused") tell(`The server refuses this page: ${detail} Open the address that holdfast ui printed.`, "bad");
+    if (standing === "refused") tell(`The server refuses this page: ${detail}`, "bad");
     else if (paused || standing === "live" || standing === "waiting") say(`The page is ${shown}`);
   }
 

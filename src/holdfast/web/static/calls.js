@@ -38,7 +38,6 @@ export class Calls {
     /** @type {Map<number, Call>} */
     this.owners = new Map(); // of events, by sequence
     this.last = -1;
-    this.over = false;
   }
 
   /**
@@ -63,7 +62,6 @@ export class Calls {
     else if (type === "tool_ended" || type === "step_ended") this.finish(event);
     else if (type === "tool_denied") this.single(event, "call", "denied");
     else if (MARKS.has(type)) this.single(event, "mark", "mark");
-    else if (type === "run_completed" || type === "run_failed" || type === "run_cancelled") this.over = true;
     if (type === "run_interrupted") this.abandon(event.timestamp_ms);
   }
 
@@ -204,7 +202,8 @@ export function bars(call, now) {
     between += start - fail.at;
   }
   if (more) made.push({ kind: "attempt", from: start, to: until, outcome: call.status, number: fails.length + 1 });
-  const line = Math.max(0, number(call.facts.waited_ms) - between);
+  const planned = call.fails.reduce((sum, fail) => sum + (fail.retry ?? 0), 0); // also where the next attempt was refused
+  const line = number(call.facts.waited_ms) - Math.max(between, planned);
   if (line > 0.5) made.unshift({ kind: "wait", from: call.at - line, to: call.at, outcome: "", number: 1 });
   return made;
 }

@@ -1,6 +1,8 @@
 // The one feed of a page: server-sent events read with fetch, since only fetch lets us say where we stopped.
 // Runs in a shared worker where there is one, so that many tabs share one connection; knows nothing of the page.
 
+import { complaint } from "./api.js";
+
 const FIRST_WAIT = 250; // milliseconds before the second try
 const LONGEST_WAIT = 5000;
 const SILENCE = 45_000; // the server gives a sign more often than this; a connection without one is dead
@@ -75,7 +77,7 @@ export class Feed {
       const headers = { Accept: "text/event-stream" };
       if (this.last !== "") headers["Last-Event-ID"] = this.last;
       const answer = await fetch(this.url, { headers, signal: silent.signal, cache: "no-store" });
-      if (answer.status === 401 || answer.status === 403) throw new Refused(await reason(answer));
+      if (answer.status === 401 || answer.status === 403) throw new Refused(await complaint(answer));
       if (!answer.ok || answer.body === null) throw new Error(`the server answered ${answer.status}`);
       this.stand("live", "");
       connected();
@@ -143,16 +145,6 @@ export class Parser {
 }
 
 class Refused extends Error {}
-
-/** @param {Response} answer */
-async function reason(answer) {
-  try {
-    const { error } = await answer.json();
-    return [error.message, error.hint].filter(Boolean).join(" ");
-  } catch {
-    return `the server answered ${answer.status}`; // not one of our answers
-  }
-}
 
 /**
  * @param {number} milliseconds

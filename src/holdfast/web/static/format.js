@@ -8,7 +8,7 @@ const UNSEEN = new RegExp(
     String.raw`|(?<!${JOINED})[\u200c\u200d]|[\u200c\u200d](?!${JOINED})`, // joiners hide where nothing is joined
   "gu",
 );
-const LONE = /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
+export const LONE = /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
 
 /**
  * Foreign text with everything visible: control characters as symbols, marks that turn the writing around as escapes.
@@ -64,8 +64,8 @@ export function span(value) {
   const seconds = value / 1000;
   if (seconds < 59.95) return `${seconds < 9.995 ? seconds.toFixed(2) : seconds.toFixed(1)} s`;
   const minutes = Math.floor(Math.round(seconds) / 60);
-  if (minutes < 60) return `${minutes} m ${String(Math.round(seconds) % 60).padStart(2, "0")} s`;
-  if (minutes < 2880) return `${Math.floor(minutes / 60)} h ${String(minutes % 60).padStart(2, "0")} m`;
+  if (minutes < 60) return `${minutes} min ${String(Math.round(seconds) % 60).padStart(2, "0")} s`;
+  if (minutes < 2880) return `${Math.floor(minutes / 60)} h ${String(minutes % 60).padStart(2, "0")} min`;
   return `${Math.floor(minutes / 1440)} days`;
 }
 
@@ -90,7 +90,7 @@ export function ago(at, now) {
   if (at === null || at === undefined) return DASH;
   const seconds = Math.max(0, Math.round((now - at) / 1000));
   if (seconds < 60) return `${seconds} s ago`;
-  if (seconds < 3600) return `${Math.floor(seconds / 60)} m ago`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ago`;
   if (seconds < 172800) return `${Math.floor(seconds / 3600)} h ago`;
   return `${Math.floor(seconds / 86400)} days ago`;
 }
@@ -159,6 +159,24 @@ export function size(value) {
  */
 export function words(value) {
   return visible(value).replaceAll("_", " ");
+}
+
+/**
+ * A state as people write it.
+ *
+ * @param {string} state
+ */
+export function said(state) {
+  return state === "half_open" ? "half-open" : words(state);
+}
+
+/**
+ * The name of a refusal, which is that of an error in Python, as people write it: `CircuitOpen` is "circuit open".
+ *
+ * @param {string} kind
+ */
+export function refusal(kind) {
+  return words(kind).replace(/(?<=[a-z])[A-Z]/g, " $&").toLowerCase();
 }
 
 /**

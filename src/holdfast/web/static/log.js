@@ -1,8 +1,9 @@
 // The events of a run as they were written, beside the waterfall; and one of them, or one call, in full.
 
 import { attr, button, fill, h, text } from "./dom.js";
-import { moment, oneLine, readable, size, span, start, visible, words } from "./format.js";
+import { moment, oneLine, readable, refusal, size, span, start, visible, words } from "./format.js";
 import { sign, tone } from "./icons.js";
+import { fact } from "./parts.js";
 import { Rows } from "./rows.js";
 import { toRun, toTool } from "./routes.js";
 
@@ -101,13 +102,13 @@ export function detail(call, event, now, close) {
   if (typeof facts.waited_ms === "number" && facts.waited_ms > 0) pairs.push(["Waited", span(facts.waited_ms)]);
   if (typeof facts.attempts === "number") pairs.push(["Attempts", String(facts.attempts)]);
   if (typeof facts.category === "string") pairs.push(["Category", words(facts.category)]);
-  if (typeof facts.kind === "string") pairs.push(["Refused by", words(facts.kind)]);
+  if (typeof facts.kind === "string") pairs.push(["Refused by", refusal(facts.kind)]);
   if (typeof facts.retry_after_ms === "number") pairs.push(["Again in", span(facts.retry_after_ms)]);
   return h(
     "section",
     { class: "detail", "aria-label": `The call of ${oneLine(call.name, 120)}` },
     title,
-    h("dl", { class: "figures" }, ...pairs.map(([label, value]) => h("div", {}, h("dt", {}, label), h("dd", {}, value)))),
+    h("dl", { class: "figures" }, ...pairs.map(([label, value]) => fact(label, value))),
     ...call.fails.map((fail, index) => block(`Attempt ${index + 1} failed`, fail.error || fail.category)),
     started && "arguments" in started.payload ? block("Arguments", started.payload.arguments) : null,
     "result" in facts ? block("Result", facts.result) : null,

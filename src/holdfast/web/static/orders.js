@@ -3,6 +3,7 @@
 import { post, query } from "./api.js";
 import { attr, button, h } from "./dom.js";
 import { oneLine, plural } from "./format.js";
+import { pressed } from "./parts.js";
 import { encoded } from "./routes.js";
 import { ask, say, tell } from "./say.js";
 
@@ -65,12 +66,12 @@ export async function orderTool(app, order, name) {
  * @param {() => string} name
  */
 export function orderButtons(app, name) {
-  const make = (/** @type {Order} */ order, /** @type {string} */ label, /** @type {string} */ key) =>
-    button({ class: order, title: `${ORDERS[order].note} (${key})` }, () => void orderTool(app, order, name()), label);
-  const auto = make("auto", "Auto", "A");
-  const open = make("open", "Open", "O");
-  const close = make("close", "Close", "C");
-  const reset = make("reset", "Reset", "R");
+  const make = (/** @type {Order} */ order, /** @type {string} */ label) =>
+    button({ class: order, title: `${ORDERS[order].note} (${label[0]})` }, () => void orderTool(app, order, name()), label);
+  const auto = make("auto", "Auto");
+  const open = make("open", "Open");
+  const close = make("close", "Close");
+  const reset = make("reset", "Reset");
   const held = h("span", { class: "segments", role: "group" }, auto, open, close);
   const root = h("span", { class: "orders" }, held, reset);
   return {
@@ -79,13 +80,10 @@ export function orderButtons(app, name) {
     set(line) {
       const shown = oneLine(line.name, 120);
       attr(held, "aria-label", `Circuit of ${shown}`);
-      attr(auto, "aria-pressed", line.forced === null ? "true" : "false");
-      attr(open, "aria-pressed", line.forced === "open" ? "true" : "false");
-      attr(close, "aria-pressed", line.forced === "closed" ? "true" : "false");
-      attr(auto, "aria-label", `Auto: ${shown}`);
-      attr(open, "aria-label", `Open: ${shown}`);
-      attr(close, "aria-label", `Close: ${shown}`);
-      attr(reset, "aria-label", `Reset: ${shown}`);
+      pressed(auto, line.forced === null);
+      pressed(open, line.forced === "open");
+      pressed(close, line.forced === "closed");
+      for (const each of [auto, open, close, reset]) attr(each, "aria-label", `${each.textContent}: ${shown}`);
     },
   };
 }

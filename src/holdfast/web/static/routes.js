@@ -1,5 +1,7 @@
 // Places of the page as links: #/tools, #/tools/NAME, #/runs?status=failed, #/runs/ID, #/runs/ID/SEQUENCE, #/servers.
 
+import { LONE } from "./format.js";
+
 /**
  * @typedef {object} Route
  * @property {"tools" | "tool" | "runs" | "run" | "servers"} screen
@@ -44,8 +46,7 @@ export function toRun(id, sequence = null) {
  * @param {string} name
  */
 export function encoded(name) {
-  return encodeURIComponent(name.replace(/[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g, "\ufffd"))
-    .replace(/^\.{1,2}$/, (dots) => dots.replaceAll(".", "%2E"));
+  return encodeURIComponent(name.replace(LONE, "\ufffd")).replace(/^\.{1,2}$/, (dots) => dots.replaceAll(".", "%2E"));
 }
 
 /** @param {string} part */

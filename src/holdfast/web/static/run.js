@@ -6,9 +6,9 @@ import { Calls, isTrouble } from "./calls.js";
 import { attr, button, fill, h, on, text } from "./dom.js";
 import { age, since } from "./draw.js";
 import { count, moment, oneLine, plural, span, start, visible, words } from "./format.js";
-import { sign, tone } from "./icons.js";
 import { Log, block, detail } from "./log.js";
 import { cancelRun, isOver } from "./orders.js";
+import { fact, field, pressed, show, toggle } from "./parts.js";
 import { encoded, toRun } from "./routes.js";
 import { standing } from "./runs.js";
 import { copy, say } from "./say.js";
@@ -53,8 +53,8 @@ export function run(app, route) {
   const title = h("bdi", {}, "…");
   const figures = h("dl", { class: "figures" });
   const texts = h("div", { class: "texts" });
-  const search = h("input", { type: "search", placeholder: "Filter calls", "aria-label": "Filter calls by name", spellcheck: "false" });
-  const failing = button({ class: "toggle", "aria-pressed": "false" }, () => failed(), "Failed only ", h("kbd", { "aria-hidden": "true" }, "f"));
+  const search = field("Filter calls", "Filter calls by name");
+  const failing = toggle("Failed only", () => failed());
   const stop = button({ class: "danger", hidden: true, title: "X" }, () => line && void cancelRun(app, line), "Cancel run…");
   const out = h("a", { class: "button", href: `/api/runs/${encoded(id)}/export`, download: `run-${id.replace(/[^\w.-]/g, "_").slice(0, 60)}.jsonl`, title: "All events as JSON lines (e)" }, "Export");
   const again_ = button({ class: "resume", hidden: true, title: "Copies the command that goes on with it (y)" }, () => void copy(resume), "Copy resume command");
@@ -125,15 +125,13 @@ export function run(app, route) {
   function draw() {
     if (!line) return;
     if (!live()) calls.abandon(calls.end());
-    const shown = standing(line);
     attr(empty, "hidden", true);
     attr(view, "hidden", false);
     text(title, line.prompt ? oneLine(line.prompt, 120) : oneLine(id, 60));
-    fill(state, sign(shown), words(shown));
-    attr(state, "class", `state big ${tone(shown)}`);
+    show(state, standing(line), "state big");
     attr(stop, "hidden", isOver(line));
     attr(again_, "hidden", !resume);
-    attr(failing, "aria-pressed", only ? "true" : "false");
+    pressed(failing, only);
     fill(figures, ...facts(line, gap));
     const key = JSON.stringify([line.error, line.result_text, resume]);
     if (texts.dataset.of !== key) fill(texts, ...said(line)); // what is unfolded stays so
@@ -235,20 +233,18 @@ export function run(app, route) {
       ["Id", run.id],
       ["Session", oneLine(run.session_id, 60)],
       ["Began", `${moment(began, now)}, `, since(began, now)],
-      ["Took", isOver(run) ? span((run.finished_at_ms ?? run.updated_at_ms) - began) : "still running"],
-      ["Calls", count(run.tool_calls ?? 0)],
-      ["Failed", count(run.tool_failures ?? 0)],
-      ["Refused", count(run.tool_denials ?? 0)],
-      ["From cache", count(run.cached_hits ?? 0)],
-      ["Events", count(run.event_count ?? 0)],
+      ["Took", isOver(run) ? span((run.finished_at_ms ?? run.updated_at_ms) - began) : run.interrupted ? "interrupted" : "still running"],
+      ["Calls", count(run.tool_calls)],
+      ["Failed", count(run.tool_failures)],
+      ["Refused", count(run.tool_denials)],
+      ["From cache", count(run.cached_hits)],
+      ["Events", count(run.event_count)],
     ];
-    for (const [unit, amount] of Object.entries(run.spend ?? {})) pairs.push([`Spent, ${oneLine(unit, 20)}`, String(Math.round(amount * 1e6) / 1e6)]);
-    if (run.verification?.status) pairs.push(["Verification", words(run.verification.status)]);
-    if (run.interrupted && !isOver(run)) pairs.splice(3, 1, ["Took", "interrupted"]);
+    for (const [unit, amount] of Object.entries(run.spend)) pairs.push([`Spent, ${oneLine(unit, 20)}`, String(Math.round(amount * 1e6) / 1e6)]);
+    if (run.verification) pairs.push(["Verification", words(run.verification.status)]);
     if (lost > 0) pairs.push(["No longer kept", plural(lost, "event")]);
-    const made = pairs.map(([label, ...value]) => h("div", {}, h("dt", {}, label), h("dd", { class: label === "Id" ? "id" : null }, h("bdi", {}, ...value))));
-    if (run.forked_from) made.push(h("div", {}, h("dt", {}, "Forked from"), h("dd", {}, h("a", { href: toRun(run.forked_from) }, oneLine(run.forked_from, 12)))));
-    return made;
+    if (run.forked_from) pairs.push(["Forked from", h("a", { href: toRun(run.forked_from) }, oneLine(run.forked_from, 12))]);
+    return pairs.map(([label, ...value]) => fact(label, h("bdi", {}, ...value)));
   }
 
   /** @param {RunLine} run */

@@ -2,9 +2,9 @@
 
 import { get, query } from "./api.js";
 import { attr, button, fill, h, on, text } from "./dom.js";
-import { ago, count, oneLine, plural, span, words } from "./format.js";
-import { sign, tone } from "./icons.js";
+import { ago, count, oneLine, plural, span } from "./format.js";
 import { cancelRun, cancelRuns, isOver } from "./orders.js";
+import { field, heading, heads, line, nothing, pressed, show, toggle } from "./parts.js";
 import { Rows } from "./rows.js";
 import { toRun } from "./routes.js";
 
@@ -24,6 +24,7 @@ const COLUMNS = [
   ["doing", "Now, or how it ended"],
   ["calls number", "Calls"],
   ["fails number", "Failed"],
+  ["denials number", "Refused"],
   ["began number", "Began"],
   ["took number", "Took"],
   ["stop", "Cancel"],
@@ -36,22 +37,14 @@ const COLUMNS = [
  */
 export function runs(app, route) {
   const status = h("select", { "aria-label": "Status" }, h("option", { value: "" }, "any status"), ...STATUSES.map((each) => h("option", { value: each }, each)));
-  const entry = (/** @type {string} */ name, /** @type {string} */ label) =>
-    h("input", { type: "search", placeholder: name, "aria-label": label, spellcheck: "false" });
-  const inputs = { status, tool: entry("tool", "Tool that was called"), session: entry("session", "Session"), text: entry("text", "Text in prompt, result or error") };
-  const failing = button({ class: "toggle", "aria-pressed": "false" }, () => failed(), "Failed only ", h("kbd", { "aria-hidden": "true" }, "f"));
+  const inputs = { status, tool: field("tool", "Tool that was called"), session: field("session", "Session"), text: field("text", "Text in prompt, result or error") };
+  const failing = toggle("Failed only", () => failed());
   const bulk = button({ class: "danger", title: "Cancel every run that the filter shows (B)" }, () => void cancelRuns(app, filter()), "Cancel all shown…");
   const summary = h("p", { class: "summary" });
-  const head = h("thead", {}, h("tr", { "aria-rowindex": "1" }, ...COLUMNS.map(([name, title]) => h("th", { scope: "col", class: name }, title))));
-  const table = h("table", { class: "lines runs", "aria-label": "Runs, the newest first" }, head);
+  const table = h("table", { class: "lines runs", "aria-label": "Runs, the newest first" }, heads(COLUMNS));
   const empty = h("div", { class: "empty", hidden: true });
   const scroller = h("div", { class: "scroll", tabindex: "-1" }, table, empty);
-  const root = h(
-    "section",
-    { class: "screen" },
-    h("header", { class: "head" }, h("h1", {}, "Runs"), summary, h("span", { class: "filters" }, ...Object.values(inputs), failing, bulk)),
-    scroller,
-  );
+  const root = h("section", { class: "screen" }, heading("Runs", summary, ...Object.values(inputs), failing, bulk), scroller);
   const rows = new Rows({ scroller, table, key: (/** @type {string} */ id) => id, make: () => row(app), fill: (parts, id) => parts.set(known.get(id)), near: () => void more() });
   /** @type {Map<string, RunLine>} */
   let known = new Map();
@@ -220,11 +213,11 @@ export function runs(app, route) {
     moved = false;
     const wanted = filter();
     const items = [...known.values()].filter((run) => fits(run, wanted)).sort((a, b) => b.created_at_ms - a.created_at_ms || (a.id < b.id ? 1 : -1));
-    attr(failing, "aria-pressed", status.value === "failed" ? "true" : "false");
+    pressed(failing, status.value === "failed");
     attr(table, "hidden", items.length === 0);
     attr(empty, "hidden", items.length > 0 || next !== null);
     attr(bulk, "disabled", items.length === 0);
-    if (!items.length) fill(empty, ...nothing(loaded, Object.values(wanted).some(Boolean)));
+    if (!items.length) fill(empty, ...nothing(loaded, Object.values(wanted).some(Boolean), "run", hint));
     rows.set(items.map((run) => run.id));
     sum();
   }
@@ -330,14 +323,10 @@ function row(app) {
   const state = h("span", { class: "state" });
   const link = h("a", { class: "to cut" });
   const [session, doing] = [h("bdi", { class: "cut" }), h("span", { class: "oneline" })];
-  const [calls, fails, began, took] = [h("td"), h("td"), h("td"), h("td")];
+  const [calls, fails, denials, began, took] = [h("td"), h("td"), h("td"), h("td"), h("td")];
   const stop = button({ class: "small change" }, () => run && void cancelRun(app, run), "Cancel");
-  const cells = [h("td", {}, state), h("th", { scope: "row" }, link), h("td", {}, session), h("td", {}, doing), calls, fails, began, took, h("td", {}, stop)];
-  for (const [index, [kind = "", title = ""]] of COLUMNS.entries()) {
-    attr(cells[index] ?? h("td"), "class", kind);
-    attr(cells[index] ?? h("td"), "data-label", title);
-  }
-  const root = h("tr", {}, ...cells);
+  const cells = [h("td", {}, state), h("th", { scope: "row" }, link), h("td", {}, session), h("td", {}, doing), calls, fails, denials, began, took, h("td", {}, stop)];
+  const root = line(COLUMNS, cells);
   /** @type {RunLine | null} */
   let drawn = null;
   return {
@@ -351,17 +340,17 @@ function row(app) {
         const over = isOver(each);
         if (drawn !== each) {
           drawn = each;
-          const shown = standing(each);
-          fill(state, sign(shown), words(shown));
-          attr(state, "class", `state ${tone(shown)}`);
+          show(state, standing(each));
           fill(link, h("bdi", { class: "prompt" }, each.prompt ? oneLine(each.prompt, 160) : "no prompt"), h("span", { class: "id" }, oneLine(each.id, 12)));
           attr(link, "href", toRun(each.id));
           attr(link, "title", oneLine(each.id, 200));
           text(session, oneLine(each.session_id, 80));
-          text(calls, count(each.tool_calls ?? 0));
-          text(fails, count((each.tool_failures ?? 0) + (each.tool_denials ?? 0)));
-          attr(fails, "class", `fails number${each.tool_failures || each.tool_denials ? " some" : ""}`);
-          attr(fails, "title", `${each.tool_failures ?? 0} failed, ${each.tool_denials ?? 0} refused`);
+          text(calls, count(each.tool_calls));
+          text(fails, count(each.tool_failures));
+          fails.classList.toggle("some", Boolean(each.tool_failures));
+          text(denials, count(each.tool_denials));
+          denials.classList.toggle("some", Boolean(each.tool_denials));
+          denials.classList.toggle("nil", !each.tool_denials);
           attr(stop, "hidden", over);
           attr(stop, "aria-label", `Cancel run ${oneLine(each.id, 40)}`);
         }
@@ -387,13 +376,7 @@ function activity(run, now) {
   return [h("bdi", { class: "cut dim" }, run.result_text ? oneLine(run.result_text) : "")];
 }
 
-/**
- * @param {boolean} loaded
- * @param {boolean} filtered
- */
-function nothing(loaded, filtered) {
-  if (!loaded) return [h("p", {}, "Waiting for the server…")];
-  if (filtered) return [h("p", {}, "No run is like this."), h("p", {}, h("kbd", {}, "esc"), " shows all of them.")];
+function hint() {
   return [
     h("p", {}, "No run is in this store yet."),
     h("p", {}, "A run is a block around the calls that belong together:"),

@@ -1,8 +1,8 @@
 // The screen Servers: MCP servers behind proxies, with their handshake, restarts and what they say on stderr.
 
-import { arrange, attr, button, fill, h, on, text } from "./dom.js";
-import { ago, count, oneLine, plural, visible, words } from "./format.js";
-import { sign, tone } from "./icons.js";
+import { arrange, attr, fill, h, on, text } from "./dom.js";
+import { ago, count, oneLine, plural, visible } from "./format.js";
+import { field, heading, heads, line as row, nothing, pressed, show, toggle } from "./parts.js";
 import { toTool } from "./routes.js";
 
 /** @typedef {import("./app.js").App} App */
@@ -26,13 +26,13 @@ const COLUMNS = [
  * @returns {Screen}
  */
 export function servers(app, route) {
-  const search = h("input", { type: "search", placeholder: "Filter", "aria-label": "Filter servers by name or command", value: route.query.get("text") ?? "", spellcheck: "false" });
-  const failing = button({ class: "toggle", "aria-pressed": "false" }, () => failed(), "Not ready only ", h("kbd", { "aria-hidden": "true" }, "f"));
+  const search = field("Filter", "Filter servers by name or command", route.query.get("text") ?? "");
+  const failing = toggle("Not ready only", () => failed());
   const summary = h("p", { class: "summary" });
-  const head = h("thead", {}, h("tr", {}, ...COLUMNS.map(([name, title]) => h("th", { scope: "col", class: name }, title))));
+  const head = heads(COLUMNS);
   const table = h("table", { class: "lines hosts", "aria-label": "MCP servers" }, head);
   const empty = h("div", { class: "empty", hidden: true });
-  const root = h("section", { class: "screen" }, h("header", { class: "head" }, h("h1", {}, "Servers"), summary, h("span", { class: "filters" }, search, failing)), h("div", { class: "scroll", tabindex: "-1" }, table, empty));
+  const root = h("section", { class: "screen" }, heading("Servers", summary, search, failing), h("div", { class: "scroll", tabindex: "-1" }, table, empty));
   /** @type {Map<string, ReturnType<typeof group>>} */
   const groups = new Map();
   let only = route.query.get("failing") === "1";
@@ -52,10 +52,10 @@ export function servers(app, route) {
     for (const key of [...groups.keys()]) if (!keys.includes(key)) groups.delete(key);
     const ready = shown.servers.filter(({ server }) => server.state === "ready").length;
     text(summary, shown.servers.length ? `${plural(shown.servers.length, "server")} · ${count(ready)} ready` : "");
-    attr(failing, "aria-pressed", only ? "true" : "false");
+    pressed(failing, only);
     attr(table, "hidden", lines.length === 0);
     attr(empty, "hidden", lines.length > 0);
-    if (!lines.length) fill(empty, ...nothing(shown.complete, shown.servers.length));
+    if (!lines.length) fill(empty, ...nothing(shown.complete, shown.servers.length > 0, "server", hint));
   }
 
   function failed() {
@@ -107,15 +107,11 @@ function group(app) {
   const [since, shake, restarts, pid, proxy] = [h("td"), h("td"), h("td"), h("td"), h("td")];
   const error = h("bdi", { class: "cut" });
   const cells = [h("th", { scope: "row" }, link, target), h("td", {}, state), since, shake, restarts, pid, proxy, h("td", {}, h("span", { class: "oneline" }, error))];
-  for (const [index, [kind = "", title = ""]] of COLUMNS.entries()) {
-    attr(cells[index] ?? h("td"), "class", kind);
-    attr(cells[index] ?? h("td"), "data-label", title);
-  }
   const said = h("pre", { class: "stderr", tabindex: "0" });
   const summary = h("summary");
   const box = h("details", {}, summary, said);
   const more = h("tr", { class: "more" }, h("td", { colspan: COLUMNS.length }, box));
-  const root = h("tbody", {}, h("tr", {}, ...cells), more);
+  const root = h("tbody", {}, row(COLUMNS, cells), more);
 
   function tick() {
     if (line) text(since, ago(line.server.since_ms, app.live.now()));
@@ -133,10 +129,9 @@ function group(app) {
       attr(link, "href", toTool(server.name));
       text(target, oneLine(server.target));
       attr(target, "title", oneLine(server.target, 500));
-      fill(state, sign(server.state), words(server.state));
-      attr(state, "class", `state ${tone(server.state)}`);
+      show(state, server.state);
       const who = [info.name, info.version].filter(Boolean).join(" ");
-      fill(shake, server.protocol === null ? "–" : h("bdi", {}, oneLine([who, server.protocol].filter(Boolean).join(" · "), 120)));
+      fill(shake, server.protocol === null ? "–" : h("bdi", {}, oneLine([who, `MCP ${server.protocol}`].filter(Boolean).join(" · "), 120)));
       text(restarts, count(server.restarts));
       attr(restarts, "class", `restarts number${server.restarts ? " some" : ""}`);
       text(pid, server.pid === null ? "–" : String(server.pid));
@@ -153,13 +148,7 @@ function group(app) {
   };
 }
 
-/**
- * @param {boolean} complete
- * @param {number} known
- */
-function nothing(complete, known) {
-  if (!complete) return [h("p", {}, "Waiting for the server…")];
-  if (known) return [h("p", {}, "No server is like this."), h("p", {}, h("kbd", {}, "esc"), " shows all of them.")];
+function hint() {
   return [
     h("p", {}, "No MCP server is behind Holdfast now."),
     h("p", {}, "Put one there, or all that a client has:"),

@@ -1,13 +1,14 @@
 // The screen Tool: one tool in full: why its circuit changed, what policy holds, how long calls take, the last ones.
 
 import { ApiError, get, isPassing } from "./api.js";
-import { attr, button, fill, h, text } from "./dom.js";
+import { attr, fill, h, text } from "./dom.js";
 import { age, histogram, since, sparkline } from "./draw.js";
-import { count, countdown, moment, oneLine, percent, plural, rate, readable, span, words } from "./format.js";
+import { count, moment, oneLine, percent, rate, readable, said, span, words } from "./format.js";
 import { sign, tone } from "./icons.js";
 import { orderButtons, orderTool } from "./orders.js";
+import { fact, pressed, show, toggle } from "./parts.js";
 import { encoded } from "./routes.js";
-import { labels, trip } from "./tools.js";
+import { labels, pace, probe, trip } from "./tools.js";
 
 /** @typedef {import("./app.js").App} App */
 /** @typedef {import("./types.js").ToolLine} ToolLine */
@@ -34,14 +35,14 @@ export function tool(app, route) {
   const spark = sparkline();
   const speed = h("dd", {}, "–");
   const error = h("p", { class: "error", hidden: true });
-  const changes = grid("Transitions", ["When", "Change", "Why", "Wait", "Process"]);
+  const changes = grid("Transitions", "", ["When", "Change", "Why", "Wait", "Process"]);
   const took = h("div");
-  const last = grid("Recent calls", ["When", "Outcome", "Took", "Attempts", "Category"]);
-  const policy = grid("Policy in force", ["Setting", "Value", "From"]);
-  const where = grid("Processes", ["Process", "Host", "Circuit", "Calls", "Failures", "Opened", "Told"]);
-  const content = h("div", { class: "panels", hidden: true }, changes.root, panel("Latency", took), last.root, policy.root, where.root);
+  const last = grid("Recent calls", "", ["When", "Outcome", "Took", "Attempts", "Category"]);
+  const policy = grid("Policy in force", "times in seconds", ["Setting", "Value", "From"]);
+  const where = grid("Processes", "", ["Process", "Host", "Circuit", "Calls", "Failures", "Opened", "Told"]);
+  const content = h("div", { class: "panels", hidden: true }, changes.root, panel("Latency", "calls that took up to", took), last.root, policy.root, where.root);
   const empty = h("div", { class: "empty" }, h("p", {}, "Waiting for the server…"));
-  const failing = button({ class: "toggle", "aria-pressed": "false" }, () => failed(), "Failed calls only ", h("kbd", { "aria-hidden": "true" }, "f"));
+  const failing = toggle("Failed calls only", () => failed());
   const head = h(
     "header",
     { class: "head" },
@@ -111,9 +112,8 @@ export function tool(app, route) {
     const { line, details } = whole;
     const now = app.live.now();
     attr(empty, "hidden", true);
-    attr(failing, "aria-pressed", only ? "true" : "false");
-    fill(circuit, sign(line.state), words(line.state).replace(" ", "-"));
-    attr(circuit, "class", `state big ${tone(line.state)}`);
+    pressed(failing, only);
+    show(circuit, line.state, "state big");
     fill(badges, ...labels(line));
     orders.set(line);
     fill(figures, ...facts(line), h("div", { class: "wide" }, h("dt", {}, "Calls/s, last minute"), speed, spark.root));
@@ -131,8 +131,7 @@ export function tool(app, route) {
   function tick() {
     if (!whole || app.live.paused) return;
     const { line } = whole;
-    const left = line.remaining_ms === null ? null : line.remaining_ms - (performance.now() - heard);
-    text(wait, line.state !== "open" || line.forced !== null || left === null ? "" : left > 0 ? `probe in ${countdown(left)}` : "next call probes");
+    text(wait, probe(line, performance.now() - heard));
     age(root, app.live.now());
     spark.set(app.live.samples.get(name) ?? []);
     text(speed, rate(app.live.speed(app.live.shown.tools.get(name) ?? line)));
@@ -164,8 +163,7 @@ export function tool(app, route) {
 
 /** @param {ToolLine} line */
 function facts(line) {
-  const limits = line.processes.flatMap((each) => each.tool.limit ?? []);
-  const limit = limits.length ? ` of ${limits.reduce((sum, each) => sum + each, 0)}` : "";
+  const limit = line.limit === null ? "" : ` of ${line.limit}`;
   /** @type {[string, string][]} */
   const pairs = [
     ["Calls", count(line.calls)],
@@ -177,9 +175,9 @@ function facts(line) {
     ["p95", span(line.p95_ms)],
     ["p99", span(line.p99_ms)],
     ["In flight", line.in_flight === null ? "–" : `${line.in_flight}${limit}${line.waiting ? `, ${line.waiting} waiting` : ""}`],
-    ["Rate", line.rate === null ? "no limit" : `${rate(line.rate)} of ${rate(line.full_rate ?? line.rate)}/s`],
+    ["Rate", line.rate === null ? "no limit" : pace(line)],
   ];
-  return pairs.map(([label, value]) => h("div", {}, h("dt", {}, label), h("dd", {}, value)));
+  return pairs.map(([label, value]) => fact(label, value));
 }
 
 /**
@@ -190,19 +188,11 @@ function transitions(details, now) {
   const all = details.flatMap((each) => each.transitions.map((one) => ({ ...one, pid: each.pid }))).sort((a, b) => b.at_ms - a.at_ms);
   return all.slice(0, MOST).map((each) => [
     moment(each.at_ms, now),
-    h("span", { class: "change" }, words(each.before).replace(" ", "-"), " → ", state(each.after, words(each.after).replace(" ", "-"))),
-    why(each),
+    h("span", { class: "change" }, said(each.before), " → ", state(each.after)),
+    each.why,
     each.backoff_ms && each.after === "open" ? span(each.backoff_ms) : "–",
     String(each.pid),
   ]);
-}
-
-/** @param {import("./types.js").Transition} each */
-function why(each) {
-  if (each.by_hand) return "by hand";
-  if (each.after === "open") return `${plural(each.failures, "failure")}${each.category ? `, last: ${words(each.category)}` : ""}`;
-  if (each.after === "half_open") return "the wait was over: one call probes";
-  return each.before === "half_open" ? "the probe succeeded" : "by hand";
 }
 
 /**
@@ -227,7 +217,7 @@ function recent(details, only, now) {
   const all = details.flatMap((each) => each.recent).sort((a, b) => b.at_ms - a.at_ms).filter((each) => !only || each.status !== "success");
   return all.slice(0, MOST).map((each) => [
     moment(each.at_ms, now),
-    each.cached ? state("cached", "from cache") : state(each.status, words(each.status)),
+    each.cached ? state("cached", "from cache") : state(each.status),
     span(each.duration_ms),
     String(each.attempts),
     each.category ? words(each.category) : "–",
@@ -260,7 +250,7 @@ function processes(line, now) {
   return line.processes.map((each) => [
     h("bdi", {}, `${each.pid}${each.process_name ? ` ${oneLine(each.process_name, 80)}` : ""}`),
     h("bdi", {}, oneLine(each.host, 80)),
-    state(each.tool.state, `${words(each.tool.state).replace(" ", "-")}${each.pending ? " (on its way)" : ""}`),
+    state(each.tool.state, `${said(each.tool.state)}${each.pending ? " (on its way)" : ""}`),
     count(each.tool.calls),
     String(each.tool.failure_count),
     String(each.tool.times_opened),
@@ -270,33 +260,35 @@ function processes(line, now) {
 
 /**
  * @param {string} of
- * @param {string} said
+ * @param {string} [words_]
  */
-function state(of, said) {
-  return h("span", { class: `state ${tone(of)}` }, sign(of), said);
+function state(of, words_ = said(of)) {
+  return h("span", { class: `state ${tone(of)}` }, sign(of), words_);
 }
 
 /**
  * @param {string} title
+ * @param {string} note what its numbers are
  * @param {...Node} content
  */
-function panel(title, ...content) {
-  return h("section", { class: `panel ${title.split(" ")[0]?.toLowerCase()}` }, h("h2", {}, title), ...content);
+function panel(title, note, ...content) {
+  return h("section", { class: `panel ${title.split(" ")[0]?.toLowerCase()}` }, h("h2", {}, title, note && h("span", { class: "note" }, ` ${note}`)), ...content);
 }
 
 /**
  * A panel with a table whose rows are set again and again; its place and the focus stay.
  *
  * @param {string} title
+ * @param {string} note
  * @param {string[]} columns
  */
-function grid(title, columns) {
+function grid(title, note, columns) {
   const body = h("tbody");
   const head = h("thead", {}, h("tr", {}, ...columns.map((each) => h("th", { scope: "col" }, each))));
   const box = h("div", { class: "gridbox", tabindex: "0", role: "group", "aria-label": title }, h("table", { class: "grid", "aria-label": title }, head, body));
   const none = h("p", { class: "none" });
   return {
-    root: panel(title, box, none),
+    root: panel(title, note, box, none),
     /**
      * @param {(string | Node)[][]} rows
      * @param {string} otherwise what is said if there are none

@@ -1,10 +1,11 @@
 // The screen Tools: one row a tool, the worst first.
 
-import { attr, button, fill, h, on, text } from "./dom.js";
+import { attr, fill, h, on, text } from "./dom.js";
 import { meter, sparkline } from "./draw.js";
-import { ago, count, countdown, oneLine, percent, plural, rate, span, words } from "./format.js";
-import { sign, tone } from "./icons.js";
+import { ago, count, countdown, oneLine, percent, plural, rate, span } from "./format.js";
+import { tone } from "./icons.js";
 import { orderButtons, orderTool } from "./orders.js";
+import { field, heading, heads, line as cellsOf, nothing, pressed, show, toggle } from "./parts.js";
 import { worstFirst } from "./picture.js";
 import { Rows } from "./rows.js";
 import { toTool } from "./routes.js";
@@ -33,14 +34,13 @@ const COLUMNS = [
  * @returns {Screen}
  */
 export function tools(app, route) {
-  const search = h("input", { type: "search", placeholder: "Filter", "aria-label": "Filter tools by name", value: route.query.get("text") ?? "", spellcheck: "false" });
-  const failing = button({ class: "toggle", "aria-pressed": "false" }, () => failed(), "Failing only ", h("kbd", { "aria-hidden": "true" }, "f"));
+  const search = field("Filter", "Filter tools by name", route.query.get("text") ?? "");
+  const failing = toggle("Failing only", () => failed());
   const summary = h("p", { class: "summary" });
-  const head = h("thead", {}, h("tr", { "aria-rowindex": "1" }, ...COLUMNS.map(([name, title]) => h("th", { scope: "col", class: name }, title))));
-  const table = h("table", { class: "lines toolbox", "aria-label": "Tools, the worst first" }, head);
+  const table = h("table", { class: "lines toolbox", "aria-label": "Tools, the worst first" }, heads(COLUMNS));
   const empty = h("div", { class: "empty", hidden: true });
   const scroller = h("div", { class: "scroll", tabindex: "-1" }, table, empty);
-  const root = h("section", { class: "screen" }, h("header", { class: "head" }, h("h1", {}, "Tools"), summary, h("span", { class: "filters" }, search, failing)), scroller);
+  const root = h("section", { class: "screen" }, heading("Tools", summary, search, failing), scroller);
   const rows = new Rows({ scroller, table, key: (/** @type {ToolLine} */ line) => line.name, make: () => row(app), fill: (parts, line) => parts.set(line) });
   let only = route.query.get("failing") === "1";
 
@@ -49,10 +49,10 @@ export function tools(app, route) {
     const wanted = search.value.trim().toLowerCase();
     const lines = worstFirst(shown.tools.values()).filter((line) => (!only || isFailing(line)) && line.name.toLowerCase().includes(wanted));
     text(summary, summed([...shown.tools.values()], app));
-    attr(failing, "aria-pressed", only ? "true" : "false");
+    pressed(failing, only);
     attr(table, "hidden", lines.length === 0);
     attr(empty, "hidden", lines.length > 0);
-    if (!lines.length) fill(empty, ...nothing(shown.complete, shown.tools.size));
+    if (!lines.length) fill(empty, ...nothing(shown.complete, shown.tools.size > 0, "tool", hint));
     rows.set(lines);
   }
 
@@ -114,15 +114,42 @@ function isFailing(line) {
  */
 export function trip(line) {
   const worst = line.processes.map((each) => each.tool).sort((a, b) => b.failure_count - a.failure_count)[0];
-  const limit = line.processes.map((each) => each.tool.failure_rate).find((value) => typeof value === "number");
+  const { failure_rate: limit } = line;
   const threshold = worst?.failure_threshold ?? null;
   const inRow = worst && threshold ? worst.failure_count / threshold : 0;
   const share = line.error_rate ?? 0;
-  if (typeof limit === "number" && share / limit >= inRow) {
+  if (limit !== null && share / limit >= inRow) {
     return { share, trip: limit, title: `${percent(share)} failed; opens at ${percent(limit)}` };
   }
   if (!worst || !threshold) return { share, trip: null, title: "no line at which it opens" };
   return { share: inRow * 0.8, trip: 0.8, title: `${worst.failure_count} of ${threshold} failures that open it` };
+}
+
+/**
+ * When an open circuit lets a call through.
+ *
+ * @param {ToolLine} line
+ * @param {number} since milliseconds since the server told of it
+ */
+export function probe(line, since) {
+  if (line.state !== "open" || line.forced !== null || line.remaining_ms === null) return "";
+  const left = line.remaining_ms - since;
+  return left > 0 ? `probe in ${countdown(left)}` : "next call probes";
+}
+
+/**
+ * Calls a second that a limiter lets through, and of how many where it has slowed down.
+ *
+ * @param {ToolLine} line
+ */
+export function pace(line) {
+  if (line.rate === null) return "–";
+  return `${rate(line.rate)}${isCut(line) ? ` of ${rate(line.full_rate)}` : ""}/s`;
+}
+
+/** @param {ToolLine} line */
+function isCut(line) {
+  return line.rate !== null && line.full_rate !== null && line.rate < line.full_rate;
 }
 
 /** @param {App} app */
@@ -139,31 +166,26 @@ function row(app) {
   const share = h("span", { class: "figure" });
   const bar = meter();
   const toTrip = h("span", { class: "unseen" });
-  const [p50, p95, p99, flight, pace] = [h("td"), h("td"), h("td"), h("td"), h("td")];
+  const [p50, p95, p99, flight, speedLimit] = [h("td"), h("td"), h("td"), h("td"), h("td")];
   const error = h("bdi", { class: "cut" });
   const age = h("span", { class: "age" });
   const orders = orderButtons(app, () => line?.name ?? "");
   const cells = [
     h("th", { scope: "row" }, link, badges),
     h("td", {}, state, wait),
-    h("td", {}, speed, spark.root),
+    h("td", {}, speed, h("span", { class: "unit" }, "calls/s"), spark.root),
     h("td", {}, share, bar.root, toTrip),
-    p50, p95, p99, flight, pace,
+    p50, p95, p99, flight, speedLimit,
     h("td", {}, h("span", { class: "oneline" }, error, age)),
     h("td", {}, orders.root),
   ];
-  for (const [index, [kind = "", title = ""]] of COLUMNS.entries()) {
-    attr(cells[index] ?? h("td"), "class", kind);
-    attr(cells[index] ?? h("td"), "data-label", title);
-  }
-  const root = h("tr", {}, ...cells);
+  const root = cellsOf(COLUMNS, cells);
 
   function tick() {
     if (!line) return;
     spark.set(app.live.samples.get(line.name) ?? []);
     text(speed, rate(app.live.speed(line)));
-    const left = line.remaining_ms === null ? null : line.remaining_ms - app.live.since(line.name);
-    text(wait, line.state !== "open" || line.forced !== null || left === null ? "" : left > 0 ? `probe in ${countdown(left)}` : "next call probes");
+    text(wait, probe(line, app.live.since(line.name)));
     text(age, line.last_error_at_ms === null ? "" : ago(line.last_error_at_ms, app.live.now()));
   }
 
@@ -171,16 +193,13 @@ function row(app) {
   function draw(next) {
     const turned = line !== null && line.state !== next.state;
     line = next;
-    const limits = next.processes.flatMap((each) => each.tool.limit ?? []);
-    const allowed = limits.length ? limits.reduce((sum, each) => sum + each, 0) : null;
     text(name, oneLine(next.name, 200));
     attr(link, "href", toTool(next.name));
     attr(link, "title", oneLine(next.name, 500));
     fill(badges, ...labels(next));
     attr(root, "class", `${tone(next.state)}${turned ? " turned" : ""}${next.refuses ? " refuses" : ""}`);
     if (state.dataset.of !== next.state) {
-      fill(state, sign(next.state), words(next.state).replace(" ", "-"));
-      attr(state, "class", `state ${tone(next.state)}`);
+      show(state, next.state);
       state.dataset.of = next.state;
     }
     const far = trip(next);
@@ -191,11 +210,10 @@ function row(app) {
     figure(p50, span(next.p50_ms));
     figure(p95, span(next.p95_ms));
     figure(p99, span(next.p99_ms));
-    figure(flight, next.in_flight === null ? "–" : `${next.in_flight}${allowed === null ? "" : ` / ${allowed}`}${next.waiting ? ` +${next.waiting}` : ""}`);
+    figure(flight, next.in_flight === null ? "–" : `${next.in_flight}${next.limit === null ? "" : ` / ${next.limit}`}${next.waiting ? ` +${next.waiting}` : ""}`);
     attr(flight, "title", next.waiting ? `${next.waiting} waiting in line` : null);
-    const cut = next.rate !== null && next.full_rate !== null && next.rate < next.full_rate;
-    figure(pace, next.rate === null ? "–" : cut ? `${rate(next.rate)} of ${rate(next.full_rate)}/s` : `${rate(next.rate)}/s`);
-    pace.classList.toggle("cut-down", cut);
+    figure(speedLimit, pace(next));
+    speedLimit.classList.toggle("cut-down", isCut(next));
     text(error, next.last_error === null ? "" : oneLine(next.last_error));
     attr(error, "title", next.last_error === null ? null : oneLine(next.last_error, 500));
     orders.set(next);
@@ -247,13 +265,7 @@ function summed(lines, app) {
   return parts.filter(Boolean).join(" · ");
 }
 
-/**
- * @param {boolean} complete
- * @param {number} known
- */
-function nothing(complete, known) {
-  if (!complete) return [h("p", {}, "Waiting for the server…")];
-  if (known) return [h("p", {}, "No tool is like this."), h("p", {}, h("kbd", {}, "esc"), " shows all of them.")];
+function hint() {
   return [
     h("p", {}, "No process on this store has a tool yet."),
     h("p", {}, "Open the same store in your agent, and its tools appear here with their first call:"),

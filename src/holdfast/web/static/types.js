@@ -1,45 +1,18 @@
-// What the server sends, as types. Nothing here runs.
+// What the page uses of what the server sends, as types; /openapi.json has all of it. Nothing here runs.
 
 /**
  * @typedef {object} ToolEntry
- * @property {string} name
  * @property {string} state
- * @property {string} automatic
- * @property {string | null} forced
  * @property {number} failure_count
- * @property {number | null} [failure_threshold]
- * @property {number | null} [failure_rate]
- * @property {number | null} until_ms
- * @property {number} backoff_ms
- * @property {number | null} opened_at_ms
+ * @property {number | null} failure_threshold
  * @property {number} times_opened
- * @property {number} probes_in_flight
  * @property {number} calls
- * @property {number} successful
- * @property {number} failed
- * @property {number} timed_out
- * @property {number} cancelled
- * @property {number} cached
- * @property {number} denied
- * @property {number | null} mean_ms
- * @property {number | null} p50_ms
- * @property {number | null} p95_ms
- * @property {number | null} p99_ms
- * @property {number | null} rate
- * @property {number | null} full_rate
- * @property {number | null} in_flight
- * @property {number | null} limit
- * @property {number} waiting
- * @property {string | null} last_error
- * @property {number | null} last_error_at_ms
  */
 
 /**
  * @typedef {object} ToolInProcess
- * @property {string} process
  * @property {string} host
  * @property {number} pid
- * @property {string} kind
  * @property {string} process_name
  * @property {number} at_ms
  * @property {boolean} pending
@@ -58,10 +31,12 @@
  * @property {number} denied
  * @property {number} cached
  * @property {number | null} error_rate
+ * @property {number | null} failure_rate
  * @property {number | null} p50_ms
  * @property {number | null} p95_ms
  * @property {number | null} p99_ms
  * @property {number | null} in_flight
+ * @property {number | null} limit
  * @property {number} waiting
  * @property {number | null} rate
  * @property {number | null} full_rate
@@ -69,7 +44,7 @@
  * @property {string | null} last_error
  * @property {number | null} last_error_at_ms
  * @property {ToolInProcess[]} processes
- * @property {number | null} [calls_per_second]
+ * @property {number | null} calls_per_second
  */
 
 /**
@@ -77,10 +52,8 @@
  * @property {number} at_ms
  * @property {string} before
  * @property {string} after
- * @property {number} failures
  * @property {number} backoff_ms
- * @property {string | null} category
- * @property {boolean} [by_hand]
+ * @property {string} why
  */
 
 /**
@@ -95,10 +68,7 @@
 
 /**
  * @typedef {object} ToolDetail
- * @property {string} process
- * @property {string} host
  * @property {number} pid
- * @property {string} process_name
  * @property {{key: string, value: unknown, origin: string}[]} policy
  * @property {Transition[]} transitions
  * @property {[number | null, number][]} histogram
@@ -108,7 +78,6 @@
 /**
  * @typedef {object} ServerEntry
  * @property {string} name
- * @property {string} kind
  * @property {string} target
  * @property {string} state
  * @property {number | null} pid
@@ -138,22 +107,21 @@
  * @property {string} prompt
  * @property {number} created_at_ms
  * @property {number} updated_at_ms
- * @property {number | null} [started_at_ms]
- * @property {number | null} [finished_at_ms]
- * @property {string | null} [result_text]
- * @property {string | null} [error]
- * @property {number} [event_count]
- * @property {number} [tool_calls]
- * @property {number} [tool_failures]
- * @property {number} [tool_denials]
- * @property {number} [cached_hits]
- * @property {Record<string, number>} [spend]
- * @property {{status?: string} | null} [verification]
- * @property {string[]} [active_tools]
- * @property {string | null} [forked_from]
- * @property {string | null} [owner]
- * @property {boolean} [interrupted]
- * @property {{name: string, attempt: number, since_ms: number} | null} [current]
+ * @property {number | null} started_at_ms
+ * @property {number | null} finished_at_ms
+ * @property {string | null} result_text
+ * @property {string | null} error
+ * @property {number} event_count
+ * @property {number} tool_calls
+ * @property {number} tool_failures
+ * @property {number} tool_denials
+ * @property {number} cached_hits
+ * @property {Record<string, number>} spend
+ * @property {{status: string} | null} verification
+ * @property {string | null} forked_from
+ * @property {string | null} owner
+ * @property {boolean} interrupted
+ * @property {{name: string, attempt: number, since_ms: number} | null} current
  */
 
 /**

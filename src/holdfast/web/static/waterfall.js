@@ -2,7 +2,7 @@
 
 import { bars, extent } from "./calls.js";
 import { attr, fill, h, measure, text } from "./dom.js";
-import { oneLine, span, words } from "./format.js";
+import { oneLine, refusal, span, words } from "./format.js";
 import { sign, tone } from "./icons.js";
 import { Rows } from "./rows.js";
 import { toRun } from "./routes.js";
@@ -153,7 +153,7 @@ function described(bar) {
  */
 function remark(call) {
   if (call.status === "cached") return "from cache";
-  if (call.status === "denied") return `refused: ${words(String(call.facts.kind ?? ""))}`;
+  if (call.status === "denied") return `refused: ${refusal(String(call.facts.kind ?? ""))}`;
   if (call.status === "unknown") return "nobody knows its end";
   if (call.fails.length > 0 && call.status !== "failed") return `attempt ${call.fails.length + 1}`;
   if (call.fails.length > 1) return `${call.fails.length} attempts`;
