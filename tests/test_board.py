@@ -276,7 +276,7 @@ def test_an_order_that_is_taken_up_while_the_board_is_read_is_not_shown_as_undon
 ) -> None:
     shown(board, process(), ToolEntry(name="search"))
     board.order("open", ["search"])
-    read = board._rows
+    read = store.file.fetch
 
     def interrupted(name: str, *parameters: object) -> list[tuple[Any, ...]]:
         rows = read(name, *parameters)
@@ -284,7 +284,7 @@ def test_an_order_that_is_taken_up_while_the_board_is_read_is_not_shown_as_undon
             shown(Board(store), process(seen=1), ToolEntry(name="search", state="open", forced="open"))
         return rows
 
-    monkeypatch.setattr(board, "_rows", interrupted)
+    monkeypatch.setattr(store.file, "fetch", interrupted)
 
     assert states(board) == [("search", "open")]
 
@@ -347,10 +347,10 @@ def test_a_file_of_the_first_schema_gets_a_board_and_keeps_its_runs(
 ) -> None:
     path, folder = tmp_path / "runs.db", tmp_path / "sql"
     folder.mkdir()
-    for name in ("001_runs.sql", "statements.sql"):
+    for name in ("001_runs.sql", "shared.sql", "statements.sql"):
         shutil.copy(Path(schema.__file__).with_name("sql") / name, folder)
     with monkeypatch.context() as old:
-        old.setattr(schema, "_FOLDER", str(folder))
+        old.setattr(schema, "FOLDER", str(folder))
         old.setattr(schema, "SCHEMA", 1)
         with SqliteRunStore(path) as store:
             store.create_run("s", "p", run_id="r")

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -132,16 +133,26 @@ def test_runs_of_the_same_moment_come_in_the_order_of_their_ids(store: RunStore)
     assert [record.snapshot.id for record in store.records()] == ["a", "b", "c"]
 
 
-def test_records_show_one_moment_whatever_is_written_meanwhile(store: RunStore) -> None:
-    store.create_run("s", "", run_id="a")
-    store.create_run("s", "", run_id="b")
+def test_records_that_are_put_back_change_nothing(store: RunStore, clock: ManualClock) -> None:
+    fill(store, clock)
     records = store.records()
-    next(records)
 
-    store.record_event("b", "noted")
-    store.create_run("s", "", run_id="c")
+    store.replace_records(records)
 
-    assert [(record.snapshot.id, len(record.events)) for record in records] == [("b", 0)]
+    assert store.records() == records
+    assert not store.snapshot("executing").interrupted
+
+
+def test_a_run_that_was_owned_where_its_record_was_made_is_left_where_it_is_put(make: Make) -> None:
+    source, store = make(), make()
+    source.create_run("s", "", run_id="a")
+    source.record_event("a", "run_started")
+    (record,) = source.records()
+    owned = msgspec.structs.replace(record.snapshot, owner="elsewhere:1")
+
+    store.replace_records([RunRecord(owned, record.events)])
+
+    assert (store.snapshot("a").owner, store.snapshot("a").interrupted) == (None, True)
 
 
 def test_reading_everything_makes_no_file(tmp_path: Path) -> None:
@@ -817,9 +828,26 @@ def test_a_file_that_is_not_utf_8_is_refused(store: RunStore, tmp_path: Path) ->
         store.import_(fp)
 
 
-def test_a_file_that_was_opened_as_bytes_is_refused(store: RunStore) -> None:
-    with pytest.raises(StoreError, match="open the file as text"):
-        store.import_(io.BytesIO(signed(TITLE, RUN).encode()))  # type: ignore[arg-type]
+def test_a_file_of_bytes_will_do(make: Make, clock: ManualClock) -> None:
+    source, store = fill(make(), clock), make()
+    file, text = io.BytesIO(), io.StringIO()
+
+    source.export(file)
+    source.export(text)
+    file.seek(0)
+
+    assert file.getvalue() == text.getvalue().encode()
+    assert store.import_(file) == len(source.records())
+
+
+def test_a_file_of_bytes_that_are_not_utf_8_is_refused(store: RunStore) -> None:
+    with pytest.raises(StoreError, match="not UTF-8"):
+        store.import_(io.BytesIO(signed(TITLE, RUN).encode().replace(b'"s"', b'"\xff"')))
+
+
+def test_what_gives_neither_text_nor_bytes_is_refused(store: RunStore) -> None:
+    with pytest.raises(StoreError, match="neither text nor bytes"):
+        store.import_(SimpleNamespace(readline=lambda limit: [1]))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("before", ["", f"{TITLE}\n{RUN}\n"])
@@ -954,7 +982,6 @@ def test_a_run_that_is_put_back_with_fewer_events_is_in_doubt(store: RunStore, c
 
     assert store.events("executing") == list(fewer)
     assert memos(store, "executing") == [(b"\x0c" * 16, "pay", b"")]
-    assert store.snapshot("executing").interrupted
 
 
 def test_records_that_lost_their_first_events_are_put_back_and_go_on(make: Make, clock: ManualClock) -> None:
@@ -1030,7 +1057,7 @@ def test_a_record_that_cannot_be_is_named_and_nothing_is_replaced(
 ) -> None:
     fill(store, clock)
     before = exported(store)
-    good = next(store.records())
+    good = store.records()[0]
 
     with pytest.raises(StoreError, match=f"^record 2: .*{message}.*nothing was replaced"):
         store.replace_records([good, bad])

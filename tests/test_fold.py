@@ -102,7 +102,11 @@ def test_only_the_three_last_statuses_are_terminal() -> None:
         (("run_cancelled", {"reason": "enough"}), None, "enough"),
         (("run_cancelled", {"reason": None}), None, None),
         (("run_completed", {"text": 7}), None, None),
-        (("run_completed", {"text": {"cut": "a long t", "bytes": 99_999}}), "a long t", None),
+        (
+            ("run_completed", {"text": {"cut": "a long t", "bytes": 99_999}}),
+            "a long t… (cut; 99999 bytes in all)",
+            None,
+        ),
     ],
 )
 def test_the_end_leaves_a_result_or_an_error(event: Told, result: str | None, error: str | None) -> None:

@@ -174,6 +174,24 @@ def test_an_owner_that_nobody_has_any_more_is_gone_and_leaves_nothing(folder: st
     assert descriptors() == before
 
 
+def test_dropping_an_owner_says_nothing_where_its_making_was_interrupted_or_its_descriptor_is_gone(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda told: said.append(told.exc_value))
+    dropped = [OwnerFile.__new__(OwnerFile), OwnerFile(folder, "a"), OwnerFile(folder, "b")]  # the first: interrupted
+    for file in dropped[1:]:
+        assert file._fd is not None
+        os.close(file._fd)
+        file._fd = 2**30  # a number that is nobody's
+    dropped[2]._pid = 0  # as in a forked child
+    del file
+
+    dropped.clear()
+
+    assert said == []
+
+
 def test_a_forked_child_that_drops_an_owner_leaves_the_file_to_its_parent(folder: str) -> None:
     file = OwnerFile(folder, "a1")
     file._pid += 1  # as if another process had made it

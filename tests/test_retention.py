@@ -15,6 +15,7 @@ from tests.store_kinds import EMBEDDED, postgres_url
 
 from holdfast.errors import ConfigError, RunNotFound, StoreError
 from holdfast.history import RunHeader, RunSnapshot, RunStatus, begin, fold
+from holdfast.runs.recovery import interrupted
 from holdfast.stores import MemoryRunStore, PostgresRunStore, RunStore, SqliteRunStore
 from holdfast.stores.ledger import Ledger
 from holdfast.stores.portable import ShortenedRecord
@@ -178,6 +179,20 @@ def test_a_run_whose_owner_is_unknown_counts_as_running(store: RunStore, clock: 
     clock.advance(1000)
 
     assert store.prune(max_age=100, max_runs=0, max_events=1, max_run_bytes=0, max_bytes=0) == (0, 0)
+
+
+def test_a_run_whose_owner_is_unknown_counts_as_left_after_a_day_of_silence(
+    store: RunStore, clock: ManualClock
+) -> None:
+    store.create_run("s", "", run_id="a")
+    store.record_event("a", "run_started")
+    clock.advance(86_400)
+    before = store.snapshot("a").interrupted
+    clock.advance(1)
+
+    assert (before, store.snapshot("a").interrupted) == (False, True)
+    assert [run.id for run in interrupted(store)] == ["a"]
+    assert store.prune(max_age=100) == (1, 1)
 
 
 def test_a_run_that_nobody_resumed_goes(tmp_path: Path, clock: ManualClock) -> None:

@@ -786,6 +786,7 @@ MISTYPED = [
     "postgresql:/u:secret@h/db", "postgresql//u:secret@h/db", "postgresql:u:secret@h", "postgers:/u:secret@h/db",
     "u:secret@h/db", "Postgres:/h/secret", "host=h password=secret", "connect_timeout=3 user=u password = secret",
     "u:secret@h://db", "file:secret.db", "sqlite:secret.db", "sqlite:/secret.db", "sqlite3:secret", "SQLite//secret",
+    "sqlite://u:secret@h/db", "sqlite://u:secret@h", "sqlite://h/db?password=secret",
     ":Memory:", "memory:", ":memory", " :memory: ",
 ]  # fmt: skip
 

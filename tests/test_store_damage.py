@@ -307,7 +307,7 @@ def next_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Have this be the version after this one; gives the file of its migration."""
     folder = tmp_path / "sql"
     shutil.copytree(Path(schema.__file__).with_name("sql"), folder)
-    monkeypatch.setattr(schema, "_FOLDER", str(folder))
+    monkeypatch.setattr(schema, "FOLDER", str(folder))
     monkeypatch.setattr(schema, "SCHEMA", schema.SCHEMA + 1)
     return folder / f"{schema.SCHEMA:03}_more.sql"
 

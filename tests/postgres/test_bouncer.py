@@ -15,7 +15,7 @@ from tests.store_kinds import claim
 from holdfast.errors import RunConflict, StoreError
 from holdfast.history import CancelResult, RunStatus
 from holdfast.stores import PostgresRunStore, RunStore
-from holdfast.stores.postgres import database as tables
+from holdfast.stores.postgres import connections as tables
 
 PATIENCE = 30.0
 

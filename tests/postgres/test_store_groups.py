@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.errors import StoreError
 from holdfast.stores import PostgresRunStore, RunStore, transactions
-from holdfast.stores.postgres import database
+from holdfast.stores.postgres import connections, database
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_a_lock_that_all_wait_for_is_not_waited_for_by_each(
     points: Counter[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(database, "HELD", 0.2)
+    monkeypatch.setattr(connections, "HELD", 0.2)
     monkeypatch.setattr(database, "HELD_AGAIN", 0.1)
     monkeypatch.setattr(transactions, "SEARCH", 0.0, raising=False)
     store.close()  # the next connection waits as long as that

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -17,8 +19,10 @@ from tests.servers import PostgresServer, Toxic
 
 from holdfast.clock import SystemClock
 from holdfast.errors import ConfigError, StoreError
+from holdfast.runs.beginning import Start
 from holdfast.stores import PostgresRunStore, RunStore, open_store
-from holdfast.stores.postgres import database, link
+from holdfast.stores.ledger import Claim, OwnerRow
+from holdfast.stores.postgres import connections, database, link
 from holdfast.stores.postgres.address import parse
 from holdfast.stores.postgres.database import PostgresDatabase
 from holdfast.stores.postgres.link import Link, ServerError, Silent
@@ -60,7 +64,7 @@ def waiting(server: psycopg.Connection[Any], schema: str) -> list[int]:
     return [pid for (pid,) in rows]
 
 
-def connections(server: psycopg.Connection[Any], schema: str) -> int:
+def connected(server: psycopg.Connection[Any], schema: str) -> int:
     """How many there are that were used for our tables."""
     seen = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'holdfast' AND query LIKE %s"
     ((number,),) = server.execute(seen, [f"%{schema}.%"]).fetchall()
@@ -220,7 +224,7 @@ def test_statements_that_the_server_has_forgotten_are_made_ready_again(url: str)
         store.record_event("r", "note")
         assert store.snapshot("r").event_count == 1
         assert isinstance(store.file, PostgresDatabase)
-        for each in (store.file._write, *store.file._readers.idle):
+        for each in (store.file.links.write, *store.file.links.idle):
             assert each is not None
             each.ask("DEALLOCATE ALL")
 
@@ -242,7 +246,7 @@ def test_a_connection_that_reads_while_the_store_is_closed_is_closed_after_that(
             store.close()
 
         reading.join()
-        until(lambda: connections(server, schema) == 0)
+        until(lambda: connected(server, schema) == 0)
 
 
 def test_a_server_that_is_away_is_named_and_come_back_to(store: RunStore, network: Toxic) -> None:
@@ -280,7 +284,7 @@ def test_the_server_sees_whether_a_transaction_goes_on_and_ends_one_that_does_no
         store.create_run("s", "p", run_id="r")
         assert isinstance(store.file, PostgresDatabase)
         store.file.begin()
-        store.file.hold_queue()
+        store.file.writing().execute(store.file.sql("hold_queue"))
 
         ((pid,),) = store.file.writing().execute("SELECT pg_backend_pid()").fetchall()
 
@@ -293,7 +297,7 @@ def test_the_server_sees_whether_a_transaction_goes_on_and_ends_one_that_does_no
 def test_one_that_holds_a_run_in_the_middle_of_what_it_sends_is_ended_by_who_needs_it(
     url: str, schema: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(database, "HELD", 1.0)
+    monkeypatch.setattr(connections, "HELD", 1.0)
     monkeypatch.setattr(database, "STOPPED", 0.2)
     with PostgresRunStore(url) as frozen, PostgresRunStore(url) as store:
         store.create_run("s", "p", run_id="r")
@@ -326,7 +330,7 @@ def test_a_commit_that_arrives_after_it_was_given_up_for_lost_is_not_made_twice(
                 with socket.socket(fileno=os.dup(group.link._pgconn.socket)) as line:
                     line.shutdown(socket.SHUT_RDWR)
             elif point == "begin" and late:  # nobody has found it, and it is made again
-                link = other.file._writer()
+                link = other.file.links.writer()
                 link.execute(*late.pop())
                 link.end_batch()
                 link.finish()
@@ -341,13 +345,47 @@ def test_a_commit_that_arrives_after_it_was_given_up_for_lost_is_not_made_twice(
         assert snapshot.event_count == 2
 
 
+def test_a_new_run_whose_commit_arrives_late_is_not_refused_to_who_began_it(url: str) -> None:
+    stopped: list[int] = []
+    asked: list[bool] = []
+
+    def happen(point: str) -> None:
+        assert isinstance(store.file, PostgresDatabase)
+        group = store.file._group
+        if point == "written" and group is not None and not asked[1:]:
+            stopped.append(group.link._pgconn.backend_pid)  # it has yet to read what it is sent
+            os.kill(stopped[0], signal.SIGSTOP)
+            with socket.socket(fileno=os.dup(group.link._pgconn.socket)) as line:
+                line.shutdown(socket.SHUT_RD)
+
+    def owner() -> OwnerRow:
+        asked.append(True)
+        if asked[1:]:  # nobody has found it, and it is made again
+            os.kill(stopped[0], signal.SIGCONT)
+            until(lambda: bool(other.file.fetch("head", "r")))
+        return store.ownership.row()
+
+    with PostgresRunStore(url) as other, PostgresRunStore(url, crash=happen) as store:
+        other.create_run("s", "p", run_id="another")
+        start = Start(store.header("s", "p", "r"), {"prompt": "p"}, owner, [])
+        try:
+            begun = store.writer.commit(start.write)
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # it has ended, as nobody is there to hear it
+                os.kill(stopped[0], signal.SIGCONT)
+
+        assert len(asked) == 2
+        assert begun.claim == Claim("r", store.ownership.id or "", 1)
+        assert [event.type for event in other.events("r")] == ["run_started"]
+
+
 def test_the_server_notices_soon_that_the_host_of_a_connection_is_gone(url: str) -> None:
     with PostgresRunStore(url) as store:
         store.create_run("s", "p", run_id="r")
         store.snapshot("r")
 
         assert isinstance(store.file, PostgresDatabase)
-        for each in (store.file._write, *store.file._readers.idle):
+        for each in (store.file.links.write, *store.file.links.idle):
             assert each is not None
             assert each.ask("SHOW tcp_keepalives_idle") == [("10",)]
 
@@ -355,7 +393,7 @@ def test_the_server_notices_soon_that_the_host_of_a_connection_is_gone(url: str)
 def test_what_another_process_does_not_let_go_of_is_an_error_soon(
     url: str, server: psycopg.Connection[Any], schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "HELD", 0.2)
+    monkeypatch.setattr(connections, "HELD", 0.2)
     monkeypatch.setattr(database, "STOPPED", 0.0)  # it is none of ours to end
     with PostgresRunStore(url) as store:
         store.create_run("s", "p", run_id="r")
@@ -371,7 +409,7 @@ def test_what_another_process_does_not_let_go_of_is_an_error_soon(
 def test_a_run_that_is_held_spoils_no_other_of_the_same_group(
     url: str, server: psycopg.Connection[Any], schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "HELD", 0.2)
+    monkeypatch.setattr(connections, "HELD", 0.2)
     monkeypatch.setattr(database, "HELD_AGAIN", 0.1)
     with PostgresRunStore(url) as store:
         for run_id in ("free", "r"):
@@ -393,7 +431,7 @@ def test_a_run_that_is_held_spoils_no_other_of_the_same_group(
 def test_a_table_that_is_locked_is_no_server_that_is_away_and_nobody_is_left_waiting(
     url: str, server: psycopg.Connection[Any], schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "HELD", 0.2)
+    monkeypatch.setattr(connections, "HELD", 0.2)
     with PostgresRunStore(url) as store:
         store.create_run("s", "p", run_id="r")
         with server.transaction():
@@ -418,7 +456,7 @@ def test_what_is_not_answered_in_time_is_stopped_and_not_asked_again(
     with PostgresRunStore(url) as store:
         assert isinstance(store.file, PostgresDatabase)
         with pytest.raises(Silent, match="no answer from the server"):
-            store.file._readers.use(ask)
+            store.file.links.use(ask)
 
     (pid,) = asked
     until(lambda: server.execute("SELECT FROM pg_stat_activity WHERE pid = %s", pid).fetchone() is None)

@@ -168,8 +168,9 @@ def _finish(run: RunSnapshot, status: RunStatus, at_ms: int) -> None:
 
 
 def _text(value: object) -> str | None:
-    if isinstance(value, Mapping):
-        value = value.get("cut")  # what was too long to be kept whole
+    if isinstance(value, Mapping):  # it was too long to be kept whole
+        cut, size = value.get("cut"), value.get("bytes")
+        return f"{cut}… (cut; {size} bytes in all)" if isinstance(cut, str) and isinstance(size, int) else None
     return value if isinstance(value, str) else None
 
 

@@ -109,7 +109,7 @@ class Pictures:
             p99_ms=_duration(stats.p99), spent_ms=_duration(stats.total_duration) or 0.0,
             spread=parts.spread, errors=parts.errors, refusals=parts.refusals,
         )  # fmt: skip
-        if seen.is_open and seen.remaining_backoff is None and seen.state == "open":
+        if seen.state == "open" and seen.remaining_backoff is None:
             entry.forced = "open"
         if tool is not None:
             self._add(entry, tool, now)

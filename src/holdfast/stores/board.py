@@ -27,7 +27,7 @@ from holdfast.stores.entries import (
 )
 from holdfast.stores.ledger import Ledger
 from holdfast.stores.store import RunStore
-from holdfast.stores.trouble import errors_of, unreadable
+from holdfast.stores.trouble import errors_of, reads_rows
 
 ORDERS = ("open", "close", "auto", "reset")
 FORGOTTEN = 86_400_000  # milliseconds after which an order that holds nothing goes
@@ -50,27 +50,24 @@ class Board:
     def tools(self) -> list[ToolLine]:
         """One line a name, the worst first; a name that is held by hand is there although no process has it."""
         processes = self.processes()  # first: what they have seen must not be newer than what they show
-        return self._lines(processes, self._rows("tools"), {order.tool: order for order in self.orders()})
+        return self._lines(processes, self._file.fetch("tools"), {order.tool: order for order in self.orders()})
 
     def tool(self, name: str) -> ToolLine | None:
         """The line of one name, if anything is known of it."""
-        processes, rows = self.processes(), self._rows("tools_of_name", name)
+        processes, rows = self.processes(), self._file.fetch("tools_of_name", name)
         lines = self._lines(processes, rows, {order.tool: order for order in self.orders() if order.tool == name})
         return lines[0] if lines else None
 
     def details(self, line: ToolLine) -> list[tuple[ToolInProcess, ToolDetail]]:
         """What each process of *line* tells of its tool beyond that, where it has told anything."""
         with errors_of(self._file):
-            try:
-                found = {id: unpack_detail(data) for id, data in self._rows("details_of_name", line.name)}
-            except (TypeError, ValueError) as error:
-                raise unreadable(error) from error
+            found = {id: unpack_detail(data) for id, data in self._file.fetch("details_of_name", line.name)}
         return [(each, found[each.process]) for each in line.processes if each.process in found]
 
     def names(self) -> list[str]:
         """The names of all tools that a living process has, or that are held by hand."""
         living = {process.id for process in self.processes()}
-        names = {name for process, name in self._rows("tool_names") if process in living}
+        names = {name for process, name in self._file.fetch("tool_names") if process in living}
         return sorted(names | {order.tool for order in self.orders() if order.state is not None})
 
     def servers(self) -> list[ServerLine]:
@@ -110,12 +107,7 @@ class Board:
     def orders(self, after: int = -1) -> list[Order]:
         """The last order for each tool, of those numbered above *after*, in their order."""
         with errors_of(self._file):
-            try:
-                return [
-                    Order(str(tool), state, int(n), int(reset)) for tool, state, n, reset in self._rows("orders", after)
-                ]
-            except (TypeError, ValueError) as error:
-                raise unreadable(error) from error
+            return [_order(*row) for row in self._file.fetch("orders", after)]
 
     # -- for those who show their tools --------------------------------------------------------------------------------
 
@@ -157,12 +149,9 @@ class Board:
     def _processes(self) -> list[tuple[Process, bool]]:
         """All that are written down, and whether they live."""
         with errors_of(self._file):
-            found = [_process(row) for row in self._rows("processes")]
+            found = [_process(row) for row in self._file.fetch("processes")]
         is_there = self._store.ownership.is_there
         return [(each, is_there(each.id, each.host, each.until_ms)) for each in found]
-
-    def _rows(self, name: str, *parameters: object) -> list[tuple[Any, ...]]:
-        return self._file.fetch(name, *parameters)
 
     def _lines(self, living: list[Process], rows: list[tuple[Any, ...]], orders: dict[str, Order]) -> list[ToolLine]:
         now = self._store.clock.time() * 1000
@@ -181,10 +170,7 @@ class Board:
 
 def _in_process(process: Process, data: bytes, orders: dict[str, Order]) -> ToolInProcess:
     """One tool of one process; an order that it has not taken up yet is shown as if it had."""
-    try:
-        tool = unpack_tool(data)
-    except (TypeError, ValueError) as error:
-        raise unreadable(error) from error
+    tool = unpack_tool(data)
     order = orders.get(tool.name)
     pending = order is not None and order.number > process.seen
     if order is not None and pending:
@@ -195,12 +181,15 @@ def _in_process(process: Process, data: bytes, orders: dict[str, Order]) -> Tool
     )  # fmt: skip
 
 
+@reads_rows
 def _process(row: tuple[Any, ...]) -> Process:
     id, host, pid, kind, name, started, at, until, seen, servers = row
-    try:
-        return Process(
-            id=str(id), host=str(host), pid=int(pid), kind=str(kind), name=str(name), started_at_ms=int(started),
-            at_ms=int(at), until_ms=int(until), seen=int(seen), servers=unpack_servers(servers),
-        )  # fmt: skip
-    except (TypeError, ValueError) as error:
-        raise unreadable(error) from error
+    return Process(
+        id=str(id), host=str(host), pid=int(pid), kind=str(kind), name=str(name), started_at_ms=int(started),
+        at_ms=int(at), until_ms=int(until), seen=int(seen), servers=unpack_servers(servers),
+    )  # fmt: skip
+
+
+@reads_rows
+def _order(tool: str, state: str | None, number: int, reset: int) -> Order:
+    return Order(str(tool), state, int(number), int(reset))

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import printable
+from holdfast.stores.trouble import reads_rows
 
 LONGEST_NAME = 200
 LONGEST_TEXT = 500
@@ -224,30 +225,10 @@ class ServerLine(msgspec.Struct, kw_only=True):
 
 # -- as they are kept --------------------------------------------------------------------------------------------------
 
-_PACK = msgspec.msgpack.Encoder()
-_TOOL = msgspec.msgpack.Decoder(ToolEntry)
-_DETAIL = msgspec.msgpack.Decoder(ToolDetail)
-_SERVERS = msgspec.msgpack.Decoder(list[ServerEntry])
-
-
-def pack(value: ToolEntry | ToolDetail | Sequence[ServerEntry]) -> bytes:
-    """As it is kept."""
-    return _PACK.encode(value)
-
-
-def unpack_tool(data: bytes) -> ToolEntry:
-    """As it was before it was kept."""
-    return _TOOL.decode(data)
-
-
-def unpack_detail(data: bytes) -> ToolDetail:
-    """As it was before it was kept."""
-    return _DETAIL.decode(data)
-
-
-def unpack_servers(data: bytes) -> list[ServerEntry]:
-    """As they were before they were kept."""
-    return _SERVERS.decode(data)
+pack = msgspec.msgpack.Encoder().encode
+unpack_tool = reads_rows(msgspec.msgpack.Decoder(ToolEntry).decode)
+unpack_detail = reads_rows(msgspec.msgpack.Decoder(ToolDetail).decode)
+unpack_servers = reads_rows(msgspec.msgpack.Decoder(list[ServerEntry]).decode)
 
 
 def server(facts: Mapping[str, Any]) -> ServerEntry:

@@ -86,15 +86,9 @@ class Tables(Protocol):
     def confirm(self, lives: Iterable[Live]) -> None: ...
     def tell(self, owners: Iterable[str]) -> None: ...
     def write(self, lives: Iterable[Live], rows: list[EventRow], memos: list[MemoRow]) -> None: ...
-    def change_header(self, run: int, header: RunHeader) -> None: ...
-    def forget_memos(self, run: int) -> None: ...
-    def owner(self, owner: str) -> OwnerRow | None: ...
-    def keep_owner(self, row: OwnerRow) -> None: ...
-    def drop_owner(self, owner: str) -> None: ...
-    def drop_old_owners(self, now: int) -> None: ...
     def ask(self, name: str, *parameters: object) -> list[tuple[Any, ...]]: ...
     def pick(self, name: str, *parameters: object) -> list[tuple[Any, ...]]: ...
-    def hold_queue(self) -> None: ...
+    def put(self, name: str, *parameters: object, is_news: bool = True) -> None: ...
 
 
 class Ledger:
@@ -194,7 +188,7 @@ class Ledger:
             live = self.run(run_id)
         # A claim whose commit failed may have the number of the next one, who got the run.
         if live.fence != fence or (live.owner != owner and live.owner and owner):
-            raise LeaseLost(run_id)
+            raise LeaseLost(run_id, *(["was ended from elsewhere"] if live.snapshot.status.is_terminal else []))
         return live
 
     def append(self, live: Live, type: str, payload: Mapping[str, Any], encoded: str) -> None:
@@ -266,31 +260,50 @@ class Ledger:
         if header != live.header:
             live.header = header
             if not live.is_new:
-                self.tables.change_header(live.key, header)
+                self.tables.put("change_header", _JSON.encode(header).decode(), live.key)
             self._touch(live)
 
+    def erase(self, run: int) -> None:
+        """Delete what is left of a run. All its memos go at once: half of them would be a wrong memory."""
+        for name in ("drop_events", "forget_memos", "forget_tools", "drop_run"):
+            self.tables.put(name, run)
+
     # -- owners --------------------------------------------------------------------------------------------------------
+
+    def owner(self, owner: str) -> OwnerRow | None:
+        """A process that has, or had, runs."""
+        rows = self.tables.ask("owner", owner)
+        return OwnerRow(*rows[0]) if rows else None
+
+    def keep(self, owner: OwnerRow) -> None:
+        """Write down that *owner* lives, and until when at least."""
+        self.tables.put("keep_owner", *owner, is_news=False)
+
+    def drop(self, owner: str) -> None:
+        """Forget *owner*, and what it shows of its tools."""
+        for name in ("drop_owner", "drop_process", "drop_tools_of_process", "drop_details_of_process"):
+            self.tables.put(name, owner)
 
     def claim(self, live: Live, owner: OwnerRow) -> Claim:
         """Give the run to *owner*, unless somebody who lives has it."""
         if live.owner is not None and self.is_owned(live):
-            holder = self.tables.owner(live.owner)
+            holder = self.owner(live.owner)
             who = f"process {holder.pid} on {holder.host}" if holder is not None else "another process"
             raise RunConflict(f"run {live.header.id!r} is being run by {who}: cancel it there, or wait until it ends")
-        self._keep(owner)
+        self._keep_once(owner)
         live.owner = owner.id
         live.fence += 1
         self._touch(live)
         return Claim(live.header.id, owner.id, live.fence)
 
-    def _keep(self, owner: OwnerRow) -> None:
-        """Write down that *owner* lives; a second's difference is none."""
+    def _keep_once(self, owner: OwnerRow) -> None:
+        """The same, unless that was done just now: a second's difference is none."""
         kept = self._kept
         if kept is not None and kept.id == owner.id and kept.until > owner.until - 1000:
             return
-        if self.tables.owner(owner.id) is None:
-            self.tables.drop_old_owners(self.now_ms())
-        self.tables.keep_owner(owner)
+        if self.owner(owner.id) is None:  # those whose lease is over and that no run waits for may go
+            self.tables.put("drop_old_owners", self.now_ms(), is_news=False)
+        self.keep(owner)
         self._kept = owner
 
     def release(self, live: Live) -> None:
@@ -300,7 +313,7 @@ class Ledger:
 
     def is_owned(self, live: Live) -> bool:
         """Whether the run has an owner who lives."""
-        return live.owner is not None and self._is_alive(self.tables.owner(live.owner))
+        return live.owner is not None and self._is_alive(self.owner(live.owner))
 
     def cancel(self, run_id: str, reason: str | None) -> CancelResult:
         """Cancel a run, or ask its owner to."""
@@ -329,7 +342,7 @@ class Ledger:
         live.owner = None
         if live.snapshot.status is RunStatus.COMPLETED and live.has_memos:
             self._memos[:] = [memo for memo in self._memos if memo[0] != live.key]
-            self.tables.forget_memos(live.key)
+            self.tables.put("forget_memos", live.key)
 
     def _touch(self, live: Live) -> None:
         self._dirty[live.header.id] = live

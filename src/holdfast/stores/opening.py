@@ -17,9 +17,10 @@ ALLOWED = "must be a path, ':memory:', sqlite:///PATH or postgresql://USER@HOST:
 def open_store(url: str | os.PathLike[str], *, clock: Clock | None = None) -> RunStore:
     """The store at *url*: a path, `:memory:`, `sqlite:///PATH` or `postgresql://…`. Nothing is touched yet."""
     name = os.fspath(url) if isinstance(url, os.PathLike) else url
+    hidden = isinstance(name, str) and ("@" in name or "=" in name)  # there may be a password in it
+    store = "store" if hidden else f"store = {shown(url)}"
     if not isinstance(name, str) or not 1 <= len(name) <= LONGEST or "\0" in name:
-        hidden = isinstance(name, str) and ("@" in name or "=" in name)  # there may be a password in it
-        raise ConfigError(f"store{'' if hidden else f' = {shown(url)}'}: {ALLOWED}, of at most {LONGEST} characters")
+        raise ConfigError(f"{store}: {ALLOWED}, of at most {LONGEST} characters")
     if name == ":memory:":
         return MemoryRunStore(clock=clock)
     scheme, slashes, rest = name.partition("://")
@@ -27,7 +28,7 @@ def open_store(url: str | os.PathLike[str], *, clock: Clock | None = None) -> Ru
         return PostgresRunStore(name, clock=clock)
     if slashes and scheme == "sqlite":
         if not rest.startswith("/") or rest == "/":
-            raise ConfigError(f"store = {shown(url)}: {ALLOWED}")
+            raise ConfigError(f"{store}: {ALLOWED}")
         return MemoryRunStore(clock=clock) if rest == "/:memory:" else SqliteRunStore(rest[1:], clock=clock)
     if slashes and "/" not in scheme:
         what = f" = {shown(f'{scheme}://…')}" if is_path(scheme) else ""  # there may be a password in the rest

@@ -60,8 +60,9 @@ class OwnerFile:
     lease tells whether we live.
     """
 
+    _fd: int | None = None  # also where it was interrupted before it had one
+
     def __init__(self, folder: str, owner: str) -> None:
-        self._fd: int | None = None
         self.path = _path(folder, owner)
         self._folder = folder
         self._pid = os.getpid()
@@ -85,7 +86,7 @@ class OwnerFile:
 
     def __del__(self) -> None:
         if self._fd is not None:
-            with contextlib.suppress(StoreError):  # then it stays, no longer locked, for others to sweep
+            with contextlib.suppress(StoreError, OSError):  # then it stays, no longer locked, for others to sweep
                 self.close()
 
     def poked(self) -> bool:

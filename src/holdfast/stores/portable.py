@@ -6,7 +6,7 @@ them and has their checksum. What comes in is staged and checked aside (`staging
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from typing import IO, TYPE_CHECKING, Any
 
@@ -15,9 +15,9 @@ import msgspec
 from holdfast.checks import shown
 from holdfast.errors import ConfigError, RunNotFound, StoreError, printable
 from holdfast.history import RunEventRecord, RunHeader, RunRecord, RunSnapshot
-from holdfast.stores.rows import event, unpack
+from holdfast.stores.rows import event, unpack, unpack_header
 from holdfast.stores.staging import Incoming, Staging, events_of
-from holdfast.stores.trouble import errors_of, unreadable
+from holdfast.stores.trouble import errors_of, reads_rows
 
 if TYPE_CHECKING:
     from holdfast.stores.database import Connection
@@ -67,29 +67,28 @@ class _Line(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
 
 _JSON = msgspec.json.Encoder()
-_HEADER = msgspec.json.Decoder(RunHeader)
 _TITLE = msgspec.json.Decoder(_Title)
 _LINE = msgspec.json.Decoder(_Line)
 _OBJECT = msgspec.json.Decoder(dict[str, Any])
 _VALID = msgspec.json.Decoder(msgspec.Raw)
 
 
-def records(store: RunStore) -> Iterator[RunRecord]:
-    """Every run with its events, oldest first, as they are when the first is asked for."""
+def records(store: RunStore) -> list[RunRecord]:
+    """Every run with its events, oldest first, at one moment."""
     with store.file.at_one_moment() as connection:
-        for key in _keys(store, connection, None):
-            yield _record(store, connection, key)
+        return [_record(store, connection, key) for key in _keys(store, connection, None)]
 
 
-def export(store: RunStore, fp: IO[str], run_ids: Sequence[str] | None = None) -> int:
+def export(store: RunStore, fp: IO[str] | IO[bytes], run_ids: Sequence[str] | None = None) -> int:
     """Write all runs, or those named, as JSON lines; gives the number of runs. Memos stay."""
     if run_ids is not None and (isinstance(run_ids, str) or not all(isinstance(each, str) for each in run_ids)):
         raise ConfigError(f"run_ids = {shown(run_ids)}: must be a list of ids")
     checksum, runs, events = blake2b(digest_size=32), 0, 0
+    put = _into(fp)
 
     def write(lines: bytes) -> None:
         checksum.update(lines)
-        fp.write(lines.decode())
+        put(lines)
 
     with store.file.at_one_moment() as connection:
         keys = _keys(store, connection, run_ids)
@@ -99,11 +98,11 @@ def export(store: RunStore, fp: IO[str], run_ids: Sequence[str] | None = None) -
                 write(lines)
                 events += count
             runs += 1
-        fp.write(_JSON.encode(_Line(end=_End(runs, events, checksum.hexdigest()))).decode() + "\n")
+        put(_JSON.encode(_Line(end=_End(runs, events, checksum.hexdigest()))) + b"\n")
     return runs
 
 
-def import_(store: RunStore, fp: IO[str]) -> int:
+def import_(store: RunStore, fp: IO[str] | IO[bytes]) -> int:
     """Read runs from JSON lines as `export` writes them, all or nothing; gives the number of new runs.
 
     A run that is there with the same events is left as it is; one that differs is an error.
@@ -139,6 +138,15 @@ def replace_records(store: RunStore, records: Iterable[RunRecord]) -> None:
 # -- out ---------------------------------------------------------------------------------------------------------------
 
 
+def _into(fp: Any) -> Callable[[bytes], object]:
+    """How to write to *fp*, a file of text or of bytes."""
+    try:
+        fp.write("")
+    except TypeError:
+        return fp.write  # type: ignore[no-any-return]
+    return lambda lines: fp.write(lines.decode())
+
+
 def _keys(store: RunStore, connection: Connection, run_ids: Sequence[str] | None) -> list[int]:
     """The keys of the runs, or of those named, oldest first."""
     sql = store.file.sql
@@ -170,7 +178,7 @@ def _lines(store: RunStore, connection: Connection, key: int) -> Iterator[tuple[
     sql = store.file.sql
     with errors_of(store.file):
         text, data, _, _, first, base, origin = connection.execute(sql("whole"), (key,)).fetchone()
-        header = _HEADER.decode(text)
+        header = unpack_header(text)
         if origin is None:
             (origin,) = connection.execute(sql("meta"), ("store",)).fetchone()
         before = None if base is None else msgspec.structs.replace(unpack(base, text), prompt="")
@@ -192,11 +200,9 @@ def _lines(store: RunStore, connection: Connection, key: int) -> Iterator[tuple[
             raise StoreError(f"{store.file.name}: is damaged: events of run {header.id!r} are missing")
 
 
+@reads_rows
 def _event(sequence: int, at: int, type: str, late: int, payload: str) -> _Event:
-    try:
-        return _Event(int(sequence), int(at), str(type), _VALID.decode(payload), bool(late))
-    except (TypeError, ValueError) as error:
-        raise unreadable(error) from error
+    return _Event(int(sequence), int(at), str(type), _VALID.decode(payload), bool(late))
 
 
 # -- in ----------------------------------------------------------------------------------------------------------------
@@ -212,7 +218,7 @@ class _Reader:
         self._run: Incoming | None = None
         self._run_at = 0  # the line of the run in hand
 
-    def read(self, fp: IO[str]) -> None:
+    def read(self, fp: IO[str] | IO[bytes]) -> None:
         """Read all of *fp*."""
         with errors_of(self._staging.file):
             try:
@@ -224,16 +230,17 @@ class _Reader:
                 at = "at or after line" if isinstance(flaw, UnicodeError) else "line"
                 raise StoreError(f"{at} {self._number}: {_said(flaw)}; nothing was imported") from flaw
 
-    def _next(self, fp: IO[str]) -> bytes:
+    def _next(self, fp: IO[str] | IO[bytes]) -> bytes:
         self._number += 1
         try:
-            text = fp.readline(LONGEST_LINE + 1)
+            line = fp.readline(LONGEST_LINE + 1)
         except OSError as error:
             raise ValueError(f"cannot be read: {error.strerror or error}") from error
-        if not isinstance(text, str):
-            raise TypeError("is not text: open the file as text, with UTF-8")
-        if len(text) > LONGEST_LINE:
+        if not isinstance(line, str | bytes):
+            raise TypeError("is neither text nor bytes: open a file that export wrote")
+        if len(line) > LONGEST_LINE:
             raise ValueError(f"is longer than {LONGEST_LINE} characters")
+        text = line if isinstance(line, str) else line.decode()
         if "\r" in text:
             raise ValueError("contains a carriage return: the file must be as it was written")
         return text.encode()
@@ -334,6 +341,7 @@ def _stage(staging: Staging, record: RunRecord, origin: str) -> None:
         staging.take(run, *facts, _OBJECT.decode(payload), payload.decode())
     if msgspec.structs.replace(given, owner=None, interrupted=False) != run.snapshot:
         raise ValueError(f"the snapshot of run {given.id!r} is not what its events give")
+    run.is_left = given.interrupted or given.owner is not None
     staging.end(run)
 
 

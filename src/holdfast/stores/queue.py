@@ -92,7 +92,7 @@ def take(store: RunStore, search: Search, *, thorough: bool = True, unsure: list
 
 def is_empty(store: RunStore, targets: Iterable[str]) -> bool:
     """Whether nothing waits for a worker: neither what was never begun nor what has lost its worker."""
-    living = _living(store, store.file.fetch)
+    living = _list(_alive(store, store.file.fetch))
     return not any(
         store.file.fetch("next_queued", target, "[]") or store.file.fetch("any_begun", target, living)
         for target in targets
@@ -134,9 +134,9 @@ class _Taking(NamedTuple):
         """Take it; true if one was given up instead."""
         self.claimed.clear()
         ledger.step_aside()  # what came before in this transaction must be seen, and nothing at hand be believed
-        tables = ledger.tables
+        tables, file = ledger.tables, self.store.file
         if self.search.per_session is not None:
-            tables.hold_queue()
+            file.writing().execute(file.sql("hold_queue"))
         run_id = _next(self.store, tables.ask, tables.pick, ledger.now_ms(), self.search, self.thorough)
         live = None if run_id is None else ledger.find(run_id)
         if live is None or live.snapshot.status.is_terminal or ledger.is_owned(live):
@@ -164,7 +164,7 @@ def _give_up(ledger: Ledger, live: Live) -> None:
 def _next(store: RunStore, ask: Ask, pick: Ask, now: int, search: Search, thorough: bool) -> str | None:
     """The id of the run to take."""
     full = _full(store, ask, search.per_session)
-    living = _living(store, ask) if thorough else ""
+    living = _list(_alive(store, ask)) if thorough else ""
     for target in search.targets:
         rows = pick("next_released", target, now, full)
         if not rows and thorough:
@@ -176,12 +176,8 @@ def _next(store: RunStore, ask: Ask, pick: Ask, now: int, search: Search, thorou
     return None if first is None else str(first[0])
 
 
-def _living(store: RunStore, ask: Ask) -> str:
-    """The owners that are alive."""
-    return _list(_alive(store, ask))
-
-
 def _alive(store: RunStore, ask: Ask) -> list[str]:
+    """The owners that are."""
     return [row.id for row in (OwnerRow(*found) for found in ask("owning")) if store.ownership.is_alive(row)]
 
 

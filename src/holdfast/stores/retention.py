@@ -14,9 +14,9 @@ import msgspec
 
 from holdfast import checks
 from holdfast.errors import ConfigError
-from holdfast.history import RunHeader, RunStatus, begin, fold
+from holdfast.history import RunStatus, begin, fold
 from holdfast.stores.ledger import Ledger
-from holdfast.stores.rows import event, pack, unpack
+from holdfast.stores.rows import event, pack, unpack, unpack_header
 from holdfast.values.said import ENDS, known
 
 if TYPE_CHECKING:
@@ -29,8 +29,6 @@ RUNS = 500  # that are looked at together
 PAUSE = 0.005  # seconds between two writes in which other processes may write
 DAY = 86_400.0
 MOST = 2**62  # earlier than any run, with a minus
-
-_HEADER = msgspec.json.Decoder(RunHeader)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,7 +124,7 @@ class _Row(NamedTuple):
     @property
     def is_waiting(self) -> bool:
         """In the queue, and not begun yet."""
-        return self.status == RunStatus.CREATED and _HEADER.decode(self.header).priority is not None
+        return self.status == RunStatus.CREATED and unpack_header(self.header).priority is not None
 
 
 class _Done(NamedTuple):
@@ -156,12 +154,13 @@ class _Pruning:
         def may_go(ledger: Ledger, row: _Row) -> bool:
             if row.touched_at >= before or row.is_terminal:
                 return row.touched_at < before
-            if row.owner is not None and self._store.ownership.is_alive(ledger.tables.owner(row.owner)):
+            if row.owner is not None and self._store.ownership.is_alive(ledger.owner(row.owner)):
                 return False
             if row.is_waiting:  # what was accepted is not lost
                 return False
-            # A run that never had an owner is written to by somebody of whom nothing is known: it counts as running.
-            return row.fence > 0 or row.status == RunStatus.CREATED
+            if row.fence > 0 or row.status == RunStatus.CREATED:
+                return True
+            return self._store.is_silent(row.status, row.touched_at)
 
         for page in self._pages("old", before, before):
             self._do([_Task(run_id) for _, _, run_id in page], may_go)
@@ -225,7 +224,7 @@ class _Pruning:
                 self._shorten(connection, row, row.first + ROWS)
                 return _Done(runs, events + ROWS, tasks[at:])
             if first is None:
-                self._delete(connection, row)
+                ledger.erase(row.key)
                 runs += 1
             elif rows:
                 self._shorten(connection, row, stop)
@@ -234,18 +233,13 @@ class _Pruning:
                 break
         return _Done(runs, events, [])
 
-    def _delete(self, connection: Connection, row: _Row) -> None:
-        """Delete what is left of a run. All its memos go at once: half of them would be a wrong memory."""
-        for name in ("drop_events", "forget_memos", "forget_tools", "drop_run"):
-            connection.execute(self._sql(name), (row.key,))
-
     def _shorten(self, connection: Connection, row: _Row, first: int) -> None:
         """Take the events before *first* into the base, and what only they say of results into memos."""
         gone = connection.execute(self._sql("page"), (row.key, row.first - 1, first - row.first)).fetchall()
         if row.status != RunStatus.COMPLETED:
             for memo in known((payload for _, _, type, _, payload in gone if type in ENDS), ()):
                 connection.execute(self._sql("keep_memo"), (row.key, *memo))
-        start = begin(_HEADER.decode(row.header)) if row.base is None else unpack(row.base, row.header)
+        start = begin(unpack_header(row.header)) if row.base is None else unpack(row.base, row.header)
         base = fold(start, map(event, gone))
         connection.execute(self._sql("drop_first_events"), (row.key, first))
         connection.execute(self._sql("set_base"), (first, pack(base), row.key))

@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.history import RunEventRecord, RunHeader, RunSnapshot, RunStatus
 from holdfast.stores.ledger import Live
-from holdfast.stores.trouble import unreadable
+from holdfast.stores.trouble import reads_rows
 
 _PACK = msgspec.msgpack.Encoder()
 _UNPACK = msgspec.msgpack.Decoder(RunSnapshot)
@@ -38,13 +38,11 @@ def pack(snapshot: RunSnapshot) -> bytes:
         snapshot.prompt = prompt
 
 
+@reads_rows
 def unpack(data: bytes, header: str) -> RunSnapshot:
     """A snapshot as it was before it was stored."""
-    try:
-        snapshot = _UNPACK.decode(data)
-        snapshot.prompt = _PROMPT.decode(header).prompt
-    except (TypeError, ValueError) as error:
-        raise unreadable(error) from error
+    snapshot = _UNPACK.decode(data)
+    snapshot.prompt = _PROMPT.decode(header).prompt
     return snapshot
 
 
@@ -53,30 +51,30 @@ def pack_header(header: RunHeader) -> str:
     return _JSON.encode(header).decode()
 
 
+@reads_rows
+def unpack_header(text: str) -> RunHeader:
+    """A header as it was before it was stored."""
+    return _HEADER.decode(text)
+
+
+@reads_rows
 def live(row: tuple[Any, ...]) -> Live:
     """A run from its row in the statement `load`."""
     key, header, snapshot, touched_at, first, owner, fence, cancel, origin = row
-    try:
-        found = Live(int(key), _HEADER.decode(header), unpack(snapshot, header), int(touched_at))
-        found.first, found.fence = int(first), int(fence)
-    except (TypeError, ValueError) as error:
-        raise unreadable(error) from error
+    found = Live(int(key), unpack_header(header), unpack(snapshot, header), int(touched_at))
+    found.first, found.fence = int(first), int(fence)
     found.owner, found.cancel, found.origin = owner, cancel, origin
     return found
 
 
+@reads_rows
 def event(row: tuple[Any, ...]) -> RunEventRecord:
     """An event from its row."""
     sequence, at, type, late, payload = row
-    try:
-        return RunEventRecord(int(sequence), int(at), str(type), _PAYLOAD.decode(payload), bool(late))
-    except (TypeError, ValueError) as error:
-        raise unreadable(error) from error
+    return RunEventRecord(int(sequence), int(at), str(type), _PAYLOAD.decode(payload), bool(late))
 
 
+@reads_rows
 def standing(row: tuple[Any, ...]) -> tuple[int, bool]:
     """The first event that is kept of a run, and whether it has ended; from a row that begins with both."""
-    try:
-        return int(row[0]), RunStatus(row[1]).is_terminal
-    except (TypeError, ValueError) as error:
-        raise unreadable(error) from error
+    return int(row[0]), RunStatus(row[1]).is_terminal

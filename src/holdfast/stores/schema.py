@@ -9,9 +9,11 @@ import os
 import uuid
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from holdfast.clock import SystemClock
 from holdfast.errors import StoreError
-from holdfast.stores.trouble import PATIENCE, busy, unreadable
+from holdfast.stores.trouble import PATIENCE, busy
 
 if TYPE_CHECKING:
     import sqlite3
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 3  # the newest that this version knows; its file is sql/003_….sql
 APPLICATION = 0x484F4C44  # "HOLD", by which a file is known to be ours
+FOLDER = os.path.join(os.path.dirname(__file__), "sql")
 _PAUSE = 0.01
 
 
@@ -30,7 +33,7 @@ def prepare(file: SqliteFile, connection: sqlite3.Connection) -> None:
         if version == SCHEMA:
             return
         if version < 1:
-            raise unreadable(ValueError(f"schema {version}"))
+            raise msgspec.DecodeError(f"schema {version}")
         if version > SCHEMA:
             raise StoreError(
                 f"{file.name}: was written by a newer Holdfast (schema {version}; this one knows {SCHEMA}); "
@@ -46,14 +49,27 @@ def prepare(file: SqliteFile, connection: sqlite3.Connection) -> None:
 
 
 def statements() -> dict[str, str]:
-    """The statements of `sql/statements.sql`, by name."""
-    return by_name(_text("statements.sql"))
+    """The statements of SQLite, by name."""
+    shared = read_sql(FOLDER, "shared.sql").replace("holdfast.", "").replace("$", "?").replace("json_list", "json_each")
+    return by_name(shared + read_sql(FOLDER, "statements.sql"))
 
 
 def by_name(text: str) -> dict[str, str]:
     """The statements in *text*, each after a line that names it."""
     parts = text.split("-- name: ")[1:]
     return {name.strip(): body.strip() for name, _, body in (part.partition("\n") for part in parts)}
+
+
+def migration(folder: str, number: int) -> str:
+    """What leads from one schema to the next, without comments."""
+    (name,) = [name for name in os.listdir(folder) if name.startswith(f"{number:03}_")]
+    return "\n".join(line for line in read_sql(folder, name).splitlines() if not line.startswith("--"))
+
+
+def read_sql(folder: str, name: str) -> str:
+    """The text of a file of SQL."""
+    with open(os.path.join(folder, name), encoding="utf-8") as file:
+        return file.read()
 
 
 def _found(connection: sqlite3.Connection) -> tuple[int, int, int]:
@@ -92,7 +108,7 @@ def _migrate(file: SqliteFile, connection: sqlite3.Connection) -> None:
     try:
         (version,) = connection.execute("PRAGMA user_version").fetchone()  # others may have been quicker
         for number in range(version + 1, SCHEMA + 1):
-            for statement in _migration(number):
+            for statement in migration(FOLDER, number).split(";"):
                 connection.execute(statement)
         if version == 0:
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
@@ -105,18 +121,3 @@ def _migrate(file: SqliteFile, connection: sqlite3.Connection) -> None:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
-
-
-def _migration(number: int) -> list[str]:
-    """The statements that lead from one schema to the next."""
-    (name,) = [name for name in os.listdir(_FOLDER) if name.startswith(f"{number:03}_")]
-    lines = [line for line in _text(name).splitlines() if not line.startswith("--")]
-    return [statement for statement in "\n".join(lines).split(";") if statement.strip()]
-
-
-def _text(name: str) -> str:
-    with open(os.path.join(_FOLDER, name), encoding="utf-8") as file:
-        return file.read()
-
-
-_FOLDER = os.path.join(os.path.dirname(__file__), "sql")

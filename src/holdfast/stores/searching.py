@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
-
 from holdfast import checks
 from holdfast.errors import RunNotFound
 from holdfast.history import RunHeader, RunSnapshot, RunStatus
+from holdfast.stores.rows import unpack_header
 
 if TYPE_CHECKING:
     from holdfast.stores.store import RunStore
@@ -90,7 +89,7 @@ def search(
 def _candidates(store: RunStore, wanted: Wanted, before: str | None, limit: int) -> Iterator[RunSnapshot]:
     """All runs that an index can find, the newest first; each is read when it is asked for, in small pieces."""
     name, filters = _statement(wanted)
-    place = where(store, before)
+    place = _where(store, before)
     piece = min(PIECE, limit + 1) if wanted.text is None else PIECE
     while True:
         rows = store.file.fetch(name, *filters, *place, piece)
@@ -116,7 +115,7 @@ def _statement(wanted: Wanted) -> tuple[str, list[Any]]:
     return name, filters
 
 
-def where(store: RunStore, before: str | None) -> tuple[int, int]:
+def _where(store: RunStore, before: str | None) -> tuple[int, int]:
     """The place in the list that the run *before* has, or its beginning."""
     if before is None:
         return (LATEST, 0)
@@ -131,7 +130,7 @@ def where(store: RunStore, before: str | None) -> tuple[int, int]:
 def header_of(store: RunStore, run_id: str) -> RunHeader | None:
     """What is known of a run before its first event, if it is there."""
     rows = store.file.fetch("head", run_id)
-    return msgspec.json.decode(rows[0][1], type=RunHeader) if rows else None
+    return unpack_header(rows[0][1]) if rows else None
 
 
 def _has(run: RunSnapshot, text: str) -> bool:

@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Any
 from holdfast import checks
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import StoreError, printable
-from holdfast.history import RunHeader
 from holdfast.stores import rows as columns
 from holdfast.stores.database import Lost
 from holdfast.stores.doubt import was_written
-from holdfast.stores.ledger import EventRow, Live, MemoRow, OwnerRow
+from holdfast.stores.ledger import EventRow, Live, MemoRow
 from holdfast.stores.owners import LockFiles
 from holdfast.stores.rows import pack, pack_header
 from holdfast.stores.schema import prepare, statements
@@ -368,42 +367,15 @@ class SqliteFile:
         if header.priority is not None and header.entry is not None:
             pen.execute(self._sql["queue_run"], (header.entry.get("target"), header.priority, live.key))
 
-    def change_header(self, run: int, header: RunHeader) -> None:
-        """Write the header of a run that is there anew."""
-        self.writing().execute(self._sql["change_header"], (pack_header(header), run))
-
-    def forget_memos(self, run: int) -> None:
-        """Delete the exact results of a run."""
-        self.writing().execute(self._sql["forget_memos"], (run,))
-
-    def owner(self, owner: str) -> OwnerRow | None:
-        """A process that has, or had, runs."""
-        row = self.writing().execute(self._sql["owner"], (owner,)).fetchone()
-        return OwnerRow(*row) if row is not None else None
-
-    def keep_owner(self, row: OwnerRow) -> None:
-        """Write down that a process lives, and until when at least."""
-        self.writing().execute(self._sql["keep_owner"], row[:4])
-
-    def drop_owner(self, owner: str) -> None:
-        """Forget a process, and what it shows of its tools."""
-        for name in ("drop_owner", "drop_process", "drop_tools_of_process", "drop_details_of_process"):
-            self.writing().execute(self._sql[name], (owner,))
-
-    def drop_old_owners(self, now: int) -> None:
-        """Forget the processes whose lease is over and that no run waits for."""
-        self.writing().execute(self._sql["drop_old_owners"], (now,))
-
     def ask(self, name: str, *parameters: object) -> list[tuple[Any, ...]]:
         """All rows of the statement *name*, as this transaction sees them."""
         return self.writing().execute(self._sql[name], parameters).fetchall()
 
-    def pick(self, name: str, *parameters: object) -> list[tuple[Any, ...]]:
-        """The same, of runs that no other transaction has picked: here there is no other."""
-        return self.ask(name, *parameters)
+    pick = ask  # of runs that no other transaction has picked: here there is no other
 
-    def hold_queue(self) -> None:
-        """Let nobody else take a run until this transaction is over: here nobody else can."""
+    def put(self, name: str, *parameters: object, is_news: bool = True) -> None:
+        """Make the statement *name*."""
+        self.writing().execute(self._sql[name], parameters)
 
     # -- reading -------------------------------------------------------------------------------------------------------
 

@@ -11,14 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from holdfast import events
 from holdfast.checks import is_name, shown
 from holdfast.errors import StoreError
 from holdfast.history import RunHeader, RunSnapshot, apply, begin
 from holdfast.stores.ledger import USES, Ledger, OwnerRow
-from holdfast.stores.rows import event, pack, pack_header, unpack
+from holdfast.stores.rows import event, pack, pack_header, unpack, unpack_header
 from holdfast.stores.schema import statements
 from holdfast.stores.trouble import errors_of
 from holdfast.values.redaction import DEEPEST
@@ -38,13 +36,12 @@ _COPIED = {  # the statement that puts something into the store, and the one tha
     "add_tool_of_run": "staged_tools",
 }
 _COUNTS = ("event_count", "tool_calls", "tool_failures", "tool_denials", "cached_hits")
-_HEADER = msgspec.json.Decoder(RunHeader)
 
 
 class Incoming:
     """One run on its way in."""
 
-    __slots__ = ("at", "base", "cancel", "first", "header", "number", "origin", "snapshot", "start")
+    __slots__ = ("at", "base", "cancel", "first", "header", "is_left", "number", "origin", "snapshot", "start")
 
     def __init__(self, header: RunHeader, origin: str, first: int, base: RunSnapshot | None) -> None:
         _check_header(header, origin)
@@ -59,6 +56,7 @@ class Incoming:
         self.snapshot = begin(header) if base is None else unpack(pack(base), pack_header(header))
         self.at = self.snapshot.updated_at_ms
         self.cancel: str | None = None
+        self.is_left = True  # whoever ran it does not run it here
         self.number = self.start = 0
 
     def take(self, sequence: int, at: int, type: str, late: bool, payload: Mapping[str, Any]) -> tuple[str, str] | None:
@@ -84,7 +82,7 @@ class Incoming:
         """What is written of it, without its key."""
         header, snapshot = self.header, self.snapshot
         ended = snapshot.status.is_terminal
-        fence = int(not ended and snapshot.event_count > 0)  # it has begun, and nobody runs it: it was interrupted
+        fence = int(not ended and snapshot.event_count > 0 and self.is_left)
         head = (header.id, header.session_id, str(snapshot.status), header.created_at_ms, self.at)
         state = (pack_header(header), pack(snapshot), self.first, self.base)
         return (*head, *state, fence, None if ended else self.cancel, self.origin)
@@ -183,8 +181,7 @@ class Staging:
         kept = {key for (key,) in self._db.execute(self._sql["staged_known"])}
         for (key,) in connection.execute(sql("oldest")).fetchall():
             if key not in kept:
-                for name in ("drop_events", "forget_memos", "forget_tools", "drop_run"):
-                    connection.execute(sql(name), (key,))
+                ledger.erase(key)
         self._copy(connection)
 
     # -- inside --------------------------------------------------------------------------------------------------------
@@ -229,7 +226,7 @@ class Staging:
         return differs
 
     def _is_same_head(self, mine: Sequence[Any], theirs: Sequence[Any]) -> bool:
-        ours, others = _HEADER.decode(mine[0]), _HEADER.decode(theirs[0])
+        ours, others = unpack_header(mine[0]), unpack_header(theirs[0])
         same = begin(ours) == begin(others) if self._lack_headers else ours == others
         return same and _base(*mine) == _base(*theirs)
 

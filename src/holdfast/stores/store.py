@@ -5,7 +5,6 @@ Blocking code throughout; `writer` is the way in for those who must not block.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 import uuid
@@ -26,14 +25,15 @@ from holdfast.history import (
     RunSnapshot,
     RunStatus,
 )
-from holdfast.stores import searching
+from holdfast.stores import following, searching
 from holdfast.stores.bell import Bell, Listener
 from holdfast.stores.database import Database
+from holdfast.stores.following import PAGE
 from holdfast.stores.forking import survive_forks
 from holdfast.stores.handle import RunHandle
 from holdfast.stores.ledger import Ledger, Live, OwnerRow
 from holdfast.stores.ownership import Ownership
-from holdfast.stores.rows import event, standing, unpack
+from holdfast.stores.rows import unpack, unpack_header
 from holdfast.stores.searching import MOST_A_PAGE
 from holdfast.stores.transactions import Transactions
 from holdfast.stores.trouble import errors_of
@@ -42,11 +42,10 @@ from holdfast.values.redaction import Payloads
 from holdfast.values.said import known
 
 LEASE = 15.0  # seconds that an owner lives without a sign; it gives one three times as often
-PAGE = 256
+SILENT = 86_400.0  # seconds without an event after which a run that never had an owner counts as left
 FORK_PATIENCE = 5.0  # seconds that a fork waits for a write to end
 
 _PAYLOAD = msgspec.json.Decoder(dict[str, Any])
-_HEADER = msgspec.json.Decoder(RunHeader)
 _log = logging.getLogger("holdfast")
 
 
@@ -165,42 +164,15 @@ class RunStore:
 
     def event_page(self, run_id: str, after: int = -1, limit: int = PAGE) -> EventPage:
         """The events of a run that follow the sequence *after*, at most *limit*."""
-        return self._page(run_id, after, limit)[0]
+        return following.page_of(self, run_id, after, limit)[0]
 
     def follow(self, run_id: str, after: int = -1) -> Iterator[RunEventRecord]:
         """The events of a run that follow *after*, then those to come as they come; ends with the run."""
-        self._page(run_id, after, 1)  # what is wrong with the question is said at once
-        return self._follow(run_id, after)
-
-    def _follow(self, run_id: str, after: int) -> Iterator[RunEventRecord]:
-        with self._bell.listen() as listener:
-            while not listener.closed:
-                page, ended = self._page(run_id, after, PAGE)
-                yield from page.events
-                after = page.next_after
-                if not page.has_more:
-                    if ended:
-                        return
-                    listener.wait()
+        return following.follow(self, run_id, after)
 
     def afollow(self, run_id: str, after: int = -1) -> AsyncIterator[RunEventRecord]:
         """The same as a task."""
-        self._page(run_id, after, 1)
-        return self._afollow(run_id, after)
-
-    async def _afollow(self, run_id: str, after: int) -> AsyncIterator[RunEventRecord]:
-        with self._bell.listen() as listener:
-            while not listener.closed:
-                page, ended = await self._apage(run_id, after, PAGE)
-                for each in page.events:
-                    yield each
-                after = page.next_after
-                if page.has_more:
-                    await asyncio.sleep(0)  # a long past must not keep the loop from its other tasks
-                elif ended:
-                    return
-                else:
-                    await listener.await_()
+        return following.afollow(self, run_id, after)
 
     def list_runs(
         self,
@@ -225,8 +197,8 @@ class RunStore:
 
     # -- everything at once --------------------------------------------------------------------------------------------
 
-    def records(self) -> Iterator[RunRecord]:
-        """Every run with its events, oldest first."""
+    def records(self) -> list[RunRecord]:
+        """Every run with its events, oldest first; `export` does without having all of them in memory."""
         from holdfast.stores import portable
 
         return portable.records(self)
@@ -237,13 +209,13 @@ class RunStore:
 
         portable.replace_records(self, records)
 
-    def export(self, fp: IO[str], run_ids: Sequence[str] | None = None) -> int:
+    def export(self, fp: IO[str] | IO[bytes], run_ids: Sequence[str] | None = None) -> int:
         """Write all runs, or those named, as JSON lines; gives the number of runs."""
         from holdfast.stores import portable
 
         return portable.export(self, fp, run_ids)
 
-    def import_(self, fp: IO[str]) -> int:
+    def import_(self, fp: IO[str] | IO[bytes]) -> int:
         """Read runs from JSON lines as `export` writes them, all or nothing; gives the number of new runs."""
         from holdfast.stores import portable
 
@@ -295,7 +267,7 @@ class RunStore:
         """Be no owner any more; others would see it anyway, by the lock and the lease."""
         try:
             if (owner := self.ownership.end()) is not None:
-                self.writer.commit(lambda ledger: ledger.tables.drop_owner(owner))
+                self.writer.commit(lambda ledger: ledger.drop(owner))
         except StoreError as error:
             _log.warning("the store was closed, but it could not be written that its owner has left: %s", error)
 
@@ -336,7 +308,7 @@ class RunStore:
             raise RunNotFound(run_id)
         ((run, header, snapshot, origin),) = rows
         with errors_of(self.file):
-            state, head = unpack(snapshot, header), _HEADER.decode(header)
+            state, head = unpack(snapshot, header), unpack_header(header)
         # What an imported run gave is not believed: whoever wrote its events may have made it up.
         ended = self.file.fetch("ended", run) if origin is None else []
         memos = known((payload for (payload,) in ended), self.file.fetch("memos", run))
@@ -347,7 +319,7 @@ class RunStore:
         if self.ownership.id is None:
             return
         row = self.ownership.row()
-        self.writer.commit(lambda ledger: ledger.tables.keep_owner(row))
+        self.writer.commit(lambda ledger: ledger.keep(row))
 
     def cancels(self) -> list[tuple[str, str]]:
         """The runs of this process that somebody wants cancelled, and why."""
@@ -397,7 +369,7 @@ class RunStore:
 
     def _picture(self, live: Live) -> RunSnapshot:
         """A copy of the state at hand."""
-        row = self._ledger.tables.owner(live.owner) if live.owner is not None else None
+        row = self._ledger.owner(live.owner) if live.owner is not None else None
         return self._overlay(live.snapshot.copy(), row, live.fence)
 
     def _overlay(self, snapshot: RunSnapshot, row: OwnerRow | None, fence: int) -> RunSnapshot:
@@ -405,8 +377,12 @@ class RunStore:
         if not snapshot.status.is_terminal:
             alive = self.ownership.is_alive(row)
             snapshot.owner = f"{row.host}:{row.pid}" if row is not None and alive else None
-            snapshot.interrupted = fence > 0 and not alive
+            snapshot.interrupted = not alive and (fence > 0 or self.is_silent(snapshot.status, snapshot.updated_at_ms))
         return snapshot
+
+    def is_silent(self, status: str, touched_at: int) -> bool:
+        """Whether whoever writes to a run without owning it, of whom nothing is known, has not done so for long."""
+        return status != RunStatus.CREATED and self.clock.time() - touched_at / 1000 > SILENT
 
     def snapshots(self, rows: list[tuple[Any, ...]]) -> list[RunSnapshot]:
         """Snapshots from rows of header, snapshot, owner and fence; each owner is looked up once."""
@@ -419,26 +395,6 @@ class RunStore:
                     known[owner] = OwnerRow(*of_owner[0]) if of_owner else None
                 found.append(self._overlay(unpack(data, header), known[owner], fence or 0))
         return found
-
-    async def _apage(self, run_id: str, after: int, limit: int) -> tuple[EventPage, bool]:
-        """The same as a task; a server may take its time."""
-        if self.file.crowded:
-            return await asyncio.to_thread(self._page, run_id, after, limit)
-        return self._page(run_id, after, limit)
-
-    def _page(self, run_id: str, after: int, limit: int) -> tuple[EventPage, bool]:
-        """A page, and whether the run had ended when it was read."""
-        checks.text("run_id", run_id)
-        checks.whole("after", after, least=-1)
-        checks.whole("limit", limit, most=MOST_A_PAGE)
-        rows = self.file.fetch("page_of", after, run_id, limit + 1)
-        if not rows:
-            raise RunNotFound(run_id)
-        with errors_of(self.file):
-            first, ended = standing(rows[0])
-            found = tuple(event(row[2:]) for row in rows[:limit] if row[2] is not None)
-        next_after = found[-1].sequence if found else max(after, first - 1)
-        return EventPage(found, first, next_after, len(rows) > limit, after + 1 < first), ended
 
 
 def _check_text(name: str, value: str) -> None:

@@ -67,13 +67,17 @@ class Transactions:
         try:
             for each, outcomes in lost:
                 if each.was_committed():
+                    self._undo(each)
                     for pending, (value, error) in zip(group, outcomes, strict=True):
                         pending.value, pending.error = value, error
                     self._settle(group)
                     return True
         except StoreError as error:
+            self._undo(error)
             _fail(group, unknown(error))
             return True
+        except Again:
+            raise
         except BaseException:  # whoever leads next must not make it again
             _fail(group, unknown(StoreError(f"{self._file.name}: interrupted")))
             raise
@@ -94,11 +98,7 @@ class Transactions:
             self._undo(error)
             raise
         try:
-            if lost and self._was_made(group, lost):  # it came late; from here on it comes too late
-                self._file.rollback(afresh=False)
-                lost.clear()
-                return
-            self._write(group)
+            self._write(group, lost)
         except Again:
             raise
         except Exception as error:
@@ -143,7 +143,7 @@ class Transactions:
         if self._file.begin():
             self._ledger.forget()
 
-    def _write(self, group: Group) -> None:
+    def _write(self, group: Group, lost: list[tuple[Lost, Outcomes]]) -> None:
         """Make the group; a write that refuses before it has changed anything is no trouble for the others."""
         ledger = self._ledger
         for pending in group:
@@ -155,6 +155,9 @@ class Transactions:
                 if ledger.changes != before:
                     raise
                 pending.error = error
+        if lost and self._was_made(group, lost):  # it came late, and may be what was seen; from here on it is too late
+            lost.clear()
+            return
         ledger.write()
         if self._crash is not None:
             self._crash("written")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar, TypeVarTuple
 
 import msgspec
 
@@ -11,6 +13,9 @@ from holdfast.errors import StoreError, printable
 
 if TYPE_CHECKING:
     from holdfast.stores.sqlite import SqliteFile
+
+Row = TypeVarTuple("Row")
+T = TypeVar("T")
 
 PATIENCE = 60.0  # seconds to wait for another process that writes
 
@@ -59,7 +64,7 @@ def explained(name: str, error: BaseException) -> StoreError | None:
     if isinstance(error, sqlite3.Error):
         return _explained(name, error)
     if isinstance(error, msgspec.DecodeError | UnicodeDecodeError):  # SQLite may quote what nobody can read
-        return StoreError(f"{name}: {_MEANINGS['SQLITE_CORRUPT']} ({_words(error)})")
+        return worded(name, _MEANINGS["SQLITE_CORRUPT"], error)
     return None
 
 
@@ -79,19 +84,27 @@ def busy(file: SqliteFile) -> StoreError:
     return StoreError(f"{file.name}: {_MEANINGS['SQLITE_BUSY']}")
 
 
-def unreadable(error: Exception) -> msgspec.DecodeError:
-    """A row may hold anything once the file is damaged: also what no decoder can be asked about."""
-    return msgspec.DecodeError(f"a row cannot be read: {error}")
+def reads_rows(fn: Callable[[*Row], T]) -> Callable[[*Row], T]:
+    """Have *fn* fail like a decoder: a row may hold anything once the file is damaged, also what none can be asked."""
+
+    @functools.wraps(fn)
+    def read(*row: *Row) -> T:
+        try:
+            return fn(*row)
+        except (TypeError, ValueError) as error:
+            raise msgspec.DecodeError(f"a row cannot be read: {error}") from error
+
+    return read
 
 
 def _explained(name: str, error: Exception) -> StoreError:
     # Python has no code for a text that is none, which no sound file has.
     kind = getattr(error, "sqlite_errorname", None) or ("SQLITE_CORRUPT" if "UTF-8" in str(error) else "")
     kind = "SQLITE_FULL" if kind in _NO_ROOM else kind
-    meaning = next((text for code, text in _MEANINGS.items() if kind.startswith(code)), None)
-    said = _words(error)
+    return worded(name, next((text for code, text in _MEANINGS.items() if kind.startswith(code)), None), error)
+
+
+def worded(name: str, meaning: str | None, error: BaseException) -> StoreError:
+    """That *error* happened to the store *name*, and its *meaning* if it is known."""
+    said = printable(str(error), 300)  # it may quote the file, which may hold anything
     return StoreError(f"{name}: {said}" if meaning is None else f"{name}: {meaning} ({said})")
-
-
-def _words(error: BaseException) -> str:
-    return printable(str(error), 300)  # it may quote the file, which may hold anything

@@ -34,6 +34,10 @@ _URL = re.compile(
 _WRONG = re.compile(r"[\0\s\ud800-\udfff]|%00|%(?![0-9A-Fa-f]{2})")
 
 
+# The system's own way to notice that the other side is gone; it also keeps what lies between from forgetting us.
+_ALIVE = {"keepalives_idle": "10", "keepalives_interval": "3", "keepalives_count": "3"}
+
+
 class Address(NamedTuple):
     """The parts of a URL; *name* is what may be shown of it."""
 
@@ -67,3 +71,25 @@ def parse(url: str, setting: str = "dsn") -> Address:
     session = parse(ours["session"], "session").dsn if "session" in ours else dsn
     name = f"{scheme}://{user}{at}{hosts}{path}{'' if schema == SCHEMA else f'?schema={schema}'}"
     return Address(url, dsn, session, schema, pool == "transaction", printable(name, 300))
+
+
+def parameters(dsn: str, seconds: float, *, gone: float, turn: int = 0) -> tuple[bytes, float]:
+    """What to connect with, and how long that may take: *seconds*, unless *dsn* says it.
+
+    Who does not confirm what was sent for *gone* seconds is. Where several hosts are named, *turn* says who is first.
+    """
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+    try:
+        given = {name: str(value) for name, value in conninfo_to_dict(dsn).items() if value is not None}
+        wanted = float(given.get("connect_timeout", 0))
+    except (psycopg.Error, ValueError) as error:
+        raise ConfigError(f"dsn: {' '.join(str(error).split())}") from error
+    for name in ("host", "hostaddr", "port"):
+        several = given.get(name, "").split(",")
+        if len(several) > 1:
+            given[name] = ",".join(several[turn % len(several) :] + several[: turn % len(several)])
+    ours = {"fallback_application_name": "holdfast", **_ALIVE, "tcp_user_timeout": str(int(1000 * gone))}
+    named = {**ours, **given, "client_encoding": "UTF8"}
+    return make_conninfo("", **named).encode(), wanted if wanted > 0 else seconds

@@ -11,35 +11,32 @@ import contextlib
 import logging
 import os
 import random
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from holdfast import checks
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import StoreError
-from holdfast.history import RunHeader
 from holdfast.stores import rows as columns
 from holdfast.stores.database import Again, Lost
-from holdfast.stores.ledger import EventRow, Live, MemoRow, OwnerRow
+from holdfast.stores.ledger import EventRow, Live, MemoRow
 from holdfast.stores.neighbours import News
+from holdfast.stores.postgres import connections
 from holdfast.stores.postgres.address import Address
+from holdfast.stores.postgres.connections import Connections, milliseconds
 from holdfast.stores.postgres.ears import Ears
 from holdfast.stores.postgres.link import Broken, Link, ServerError
 from holdfast.stores.postgres.locks import ServerLocks
-from holdfast.stores.postgres.readers import Readers
-from holdfast.stores.postgres.schema import prepare, statements
+from holdfast.stores.postgres.schema import statements
 from holdfast.stores.postgres.timing import ServerClock
 from holdfast.stores.postgres.trouble import explained, is_again, is_doubtful, is_for_all, is_gone, is_locked
 from holdfast.stores.postgres.writing import Group
-from holdfast.stores.rows import pack_header
 from holdfast.stores.trouble import errors_of
 
-HELD = 8.0  # seconds to wait for what another process holds: a lease outlives that
-HELD_AGAIN = 1.0  # the same when one was not let go of: what spoils a group is being found, and others want to write
+HELD_AGAIN = 1.0  # seconds to wait when something was not let go of: what spoils a group is sought, and others wait
 STOPPED = 5.0  # seconds after which one that holds something and does not go on is ended for it
 BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
-T = TypeVar("T")
 _log = logging.getLogger("holdfast")
 
 
@@ -54,11 +51,8 @@ class PostgresDatabase:
         self.crowded = True
         self.ears = ears or Ears(address.session, channel=address.schema)
         self._sql = statements(address.schema)
-        self._is_ready = False  # the tables are there, as this version knows them
         self._clock = ServerClock(self._measured)
-        self._write: Link | None = None
-        self._readers = Readers(lambda: self._connect(reads=True))
-        self._abandoned: list[Link] = []
+        self.links = Connections(address, self._sql, self._clock)
         self._contended: list[int] = []  # the runs of a group that is to be made again
         self._group: Group | None = None
         self._impatient_until = 0.0
@@ -83,13 +77,13 @@ class PostgresDatabase:
 
     def _measured(self) -> float:
         with errors_of(self):
-            return self._readers.use(lambda link: link.offset())
+            return self.links.use(lambda link: link.offset())
 
     # -- a transaction -------------------------------------------------------------------------------------------------
 
     def begin(self) -> bool:
         """Begin to write; what is at hand is never known to be outdated before it is written."""
-        link = self._fresh_writer()
+        link = self.links.fresh_writer()
         self._group = Group(link, self._sql, self._tokens.getrandbits(64) - 2**63, self._patience(link))
         if self._contended:
             self._group.lock(self._contended)
@@ -100,7 +94,8 @@ class PostgresDatabase:
         """What to write with, in the transaction that was begun."""
         group = self._current()
         group.hurry()
-        return group.speak()
+        group.is_news = True
+        return group.link
 
     def commit(self) -> None:
         """On disk when it returns; whoever listens is told in the same breath."""
@@ -118,7 +113,7 @@ class PostgresDatabase:
                 link.end_batch()
             link.finish(left=1 if calls else 0)
             if link.pooled:
-                self._check(link)
+                self.links.check(link)
         except (ServerError, Broken) as error:
             if is_doubtful(error):
                 link.close()
@@ -130,9 +125,8 @@ class PostgresDatabase:
         """Whether a commit that was cut short was made."""
         if (group := self._group) is None:
             return True
-        self._drop(group.link)  # some of its answers may be lost
-        with errors_of(self):
-            return self._was_committed(group)
+        self.links.drop(group.link)  # some of its answers may be lost
+        return self._was_committed(group)
 
     def rollback(self, *, afresh: bool) -> None:
         """As if nothing had been written; *afresh* on a new connection."""
@@ -143,12 +137,12 @@ class PostgresDatabase:
         link = group.link
         try:
             if afresh or link.is_broken:
-                self._drop(link)
+                self.links.drop(link)
             elif group.has_begun:
                 link.clear()
                 link.ask("ROLLBACK")
         except (ServerError, Broken):
-            self._drop(link)
+            self.links.drop(link)
 
     def give_back(self, most: int) -> int:
         """The server sees to that itself."""
@@ -157,44 +151,24 @@ class PostgresDatabase:
     def _patience(self, link: Link) -> str | None:
         """Milliseconds for what others hold, where it is not what the connection was told."""
         if SystemClock.monotonic() < self._impatient_until:
-            return _milliseconds(HELD_AGAIN / min(self._held, 10))
-        return _milliseconds(HELD) if link.pooled else None
-
-    def _fresh_writer(self) -> Link:
-        """The connection to write with, about which nothing speaks against its being alive."""
-        for _ in range(2):
-            link = self._writer()
-            try:
-                self._check(link)
-                if not self._clock.is_fresh:
-                    self._clock.set(link.offset())
-                return link
-            except (ServerError, Broken) as error:
-                self._drop(link)
-                trouble = error
-        raise trouble
-
-    def _check(self, link: Link) -> None:
-        try:
-            link.check()
-        except ServerError as error:  # of what was left unread
-            _log.warning("%s: others could not be told to look: %s", self.name, error)
+            return milliseconds(HELD_AGAIN / min(self._held, 10))
+        return milliseconds(connections.HELD) if link.pooled else None
 
     def _was_committed(self, group: Group) -> bool:
         """Find out whether *group* was written, on a connection that works.
 
         In a transaction that is to write the same again, what is found holds until that is over: the run that is looked
-        at is locked, and what arrives only then finds that another has written to it.
+        at is locked, and what arrives only then finds that another has written to it. Of a new run, only one is added.
         """
         with errors_of(self):
             for _ in range(2):
-                link = self._writer()
+                link = self.links.writer()
                 try:
                     if self._group is not None and self._group is not group:
                         self._group.hurry()
                     return group.is_written(link)
                 except (ServerError, Broken) as error:
-                    self._drop(link)
+                    self.links.drop(link)
                     if not (is_gone(error) or (is_locked(error) and self._end_stopped())):
                         raise
         raise StoreError(f"{self.name}: the connection broke again and again")
@@ -235,32 +209,6 @@ class PostgresDatabase:
         """Have *owners* woken with the commit."""
         self._current().to_wake.update(owners)
 
-    def change_header(self, run: int, header: RunHeader) -> None:
-        """Write the header of a run that is there anew."""
-        self._put("change_header", pack_header(header), run)
-
-    def forget_memos(self, run: int) -> None:
-        """Delete the exact results of a run."""
-        self._put("forget_memos", run)
-
-    def owner(self, owner: str) -> OwnerRow | None:
-        """A process that has, or had, runs."""
-        row = self._current().ask("owner", owner).fetchone()
-        return OwnerRow(*row) if row is not None else None
-
-    def keep_owner(self, row: OwnerRow) -> None:
-        """Write down that a process lives, and until when at least."""
-        self._current().ask("keep_owner", *row)  # no news to anybody
-
-    def drop_owner(self, owner: str) -> None:
-        """Forget a process, and what it shows of its tools."""
-        for name in ("drop_owner", "drop_process", "drop_tools_of_process", "drop_details_of_process"):
-            self._put(name, owner)
-
-    def drop_old_owners(self, now: int) -> None:
-        """Forget the processes whose lease is over and that no run waits for."""
-        self._current().ask("drop_old_owners", now)
-
     def ask(self, name: str, *parameters: object) -> list[tuple[Any, ...]]:
         """All rows of the statement *name*, as this transaction sees them."""
         return self._current().ask(name, *parameters).fetchall()
@@ -269,13 +217,11 @@ class PostgresDatabase:
         """The same, of runs that no other transaction has picked."""
         return self.writing().execute(f"{self._sql[name]} FOR UPDATE SKIP LOCKED", parameters).fetchall()
 
-    def hold_queue(self) -> None:
-        """Let nobody else take a run until this transaction is over."""
-        self._current().hurry()
-        self._current().ask("hold_queue")
-
-    def _put(self, name: str, *parameters: object) -> None:
-        self._current().speak().execute(self._sql[name], parameters)
+    def put(self, name: str, *parameters: object, is_news: bool = True) -> None:
+        """Make the statement *name*, without waiting for it; *is_news* if others want to look."""
+        group = self._current()
+        group.is_news |= is_news
+        group.ask(name, *parameters)
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -283,13 +229,13 @@ class PostgresDatabase:
     def exists(self) -> bool:
         """Whether there is anything to read yet."""
         with errors_of(self):
-            return self._read(lambda link: True, create=False) is True
+            return self.links.use(self.links.has_tables)
 
     def fetch(self, name: str, *parameters: object) -> list[tuple[Any, ...]]:
         """All rows of the statement *name*; none while there are no tables."""
         with errors_of(self):
             try:
-                return self._read(lambda link: self._asked(link, name, *parameters), create=False) or []
+                return self.links.ask(name, *parameters)
             except UnicodeEncodeError:  # nothing of that name can have been stored
                 return []
 
@@ -298,7 +244,7 @@ class PostgresDatabase:
         if name == "secret" and self._secret is not None:
             return self._secret
         with errors_of(self):
-            rows = self._read(lambda link: self._asked(link, "meta", name), create=True)
+            rows = self.links.ask("meta", name, create=True)
         if not rows:
             return None
         return bytes.fromhex(rows[0][0]) if name == "secret" else rows[0][0]
@@ -311,7 +257,7 @@ class PostgresDatabase:
     def at_one_moment(self) -> Iterator[Link]:
         """A connection that sees everything as it is now, whatever is written meanwhile."""
         with errors_of(self):
-            link = self._connect()
+            link = self.links.connect()
         try:
             with errors_of(self):
                 link.execute(BEGIN_READING)
@@ -341,56 +287,14 @@ class PostgresDatabase:
         """The more is not let go of, the less we wait for the next."""
         now = SystemClock.monotonic()
         if now >= self._impatient_until:
-            self._impatient_until, self._held = now + HELD, 0
+            self._impatient_until, self._held = now + connections.HELD, 0
         self._held += 1
-
-    # -- connections ---------------------------------------------------------------------------------------------------
-
-    def _read(self, fn: Callable[[Link], T], *, create: bool) -> T | None:
-        """What *fn* gives on a connection to read with; None while there are no tables and *create* is not said."""
-
-        def read(link: Link) -> T | None:
-            if not self._has_tables(link, create=create):
-                return None
-            if not self._clock.is_fresh:
-                self._clock.set(link.offset())
-            return fn(link)
-
-        return self._readers.use(read)
-
-    def _asked(self, link: Link, name: str, *parameters: object) -> list[tuple[Any, ...]]:
-        if link.pooled:
-            link.execute(self._sql["wait_at_most"], (_milliseconds(HELD),))  # in one transaction with what is asked
-        return link.ask(self._sql[name], *parameters)
-
-    def _has_tables(self, link: Link, *, create: bool) -> bool:
-        if not self._is_ready:
-            self._is_ready = prepare(link, self.address.schema, self.name, create=create)
-        return self._is_ready
-
-    def _writer(self) -> Link:
-        if self._write is None or self._write.is_broken:
-            self._write = self._connect()
-        return self._write
-
-    def _connect(self, *, reads: bool = False) -> Link:
-        """A new one; who only *reads* with it sees to the tables itself."""
-        link = Link(self.address.dsn, pooled=self.address.pooled, cancels=reads)
-        try:
-            if not link.pooled:
-                link.ask(self._sql["settle"], _milliseconds(HELD))
-            if not reads:
-                self._has_tables(link, create=True)
-        except BaseException:
-            link.close()
-            raise
-        return link
 
     def _end_stopped(self) -> bool:
         """Whether somebody held our tables who has not gone on for a while; the server has ended it then."""
         try:
-            which = (self.address.schema, _milliseconds(STOPPED))
-            ended = self._readers.use(lambda link: link.ask(self._sql["end_stopped"], *which))
+            which = (self.address.schema, milliseconds(STOPPED))
+            ended = self.links.use(lambda link: link.ask(self._sql["end_stopped"], *which))
         except (ServerError, Broken) as error:
             _log.warning("%s: nobody can tell who holds what is needed: %s", self.name, error)
             return False
@@ -398,43 +302,28 @@ class PostgresDatabase:
             _log.warning("%s: ended %d connections that held its tables and did not go on", self.name, len(ended))
         return bool(ended)
 
-    def _drop(self, link: Link) -> None:
-        link.close()
-        if self._write is link:
-            self._write = None
-
     # -- ending --------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Close all connections; a later use makes new ones."""
-        self._readers.close()
-        if self._write is not None:
-            self._drop(self._write)
-        self._is_ready = False
+        self.links.close()
         self._secret = None
         self.ears.close()
 
     def hold(self, patience: float) -> bool:
         """Let no other thread have the list of connections in hand."""
-        return self._readers.hold(patience)
+        return self.links.hold(patience)
 
     def put_away(self) -> None:
         """The connections stay open here; the child abandons its copies."""
 
     def let_go(self) -> None:
         """Go on."""
-        self._readers.let_go()
+        self.links.let_go()
 
     def after_fork(self) -> None:
         """In a forked child: the connections are the parent's."""
-        self._readers.after_fork()
-        if self._write is not None:
-            self._write.abandon()
-            self._abandoned.append(self._write)  # kept, so that nothing finalizes it
-        self._write = self._group = None
+        self.links.after_fork()
+        self._group = None
         self._tokens.seed(os.urandom(32))  # those to come are not the parent's
         self.ears.after_fork()
-
-
-def _milliseconds(seconds: float) -> str:
-    return str(int(1000 * seconds))

@@ -223,11 +223,6 @@ class Ear:
         self._told_at = SystemClock.monotonic()
 
     @property
-    def notified(self) -> bool:
-        """Whether the server tells us; else we poll."""
-        return self._of.has_session is True
-
-    @property
     def closed(self) -> bool:
         """Whether it will tell nothing more; in a forked child it will not."""
         return self._closed or self._pid != os.getpid()

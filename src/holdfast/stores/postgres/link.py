@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from holdfast.clock import SystemClock
 from holdfast.errors import ConfigError
+from holdfast.stores.postgres.address import parameters
 from holdfast.stores.postgres.values import decode, encode
 from holdfast.stores.trouble import PATIENCE
 
@@ -21,11 +22,10 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn, PGresult
 
 CONNECTING = 10.0  # seconds that a connection may take
+GONE = 30.0  # seconds until what was sent must have come there
 CANCELLING = 2.0  # seconds that it may take to ask for an end
 AHEAD = 200  # statements that are sent before answers are taken in
 EXTRA = "a store on PostgreSQL needs psycopg: pip install 'holdfast[postgres]'"
-# The system's own way to notice that the other side is gone; it also keeps what lies between from forgetting us.
-_ALIVE = {"keepalives_idle": "10", "keepalives_interval": "3", "keepalives_count": "3", "tcp_user_timeout": "30000"}
 
 _DONE, _ROWS, _SYNC, _SKIPPED = 1, 2, 10, 11  # what a result may be, from libpq-fe.h
 
@@ -48,7 +48,7 @@ class Broken(Exception):
 
 
 class Silent(Broken):
-    """The server has not answered in time: what was asked may still be at work."""
+    """The server has not answered in time: what was asked, if it was reached, may still be at work."""
 
 
 class Answer:
@@ -318,8 +318,8 @@ def _connected(dsn: str) -> PGconn:
         from psycopg import pq
     except ImportError as error:
         raise ConfigError(EXTRA) from error
-    parameters, seconds = _parameters(dsn)
-    pgconn = pq.PGconn.connect_start(parameters)
+    given, seconds = parameters(dsn, CONNECTING, gone=GONE)
+    pgconn = pq.PGconn.connect_start(given)
     try:
         if not _reached(pgconn.connect_poll, lambda: pgconn.socket, seconds):
             raise Broken(" ".join(pgconn.error_message.decode(errors="replace").split()))
@@ -356,19 +356,5 @@ def _reached(poll: Callable[[], int], socket: Callable[[], int], seconds: float)
         waiting = select.poll()
         waiting.register(socket(), select.POLLIN if status == PollingStatus.READING else select.POLLOUT)
         if not waiting.poll(1000 * max(0.0, end - SystemClock.monotonic())):
-            raise Broken(f"no answer from the server for {seconds:g} s")
+            raise Silent(f"no answer from the server for {seconds:g} s")
     return True
-
-
-def _parameters(dsn: str) -> tuple[bytes, float]:
-    """What to connect with, and how long that may take."""
-    import psycopg
-    from psycopg.conninfo import conninfo_to_dict, make_conninfo
-
-    try:
-        given = {name: str(value) for name, value in conninfo_to_dict(dsn).items() if value is not None}
-        seconds = float(given.get("connect_timeout", 0))
-    except (psycopg.Error, ValueError) as error:
-        raise ConfigError(f"dsn: {' '.join(str(error).split())}") from error
-    named = {"fallback_application_name": "holdfast", **_ALIVE, **given, "client_encoding": "UTF8"}
-    return make_conninfo("", **named).encode(), seconds if seconds > 0 else CONNECTING

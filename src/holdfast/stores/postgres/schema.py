@@ -10,7 +10,8 @@ import uuid
 
 from holdfast.errors import StoreError
 from holdfast.stores.postgres.link import Link
-from holdfast.stores.schema import by_name
+from holdfast.stores.schema import FOLDER as SHARED
+from holdfast.stores.schema import by_name, migration, read_sql
 
 SCHEMA = 1  # the newest that this version knows; its file is sql/001_….sql
 OLDEST_SERVER = 130000
@@ -24,8 +25,9 @@ SELECT (SELECT count(*) FROM pg_namespace WHERE nspname = $1),
 
 
 def statements(schema: str) -> dict[str, str]:
-    """The statements of `sql/statements.sql`, by name, for tables in *schema*."""
-    return by_name(_text("statements.sql", schema))
+    """The statements of PostgreSQL, by name, for tables in *schema*."""
+    shared = read_sql(SHARED, "shared.sql").replace("json_list", "jsonb_array_elements_text")
+    return by_name(_in(schema, shared + read_sql(_FOLDER, "statements.sql")))
 
 
 def prepare(link: Link, schema: str, name: str, *, create: bool) -> bool:
@@ -90,12 +92,9 @@ def _migrate(link: Link, schema: str, name: str) -> None:
 
 def _migration(number: int, schema: str) -> list[str]:
     """The statements that lead from one schema to the next; a function stands at the end of its file."""
-    (name,) = [name for name in os.listdir(_FOLDER) if name.startswith(f"{number:03}_")]
-    lines = [line for line in _text(name, schema).splitlines() if not line.startswith("--")]
-    tables, create, function = "\n".join(lines).partition("CREATE FUNCTION")
+    tables, create, function = _in(schema, migration(_FOLDER, number)).partition("CREATE FUNCTION")
     return [*(each for each in tables.split(";") if each.strip()), *([create + function] if create else [])]
 
 
-def _text(name: str, schema: str) -> str:
-    with open(os.path.join(_FOLDER, name), encoding="utf-8") as file:
-        return file.read().replace("holdfast.", f"{schema}.")
+def _in(schema: str, text: str) -> str:
+    return text.replace("holdfast.", f"{schema}.")

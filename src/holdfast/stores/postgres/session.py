@@ -13,21 +13,15 @@ from typing import TYPE_CHECKING
 
 from holdfast.clock import SystemClock
 from holdfast.errors import StoreError, printable
+from holdfast.stores.postgres.address import parameters
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn
 
 CONNECTING = 5.0  # seconds that a connection may take
 ANSWER = 3.0  # seconds that an answer may take
+GONE = 10.0  # seconds until what was sent must have come there
 _LONGEST = 86_400.0
-# The system's own way to notice that the other side is gone; it also keeps what lies between from forgetting us.
-_ALIVE = {
-    "keepalives": "1",
-    "keepalives_idle": "10",
-    "keepalives_interval": "3",
-    "keepalives_count": "3",
-    "tcp_user_timeout": "10000",
-}
 
 
 class Waker:
@@ -77,8 +71,8 @@ class Session:
         """Make the connection; where *dsn* names several hosts, the *turn* says which of them is asked first."""
         from psycopg import pq
 
-        parameters, seconds = _parameters(self._dsn, turn)
-        connection = self._pgconn = pq.PGconn.connect_start(parameters)
+        given, seconds = parameters(self._dsn, CONNECTING, gone=GONE, turn=turn)
+        connection = self._pgconn = pq.PGconn.connect_start(given)
         end = SystemClock.monotonic() + seconds
         while (status := connection.connect_poll()) != pq.PollingStatus.OK:
             if status == pq.PollingStatus.FAILED:
@@ -169,23 +163,6 @@ class Session:
             if left <= 0:
                 raise StoreError("no answer from the server")
         raise StoreError("the session is ending")
-
-
-def _parameters(dsn: str, turn: int) -> tuple[bytes, float]:
-    """What to connect with, and how long that may take."""
-    from psycopg.conninfo import conninfo_to_dict, make_conninfo
-
-    given: dict[str, str] = {name: str(value) for name, value in conninfo_to_dict(dsn).items() if value is not None}
-    for name in ("host", "hostaddr", "port"):
-        several = given.get(name, "").split(",")
-        if len(several) > 1:
-            given[name] = ",".join(several[turn % len(several) :] + several[: turn % len(several)])
-    try:
-        seconds = float(given.get("connect_timeout", 0))
-    except ValueError:
-        seconds = 0.0
-    found = make_conninfo("", **{"fallback_application_name": "holdfast", **_ALIVE, **given})
-    return found.encode(), seconds if seconds > 0 else CONNECTING
 
 
 def _notifications(connection: PGconn) -> list[str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.errors import StoreError, printable
+from holdfast.errors import StoreError
 from holdfast.stores.postgres.link import Broken, ServerError
 from holdfast.stores.trouble import explained as of_sqlite
+from holdfast.stores.trouble import worded
 
 STALE = "HF001"  # our own: others have written
 _LOCKED = "55P03"
@@ -81,21 +82,14 @@ def is_doubtful(error: BaseException) -> bool:
 def explained(name: str, error: BaseException) -> StoreError | None:
     """What an error means for the store *name*; None if it is none of the database."""
     if isinstance(error, ServerError):
-        meaning = _meaning(error.code)
-        said = _words(error)
-        return StoreError(f"{name}: {said}" if meaning is None else f"{name}: {meaning} ({said})")
+        return worded(name, _meaning(error.code), error)
     if isinstance(error, Broken):
-        said = _words(error)
-        code = next((code for sign, code in _SIGNS if sign in said), None)
-        return StoreError(f"{name}: {_AWAY if code is None else _meaning(code)} ({said})")
+        code = next((code for sign, code in _SIGNS if sign in str(error)), None)
+        return worded(name, _AWAY if code is None else _meaning(code), error)
     if isinstance(error, msgspec.DecodeError | UnicodeDecodeError):
-        return StoreError(f"{name}: holds what nobody can read; restore a backup or an export ({_words(error)})")
+        return worded(name, "holds what nobody can read; restore a backup or an export", error)
     return of_sqlite(name, error)  # of the temporary file for what comes in
 
 
 def _meaning(code: str) -> str | None:
     return next((text for length in (5, 2) if (text := _MEANINGS.get(code[:length])) is not None), None)
-
-
-def _words(error: BaseException) -> str:
-    return printable(str(error), 300)

@@ -67,12 +67,6 @@ class Group:
         self._begin()
         return self.link.execute(self._sql[name], parameters)
 
-    def speak(self) -> Link:
-        """What to write with."""
-        self._begin()
-        self.is_news = True
-        return self.link
-
     def hurry(self) -> None:
         """Others may come to wait for it: it ends by itself if nothing is heard of us for a while."""
         if not self._hurries:

@@ -1,5 +1,5 @@
--- Every statement of a store on PostgreSQL, by the names that embedded stores have for them. The tables, and who writes
--- them, are described in 001_runs.sql. `holdfast.` is the schema: it is always named, as nobody knows the search path.
+-- The statements of a store on PostgreSQL that SQLite has another text for, by the names that embedded stores have for
+-- them; the others are in ../../sql/shared.sql. The tables, and who writes them, are described in 001_runs.sql.
 
 -- name: new_keys
 SELECT nextval('holdfast.run_keys') FROM generate_series(1, $1::bigint)
@@ -100,9 +100,6 @@ WITH written AS (
 )
 SELECT holdfast.agreed(count(*), 1) FROM written
 
--- name: change_header
-UPDATE holdfast.runs SET header = $1 WHERE key = $2
-
 -- name: add_events
 INSERT INTO holdfast.events (run, sequence, at, type, late, payload, by)
 SELECT n.*, $7::bigint FROM unnest(
@@ -140,69 +137,12 @@ SELECT EXISTS (
         AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 )
 
--- name: forget_memos
-DELETE FROM holdfast.memos WHERE run = $1
-
--- name: keep_memo
-INSERT INTO holdfast.memos (run, key, name, outcome) VALUES ($1, $2, $3, $4) ON CONFLICT (run, key) DO NOTHING
-
--- name: memos
-SELECT key, name, outcome FROM holdfast.memos WHERE run = $1
-
--- name: ended
--- What the calls of a run gave, where its events say it; see said.py.
-SELECT payload FROM holdfast.events WHERE run = $1 AND type IN ('tool_ended', 'step_ended') ORDER BY sequence
-
 -- name: owner
 SELECT id, host, pid, until, locked FROM holdfast.owners WHERE id = $1
 
 -- name: keep_owner
 INSERT INTO holdfast.owners (id, host, pid, until, locked) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (id) DO UPDATE SET until = greatest(owners.until, excluded.until), locked = excluded.locked
-
--- name: drop_owner
-DELETE FROM holdfast.owners WHERE id = $1
-
--- name: drop_old_owners
-DELETE FROM holdfast.owners o
-WHERE until < $1 AND NOT EXISTS (SELECT FROM holdfast.runs r WHERE r.owner = o.id)
-
--- name: cancels
-SELECT id, cancel FROM holdfast.runs WHERE owner = $1 AND cancel IS NOT NULL
-
--- name: remembered
-SELECT key, header, snapshot, origin FROM holdfast.runs WHERE id = $1
-
--- name: show
-SELECT header, snapshot, owner, fence FROM holdfast.runs WHERE id = $1
-
--- name: page_of
--- A run and some of its events, as both are at one moment; one row without an event if there are none. One row more than
--- asked for says whether there are more.
-SELECT r.first, r.status, e.sequence, e.at, e.type, e.late, e.payload
-FROM holdfast.runs r LEFT JOIN holdfast.events e ON e.run = r.key AND e.sequence > $1
-WHERE r.id = $2 ORDER BY e.sequence LIMIT $3
-
--- name: page
-SELECT sequence, at, type, late, payload FROM holdfast.events
-WHERE run = $1 AND sequence > $2 ORDER BY sequence LIMIT $3
-
--- name: place
-SELECT created_at, key FROM holdfast.runs WHERE id = $1
-
--- name: list
-SELECT header, snapshot, owner, fence, created_at, key FROM holdfast.runs
-WHERE (created_at, key) < ($1, $2) ORDER BY created_at DESC, key DESC LIMIT $3
-
--- name: missing
-SELECT coalesce(max(key), 0) - count(*) FROM holdfast.runs
-
--- name: count_by_status
-SELECT status, count(*) FROM holdfast.runs GROUP BY status
-
--- name: list_of_status
-SELECT header, snapshot, owner, fence, created_at, key FROM holdfast.runs
-WHERE status = $1 AND (created_at, key) < ($2, $3) ORDER BY created_at DESC, key DESC LIMIT $4
 
 -- name: list_of_session
 -- A session may have any length, so it is found by a hash; of another one that has the same, whoever reads takes care.
@@ -215,12 +155,6 @@ SELECT header, snapshot, owner, fence, created_at, key FROM holdfast.runs
 WHERE status = $1 AND hashtextextended(session, 0) = hashtextextended($2 COLLATE "C", 0)
     AND (created_at, key) < ($3, $4) ORDER BY created_at DESC, key DESC LIMIT $5
 
--- name: list_of_living
--- Those that have not ended are few; they are found by their status and put in order.
-SELECT header, snapshot, owner, fence, created_at, key FROM holdfast.runs
-WHERE status IN ('created', 'planning', 'executing', 'verifying') AND (created_at, key) < ($1, $2)
-ORDER BY created_at DESC, key DESC LIMIT $3
-
 -- name: list_of_tool
 SELECT r.header, r.snapshot, r.owner, r.fence, t.created_at, t.run
 FROM holdfast.tools_of_runs t JOIN holdfast.runs r ON r.key = t.run
@@ -230,9 +164,6 @@ ORDER BY t.created_at DESC, t.run DESC LIMIT $4
 -- name: add_tool_of_run
 INSERT INTO holdfast.tools_of_runs (tool, created_at, run) VALUES (sha256(convert_to($1, 'UTF8')), $2, $3)
 ON CONFLICT DO NOTHING
-
--- name: forget_tools
-DELETE FROM holdfast.tools_of_runs WHERE run = $1
 
 -- name: last_change
 -- Everything below the first number was committed by now, whatever else is going on; what is not has it or a higher one.
@@ -249,33 +180,11 @@ WHERE key IN (
 )
 ORDER BY created_at DESC, key DESC LIMIT $3
 
--- name: owned
--- The newest runs that a process has: it may have died, which is no event.
-SELECT header, snapshot, owner, fence FROM holdfast.runs WHERE owner IS NOT NULL ORDER BY key DESC LIMIT $1
-
--- name: meta
-SELECT value FROM holdfast.meta WHERE name = $1
-
--- name: set_meta
-INSERT INTO holdfast.meta (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value
-
--- name: pruned_at
-SELECT value::bigint FROM holdfast.meta WHERE name = 'pruned_at'
-
 -- name: set_pruned_at
 INSERT INTO holdfast.meta (name, value) VALUES ('pruned_at', $1::bigint::text)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value
 
 -- Moving runs out and in, see portable.py and staging.py.
-
--- name: oldest
-SELECT key FROM holdfast.runs ORDER BY created_at, id
-
--- name: whole
-SELECT header, snapshot, owner, fence, first, base, origin FROM holdfast.runs WHERE key = $1
-
--- name: head
-SELECT key, header, first, base FROM holdfast.runs WHERE id = $1
 
 -- name: owning
 SELECT id, host, pid, until, locked FROM holdfast.owners o
@@ -284,12 +193,6 @@ WHERE EXISTS (SELECT FROM holdfast.runs r WHERE r.owner = o.id)
 -- name: hold_still
 -- The one write that nobody else may write beside: everything is about to be replaced.
 LOCK TABLE holdfast.runs IN SHARE ROW EXCLUSIVE MODE
-
--- name: drop_run
-DELETE FROM holdfast.runs WHERE key = $1
-
--- name: drop_events
-DELETE FROM holdfast.events WHERE run = $1
 
 -- name: put_run
 -- After its events, by which it is weighed.
@@ -304,27 +207,11 @@ INSERT INTO holdfast.runs (
 
 -- Retention, see retention.py.
 
--- name: old
-SELECT created_at, key, id FROM holdfast.runs
-WHERE created_at < $1 AND touched_at < $2 AND (created_at, key) > ($3, $4) ORDER BY created_at, key LIMIT $5
-
--- name: finished
-SELECT created_at, key, id FROM holdfast.runs
-WHERE status IN ('completed', 'failed', 'cancelled') AND (created_at, key) > ($1, $2)
-ORDER BY created_at, key LIMIT $3
-
 -- name: surplus
 SELECT id FROM holdfast.runs WHERE status IN ('completed', 'failed', 'cancelled') ORDER BY created_at, key
 LIMIT least($1::bigint, greatest(0, (
     SELECT count(*) FROM holdfast.runs WHERE status IN ('completed', 'failed', 'cancelled')
 ) - $2::bigint))
-
--- name: too_many
--- The first event to keep, if there are more than so many.
-SELECT keep FROM (
-    SELECT (SELECT max(sequence) FROM holdfast.events e WHERE e.run = r.key) + 1 - $2::bigint AS keep, r.first
-    FROM holdfast.runs r WHERE r.key = $1
-) AS found WHERE keep > first
 
 -- name: too_heavy
 -- The first event to keep, if all weigh more than so much.
@@ -365,125 +252,12 @@ SELECT key, status, touched_at, header, first, base, owner, fence,
     coalesce((SELECT max(sequence) + 1 FROM holdfast.events e WHERE e.run = r.key), first)
 FROM holdfast.runs r WHERE id = $1 FOR UPDATE
 
--- name: drop_first_events
-DELETE FROM holdfast.events WHERE run = $1 AND sequence < $2
-
 -- name: set_base
 UPDATE holdfast.runs SET first = $1, base = $2, version = version + 1, weight = (
     SELECT coalesce(sum(octet_length(payload) + 64), 0)::bigint FROM holdfast.events WHERE run = $3
 ) WHERE key = $3
 
--- What processes show of their tools, see board.py.
-
--- name: put_process
-INSERT INTO holdfast.processes (id, host, pid, kind, name, started_at, at, until, seen, servers)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
-ON CONFLICT (id) DO UPDATE SET
-    host = excluded.host, pid = excluded.pid, kind = excluded.kind, name = excluded.name,
-    started_at = excluded.started_at, at = excluded.at, until = excluded.until, seen = excluded.seen,
-    servers = excluded.servers
-
--- name: put_tool
-INSERT INTO holdfast.tools (process, name, entry) VALUES ($1, $2, $3)
-ON CONFLICT (process, name) DO UPDATE SET entry = excluded.entry
-
--- name: drop_tool
-DELETE FROM holdfast.tools WHERE process = $1 AND name = $2
-
--- name: put_detail
-INSERT INTO holdfast.details (process, name, detail) VALUES ($1, $2, $3)
-ON CONFLICT (name, process) DO UPDATE SET detail = excluded.detail
-
--- name: drop_detail
-DELETE FROM holdfast.details WHERE process = $1 AND name = $2
-
--- name: drop_details_of_process
-DELETE FROM holdfast.details WHERE process = $1
-
--- name: details_of_name
-SELECT process, detail FROM holdfast.details WHERE name = $1
-
--- name: drop_process
-DELETE FROM holdfast.processes WHERE id = $1
-
--- name: drop_tools_of_process
-DELETE FROM holdfast.tools WHERE process = $1
-
--- name: processes
-SELECT id, host, pid, kind, name, started_at, at, until, seen, servers FROM holdfast.processes ORDER BY started_at, id
-
--- name: versions
-SELECT id, at, seen FROM holdfast.processes ORDER BY id
-
--- name: process_ids
-SELECT id FROM holdfast.processes
-
--- name: tools
-SELECT process, entry FROM holdfast.tools
-
--- name: tools_of_name
-SELECT process, entry FROM holdfast.tools WHERE name = $1
-
--- name: tool_names
-SELECT process, name FROM holdfast.tools
-
--- name: orders
-SELECT tool, state, number, reset FROM holdfast.orders WHERE number > $1 ORDER BY number
-
--- name: last_order
-SELECT coalesce(max(number), 0) FROM holdfast.orders
-
--- name: put_order
-INSERT INTO holdfast.orders (tool, state, number, reset, at) VALUES ($1, $2, $3, $4, $5)
-ON CONFLICT (tool) DO UPDATE SET
-    state = excluded.state, number = excluded.number, reset = greatest(orders.reset, excluded.reset), at = excluded.at
-
--- name: drop_old_orders
--- The last one stays, so that no number is given twice.
-DELETE FROM holdfast.orders
-WHERE state IS NULL AND at < $1 AND number < (SELECT max(number) FROM holdfast.orders)
-
--- The queue, see queue.py. Lists are given as JSON.
+-- The queue, see queue.py.
 
 -- name: hold_queue
 SELECT pg_advisory_xact_lock(hashtextextended('holdfast queue', 0))
-
--- name: next_queued
-SELECT id, priority, created_at, key FROM holdfast.runs
-WHERE target = $1 AND status = 'created' AND fence = 0
-    AND session NOT IN (SELECT jsonb_array_elements_text($2::jsonb))
-ORDER BY priority DESC, created_at, key LIMIT 1
-
--- name: next_released
--- Begun, and given back by whoever had it; the oftener it has changed hands, the longer it rests.
-SELECT id FROM holdfast.runs
-WHERE target = $1 AND fence > 0 AND status IN ('created', 'planning', 'executing', 'verifying') AND owner IS NULL
-    AND touched_at + CASE WHEN fence < 4 THEN 0 WHEN fence > 12 THEN 300000 ELSE 1000::bigint << (fence - 4)::int END
-        <= $2
-    AND session NOT IN (SELECT jsonb_array_elements_text($3::jsonb))
-ORDER BY key LIMIT 1
-
--- name: next_abandoned
--- Begun by somebody who is not among the living.
-SELECT id FROM holdfast.runs
-WHERE target = $1 AND fence > 0 AND status IN ('created', 'planning', 'executing', 'verifying') AND owner IS NOT NULL
-    AND touched_at + CASE WHEN fence < 4 THEN 0 WHEN fence > 12 THEN 300000 ELSE 1000::bigint << (fence - 4)::int END
-        <= $2
-    AND session NOT IN (SELECT jsonb_array_elements_text($3::jsonb))
-    AND owner NOT IN (SELECT jsonb_array_elements_text($4::jsonb))
-ORDER BY key LIMIT 1
-
--- name: any_begun
--- Whether a run was begun and has nobody among the living, rested or not.
-SELECT 1 FROM holdfast.runs
-WHERE target = $1 AND fence > 0 AND status IN ('created', 'planning', 'executing', 'verifying')
-    AND (owner IS NULL OR owner NOT IN (SELECT jsonb_array_elements_text($2::jsonb)))
-LIMIT 1
-
--- name: sessions_at_work
-SELECT session, owner, count(*) FROM holdfast.runs
-WHERE owner IS NOT NULL AND target IS NOT NULL GROUP BY session, owner
-
--- name: count_queued
-SELECT target, count(*) FROM holdfast.runs
-WHERE target IS NOT NULL AND status = 'created' AND fence = 0 GROUP BY target ORDER BY target

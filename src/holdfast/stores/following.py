@@ -1,0 +1,76 @@
+"""The events of a run, page by page, and following it: what there was, then what comes as it comes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING
+
+from holdfast import checks
+from holdfast.errors import RunNotFound
+from holdfast.history import EventPage, RunEventRecord
+from holdfast.stores.rows import event, standing
+from holdfast.stores.searching import MOST_A_PAGE
+from holdfast.stores.trouble import errors_of
+
+if TYPE_CHECKING:
+    from holdfast.stores.store import RunStore
+
+PAGE = 256
+
+
+def page_of(store: RunStore, run_id: str, after: int, limit: int) -> tuple[EventPage, bool]:
+    """The events of a run that follow *after*, at most *limit*, and whether the run had ended when they were read."""
+    checks.text("run_id", run_id)
+    checks.whole("after", after, least=-1)
+    checks.whole("limit", limit, most=MOST_A_PAGE)
+    rows = store.file.fetch("page_of", after, run_id, limit + 1)
+    if not rows:
+        raise RunNotFound(run_id)
+    with errors_of(store.file):
+        first, ended = standing(rows[0])
+        found = tuple(event(row[2:]) for row in rows[:limit] if row[2] is not None)
+    next_after = found[-1].sequence if found else max(after, first - 1)
+    return EventPage(found, first, next_after, len(rows) > limit, after + 1 < first), ended
+
+
+def follow(store: RunStore, run_id: str, after: int) -> Iterator[RunEventRecord]:
+    """The events of a run that follow *after*, then those to come; what is wrong with the question is said at once."""
+    page_of(store, run_id, after, 1)
+    return _follow(store, run_id, after)
+
+
+def _follow(store: RunStore, run_id: str, after: int) -> Iterator[RunEventRecord]:
+    with store.listen() as listener:
+        while not listener.closed:
+            page, ended = page_of(store, run_id, after, PAGE)
+            yield from page.events
+            after = page.next_after
+            if not page.has_more:
+                if ended:
+                    return
+                listener.wait()
+
+
+def afollow(store: RunStore, run_id: str, after: int) -> AsyncIterator[RunEventRecord]:
+    """The same as a task."""
+    page_of(store, run_id, after, 1)
+    return _afollow(store, run_id, after)
+
+
+async def _afollow(store: RunStore, run_id: str, after: int) -> AsyncIterator[RunEventRecord]:
+    with store.listen() as listener:
+        while not listener.closed:
+            if store.file.crowded:  # a server may take its time
+                page, ended = await asyncio.to_thread(page_of, store, run_id, after, PAGE)
+            else:
+                page, ended = page_of(store, run_id, after, PAGE)
+            for each in page.events:
+                yield each
+            after = page.next_after
+            if page.has_more:
+                await asyncio.sleep(0)  # a long past must not keep the loop from its other tasks
+            elif ended:
+                return
+            else:
+                await listener.await_()
