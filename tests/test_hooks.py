@@ -511,10 +511,11 @@ def test_a_coroutine_in_the_callers_loop_needs_no_thread(clock: ManualClock) -> 
 
 
 @pytest.mark.parametrize("name", ["thread", "task"])
+@pytest.mark.parametrize("clock", [ManualClock(), SystemClock()], ids=["manual", "system"])
 def test_when_no_thread_can_be_started_the_call_is_refused_and_the_telling_passed_over(
-    name: str, made: Callable[..., Hooks], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    name: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hooks = made(Hook("before_tool", answers(None)), Hook("after_tool", answers(None)))
+    hooks = Hooks([Hook("before_tool", answers(None)), Hook("after_tool", answers(None))], Workers(), clock)
     drive = Driver(name, clock)
 
     def full(thread: threading.Thread) -> None:
@@ -819,6 +820,8 @@ def test_the_collector_may_close_a_caller_while_its_thread_holds_the_lock_of_the
 def test_a_loop_that_was_closed_under_a_hook_leaves_nothing_behind(
     workers: Workers, caplog: pytest.LogCaptureFixture, stubborn: bool
 ) -> None:
+    gc.collect()  # what others left behind has its say now
+    caplog.clear()
     clock = SystemClock()  # a manual clock keeps alive who sleeps on it
     alive: list[weakref.ref[asyncio.Task[Any] | None]] = []
 

@@ -16,8 +16,10 @@ from tests import durable, shapes
 from tests.durable import Killed, Place, of, stopped, types
 from tests.shapes import Shape
 
-from holdfast import CircuitOpen, Denied, Holdfast, Hook, InDoubt, RunConflict
+from holdfast import CircuitOpen, ConcurrencyFull, Denied, Holdfast, Hook, InDoubt, RunConflict
+from holdfast.frameworks.guarded import Aside, Guarded
 from holdfast.testing import Script, ok
+from holdfast.waiting.threads import Job, Workers
 
 place, disk, memory = durable.place, durable.disk, durable.memory
 shape = shapes.shape
@@ -669,3 +671,48 @@ def test_a_doubt_that_is_left_to_itself_leaves_the_run_interrupted(place: Place)
         with pytest.raises(InDoubt), desk.hf.resume(run_id):
             desk.pay(7)
         assert types(desk.hf, run_id)[-1] == "run_interrupted"
+
+
+def test_a_call_that_its_framework_has_put_off_is_not_in_doubt_however_soon_the_process_dies(place: Place) -> None:
+    made: list[str] = []
+
+    def pay() -> str:
+        made.append("pay")
+        if len(made) == 1:
+            raise Aside(TimeoutError("somebody is asked"), again=True)
+        return "receipt"
+
+    hf = place.open()
+    hf.runs.writer.ticks = 10_000  # what is only queued is lost
+    with pytest.raises(Killed), hf.run() as run:
+        with pytest.raises(TimeoutError):
+            Guarded(hf, {}).call("pay", pay, {}, str)
+        place.die(hf)
+    hf = place.open()
+
+    with hf.resume(run.id):
+        assert Guarded(hf, {}).call("pay", pay, {}, str) == "receipt"
+
+
+def test_a_call_for_which_there_was_no_thread_is_not_in_doubt_however_soon_the_process_dies(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = Script(ok("receipt"), name="pay")
+    hf = place.open()
+    hf.runs.writer.ticks = 10_000  # what is only queued is lost
+    pay = hf.tool(timeout=60.0)(script.function)
+
+    def full(workers: Workers, job: Job) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with pytest.raises(Killed), hf.run() as run:
+        with monkeypatch.context() as patch:
+            patch.setattr(Workers, "start", full)
+            with pytest.raises(ConcurrencyFull):
+                pay()
+        place.die(hf)
+    hf = place.open()
+
+    with hf.resume(run.id):
+        assert hf.tool(timeout=60.0)(script.function)() == "receipt"
+    assert script.count == 1

@@ -14,8 +14,9 @@ from holdfast import Holdfast, RunConflict, RunStatus
 from holdfast.policy import PolicyBook
 from holdfast.stores import SqliteRunStore
 from holdfast.testing import ManualClock
+from holdfast.waiting.threads import Job, Workers
 
-place = durable.place
+place, memory = durable.place, durable.memory
 
 
 def work(hf: Holdfast) -> Any:
@@ -121,3 +122,20 @@ def test_it_is_cancelled_from_elsewhere_like_any_other(place: Place) -> None:
         assert run.cancelled.wait(30)
 
     assert hf.runs.snapshot(run.id).status is RunStatus.CANCELLED
+
+
+def test_it_begins_where_no_thread_can_be_started_to_look_after_it(
+    memory: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    hf = memory.open()
+    pay = work(hf)
+
+    def full(workers: Workers, job: Job) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(Workers, "start", full)
+    with hf.note() as run:
+        pay(5)
+
+    assert hf.runs.snapshot(run.id).status is RunStatus.COMPLETED
+    assert caplog.messages == ["the run goes on, but it is not recorded in full: RuntimeError: can't start new thread"]

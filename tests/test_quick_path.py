@@ -6,6 +6,7 @@ A sink forces the long way, so the same calls with and without one must come to 
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 import threading
 from collections.abc import Sequence
@@ -76,7 +77,7 @@ class End(NamedTuple):
     made: int
 
 
-def play(moves: list[tuple[Step, float]], policy: dict[str, Any], name: str, *, quick: bool) -> End:
+def play(moves: list[tuple[Step, float]], policy: dict[str, Any], name: str, way: str) -> End:
     random.seed(0)
     clock = ManualClock()
     results: list[str] = []
@@ -84,7 +85,7 @@ def play(moves: list[tuple[Step, float]], policy: dict[str, Any], name: str, *, 
     async def main() -> End:
         for number, (_, pause) in enumerate(moves):
             try:
-                answer = guarded(number % 3)
+                answer = call(number % 3)
                 results.append(str(await answer if name == "coroutine" else answer))
             except BaseException as error:
                 results.append(f"{type(error).__name__}: {error} {getattr(error, '__notes__', '')}")
@@ -97,10 +98,13 @@ def play(moves: list[tuple[Step, float]], policy: dict[str, Any], name: str, *, 
         return End(results, hf.tracker.stats("script"), history, circuits, clock.monotonic(), script.count)
 
     with holdfast.open(":memory:", policies={}, clock=clock) as hf:
-        if not quick:
+        if way != "quick":
             hf.bus.add(Recorder())
         script = Script(*(step for step, _ in moves), clock=clock)
-        guarded = hf.tool(**policy)(getattr(script, name))
+        call = guarded = hf.tool(**policy)(getattr(script, name))
+        if way == "settled":  # under settings of its own, even the same, every call is settled with every guard
+            same = {"max_wait": policy.get("max_wait", 5.0)}
+            call = functools.partial(hf.acall if name == "coroutine" else hf.call, guarded, policy=same)
         return asyncio.run(main())
 
 
@@ -115,15 +119,16 @@ def test_the_quick_path_leads_where_the_long_one_leads(
     if name == "function":  # its time limits take a thread and so the long way
         policy = {key: value for key, value in policy.items() if key not in {"timeout", "deadline"}}
 
-    quick, long = (play(moves, policy, name, quick=quick) for quick in (True, False))
-
-    assert quick.results == long.results
-    assert quick.history == long.history
-    assert quick.circuits == long.circuits
-    assert (quick.at, quick.made) == (long.at, long.made)
-    assert quick.stats.total_duration == pytest.approx(long.stats.total_duration)
-    for counter in ("total", "successful", "failed", "timed_out", "cancelled", "denied", "p50", "p99"):
-        assert getattr(quick.stats, counter) == getattr(long.stats, counter)
+    settled = play(moves, policy, name, "settled")
+    for way in ("quick", "noted"):
+        end = play(moves, policy, name, way)
+        assert end.results == settled.results
+        assert end.history == settled.history
+        assert end.circuits == settled.circuits
+        assert (end.at, end.made) == (settled.at, settled.made)
+        assert end.stats.total_duration == pytest.approx(settled.stats.total_duration)
+        for counter in ("total", "successful", "failed", "timed_out", "cancelled", "denied", "p50", "p99"):
+            assert getattr(end.stats, counter) == getattr(settled.stats, counter)
 
 
 def test_a_sink_that_is_added_later_is_told_from_then_on(shape: Shape, hf: Holdfast) -> None:

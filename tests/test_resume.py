@@ -1046,6 +1046,26 @@ def test_calls_that_the_loop_guard_passes_over_move_its_window_after_a_resume_to
             fetch("x")
 
 
+def test_calls_within_a_call_that_is_answered_from_the_log_move_the_window_of_the_loop_guard(memory: Place) -> None:
+    hf = memory.open({"policy": {"breaker": False}})
+    fetch = hf.tool(loop={"repeats": 2, "window": 4})(Script(fail(ValueError), name="fetch").function)
+    look = hf.tool("look")(lambda number: number)
+    look_around = hf.tool("look around")(lambda: [look(number) for number in range(4)])
+
+    def agent() -> None:
+        for _ in range(2):
+            with pytest.raises(ValueError):  # noqa: PT011
+                fetch("x")
+        look_around()
+
+    run_id = stopped(hf, agent)
+
+    with hf.resume(run_id):
+        agent()
+        with pytest.raises(ValueError):  # noqa: PT011
+            fetch("x")
+
+
 # --- ownership ---
 
 

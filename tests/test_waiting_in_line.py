@@ -7,6 +7,7 @@ import itertools
 import math
 import random
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -115,6 +116,33 @@ def test_a_wait_for_a_slot_longer_than_allowed_is_refused(
     assert refusal.retry_after is None
     assert waiting(hf, "tool") == taken(hf, "tool") == 0
     assert hf.tracker.stats("tool").denied == 1
+
+
+@pytest.mark.parametrize("blocks_a_loop", [False, True])
+def test_where_no_thread_can_be_started_for_a_timer_a_waiter_keeps_the_time_itself(
+    blocks_a_loop: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = Script(ok())
+
+    async def blocked() -> None:
+        tool()
+
+    def full(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with holdfast.open(":memory:", policies={}) as hf:  # on the system's clock: only its timers take a thread
+        tool = hf.tool(concurrency=1, max_wait=0.01)(script.function)
+        tool()
+        slots = hf._box.tool("script").limiting.slots
+        assert slots is not None
+        slots.take()
+        monkeypatch.setattr(threading.Thread, "start", full)
+
+        with pytest.raises(ConcurrencyFull, match="too many calls of it are running"):
+            asyncio.run(blocked()) if blocks_a_loop else tool()
+        monkeypatch.undo()
+
+    assert script.count == 1
 
 
 def test_without_patience_a_full_tool_refuses_at_once(shape: Shape, hf: Holdfast, gate: Gate) -> None:

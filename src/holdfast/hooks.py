@@ -151,26 +151,17 @@ class Hooks:
     ) -> Generator[Wait, None, object]:
         """What *hook* returned; `Denied` as it raised it, `_Trouble` for whatever else became of it."""
         call, job = self._prepare(hook, context, as_task)
-        unbegun = []
-
-        def begin() -> None:
-            try:
-                job.start()
-            except Exception as error:  # no thread is to be had; raised from here, it would pass our caller by
-                unbegun.append(in_words(error))
-                job.signal.fire()
-
         now = self._clock.monotonic()
         until = min(now + hook.timeout, deadline)
         try:
-            yield Wait(until, job.signal, begin)
+            yield Wait(until, job.signal, job.begin)
         except GeneratorExit:  # the caller was cancelled, or the garbage collector came by
             _leave_behind(call, job)
             raise
         call.leave()
         job.abandon()
-        if unbegun:
-            raise _Trouble(f"could not be started ({unbegun[0]})")
+        if job.unstarted is not None:
+            raise _Trouble(f"could not be started ({job.unstarted})")
         if not job.ended_before(until):
             raise _Trouble(f"took longer than {until - now:g} s")
         return _result(job)
@@ -240,6 +231,7 @@ class _TaskJob:
     """What a `Job` is to a function: a coroutine as a task of the running event loop; abandoned, it is cancelled."""
 
     __slots__ = ("signal", "_cancelled", "_clock", "_ended", "_fn", "_task")
+    unstarted: str | None = None
 
     def __init__(
         self, cancelled: set[asyncio.Task[object]], clock: Clock, fn: Callable[[], Coroutine[None, None, object]]
@@ -251,7 +243,7 @@ class _TaskJob:
         self._ended = math.inf
         self._task: asyncio.Task[object] | None = None
 
-    def start(self) -> None:
+    def begin(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._fn())
         self._task.add_done_callback(self._end)
 

@@ -7,6 +7,8 @@ from collections.abc import Generator, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from holdfast import checks, events
 from holdfast.category import ErrorCategory, classify, retry_after
 from holdfast.errors import (
@@ -47,20 +49,17 @@ class Made(NamedTuple):
     begun: float
 
 
-class Attempt:
+class Attempt(msgspec.Struct, eq=False):
     """One try of a call."""
 
-    __slots__ = ("begun", "_execution", "_pass", "_pause", "_question", "_reserved", "_ticket", "_told")
-
-    def __init__(self, execution: Execution) -> None:
-        self._execution = execution
-        self._ticket: Ticket | None = None
-        self._pass: Pass | None = None
-        self._question: Question | None = None  # to the fleet, on its way
-        self._reserved: Pass | None = None  # a yes whose token is not due yet
-        self._told: ErrorCategory | None = None
-        self._pause: float | None = None
-        self.begun = 0.0
+    _execution: Execution
+    _ticket: Ticket | None = None
+    _pass: Pass | None = None
+    _question: Question | None = None  # to the fleet, on its way
+    _reserved: Pass | None = None  # a yes whose token is not due yet
+    _told: ErrorCategory | None = None
+    _pause: float | None = None
+    begun: float = 0.0
 
     def fail(self, category: ErrorCategory | str, retry_after: float | None = None) -> None:
         """Count the attempt as failed although it raises nothing: the tool's answer says so."""
@@ -72,17 +71,9 @@ class Attempt:
 
     def waits(self) -> Iterator[Wait]:
         """What to wait for before the tool may be called; raises if it may not."""
-        made = self._execution.made
-        if made is None:
-            return self._waits()
-        self._execution.made = None
-        self._execution.attempts += 1
-        self._pass = made.passed
-        self.begun = made.begun
-        raise made.error
-
-    def _waits(self) -> Iterator[Wait]:
         execution = self._execution
+        if execution.made is not None:
+            raise self._take_up(execution.made)
         clock, policy = execution._kit.clock, execution.policy
         now = clock.monotonic()
         if execution._delay:
@@ -95,16 +86,23 @@ class Attempt:
             if execution.threaded and execution._kit.workers.full:
                 why = "too many timed-out calls still run in threads"
                 raise self._refuse(Refusal(ConcurrencyFull, math.inf, why=why))
-            answer = yield from self._turn(now, until)
+            if self._ticket is not None:
+                self._ticket.signal.rearm()
+            asked = execution.asked or execution.tool.admit(now, policy, self._ticket, until - now)
+            answer = asked if not isinstance(asked, Question) else (yield from self._ask(asked, now, until))
             if isinstance(answer, Pass):
                 break
-            if answer.ticket is None:
+            if answer.ticket is None:  # its place in line, if it has one, is given up on leaving
                 raise self._refuse(answer)
+            self._ticket = answer.ticket
             signal = answer.ticket.signal if answer.wait == math.inf or answer.wakes else None
             yield from self._wait(now, Wait(min(until, now + answer.wait), signal))
             now = clock.monotonic()
-        now = clock.monotonic()
-        self._begin(answer, now)
+        self._ticket = None
+        self._pass = answer
+        self.begun = clock.monotonic()
+        execution.attempts += 1
+        execution._delay = 0.0
         if execution.watched is not None:
             execution.watched.admitted()
         if execution.attempts == 1 and (write := execution.begun()) is not None:
@@ -113,27 +111,26 @@ class Attempt:
         if execution.record is not None:
             execution.record.called = True
 
-    def _turn(self, now: float, until: float) -> Generator[Wait, None, Pass | Refusal]:
-        """Ask the guards once; in a fleet that takes a question, and perhaps a token that is due only later."""
+    def _take_up(self, made: Made) -> BaseException:
+        """Be an attempt that was made before; gives its error."""
+        self._execution.made = None
+        self._execution.attempts += 1
+        self._pass = made.passed
+        self.begun = made.begun
+        return made.error
+
+    def _ask(self, question: Question, now: float, until: float) -> Generator[Wait, None, Pass | Refusal]:
+        """Ask the fleet, unless it was asked before; its yes may come with a token that is due only later."""
         execution = self._execution
-        clock, policy, tool = execution._kit.clock, execution.policy, execution.tool
-        if self._ticket is not None:
-            self._ticket.signal.rearm()
-        answer: Pass | Refusal | Question
-        asked, execution.asked = execution.asked, None
-        answer = asked or tool.admit(now, policy, self._ticket, until - now)
-        if isinstance(answer, Question):
-            if answer is not asked:
-                self._question = answer
-                yield Wait(write=answer)
-                self._question = None
-                now = clock.monotonic()
-            answer = tool.judge(now, policy, answer, self._ticket, until - now)
-        if isinstance(answer, Pass):
-            self._ticket = None
-        elif answer.ticket is not None:  # else it is refused: its place, if it has one, is given up on leaving
-            self._ticket = answer.ticket
+        if execution.asked is None:
+            self._question = question
+            yield Wait(write=question)
+            self._question = None
+            now = execution._kit.clock.monotonic()
+        execution.asked = None
+        answer = execution.tool.judge(now, execution.policy, question, self._ticket, until - now)
         if isinstance(answer, Pass) and answer.held is not None and answer.held.wait > 0:
+            self._ticket = None
             self._reserved = answer
             yield from self._wait(now, Wait(now + answer.held.wait))
             self._reserved = None
@@ -180,6 +177,10 @@ class Attempt:
         now = execution._kit.clock.monotonic()
         took = now - self.begun
         execution._spent += took
+        if error is None and self._told is None and execution.attempts == 1:
+            if execution.tool.has_nothing_to_tell(now, passed, self.begun):
+                execution._noted_at = now
+                return False
         category = self._verdict(error)
         execution._category = category if not isinstance(error, Denied) else error.category
         pause = self._pause
@@ -203,14 +204,6 @@ class Attempt:
             retry_in_ms=round(execution._delay * 1000) if again else None,
         )
         return again
-
-    def _begin(self, passed: Pass, now: float) -> None:
-        execution = self._execution
-        self._ticket = None
-        self._pass = passed
-        self.begun = now
-        execution.attempts += 1
-        execution._delay = 0.0
 
     def limit(self, now: float) -> float | None:
         """How many seconds the tool may take from *now* to its answer, or to a stream's next item."""

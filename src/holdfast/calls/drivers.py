@@ -64,7 +64,7 @@ async def adrive(execution: Execution, bound: Bound, args: tuple[Any, ...], kwar
                     else:
                         value = bound.fn(*args, **kwargs)
                     if inspect.isawaitable(value):
-                        with making.limiting(bound.kit, bound.tool, attempt), execution.inside():
+                        with making.limiting(execution, attempt), execution.inside():
                             value = await value
                     execution.value = value
     finally:

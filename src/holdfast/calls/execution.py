@@ -10,9 +10,10 @@ with execution:                          the whole call: record, event, fallback
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from types import TracebackType
 from typing import Any
@@ -28,7 +29,7 @@ from holdfast.fleet.desk import Question
 from holdfast.guards.retry import NOTE, note
 from holdfast.hooks import HookContext, HookKind
 from holdfast.policy import Policy
-from holdfast.runs import Run, Write, likeness
+from holdfast.runs import Run, Write, inside, likeness
 from holdfast.shape import DRIVES, Shape
 from holdfast.tools.cache import Flight
 from holdfast.tools.kit import Kit
@@ -43,14 +44,14 @@ ANSWERS = (Shape.FUNCTION, Shape.COROUTINE)  # calls with one answer, which can 
 
 
 class Execution:
-    """One call of a tool; *single* allows one attempt only, *threaded* says that attempts are made in a thread."""
+    """One call of a tool; *single* allows one attempt only."""
 
     __slots__ = (
         "as_task", "asked", "attempts", "call_id", "callee", "deadline", "driver", "fallback", "fell_back", "gate",
         "given", "left", "made", "origin", "policy", "record", "run", "threaded", "tool", "value", "waited", "watched",
         "yielded", "_args", "_arguments", "_cached", "_call", "_category", "_counted", "_delay", "_denied", "_error",
-        "_flight", "_fn", "_forsaken", "_kit", "_kwargs", "_over", "_silent", "_single", "_spent", "_to_tell",
-        "_unsettled", "_why",
+        "_flight", "_fn", "_forsaken", "_kit", "_kwargs", "_noted_at", "_over", "_same", "_silent", "_single", "_spent",
+        "_to_tell", "_told", "_unsettled", "_why",
     )  # fmt: skip
 
     def __init__(
@@ -79,9 +80,8 @@ class Execution:
         self.fallback: str | None = None  # the tool to call instead
         self.fell_back = False  # `value` is the fixed answer for when the tool has none
         self.attempts = 0
-        self.waited = 0.0
         self.yielded = False  # a stream has given its first item: it is never begun again
-        self.threaded = False
+        self.threaded = False  # its attempts are made in a thread
         self.left = False  # the consumer of a stream went away by itself
         self.made: Made | None = None
         self.gate: Callable[[], object] | None = None  # asked before the guards; may refuse
@@ -93,10 +93,12 @@ class Execution:
         self._args = args
         self._kwargs = kwargs or {}
         self._single = single
+        self.given = self._arguments = self._told = arguments  # by name, from who knows better than the function
         self._call: bytes | None = None
-        self.given = self._arguments = arguments  # by name, from who knows better than the function
+        self._same: tuple[Hashable, ...] | None = None
         self._flight: Flight | None = None
-        self._spent = self._delay = 0.0  # seconds inside the tool, and before it is tried again
+        self.waited = self._spent = self._delay = 0.0  # seconds for its turn, inside the tool, and to the next try
+        self._noted_at: float | None = None  # when it succeeded, if that has nothing to tell but its duration
         self._cached = self._counted = self._over = self._forsaken = False  # the last: nobody could wait for anything
         self._to_tell: HookContext | None = None
         self._silent = False  # there is nothing to report: it is answered from the log, or was never a call
@@ -121,26 +123,27 @@ class Execution:
         if self._kit.bus.watcher is not None:
             self.watched = self._kit.bus.watcher.call(self)
         try:
-            yield from self._ask_first()
+            if self._kit.hooks is not None or self.policy.cache is not None:
+                yield from self._ask_first()
+            if self._over:
+                return
+            if self.gate is not None:
+                self.gate()
+            if self.run is not None:
+                self.run.limits.admit(self.tool.name, self.same(), self.policy)
+                self._counted = True
         except Denied as denied:
             self._denied = denied
             raise
 
     def _ask_first(self) -> Iterator[Wait]:
-        """Ask those who come before the guards: hooks, cache, gate and run."""
+        """Ask the hooks, then the cache."""
         hooks = self._kit.hooks
         if hooks is not None and hooks.has(HookKind.BEFORE_TOOL):
             context = self._context(HookKind.BEFORE_TOOL)
             yield from hooks.ask(context, as_task=self.as_task, deadline=self.deadline)
         if self.policy.cache is not None and self.made is None and self.driver in ANSWERS:
             yield from answering.ask(self)
-        if self._over:
-            return
-        if self.gate is not None:
-            self.gate()
-        if self.run is not None:
-            self.run.limits.admit(self.tool.name, self._same(), self.policy)
-            self._counted = True
 
     def __iter__(self) -> Iterator[Attempt]:
         while not self._over:
@@ -160,12 +163,15 @@ class Execution:
 
     def told(self) -> object:
         """The arguments as others are told them, and as a run knows the call by: a method's object is none of them."""
-        return impersonal(self._fn, self.arguments()) if self.given is None else self.given
+        if self._told is None and self._fn is not None:
+            self._told = impersonal(self._fn, self.arguments())
+        return self._told
 
-    def _same(self) -> tuple[Any, ...] | None:
+    def same(self) -> Hashable | None:
         """What the loop guard knows it by: tool, arguments, and the object of a method."""
-        sign = self.sign()
-        return None if sign is None else (self.tool.name, sign, *owner(self._fn))
+        if self._same is None and (sign := self.sign()) is not None:
+            self._same = (self.tool.name, sign, *owner(self._fn))
+        return self._same
 
     def __enter__(self) -> Execution:
         return self
@@ -220,22 +226,23 @@ class Execution:
 
     def begun(self) -> Write | None:
         """The tool is about to be called; gives what must be on disk before that."""
-        run, record = self.run, self.record
-        if run is None or record is None:
-            self._emit(events.TOOL_STARTED)
-            return None
-        waits = not (self.policy.idempotent or self.policy.read_only or run.is_noted)
-        write = record.start(self.told(), waits=waits)
-        self.call_id = record.step.call_id
-        self._kit.bus.emit(events.TOOL_STARTED, self.tool.name, run.id, call_id=self.call_id)
+        write = None
+        if self.run is not None and self.record is not None:
+            waits = not (self.policy.idempotent or self.policy.read_only or self.run.is_noted)
+            write = self.record.start(self.told(), waits=waits)
+            self.call_id = self.record.step.call_id
+        if self._kit.bus.sinks:
+            self._kit.bus.emit(events.TOOL_STARTED, self.tool.name, self.run_id, call_id=self.call_id)
         return write
 
     def inside(self) -> AbstractContextManager[None]:
-        """Around the tool's own code."""
-        inside = self.record.inside() if self.record is not None else _OUTSIDE
+        """Around the tool's own code: calls made in there are this call's, unless nobody will know it again."""
+        around = _OUTSIDE
+        if self.record is not None and not self.record.step.is_block:
+            around = inside(self.record.step.key)
         if self._flight is not None:
-            inside = answering.leading(self._flight, inside)
-        return inside if self.watched is None else self.watched.inside(inside)
+            around = answering.leading(self._flight, around)
+        return around if self.watched is None else self.watched.inside(around)
 
     def give(self, item: object) -> None:
         """A stream gives an item: it is never begun again."""
@@ -248,15 +255,17 @@ class Execution:
         """The items of a stream that was exhausted before the run was resumed."""
         return self.record.items if self.record is not None and self._silent and self._over else None
 
-    def after(self) -> Iterator[Wait]:
+    def after(self) -> Iterable[Wait]:
         """What to wait for when the call has ended, before the caller learns of it."""
+        waits: Iterable[Wait] = ()
         if self.record is not None and self.record.write is not None:
             write, self.record.write = self.record.write, None
             write.result = self.value
-            yield Wait(write=write)
+            waits = (Wait(write=write),)
         if self._to_tell is not None and self._kit.hooks is not None:
-            context, self._to_tell = self._to_tell, None
-            yield from self._kit.hooks.tell(context, as_task=self.as_task)
+            context, self._to_tell = self._to_tell, None  # which may hold an error whose traceback leads here
+            waits = itertools.chain(waits, self._kit.hooks.tell(context, as_task=self.as_task))
+        return waits
 
     def _recall(self, run: Run) -> None:
         """Answer from the log if the call was made before the run was resumed."""
@@ -268,7 +277,7 @@ class Execution:
             self.record = Record(run, None, run.steps.block(name))
             return
         told = self.told()
-        sign = self.sign() if told is self.arguments() else encode(told)
+        sign = self.sign() if told is self._arguments else encode(told)
         record = self.record = Record(run, self.callee, run.steps.step(name, sign or likeness(told)))
         harmless = self.policy.idempotent or self.policy.read_only
         if record.step.outcome is None or (record.step.is_tentative and harmless):
@@ -289,7 +298,7 @@ class Execution:
     def recount(self, *, failed: bool) -> None:
         """Count a call with its run that was made before; the cache's answers never counted."""
         if self.run is not None and self.record is not None and not self.record.step.is_cached:
-            self.run.limits.recount(self.tool.name, self._same(), self.policy, failed=failed)
+            self.run.limits.recount(self.tool.name, self.same(), self.policy, failed=failed)
 
     def patiently(self, wait: Wait) -> Iterable[Wait]:
         """Wait as long as the run is wanted."""
@@ -391,11 +400,14 @@ class Execution:
             if isinstance(error, Exception) and not self._cached:
                 note(error, self.tool.name, self.attempts, self._why, self.waited)
         if self._counted and self.run is not None and status is not ExecutionStatus.CANCELLED:
-            call = self._same() if self._call is not None else None
-            self.run.limits.settle(call, failed=status is not ExecutionStatus.SUCCESS)
-        self._kit.tracker.record(
-            self.tool.name, status, self._spent, self._cached, attempts=max(1, self.attempts), category=category
-        )
+            self.run.limits.settle(self._same, failed=status is not ExecutionStatus.SUCCESS)
+        if self._noted_at is not None and status is ExecutionStatus.SUCCESS:
+            self.tool.note(self._noted_at, self._spent)
+        else:
+            attempts = max(1, self.attempts)
+            self._kit.tracker.record(
+                self.tool.name, status, self._spent, self._cached, attempts=attempts, category=category
+            )
         self._tell_end(status, error)
         if error is None or self.left:
             self._tell(HookKind.AFTER_TOOL, result=self.value)
@@ -404,7 +416,9 @@ class Execution:
         return str(status)
 
     def _tell_end(self, status: ExecutionStatus, error: BaseException | None) -> None:
-        category = self._category
+        bus, record, category = self._kit.bus, self.record, self._category
+        if record is None and not bus.sinks:
+            return  # nobody hears of it
         facts: dict[str, object] = {
             "status": str(status),
             "duration_ms": round(self._spent * 1000),
@@ -414,9 +428,10 @@ class Execution:
             "category": None if category is None else str(category),
             "error": None if error is None else in_words(error),
         }
-        self._kit.bus.emit(events.TOOL_ENDED, self.tool.name, self.run_id, call_id=self.call_id, **facts)
-        if self.record is not None:
-            self.record.end(self, facts, error)
+        if bus.sinks:
+            bus.emit(events.TOOL_ENDED, self.tool.name, self.run_id, call_id=self.call_id, **facts)
+        if record is not None:
+            record.end(self, facts, error)
 
     def _too_late(self, limit: float | None = None) -> ToolTimeout:
         self._category = ErrorCategory.TIMEOUT

@@ -84,7 +84,7 @@ class Guard:
                         with attempt:
                             for wait in attempt.waits():
                                 await apause(self._kit.clock, wait)
-                            with limiting(self._kit, self._tool, attempt), execution.inside():
+                            with limiting(execution, attempt), execution.inside():
                                 yield attempt
             finally:
                 for wait in execution.after():

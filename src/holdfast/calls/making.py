@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 import math
@@ -15,8 +14,6 @@ from holdfast.calls.execution import Execution
 from holdfast.category import ErrorCategory
 from holdfast.errors import ConcurrencyFull, ToolTimeout
 from holdfast.shape import Shape, kind_of
-from holdfast.tools.kit import Kit
-from holdfast.tools.tool import Tool
 from holdfast.tools.verdicts import Refusal
 from holdfast.waiting.threads import Job
 from holdfast.waiting.waits import Wait, apause, pause
@@ -34,41 +31,26 @@ def call(execution: Execution, attempt: Attempt, bound: Bound, fn: Callable[[], 
         if limit is None:
             return fn()
         job = Job(bound.kit.workers, clock, fn)
-    refused = None
     try:
-        pause(clock, Wait(now + limit, job.signal, job.start))
-    except RuntimeError:  # nothing of the tool's is called in here: there is no thread, or none for a timer
-        refused = _without_thread(execution, attempt)
+        pause(clock, Wait(now + limit, job.signal, job.begin))
     finally:
         job.abandon()
-    if refused is not None:
-        raise refused
-    if not job.ended_before(now + limit):
-        raise ToolTimeout(bound.tool.name, limit)
-    return job.result()
+    return _outcome(execution, attempt, job, now + limit, limit)
 
 
 async def acall(execution: Execution, attempt: Attempt, bound: Bound, fn: Callable[[], Any]) -> Any:
     """Call *fn* in a thread."""
-    asyncio.get_running_loop()  # that there is none is no want of threads
     clock = bound.kit.clock
     now = clock.monotonic()
     limit = attempt.limit(now)
     with execution.inside():
         job = Job(bound.kit.workers, clock, fn)
     until = math.inf if limit is None else now + limit
-    refused = None
     try:
-        await apause(clock, Wait(until, job.signal, job.start))
-    except RuntimeError:  # nothing of the tool's is called in here: there is no thread, or none for a timer
-        refused = _without_thread(execution, attempt)
+        await apause(clock, Wait(until, job.signal, job.begin))
     finally:
         job.abandon()
-    if refused is not None:
-        raise refused
-    if not job.ended_before(until):
-        raise ToolTimeout(bound.tool.name, limit or 0.0)
-    return job.result()
+    return _outcome(execution, attempt, job, until, limit)
 
 
 def items(execution: Execution, attempt: Attempt, bound: Bound, fn: Callable[[], Any]) -> Generator[Any, Any, Any]:
@@ -99,14 +81,14 @@ def items(execution: Execution, attempt: Attempt, bound: Bound, fn: Callable[[],
 async def aitems(execution: Execution, attempt: Attempt, bound: Bound, fn: Callable[[], Any]) -> AsyncGenerator[Any]:
     source = await acall(execution, attempt, bound, fn) if bound.shape is Shape.FUNCTION else fn()
     if inspect.isawaitable(source):
-        with limiting(bound.kit, bound.tool, attempt), execution.inside():
+        with limiting(execution, attempt), execution.inside():
             source = await source
     if hasattr(source, "__aiter__"):
         stream = aiter(source)
         try:
             while True:
                 try:
-                    with limiting(bound.kit, bound.tool, attempt), execution.inside():
+                    with limiting(execution, attempt), execution.inside():
                         item = await anext(stream)
                 except StopAsyncIteration:
                     return
@@ -126,6 +108,16 @@ async def aitems(execution: Execution, attempt: Attempt, bound: Bound, fn: Calla
 
 
 _END = object()
+_UNLIMITED: AbstractContextManager[None] = nullcontext()
+
+
+def _outcome(execution: Execution, attempt: Attempt, job: Job, until: float, limit: float | None) -> Any:
+    """What came of *job*, which nobody waits for any longer."""
+    if job.unstarted is not None:
+        raise _without_thread(execution, attempt)
+    if not job.ended_before(until):
+        raise ToolTimeout(execution.tool.name, limit or 0.0)
+    return job.result()
 
 
 def _without_thread(execution: Execution, attempt: Attempt) -> BaseException:
@@ -146,12 +138,12 @@ def _close(stream: Iterator[Any]) -> None:
         close()
 
 
-def limiting(kit: Kit, tool: Tool, attempt: Attempt) -> AbstractContextManager[None]:
+def limiting(execution: Execution, attempt: Attempt) -> AbstractContextManager[None]:
     """Around an await that must end in time."""
-    now = kit.clock.monotonic()
+    tool, now = execution.tool, execution._kit.clock.monotonic()
     seconds = attempt.limit(now)
     if seconds is None:
-        return nullcontext()
+        return _UNLIMITED
     if seconds == tool.limit:
         return tool.deadlines.within(seconds, now)
     return tool.deadlines.once_within(seconds, now)

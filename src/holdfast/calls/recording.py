@@ -6,13 +6,14 @@ Its begin is on disk before the tool is called, unless calling again is safe; it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
 
 from holdfast import events
 from holdfast.category import ErrorCategory, classify
 from holdfast.errors import InDoubt, RunConflict
-from holdfast.runs import LOST, Run, Step, Write, inside, is_lasting, mark
+from holdfast.runs import LOST, Run, Step, Write, is_lasting, mark
 from holdfast.values.memo import Memo, dump_error, is_error, load_error
 from holdfast.values.said import SAID
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from holdfast.calls.execution import Execution
 
 MOST_ITEMS = 10_000  # of a stream that is remembered
-_OUTSIDE: AbstractContextManager[None] = nullcontext()
 
 
 class Callee(Protocol):
@@ -31,20 +31,17 @@ class Callee(Protocol):
     def repeat(self, execution: Execution, step: Step | None) -> object: ...
 
 
-class Record:
-    """One call of a tool in the log of a run; a block of code has no *callee*, and is never found there."""
+class Record(msgspec.Struct, eq=False):
+    """One call of a tool in the log of a run; a block of code has no callee, and is never found there."""
 
-    __slots__ = ("called", "items", "step", "value", "write", "_callee", "_run", "_started")
-
-    def __init__(self, run: Run, callee: Callee | None, step: Step) -> None:
-        self._run = run
-        self._callee = callee
-        self._started = False
-        self.called = False  # the tool, or is about to be
-        self.step = step
-        self.value: Any = None  # what the call gave before
-        self.items: list[Any] | None = []  # what a stream gives; None if that is not all of it
-        self.write: Write | None = None  # its end, on the way to disk
+    _run: Run
+    _callee: Callee | None
+    step: Step
+    called: bool | None = None  # the tool, or is about to be; false if it was not, after all
+    value: Any = None  # what the call gave before
+    items: list[Any] | None = []  # what a stream gives; None if that is not all of it
+    write: Write | None = None  # its end, on the way to disk
+    _started: bool = False
 
     # -- what is known from before -------------------------------------------------------------------------------------
 
@@ -107,7 +104,7 @@ class Record:
         """Take *value* for the result; of a stream, for its items."""
         if not self.step.decide():
             raise RunConflict(f"somebody has decided about this call of {self.step.name!r} already")
-        facts = {"status": "success", "attempts": 0, "cached": False, "answered": True}
+        facts: dict[str, Any] = {"status": "success", "attempts": 0, "cached": False, "answered": True}
         if execution.is_stream:
             self.items, value = list(value), None  # type: ignore[call-overload]
         execution.recount(failed=False)
@@ -123,10 +120,6 @@ class Record:
         write = self.step.start(shown)
         return write if waits else None
 
-    def inside(self) -> AbstractContextManager[None]:
-        """Around the tool: calls made in there are this call's. Not those of a block, which nobody will know again."""
-        return _OUTSIDE if self.step.is_block else inside(self.step.key)
-
     def keep(self, item: object) -> None:
         """Note what a stream gave."""
         if self.items is not None:
@@ -138,7 +131,7 @@ class Record:
         """The tool is not called: whoever asks for the same next is this call."""
         self.step.give_back()
 
-    def end(self, execution: Execution, facts: Mapping[str, Any], error: BaseException | None) -> None:
+    def end(self, execution: Execution, facts: dict[str, Any], error: BaseException | None) -> None:
         """Write how the call ended, and what came of it."""
         if facts["cached"] or self.called:
             if error is None:
@@ -150,13 +143,15 @@ class Record:
             if self._run.is_noted:  # nobody waits for it
                 self.write = None
         elif self._started:
-            self.step.end_uncalled(facts)
+            write = self.step.end_uncalled(facts)
+            if self.called is False and not self._run.is_noted:  # else it was cut off before, and nobody waits
+                self.write = write
         else:
             self._run.log.emit(events.TOOL_ENDED, {"tool": self.step.name, **facts})
             self.step.give_back()
 
     def _succeed(
-        self, facts: Mapping[str, Any], value: object, *, is_stream: bool = False, kept: bool = True
+        self, facts: dict[str, Any], value: object, *, is_stream: bool = False, kept: bool = True
     ) -> Write | None:
         shown, is_all = self._run.log.store.payloads.said(self.items if is_stream else value)
         memo = None
@@ -165,7 +160,8 @@ class Record:
                 memo = SAID if is_all else self._callee.memo.dump(value)
             elif self.items is not None:
                 memo = self._callee.memo.dump_items(self.items, value)
-        return self.step.end({**facts, "result": shown}, memo)
+        facts["result"] = shown
+        return self.step.end(facts, memo)
 
     def _fail(self, facts: Mapping[str, Any], error: BaseException, *, cut: bool) -> None:
         if cut or not is_lasting(error):  # nobody knows what the tool has done, and nobody waits

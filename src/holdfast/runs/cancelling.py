@@ -109,9 +109,7 @@ class Cancelling:
                 pause(clock, wait)
 
         cleanup = Job(self._home.workers, clock, tell)
-        try:
-            cleanup.start()
-        except RuntimeError as error:  # no thread is to be had
-            _log.error("the on_cancel hooks could not be called: %s", error)
-            return
-        self.cleanup = cleanup
+        cleanup.begin()
+        if cleanup.unstarted is not None:
+            _log.error("the on_cancel hooks could not be called: %s", cleanup.unstarted)
+        self.cleanup = cleanup  # only now: who was interrupted before has nothing to wait for

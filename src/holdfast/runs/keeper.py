@@ -174,8 +174,7 @@ class Keeper:
                 self._resting, self._used = not self._runs, False
 
     @staticmethod
-    def _try(fn: object) -> None:
-        assert callable(fn)
+    def _try(fn: Callable[[], object]) -> None:
         try:
             fn()
         except HoldfastError as error:  # the store may be back for the next sign of life

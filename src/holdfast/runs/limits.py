@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Protocol
 
 from holdfast import checks, events
@@ -14,7 +14,6 @@ from holdfast.guards.budget import Budget
 from holdfast.guards.loop import LoopGuard, LoopVerdict
 from holdfast.policy import Policy
 
-Call = tuple[str, bytes]  # a tool and its canonical arguments
 _PLACES = 9  # behind the point that count: sums of floats are off by less
 
 
@@ -68,7 +67,7 @@ class Limits:
             tools = list(self._tool_budgets)
         self._warn(*tools)
 
-    def admit(self, tool: str, call: Call | None, policy: Policy) -> None:
+    def admit(self, tool: str, call: Hashable | None, policy: Policy) -> None:
         """Count a call in, or refuse it for looping or for a budget that is used up."""
         spent = None
         with self._lock:
@@ -86,13 +85,14 @@ class Limits:
             self._tell(events.LOOP_DETECTED, tool, stopped=stopped)
         if verdict is not LoopVerdict.PASS:
             raise LoopDetected(tool, "the run was stopped for looping" if stopped else None)
-        self._warn(tool)
+        if self._budget.limits or policy.budget:
+            self._warn(tool)
         if spent is not None:
             raise BudgetExceeded(
                 tool, f"the run's budget of {spent.limit:g} {spent.unit} is used up ({spent.used:g} used)"
             )
 
-    def recount(self, tool: str, call: Call | None, policy: Policy, *, failed: bool) -> None:
+    def recount(self, tool: str, call: Hashable | None, policy: Policy, *, failed: bool) -> None:
         """Count a call that was made before the run was resumed, and is answered from its log."""
         with self._lock:
             budget = self._tool_budget(tool, policy) if policy.budget else None
@@ -106,9 +106,14 @@ class Limits:
                 self._loop.settle(call, failed=failed)
 
     def count(self, tools: Iterable[str]) -> None:
-        """Count calls of *tools* that nobody asks for again, since whoever made them is answered from the log."""
+        """Count calls of *tools* that nobody asks for again, since whoever made them is answered from the log.
+
+        Nobody knows their arguments: to the loop guard they are calls like no other, which move its window on.
+        """
         with self._lock:
-            self._inner.update(tools)
+            for tool in tools:
+                self._inner[tool] += 1
+                self._loop.settle(None, failed=False)
             self._budget.warnings(self._made())
 
     def forget(self, tool: str) -> None:
@@ -116,7 +121,7 @@ class Limits:
         with self._lock:
             self._count(tool, -1)
 
-    def settle(self, call: Call | None, *, failed: bool) -> None:
+    def settle(self, call: Hashable | None, *, failed: bool) -> None:
         """Tell the loop guard how a call ended."""
         if call is not None:
             with self._lock:
@@ -149,8 +154,6 @@ class Limits:
 
     def _warn(self, *tools: str) -> None:
         """Say of the run's budget, and of those of *tools*, once that four fifths are gone."""
-        if not self._budget.limits and not self._tool_budgets:
-            return
         with self._lock:
             budgets: list[tuple[str | None, Budget]] = [(None, self._budget)]
             budgets += [(tool, self._tool_budgets[tool]) for tool in tools if tool in self._tool_budgets]

@@ -89,7 +89,7 @@ class Log:
             self.lost = error
         write.pending.result()
 
-    def complain(self, error: BaseException) -> None:
+    def complain(self, error: object) -> None:
         """Say once that the run is no longer recorded in full."""
         if not self._complained:
             self._complained = True

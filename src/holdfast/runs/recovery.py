@@ -7,6 +7,8 @@ import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from holdfast import events
 from holdfast.checks import shown
 from holdfast.errors import ConfigError, RunConflict
@@ -128,8 +130,6 @@ def as_text(value: object) -> str:
         return ""
     if isinstance(value, str):
         return value.encode(errors="backslashreplace").decode()  # the name of a file may be any bytes
-    import msgspec
-
     try:
         return msgspec.json.encode(value).decode()
     except Exception:  # what cannot be written is still shown

@@ -1,27 +1,26 @@
 """A run: one piece of an agent's work, written down as it happens; a sync and an async context manager.
 
-What leaving the block means is decided in `ending`; what begins it, in `beginning`. Guarded calls inside find it
-through a context variable.
+What begins it is in `beginning`, its last event in `closing`. Guarded calls inside find it through a context variable.
 """
 
 from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from threading import Event
 from typing import Any, TypeVar, overload
 
 from holdfast import events
 from holdfast.bus import WatchedRun
 from holdfast.clock import Clock
-from holdfast.errors import HoldfastError, LeaseLost, RunCancelled, RunConflict, RunDiverged, StoreError
+from holdfast.errors import LeaseLost, RunCancelled, RunConflict, RunDiverged, StoreError
 from holdfast.history import CancelResult, Report, RunEventRecord, RunSnapshot, RunStatus, write_reports
 from holdfast.runs.beginning import Begun, Resume, Start, note
-from holdfast.runs.blame import fatal_calls
 from holdfast.runs.cancelling import Cancelling
+from holdfast.runs.closing import Closing
 from holdfast.runs.current import current_key, current_run, open_runs
-from holdfast.runs.ending import End, Finish, Last, completed, ending, failed
+from holdfast.runs.ending import Last
 from holdfast.runs.home import Home, Plan
 from holdfast.runs.limits import Limits
 from holdfast.runs.log import Log, Write
@@ -53,9 +52,8 @@ class Run:
         self._cancelling = Cancelling(home)
         self.cancelled: Event = self._cancelling.token  # set when somebody wants it cancelled
         self._entered = False
-        self._ended: End | None = None  # its last event, once that is written
+        self._closing = Closing(home, self.log, self.steps, diverges=plan.diverges)
         self._is_left = False  # unfinished, and others may go on with it
-        self._unsaid: End | None = None  # the end that somebody wanted, and that the store did not take
         self._outer_key = ""  # the call or step within which it was entered
         self._watched: WatchedRun | None = None
 
@@ -148,19 +146,23 @@ class Run:
 
     def complete(self, text: str = "") -> None:
         """End it as completed with *text* for its result, now."""
-        self._end(self._completing(text))
+        self.check_open()
+        self._closing.settle(self._closing.complete(text))
 
     async def acomplete(self, text: str = "") -> None:
         """End it as completed with *text* for its result, now."""
-        await self._aend(self._completing(text))
+        self.check_open()
+        await self._closing.asettle(self._closing.complete(text))
 
     def fail(self, error: str | BaseException) -> None:
         """End it as failed, now."""
-        self._end(self._failing(error))
+        self.check_open()
+        self._closing.settle(self._closing.fail(error))
 
     async def afail(self, error: str | BaseException) -> None:
         """End it as failed, now."""
-        await self._aend(self._failing(error))
+        self.check_open()
+        await self._closing.asettle(self._closing.fail(error))
 
     def cancel(self, reason: str | None = None) -> CancelResult:
         """Cancel it: its calls are refused from now on, its task is cancelled."""
@@ -317,7 +319,10 @@ class Run:
         open_runs.add(id(self))
         self._cancelling.attach()
         if self.is_noted:
-            Job(self._home.workers, self.clock, lambda: self._home.keeper.add(self)).start()
+            job = Job(self._home.workers, self.clock, lambda: self._home.keeper.add(self))
+            job.begin()
+            if job.unstarted is not None:
+                self.log.complain(job.unstarted)
         elif self.log.claim is not None:
             self._home.keeper.add(self)
         if (watcher := self._home.bus.watcher) is not None and not self.is_noted:
@@ -329,10 +334,11 @@ class Run:
     def _leave(self, error: BaseException | None) -> RunDiverged | None:
         """Be no longer the current run; gives the error of a run that did not do what it had done before."""
         self.is_open = False
-        diverged = self._diverged() if error is None and not self._ended and not self.cancelled.is_set() else None
-        finished = self._ended.type == events.RUN_COMPLETED if self._ended else (error or diverged) is None
+        said, cancelled = self._closing.said, self.cancelled.is_set()
+        diverged = self._closing.diverged() if error is None and said is None and not cancelled else None
+        finished = said.type == events.RUN_COMPLETED if said is not None else (error or diverged) is None
         self._is_left = not finished and not self.is_noted and self.log.claim is not None
-        if self._is_left or self.cancelled.is_set() or self.log.lost is not None:
+        if self._is_left or cancelled or self.log.lost is not None:
             # Tasks that are left over from it must be stopped: it is known for as long as there may be any.
             weakref.finalize(self, open_runs.discard, id(self)).atexit = False
         else:
@@ -346,73 +352,19 @@ class Run:
             current_run.set(self.outer)
         return diverged
 
-    def _diverged(self) -> RunDiverged | None:
-        unasked = () if self._plan.diverges else tuple(self.steps.unasked)
-        return RunDiverged(unasked) if unasked else None
-
     def _last(self, error: BaseException | None) -> Last | None:
         """The last write, on its way; none if there is nothing left to say."""
-        if self._ended or self.log.claim is None or self.log.lost is not None:
-            return None
-        end = self._unsaid or ending(error, cancelled=self.cancelled.is_set(), reason=self._cancelling.reason)
-        over = end.type in (events.RUN_COMPLETED, events.RUN_FAILED) or isinstance(error, RunDiverged)
-        fatal = fatal_calls(error, self.id) if end.type == events.RUN_FAILED else []
-        return Last.of(self._home.store, Finish(self.log.claim, end, self.steps.unasked if over else [], fatal))
-
-    def _completing(self, text: str) -> Last | None:
-        end = completed(text)
-        self.check_open()
-        if not self._ended and (diverged := self._diverged()) is not None:
-            raise diverged
-        return self._closing(end)
-
-    def _failing(self, error: str | BaseException) -> Last | None:
-        self.check_open()
-        return self._closing(failed(error), fatal_calls(error, self.id) if isinstance(error, BaseException) else ())
-
-    def _closing(self, end: End, fatal: Sequence[tuple[str, str]] = ()) -> Last | None:
-        """The last write, asked for from inside the block."""
-        if self._ended or self.log.claim is None or self.log.lost is not None:
-            return None
-        end = End(end.type, self.log.given(end.type, end.payload))
-        return Last.of(self._home.store, Finish(self.log.claim, end, self.steps.unasked, fatal))
-
-    def _trouble(self, last: Last) -> HoldfastError | None:
-        """What kept the last event from being written; if nothing did, it is told."""
-        try:
-            last.pending.result()
-        except HoldfastError as error:
-            return error
-        self._ended = last.end
-        last.tell(self._home.bus)
-        return None
-
-    def _end(self, last: Last | None) -> None:
-        if last is not None:
-            self._home.store.writer.settle(last.pending)
-            self._ended_now(last)
-
-    async def _aend(self, last: Last | None) -> None:
-        if last is not None:
-            await self._home.store.writer.asettle(last.pending)
-            self._ended_now(last)
-
-    def _ended_now(self, last: Last) -> None:
-        if (trouble := self._trouble(last)) is not None:
-            if not self.log.passes(trouble):
-                raise trouble
-            self.log.complain(trouble)
-            self._unsaid = last.end
+        return self._closing.leave(error, cancelled=self.cancelled.is_set(), reason=self._cancelling.reason)
 
     def _give_up(self, trouble: BaseException) -> None:
         """Something hit the end itself: leave the run to others, and wait for nothing."""
-        if self.log.claim is not None and not self._ended:
+        if self.log.claim is not None and self._closing.said is None:
             self._home.keeper.give_back([self.log.claim])
         self._leave(trouble)
 
     def _unwind(self, error: BaseException | None, diverged: RunDiverged | None, last: Last | None) -> None:
         """Raise what leaving the block means, where that is not *error* itself."""
-        trouble = self._trouble(last) if last is not None else None
+        trouble = self._closing.trouble(last) if last is not None else None
         if trouble is None and self.log.lost is not None:
             trouble = LeaseLost(self.id)
         self._home.keeper.owe(last, trouble)

@@ -61,9 +61,11 @@ class Step(msgspec.Struct, eq=False):
     _number: int = 0
 
     def take(self) -> None:
-        """Get a number, unless it has one."""
+        """Get a number, unless it has one: it is this call, and no longer for somebody to decide."""
         if not self.key:
             self._steps.number(self)
+        if self._steps.undecided:
+            self._steps.undecided.get(self._base, {}).pop(self.key, None)
 
     def give_back(self) -> None:
         """The tool was not called after all: whoever asks for the same next is this call."""
@@ -75,7 +77,7 @@ class Step(msgspec.Struct, eq=False):
     def start(self, arguments: msgspec.Raw | None) -> Write | None:
         """Write that it has begun."""
         if not self.key or self._steps.undecided:
-            self._begin()
+            self.take()
         payload = self._named()
         if not self.is_block:
             payload["key"] = self.key
@@ -93,7 +95,7 @@ class Step(msgspec.Struct, eq=False):
         *facts*.
         """
         if not self.key or self._steps.undecided:
-            self._begin()
+            self.take()
         if self.is_block or self._steps.is_noted:
             return self._end(facts, None)
         if memo == SAID and self._steps.says and self._known is None:  # else there may be a memo, which counts for more
@@ -103,15 +105,16 @@ class Step(msgspec.Struct, eq=False):
             memo = (CACHED if uncounted else b"") + (memo + bytes(facts["result"]) if memo == SAID else memo)
         return self._end(facts, Outcome(self.key, self.name, memo or self._steps.lost))
 
-    def end_uncalled(self, facts: Mapping[str, Any]) -> None:
+    def end_uncalled(self, facts: Mapping[str, Any]) -> Write | None:
         """Write that it began, and that the tool was not called; one that was in doubt before is so still."""
         memo = self._steps.lost if self.outcome == LOST else None
         if memo is None and not self._steps.says and not self.is_block:
             memo = AGAIN  # in the place of what its begin left
         if not self.repeated:
             facts = {**facts, "uncalled": True}
-        self._end(facts, None if memo is None else Outcome(self.key, self.name, memo))
+        write = self._end(facts, None if memo is None else Outcome(self.key, self.name, memo))
         self.give_back()
+        return write
 
     def leave(self) -> None:
         """What is called from here on is not called by it, though an interrupt may have kept it from saying so."""
@@ -140,13 +143,6 @@ class Step(msgspec.Struct, eq=False):
 
     def _named(self) -> dict[str, Any]:
         return {"call_id": self.call_id, "name" if self.is_step else "tool": self.name}
-
-    def _begin(self) -> None:
-        """It is this call, and no longer for somebody to decide."""
-        if not self.key:
-            self._steps.number(self)
-        if self._steps.undecided:
-            self._steps.undecided.get(self._base, {}).pop(self.key, None)
 
 
 class Steps:
@@ -235,9 +231,11 @@ class Steps:
         """Give *step* the next number of its kind."""
         with self._lock:
             number = self._begun.get(step._base, 0)
-            key, known = self._recollect(step, number)
-            if known is not None:  # others were quicker, and left it this number
-                step._known = known[1]
+            key = self._key(step, number)
+            if self._memory:
+                key, known = self._recollect(key)
+                if known is not None:  # others were quicker, and left it this number
+                    step._known = known[1]
             self._give(step, number, key)
 
     def take_back(self, step: Step) -> None:
@@ -272,7 +270,7 @@ class Steps:
         with self._lock:
             first = self._begun.get(step._base, 0)
             for number in range(first, first + _AHEAD):  # one may have ended without a trace: its twin stands for it
-                key, known = self._recollect(step, number)
+                key, known = self._recollect(self._key(step, number))
                 if known is not None:
                     break
             if known is None and self._unclaimed:
@@ -289,9 +287,8 @@ class Steps:
             step.is_tentative = key in self._tentative
             step.outcome = outcome.removeprefix(CACHED)
 
-    def _recollect(self, step: Step, number: int) -> tuple[str, tuple[str, bytes] | None]:
-        """The key of that number, and what is known of it."""
-        key = self._key(step, number)
+    def _recollect(self, key: str) -> tuple[str, tuple[str, bytes] | None]:
+        """What is known of *key*, or of the one that stands for it."""
         if key not in self._memory and (other := self._elsewhere.get(key)) in self._memory:
             key = other or key
         return key, self._memory.pop(key, None)
@@ -305,7 +302,7 @@ class Steps:
                 self._memory[own] = (step.name, LOST)  # who has its arguments may be it, and must not be called unasked
                 self._elsewhere[self._key(step, number)] = key
                 break
-        return self._recollect(step, number)
+        return self._recollect(self._key(step, number))
 
     def _recognise(self, memory: Memory) -> None:
         """Find out who the calls of an imported run are."""

@@ -37,8 +37,8 @@ class Tool:
 
     __slots__ = (
         "brisk", "cache", "circuit", "deadlines", "given", "last_error", "limit", "limiting", "name", "plan",
-        "plan_untimed", "policy", "retries", "share", "_applied", "_due", "_kit", "_lock", "_noted", "_overrides",
-        "_planning", "_resting",
+        "plan_untimed", "policy", "retries", "share", "_applied", "_due", "_free", "_kit", "_lock", "_noted",
+        "_overrides", "_planning", "_resting", "_slow",
     )  # fmt: skip
 
     def __init__(self, kit: Kit, name: str, given: Mapping[str, object] | None) -> None:
@@ -59,6 +59,8 @@ class Tool:
         self._applied: Policy | None = None
         self._kit = kit
         self._due = 0.0
+        self._free: Pass | None = None  # what an attempt gets while no guard has anything to say
+        self._slow = math.inf  # seconds from which a call is
         self._lock = threading.Lock()
         self._noted = 0
         self._overrides: dict[bytes, Policy] = {}
@@ -85,6 +87,8 @@ class Tool:
 
         A caller that can wait *patience* seconds gets a place in line, unless the wait is known to be longer.
         """
+        if (free := self._free) is not None and policy is self.policy and ticket is None:
+            return free
         circuit = self._circuit(policy)
         if circuit is not self.circuit:
             self._attach(circuit)
@@ -125,6 +129,17 @@ class Tool:
             self.limiting.leave_line(ticket)
         return Pass(circuit, grant, self.limiting.slots if policy.concurrency is not None else None, held)
 
+    def has_nothing_to_tell(self, now: float, passed: Pass, begun: float) -> bool:
+        """Whether the guards need not hear of a success, unless by its `note`."""
+        return passed is self._free and now - begun < self._slow and now < self._due
+
+    def note(self, now: float, duration: float) -> None:
+        """Note a success that had nothing to tell."""
+        tracker = self._kit.tracker
+        tracker.journal.extend((self.name, now, duration))
+        if len(tracker.journal) >= tracker.journal_is_full:
+            tracker.file()
+
     def settle(
         self,
         now: float,
@@ -140,9 +155,9 @@ class Tool:
         *pause* is how long the tool asked to be left alone, *sign* tells failures apart by their arguments.
         """
         neutral = category is ErrorCategory.CANCELLED
+        if category is not None or now - begun >= self._slow:
+            self.drain(now)  # a rate is judged by all calls, also those that were only noted
         if category is not None and not neutral:
-            if passed.circuit.window is not None:
-                self.drain(now)  # a rate is judged by all calls, also those that were only noted
             # The attempt is being left by its error, unless it was only told that it failed.
             error = sys.exception()
             self.last_error = (self._kit.clock.time(), category.label if error is None else in_words(error))
@@ -201,10 +216,7 @@ class Tool:
             self.succeeded(now, duration, plan[0], question)
             return
         share.leave(now, duration, question)
-        tracker = self._kit.tracker
-        tracker.journal.extend((self.name, now, duration))
-        if len(tracker.journal) >= tracker.journal_is_full:
-            tracker.file()
+        self.note(now, duration)
 
     def give_slot(self, policy: Policy) -> None:
         """Give a slot back that was taken for an attempt which the fleet refused."""
@@ -277,19 +289,20 @@ class Tool:
     def replan(self) -> None:
         """Work out anew how the quick path goes, if it is open; called whenever something it rests on has changed."""
         with self._planning:
-            policy, circuit, breaker = self.policy, self.circuit, self.policy.breaker
-            generation = circuit.generation
+            policy, circuit, breaker, share = self.policy, self.circuit, self.policy.breaker, self.share
+            grant = circuit.grant
+            calm = self._applied is policy and circuit.calm
             self.limit = _shorter(policy.timeout, policy.deadline)
+            self._slow = breaker.slow_call if breaker is not None and breaker.slow_call is not None else math.inf
+            unlimited = share is None and policy.rate is None and policy.concurrency is None
+            self._free = Pass(circuit, grant, None) if calm and unlimited else None
             heard = self._kit.bus.sinks or self._kit.bus.watcher is not None or self._kit.hooks is not None
             plain = self._applied is policy and policy.cache is None and not heard
-            share = self.share
             knows = share is None or share.knows
             self.brisk = plain and knows and policy.fallback is None and not self._resting
             plan = None
-            if plain and circuit.calm and (share is None or share.is_quick):
-                gate = self._gate(policy)
-                slow = breaker.slow_call if breaker is not None and breaker.slow_call is not None else math.inf
-                plan = (generation, gate, self.limit, slow, self._due)
+            if plain and calm and (share is None or share.is_quick):
+                plan = (grant.generation, self._gate(policy), self.limit, self._slow, self._due)
             self.plan = plan
             self.plan_untimed = plan if self.limit is None else None
 

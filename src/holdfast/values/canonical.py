@@ -47,10 +47,12 @@ def impersonal(fn: Callable[..., Any] | None, arguments: object) -> object:
         subject = _subject(_whole(fn))
     except (TypeError, ValueError):  # it has no signature, or cannot be kept in mind
         return arguments
+    if subject is None:
+        return arguments
     match arguments:
         case dict() if subject in arguments:
             return {**arguments, subject: _type(arguments[subject])}
-        case ((first, *others), dict() as named) if subject is not None:  # a wrong call
+        case ((first, *others), dict() as named):  # a wrong call
             return ((_type(first), *others), named)
     return arguments
 

@@ -18,15 +18,13 @@ from collections.abc import Callable
 from types import FrameType
 
 from holdfast.clock import Clock
+from holdfast.errors import in_words
 from holdfast.guards.line import Signal
 
-# The rooms that take locks of ours.
-LOCKING = frozenset(
-    {"bus", "clock", "guards", "parts", "policy", "runs", "stores", "tools", "tracking", "waiting"}
-)  # the rooms whose code takes locks that the end of a call needs, too
-CALLING = frozenset(
-    f"holdfast.{module}" for module in ("runs.remembered", "parts.protecting", "parts.retrying")
-)  # call users' code and hold no lock then, though they are in one of these rooms
+# The rooms whose code takes locks that the end of a call needs, too; and those who are in one of them, but call users'
+# code and hold no lock then.
+LOCKING = frozenset({"bus", "clock", "guards", "parts", "policy", "runs", "stores", "tools", "tracking", "waiting"})
+CALLING = frozenset({"holdfast.runs.remembered", "holdfast.parts.protecting", "holdfast.parts.retrying"})
 LINGER = 1.0  # seconds that an idle thread waits for the next job
 MOST_ABANDONED = 64
 
@@ -37,12 +35,13 @@ class Job:
     """One function to be run in a thread, in a copy of the caller's context; *signal* fires when it has ended."""
 
     __slots__ = (
-        "signal", "_abandoned", "_begun", "_clock", "_context", "_ended", "_error", "_fn", "_lock", "_result",
-        "_workers",
+        "signal", "unstarted", "_abandoned", "_begun", "_clock", "_context", "_ended", "_error", "_fn", "_lock",
+        "_result", "_workers",
     )  # fmt: skip
 
     def __init__(self, workers: Workers, clock: Clock, fn: Callable[[], object]) -> None:
         self.signal = Signal()
+        self.unstarted: str | None = None  # why there is no thread for it
         self._clock = clock
         self._ended = math.inf
         self._workers = workers
@@ -54,9 +53,17 @@ class Job:
         self._error: BaseException | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Begin; a `RuntimeError` where no thread is to be had."""
         self._workers.start(self)
         self._begun = True  # only now: where no thread could be started, there is none to abandon
+
+    def begin(self) -> None:
+        """The same for who waits for its end: where no thread is to be had, that is now."""
+        try:
+            self.start()
+        except RuntimeError as error:
+            self.unstarted = in_words(error)
+            self.signal.fire()
 
     def ended_before(self, when: float) -> bool:
         """Whether it ended before *when*; not whether it has ended by now, which depends on who woke first."""

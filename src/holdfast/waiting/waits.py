@@ -11,8 +11,10 @@ import math
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol
+
+import msgspec
 
 from holdfast.clock import Clock, Timer, until
 from holdfast.guards.line import Signal
@@ -25,26 +27,16 @@ class Settles(Protocol):
     async def asettle(self) -> None: ...
 
 
-class Wait:
+class Wait(msgspec.Struct, eq=False):
     """What a call has to wait for: *signal* if there is one, at the latest the time *until*.
 
     *begin* starts what will fire the signal, once the time limit stands. *write* stands alone, and takes what it takes.
     """
 
-    __slots__ = ("begin", "signal", "until", "write")
-
-    def __init__(
-        self,
-        until: float = math.inf,
-        signal: Signal | None = None,
-        begin: Callable[[], object] | None = None,
-        *,
-        write: Settles | None = None,
-    ) -> None:
-        self.until = until
-        self.signal = signal
-        self.begin = begin
-        self.write = write
+    until: float = math.inf
+    signal: Signal | None = None
+    begin: Callable[[], object] | None = None
+    write: Settles | None = None
 
 
 def pause(clock: Clock, wait: Wait) -> None:
@@ -56,8 +48,11 @@ def pause(clock: Clock, wait: Wait) -> None:
             clock.sleep(seconds)
         return None
     woken: queue.SimpleQueue[None] = queue.SimpleQueue()  # an Event that is interrupted may stay locked
-    with _alarm(_call_at, clock, wait, wait.signal, functools.partial(woken.put, None)):
-        woken.get()
+    with _alarm(_call_at, clock, wait, wait.signal, functools.partial(woken.put, None)) as rings:
+        try:
+            woken.get(timeout=None if rings else min(threading.TIMEOUT_MAX, until(clock.monotonic(), wait.until)))
+        except queue.Empty:
+            return None
     return None
 
 
@@ -89,32 +84,43 @@ async def apause(clock: Clock, wait: Wait) -> None:
 
 @contextmanager
 def _alarm(
-    call_at: Callable[[Clock, float, Callable[[], object]], Timer],
+    call_at: Callable[[Clock, float, Callable[[], object]], Timer | None],
     clock: Clock,
     wait: Wait,
     signal: Signal,
     wake: Callable[[], object],
-) -> Iterator[None]:
-    """Have *wake* called when the signal fires or when the time is up."""
-    timer = call_at(clock, wait.until, wake) if wait.until < math.inf and not signal.fired else None
+) -> Iterator[bool]:
+    """Have *wake* called when the signal fires or when the time is up; not then, if this gives false."""
+    limited = wait.until < math.inf and not signal.fired
+    timer = call_at(clock, wait.until, wake) if limited else None
     try:
         if wait.begin is not None:
             wait.begin()
         signal.listen(wake)
-        yield
+        yield timer is not None or not limited
     finally:
         if timer is not None:
             timer.cancel()
 
 
-def _call_at(clock: Clock, when: float, wake: Callable[[], object]) -> Timer:
-    """A timer that rings although this thread is blocked: it must not be on the event loop that runs in it, if any."""
+def _call_at(clock: Clock, when: float, wake: Callable[[], object]) -> Timer | None:
+    """A timer that rings although this thread is blocked: it must not be on the event loop that runs in it, if any.
+
+    None where it would take a thread and there can be no more.
+    """
+    timers: list[Timer] = []
+
+    def ask() -> None:
+        with suppress(RuntimeError):
+            timers.append(clock.call_at(when, wake))
+
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return clock.call_at(when, wake)
-    timers: list[Timer] = []
-    asker = threading.Thread(target=lambda: timers.append(clock.call_at(when, wake)), name="holdfast-asker")
-    asker.start()
-    asker.join()
-    return timers[0]
+        ask()
+    else:
+        asker = threading.Thread(target=ask, name="holdfast-asker")
+        with suppress(RuntimeError):
+            asker.start()
+            asker.join()
+    return timers[0] if timers else None
