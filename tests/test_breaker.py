@@ -515,6 +515,7 @@ def test_a_tool_forced_open_is_refused_until_it_is_automatic_again(breaker: Circ
     with pytest.raises(CircuitOpen) as caught:
         breaker.admit("t")
     assert caught.value.retry_after is None
+    assert caught.value.reason == "it is switched off by hand"
     assert breaker.remaining_backoff("t") is None
 
     breaker.auto("t")

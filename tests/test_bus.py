@@ -40,9 +40,7 @@ class Unshowable:
 def test_an_event_says_what_when_which_tool_which_run_and_the_rest(bus: Bus, recorder: Recorder) -> None:
     bus.emit("tool_ended", "search", "run-1", status="success", attempts=2)
 
-    assert recorder.events == [
-        Event("tool_ended", 1_700_000_000_000, "search", "run-1", {"status": "success", "attempts": 2})
-    ]
+    assert recorder.events == [Event("tool_ended", 0, "search", "run-1", {"status": "success", "attempts": 2})]
 
 
 def test_the_time_of_an_event_is_wall_time(bus: Bus, recorder: Recorder, clock: ManualClock) -> None:

@@ -197,7 +197,7 @@ def test_who_ends_a_run_from_outside_stops_its_owner(place: Place) -> None:
     hf = place.open()
     work = hf.tool("work")(lambda: 1)
 
-    with pytest.raises(LeaseLost), hf.run() as run:
+    with pytest.raises(LeaseLost, match="was ended from elsewhere"), hf.run() as run:
         work()
         hf.runs.mark_failed(run.id, "an operator says so")
         work()

@@ -97,6 +97,8 @@ def fails():
         raise RuntimeError("no \\x1b[2J luck")
     return "lucky"
 
+def dawdles(): raise TimeoutError("no answer")
+
 def forgets():
     if not os.path.exists("go"):
         fetch(1)
@@ -401,6 +403,13 @@ def test_a_store_that_cannot_be_used_ends_with_4(holdfast: Command, folder: Path
 
 
 # --- ends that are not good ---
+
+
+def test_a_function_that_timed_out_ends_with_3(holdfast: Command, store: RunStore) -> None:
+    done = holdfast("run", "agent:dawdles")
+
+    (run,) = store.list_runs()
+    assert (done.code, run.status) == (3, RunStatus.FAILED)
 
 
 def test_an_error_of_the_function_is_shown_from_its_own_code_on(holdfast: Command, store: RunStore) -> None:

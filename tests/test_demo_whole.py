@@ -54,7 +54,7 @@ def test_it_ends_by_itself_and_its_numbers_are_those_that_it_tells(place: Path) 
     assert "3 calls are answered meanwhile" in told
     assert "let through as a probe: answered" in told
     assert f"12 at once, {proxied['too_many']} × 429" in told
-    assert "The tool 'office.visa_rules' was not called" in told
+    assert "The tool 'visa_rules' was not called" in told
     assert found["page"]["processes"] == 3
     assert f"shows {found['page']['tools']} tools of 3 processes, {found['page']['runs']} runs, 1 server." in told
     assert savings(told) == {row["what"]: round(row["amount"]) for row in found["saved"]}

@@ -360,6 +360,22 @@ def test_the_first_end_is_final_and_later_events_are_late(hf: Holdfast) -> None:
     ]  # fmt: skip
 
 
+def test_what_is_told_after_an_end_is_on_disk_when_the_block_is_left(hf: Holdfast) -> None:
+    with hf.run() as run:
+        run.complete("tea")
+        run.emit("noted")
+
+    assert [event.type for event in hf.runs.events(run.id)] == ["run_started", "run_completed", "noted"]
+
+
+async def test_a_task_waits_as_well_for_what_is_told_after_an_end(hf: Holdfast) -> None:
+    async with hf.run() as run:
+        await run.acomplete("tea")
+        run.emit("noted")
+
+    assert [event.type for event in hf.runs.events(run.id)] == ["run_started", "run_completed", "noted"]
+
+
 @pytest.mark.parametrize("noted", [False, True])
 def test_what_is_told_after_the_block_is_late(hf: Holdfast, noted: bool) -> None:
     with hf.note() if noted else hf.run() as run:

@@ -206,7 +206,8 @@ def test_a_result_that_is_an_error_has_the_category_of_its_text(text: str, categ
 @pytest.mark.parametrize(
     ("code", "message", "category"),
     [
-        (-32602, "Unknown tool", ErrorCategory.INVALID_PARAMETERS),
+        (-32602, "count must be a number", ErrorCategory.INVALID_PARAMETERS),
+        (-32602, "Unknown tool", ErrorCategory.TOOL_NOT_FOUND),
         (-32601, "Method not found", ErrorCategory.TOOL_NOT_FOUND),
         (-32603, "request timed out", ErrorCategory.TIMEOUT),
         (-32042, "visit a page", ErrorCategory.CANCELLED),

@@ -79,7 +79,7 @@ def test_the_clock_stands_still_until_it_is_moved(clock: ManualClock) -> None:
     typed: Clock = clock
 
     assert [typed.monotonic(), typed.monotonic()] == [0.0, 0.0]
-    assert typed.time() == 1_700_000_000.0
+    assert typed.time() == 0.0
 
 
 def test_the_clock_starts_where_it_is_told() -> None:
@@ -109,7 +109,7 @@ def test_the_wall_clock_can_jump_while_the_monotonic_clock_does_not_notice(clock
     clock.call_at(1.0, lambda: fired.append("too early"))
 
     clock.shift_time(-3600)
-    assert clock.time() == 1_700_000_000.0 - 3600
+    assert clock.time() == -3600
     clock.set_time(50.0)
 
     assert clock.time() == 50.0

@@ -75,6 +75,7 @@ class CircuitOpen(Denied):
     """The tool failed too often; its circuit is open until it has rested."""
 
     reason = "it has failed repeatedly and is temporarily disabled"
+    held: ClassVar[str] = "it is switched off by hand"  # the reason where nobody knows until when
     advice = "Use another tool, or tell the user that this one is down."
 
 

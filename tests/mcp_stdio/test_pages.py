@@ -90,7 +90,7 @@ def test_the_refusal_on_the_page_is_a_real_one() -> None:
     [shown] = re.findall(r"^```json\n(.*?)^```", (DOCS / "mcp.md").read_text("utf-8"), re.M | re.S)
     error = CircuitOpen("github.create_issue", "it has failed repeatedly and is temporarily disabled", 4.8)
 
-    real: dict[str, Any] = refusal(error, called=False, repeatable=False, modern=False)
+    real: dict[str, Any] = refusal(error, "github", called=False, repeatable=False, modern=False)
 
     assert json.loads(shown)["_meta"][META] == real["_meta"][META]
     assert real["content"][0]["text"].startswith(json.loads(shown)["content"][0]["text"].removesuffix("…"))

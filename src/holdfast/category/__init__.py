@@ -7,7 +7,7 @@ They look at exceptions through `looking` alone: nothing that an exception does 
 from __future__ import annotations
 
 from holdfast.category.kinds import ErrorCategory
-from holdfast.category.signs import classify
+from holdfast.category.signs import classify, of_rpc
 from holdfast.category.waits import retry_after
 
-__all__ = ["ErrorCategory", "classify", "retry_after"]
+__all__ = ["ErrorCategory", "classify", "of_rpc", "retry_after"]

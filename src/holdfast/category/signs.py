@@ -174,9 +174,11 @@ def _says_quota(error: BaseException, response: object) -> bool:
 def _of_rpc(error: BaseException) -> ErrorCategory | None:
     data = attribute(error, "error", object)
     code = attribute(data, "code", int)
-    if code is None:
-        return None
-    message = attribute(data, "message", str) or ""
+    return None if code is None else of_rpc(code, attribute(data, "message", str) or "")
+
+
+def of_rpc(code: int, message: str) -> ErrorCategory:
+    """The category of an error of JSON-RPC or MCP."""
     said = of_status(code) or (None if message.lower() in _RPC_PHRASES else of_text(message))
     default, may_say = _RPC.get(code, (_C.EXECUTION_ERROR, _ANYTHING))
     return said if said in may_say else default

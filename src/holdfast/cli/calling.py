@@ -140,7 +140,7 @@ class Calling:
         why = run.error or ("" if error is None else in_words(error))
         hint = f"; to go on with what it has done so far: {self._again}" if status in ("failed", "interrupted") else ""
         self._tell(f"{status}: {one_line(why)}{hint}", status, why)
-        return CANCELLED if isinstance(error, asyncio.CancelledError) else FAILED
+        return CANCELLED if isinstance(error, asyncio.CancelledError | TimeoutError) else FAILED
 
     def _interrupted(self, error: KeyboardInterrupt | SystemExit | StoreError) -> int:
         """It says nothing about the run's own work."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast.web.security import Rules
 
 PORT = 8642
-SHORTEST = 16  # characters of a token
+SHORTEST = 16  # characters of a token, where others can ask
 
 
 @click.command()
@@ -43,7 +43,7 @@ def ui(
         from holdfast.web.serving import Server, bind
     if no_token and not is_local(host):
         raise click.UsageError(f"--no-token with --host {host}: others could ask; leave one of them out")
-    token = None if no_token else _token()
+    token = None if no_token else _token(least=1 if is_local(host) else SHORTEST)
     with opened(store) as hf:
         listening = bind(host, port)
         allowed = rules(host, listening.getsockname()[1], token=token, read_only=read_only, names=names)
@@ -52,12 +52,14 @@ def ui(
         server.answer(listening)
 
 
-def _token() -> str:
+def _token(*, least: int) -> str:
     given = os.environ.get("HOLDFAST_TOKEN")
     if not given:
         return secrets.token_urlsafe(32)
-    if len(given) < SHORTEST or not given.isascii() or not given.isprintable() or " " in given:
-        raise click.UsageError(f"$HOLDFAST_TOKEN must be at least {SHORTEST} ASCII characters without spaces")
+    if not given.isascii() or not given.isprintable() or " " in given:
+        raise click.UsageError("$HOLDFAST_TOKEN must be ASCII characters without spaces")
+    if len(given) < least:
+        raise click.UsageError(f"$HOLDFAST_TOKEN must be at least {least} characters: others can ask, and guess")
     return given
 
 

@@ -59,14 +59,13 @@ async def at_work(folder: Path, seed: int) -> AsyncIterator[None]:
 async def _keep_asking(folder: Path) -> None:
     """Have a client call the travel office; a proxy ends when its run is cancelled on the page, and is replaced."""
     while True:
-        async with wrapped(folder) as client:
-            try:
-                async with asyncio.TaskGroup() as group:
-                    for tool, subject in itertools.cycle(QUESTIONS):
-                        group.create_task(client.call(tool, subject))
-                        await SystemClock().asleep(PAUSE)
-            except* Gone:
-                pass  # of those under way, too
+        try:
+            async with wrapped(folder) as client, asyncio.TaskGroup() as group:
+                for tool, subject in itertools.cycle(QUESTIONS):
+                    group.create_task(client.call(tool, subject))
+                    await SystemClock().asleep(PAUSE)
+        except* Gone:
+            pass  # of those under way, too, or in the middle of the handshake
 
 
 # -- the process of an agent -------------------------------------------------------------------------------------------

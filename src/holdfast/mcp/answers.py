@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
-from holdfast.category import ErrorCategory, classify
+from holdfast.category import ErrorCategory, classify, of_rpc
 from holdfast.mcp import frames
 from holdfast.mcp.frames import Head
 from holdfast.mcp.wire import Event
 
-# What the codes of JSON-RPC and MCP say; the text of others is read.
-_CODES = {
-    -32700: ErrorCategory.INVALID_PARAMETERS,
-    -32600: ErrorCategory.INVALID_PARAMETERS,
-    -32601: ErrorCategory.TOOL_NOT_FOUND,
-    -32602: ErrorCategory.INVALID_PARAMETERS,
-    -32002: ErrorCategory.RESOURCE_NOT_FOUND,
-    -32042: ErrorCategory.CANCELLED,  # the user is to visit a page first: nothing is wrong with the tool
-}
+ASKS_FIRST: Final = -32042  # the user is to visit a page: nothing is wrong with the tool, and nothing has failed yet
 
 
 class ToolFailed(Exception):
@@ -34,7 +28,9 @@ def judge(head: Head) -> msgspec.Raw:
     """The result of a tool that did its work; else a `ToolFailed`."""
     if head.is_refusal:
         error = frames.rpc_error(head)
-        raise ToolFailed(error.message, _CODES.get(error.code) or classify(error.message), error.code)
+        asks = error.code == ASKS_FIRST
+        category = ErrorCategory.CANCELLED if asks else of_rpc(error.code, error.message)
+        raise ToolFailed(error.message, category, error.code)
     try:
         result = frames.tool_result(head)
     except msgspec.DecodeError as error:

@@ -283,7 +283,8 @@ class Call:
             return
         self._is_answered = True
         modern = self._session.handshake.is_modern
-        result = refusal(error, called=self._is_called, repeatable=repeatable, modern=modern)
+        server = self._session.server.name
+        result = refusal(error, server, called=self._is_called, repeatable=repeatable, modern=modern)
         self.channel.refuse(frames.result(self.id, result), error)
 
     def _wake_later(self) -> None:

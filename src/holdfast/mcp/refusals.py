@@ -4,24 +4,28 @@ facts in `_meta`, since `structuredContent` belongs to the tool's own schema.
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Final
 
 from holdfast.category import classify
-from holdfast.errors import Denied, printable
+from holdfast.errors import Denied, ToolTimeout, printable
 from holdfast.mcp.wire import ServerLost
 from holdfast.wording.refusals import for_model
 
 META: Final = "holdfast/failure"
 
 
-def refusal(error: BaseException, *, called: bool, repeatable: bool, modern: bool) -> dict[str, object]:
-    """The result that says why a tool was not called, or gave no answer.
+def refusal(error: BaseException, server: str, *, called: bool, repeatable: bool, modern: bool) -> dict[str, object]:
+    """The result that says why a tool of *server* was not called, or gave no answer; the client knows the tool alone.
 
     *called* if an attempt may have reached it, whatever *error* says of the last; *repeatable* if calling it again is
     safe.
     """
     called = called or _may_have_called(error)
+    if isinstance(error, Denied | ToolTimeout):
+        error = copy.copy(error)
+        error.tool = error.tool.removeprefix(f"{server}.")
     facts: dict[str, object] = {"kind": type(error).__name__, "category": str(classify(error)), "called": called}
     if isinstance(error, Denied):
         facts["tool"] = error.tool

@@ -111,12 +111,15 @@ class CircuitBreaker:
             return Permit(self, tool, circuit, grant, self._monotonic() if self._slow else 0.0)
         now = self._monotonic()
         if now < circuit.shut_until:
-            raise CircuitOpen(tool, None, circuit.turn_away(now))
+            wait = circuit.turn_away(now)
+            raise CircuitOpen(tool, CircuitOpen.held if wait is None else None, wait)
         answer = circuit.admit(now)
         self.tell(tool, circuit)
         if isinstance(answer, Grant):
             return Permit(self, tool, circuit, answer, now)
-        raise CircuitOpen(tool, None, answer if answer < math.inf else None)
+        if answer == math.inf:
+            raise CircuitOpen(tool, CircuitOpen.held)
+        raise CircuitOpen(tool, None, answer)
 
     def allow_request(self, tool: str) -> bool:
         """Whether *tool* may be tried now; tell the outcome with `record_success` or `record_failure`."""

@@ -59,6 +59,7 @@ class Log:
         self.store = store
         self.claim: Claim | None = None
         self.lost: HoldfastError | None = None  # why nothing more can be written
+        self.queued: Pending[Ledger, Any] | None = None  # the latest write
         self._goes_on = goes_on
         self._complained = False
 
@@ -71,7 +72,8 @@ class Log:
         if self.claim is None:
             return None
         op = partial(_append, self.claim, type, payload, _JSON.encode(payload).decode(), outcome)
-        return Write(self, self.store.writer.submit(op))
+        self.queued = pending = self.store.writer.submit(op)
+        return Write(self, pending)
 
     def given(self, type: str, payload: Mapping[str, object]) -> Mapping[str, Any]:
         """What a user gave for an event's payload, as it may be kept: encoded once, redacted and cut."""

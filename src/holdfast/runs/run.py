@@ -26,6 +26,8 @@ from holdfast.runs.limits import Limits
 from holdfast.runs.log import Log, Write
 from holdfast.runs.remembered import aremember, remember
 from holdfast.runs.steps import Steps
+from holdfast.stores.ledger import Ledger
+from holdfast.stores.writer import Pending
 from holdfast.waiting.threads import Job, elsewhere, may_hold_a_lock
 from holdfast.waiting.waits import Wait, apause, pause
 
@@ -183,7 +185,7 @@ class Run:
     def check(self) -> None:
         """That there is any point in going on."""
         if self.log.lost is not None:
-            raise LeaseLost(self.id)
+            raise self._lost()
         if self.cancelled.is_set():
             raise RunCancelled(self.id, self._cancelling.reason)
         if self._is_left:
@@ -246,8 +248,9 @@ class Run:
             diverged = self._leave(error)
             if (hooks := self._cancelling.cleanup) is not None:
                 pause(self._home.clock, Wait(math.inf, hooks.signal))
-            if (last := self._last(error or diverged)) is not None:
-                self._home.store.writer.settle(last.pending)
+            last, pending = self._last(error or diverged)
+            if pending is not None:
+                self._home.store.writer.settle(pending)
         except BaseException as trouble:
             self._give_up(trouble)
             raise
@@ -258,8 +261,9 @@ class Run:
             diverged = self._leave(error)
             if (hooks := self._cancelling.cleanup) is not None:
                 await apause(self._home.clock, Wait(math.inf, hooks.signal))
-            if (last := self._last(error or diverged)) is not None:
-                await self._home.store.writer.asettle(last.pending)
+            last, pending = self._last(error or diverged)
+            if pending is not None:
+                await self._home.store.writer.asettle(pending)
         except BaseException as trouble:
             self._give_up(trouble)
             raise
@@ -352,9 +356,14 @@ class Run:
             current_run.set(self.outer)
         return diverged
 
-    def _last(self, error: BaseException | None) -> Last | None:
-        """The last write, on its way; none if there is nothing left to say."""
-        return self._closing.leave(error, cancelled=self.cancelled.is_set(), reason=self._cancelling.reason)
+    def _last(self, error: BaseException | None) -> tuple[Last | None, Pending[Ledger, Any] | None]:
+        """What there is left to say, if anything is, and the write to wait for: what came after an end that was said
+        inside the block is on its way, too.
+        """
+        last = self._closing.leave(error, cancelled=self.cancelled.is_set(), reason=self._cancelling.reason)
+        if last is not None:
+            return last, last.pending
+        return None, None if self.log.claim is None else self.log.queued
 
     def _give_up(self, trouble: BaseException) -> None:
         """Something hit the end itself: leave the run to others, and wait for nothing."""
@@ -366,7 +375,7 @@ class Run:
         """Raise what leaving the block means, where that is not *error* itself."""
         trouble = self._closing.trouble(last) if last is not None else None
         if trouble is None and self.log.lost is not None:
-            trouble = LeaseLost(self.id)
+            trouble = self._lost()
         self._home.keeper.owe(last, trouble)
         if trouble is not None and self.log.passes(trouble):
             self.log.complain(trouble)
@@ -380,6 +389,10 @@ class Run:
             raise cancelled from error
 
     # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _lost(self) -> LeaseLost:
+        lost = self.log.lost
+        return LeaseLost(self.id, lost.why) if isinstance(lost, LeaseLost) else LeaseLost(self.id)
 
     def _write(self, type: str, payload: Mapping[str, object]) -> Write | None:
         if not self._entered:

@@ -35,12 +35,13 @@ class ManualClock:
     the thread that moves the clock.
     """
 
-    def __init__(self, start: float = 0.0, *, epoch: float = 1_700_000_000.0) -> None:
+    def __init__(self, start: float = 0.0, *, epoch: float | None = None) -> None:
         checks.number("start", start)
-        checks.number("epoch", epoch)
+        if epoch is not None:
+            checks.number("epoch", epoch)
         self.slept: list[float] = []
         self._now = self._start = float(start)
-        self._epoch = float(epoch)
+        self._epoch = self._start if epoch is None else float(epoch)
         self._parked: dict[int, _Parked] = {}
         self._heap: list[tuple[float, int]] = []
         self._order = itertools.count()
@@ -55,7 +56,7 @@ class ManualClock:
         return self._now
 
     def time(self) -> float:
-        """Seconds since the epoch: *epoch* and what has passed since, plus what `shift_time` and `set_time` did."""
+        """Seconds since the epoch: *epoch*, or *start*, and what has passed since; `shift_time`, `set_time` move it."""
         return self._epoch + (self._now - self._start)
 
     def set_time(self, seconds: float) -> None:

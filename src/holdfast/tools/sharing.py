@@ -125,7 +125,8 @@ class Share:
             if _leases(policy) and self._may_lease(now, policy, ticket):
                 return tool.let_in(circuit, circuit.grant, ticket, policy)
         if self.desk.fresh and now < circuit.shut_until:
-            return Refusal(CircuitOpen, circuit.turn_away(now) or math.inf)
+            left = circuit.turn_away(now)
+            return Refusal(CircuitOpen, left or math.inf, why=CircuitOpen.held if left is None else None)
         terms = self._of(policy)
         shared = terms.whole if circuit.forced is None else terms.forced
         if policy.mode != "view":

@@ -80,7 +80,8 @@ class Tool:
         tracker.refusals.append(self.name)
         if len(tracker.refusals) >= BATCH:
             tracker.file()
-        return CircuitOpen(self.name, None, self.circuit.turn_away(now))
+        wait = self.circuit.turn_away(now)
+        return CircuitOpen(self.name, CircuitOpen.held if wait is None else None, wait)
 
     def admit(self, now: float, policy: Policy, ticket: Ticket | None, patience: float) -> Pass | Refusal | Question:
         """Reserve an attempt with every guard, or with none; in a fleet, perhaps after a question (see `judge`).
@@ -114,7 +115,7 @@ class Tool:
             grant = circuit.admit(now)
         self._kit.breaker.tell(self.name, circuit)
         if not isinstance(grant, Grant):
-            return Refusal(CircuitOpen, grant)
+            return Refusal(CircuitOpen, grant, why=CircuitOpen.held if grant == math.inf else None)
         refusal = self.limiting.line_up(now, policy, ticket, patience)
         if refusal is None:
             return self.let_in(circuit, grant, ticket, policy)
