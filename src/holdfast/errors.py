@@ -71,11 +71,13 @@ class Denied(HoldfastError):
         return f"; available in about {math.ceil(self.retry_after * 10) / 10:g} s"
 
 
+HELD = "it is switched off by hand"  # why a circuit is open of which nobody knows until when
+
+
 class CircuitOpen(Denied):
     """The tool failed too often; its circuit is open until it has rested."""
 
     reason = "it has failed repeatedly and is temporarily disabled"
-    held: ClassVar[str] = "it is switched off by hand"  # the reason where nobody knows until when
     advice = "Use another tool, or tell the user that this one is down."
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -66,6 +65,8 @@ class Script:
     """The script, as text and by its digest."""
 
     def __init__(self) -> None:
+        from pathlib import Path  # a tenth of the whole import, and most have no fleet
+
         files = sorted((Path(__file__).parent / "decide").iterdir())
         self.text = b"\n".join(file.read_bytes() for file in files)
         self.digest = hashlib.sha1(self.text, usedforsecurity=False).hexdigest()

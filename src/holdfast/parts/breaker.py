@@ -16,7 +16,7 @@ import msgspec
 from holdfast import checks
 from holdfast.category import ErrorCategory
 from holdfast.clock import Clock
-from holdfast.errors import CircuitOpen, ConfigError, printable
+from holdfast.errors import HELD, CircuitOpen, ConfigError, printable
 from holdfast.guards.breaking import BreakerConfig
 from holdfast.guards.circuit import Circuit, CircuitState, Grant
 from holdfast.guards.names import short_key
@@ -112,13 +112,13 @@ class CircuitBreaker:
         now = self._monotonic()
         if now < circuit.shut_until:
             wait = circuit.turn_away(now)
-            raise CircuitOpen(tool, CircuitOpen.held if wait is None else None, wait)
+            raise CircuitOpen(tool, HELD) if wait is None else CircuitOpen(tool, None, wait)
         answer = circuit.admit(now)
         self.tell(tool, circuit)
         if isinstance(answer, Grant):
             return Permit(self, tool, circuit, answer, now)
         if answer == math.inf:
-            raise CircuitOpen(tool, CircuitOpen.held)
+            raise CircuitOpen(tool, HELD)
         raise CircuitOpen(tool, None, answer)
 
     def allow_request(self, tool: str) -> bool:

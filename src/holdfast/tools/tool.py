@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping
 
 from holdfast.category import ErrorCategory
-from holdfast.errors import CircuitOpen, in_words
+from holdfast.errors import HELD, CircuitOpen, in_words
 from holdfast.fleet.desk import Held, Question
 from holdfast.guards.circuit import Circuit, Grant, Seen
 from holdfast.guards.concurrency import Slots
@@ -81,7 +81,7 @@ class Tool:
         if len(tracker.refusals) >= BATCH:
             tracker.file()
         wait = self.circuit.turn_away(now)
-        return CircuitOpen(self.name, CircuitOpen.held if wait is None else None, wait)
+        return CircuitOpen(self.name, HELD) if wait is None else CircuitOpen(self.name, None, wait)
 
     def admit(self, now: float, policy: Policy, ticket: Ticket | None, patience: float) -> Pass | Refusal | Question:
         """Reserve an attempt with every guard, or with none; in a fleet, perhaps after a question (see `judge`).
@@ -115,7 +115,7 @@ class Tool:
             grant = circuit.admit(now)
         self._kit.breaker.tell(self.name, circuit)
         if not isinstance(grant, Grant):
-            return Refusal(CircuitOpen, grant, why=CircuitOpen.held if grant == math.inf else None)
+            return Refusal(CircuitOpen, grant, why=HELD if grant == math.inf else None)
         refusal = self.limiting.line_up(now, policy, ticket, patience)
         if refusal is None:
             return self.let_in(circuit, grant, ticket, policy)
