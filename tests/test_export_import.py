@@ -133,12 +133,14 @@ def test_runs_of_the_same_moment_come_in_the_order_of_their_ids(store: RunStore)
     assert [record.snapshot.id for record in store.records()] == ["a", "b", "c"]
 
 
-def test_records_that_are_put_back_change_nothing(store: RunStore, clock: ManualClock) -> None:
-    fill(store, clock)
-    records = store.records()
+def test_records_are_the_same_wherever_they_are_put(make: Make, clock: ManualClock) -> None:
+    source, store = fill(make(), clock), make()
+    records = source.records()
 
+    source.replace_records(records)
     store.replace_records(records)
 
+    assert source.records() == records
     assert store.records() == records
     assert not store.snapshot("executing").interrupted
 

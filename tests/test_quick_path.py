@@ -289,6 +289,18 @@ def path(request: pytest.FixtureRequest, hf: Holdfast) -> str:
     return str(request.param)
 
 
+def test_a_tool_that_is_held_open_says_so_and_not_that_it_has_failed(shape: Shape, hf: Holdfast, path: str) -> None:
+    call = shape.run(hf.tool()(getattr(Script(ok()), shape.name)))
+    call()
+    hf.breaker.force_open("script")
+
+    with pytest.raises(holdfast.CircuitOpen, match="script: it is switched off by hand") as refused:
+        call()
+
+    assert refused.value.retry_after is None
+    assert "failed" not in refused.value.for_model()
+
+
 async def begun(hf: Holdfast, path: str, tool: Call) -> asyncio.Task[Any]:
     """A call of *tool* in flight on that path; the first call of a tool always goes the long way."""
     await tool()

@@ -12,7 +12,7 @@ import random
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.category import ErrorCategory
-from holdfast.errors import HELD, CircuitOpen, ConcurrencyFull, RateLimited
+from holdfast.errors import CircuitOpen, ConcurrencyFull, RateLimited
 from holdfast.fleet.desk import HORIZON, Desk, Held, Question, Shared, block_of
 from holdfast.fleet.script import CIRCUIT, CONCURRENCY, MICRO, NO_PROBE, RATE, Outcome
 from holdfast.guards.circuit import Circuit, CircuitState, Grant
@@ -125,8 +125,7 @@ class Share:
             if _leases(policy) and self._may_lease(now, policy, ticket):
                 return tool.let_in(circuit, circuit.grant, ticket, policy)
         if self.desk.fresh and now < circuit.shut_until:
-            left = circuit.turn_away(now)
-            return Refusal(CircuitOpen, left or math.inf, why=HELD if left is None else None)
+            return Refusal(CircuitOpen, circuit.turn_away(now) or math.inf)
         terms = self._of(policy)
         shared = terms.whole if circuit.forced is None else terms.forced
         if policy.mode != "view":
