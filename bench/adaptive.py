@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path.insert(0, str(ROOT))
+
+from tests.guards.simulated_server import BucketServer, Client, Outcome, WindowServer, simulate  # noqa: E402
 
 from bench.harness import Settings  # noqa: E402
 from bench.report import Table, at_least, at_most  # noqa: E402
-from simulated_server import BucketServer, Client, Outcome, WindowServer, simulate  # noqa: E402
 
 Options = dict[str, Any]
 

@@ -135,7 +135,7 @@ def _direct(scene: Scene, world: World, name: str) -> Line:
 
 def _relay(scene: Scene, world: World, name: str) -> Line:
     if scene.back == STDIO:
-        relay = str(CHECKOUT / "tests" / "mcp" / "raw_relay.py")
+        relay = str(CHECKOUT / "tests" / "mcp" / "real" / "raw_relay.py")
         return _front(scene, world, "", sys.executable, "-P", relay, "--", *world.server(scene.server, "stdio"))
     port = free_port()
     command = (sys.executable, "-P", _script("mcp_relay.py"), str(port), str(world.port(scene.server)))

@@ -1,7 +1,7 @@
 """The yardstick over HTTP: a relay that copies bytes both ways and understands nothing, `mcp_relay.py PORT TARGET`.
 
 A thread for each direction that does nothing but read and write is the quickest that Python can do. The one for stdio
-is `tests/mcp/raw_relay.py`, which does the same.
+is `tests/mcp/real/raw_relay.py`, which does the same.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 # What starts processes, servers and browsers takes most of the time, and says little about the Python it runs on.
 LONG = (
-    *("tests/web/", "tests/mcp_http/", "tests/mcp_stdio/", "tests/servers/", "tests/fleet/", "tests/postgres/"),
-    *("tests/test_top.py", "tests/test_demo_whole.py", "tests/test_cli_worker.py"),
+    *("tests/web/", "tests/mcp/http/", "tests/mcp/stdio/", "tests/servers/", "tests/fleet/", "tests/top/"),
+    *("tests/demo/test_whole.py", "tests/cli/test_worker.py"),
 )
 
 

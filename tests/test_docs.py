@@ -30,7 +30,7 @@ from holdfast.testing import ManualClock, Recorder, Script, fail, ok
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEXTS = {page.name: page.read_text("utf-8") for page in PAGES}
-RUN_BY_THEIR_OWN_TESTS = {"testing.md"}  # its examples are tests, which tests/test_testing.py runs
+RUN_BY_THEIR_OWN_TESTS = {"testing.md"}  # its examples are tests, which tests/testing/test_testing.py runs
 NOT_RUN = "<!-- not run -->"
 
 

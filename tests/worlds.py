@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 ROOT = Path(__file__).parents[1]
 HOME = ROOT / ".cache" / "worlds"
-PACKAGES = ROOT / "tests" / "mcp" / "npm"
+PACKAGES = ROOT / "tests" / "mcp" / "real" / "npm"
 FRAMEWORKS = (
     "agent-framework",
     "claude-agent",

@@ -12,8 +12,8 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from tests.board_children import children
 from tests.children import ask, said
+from tests.publishing.children import children
 from tests.web import children as web_children
 from tests.web.conftest import Ui, until
 

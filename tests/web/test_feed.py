@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.board_children import children
 from tests.children import ask, said
+from tests.publishing.children import children
 from tests.web import children as web_children
 from tests.web.conftest import LIMIT, TOKEN, Message, Ui, messages, next_of, until
 

@@ -1,0 +1,142 @@
+"""The thread that looks after open runs: one for all, there for the next run, gone a moment after the last."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.children import eventually
+from tests.stores.kinds import claim
+
+import holdfast
+from holdfast import Holdfast, Run, RunCancelled, StoreError
+from holdfast.runs import keeper
+from holdfast.stores import SqliteRunStore
+
+
+@pytest.fixture
+def hf(tmp_path: Path) -> Iterator[Holdfast]:
+    with holdfast.open(tmp_path / "runs.db", policies={}) as hf:
+        yield hf
+
+
+def keepers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "holdfast-keeper"]
+
+
+def test_one_thread_looks_after_all_runs(hf: Holdfast) -> None:
+    with hf.run(), hf.run():
+        assert len(keepers()) == 1
+
+
+def test_the_next_run_finds_the_thread_of_the_last(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "LINGER", 60.0)
+    with hf.run():
+        (first,) = keepers()
+    with hf.run():
+        (second,) = keepers()
+
+    assert second is first
+
+
+def test_runs_that_follow_each_other_find_the_same_thread_however_many_they_are(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "LINGER", 60.0)
+    found = set()
+
+    for _ in range(20):
+        with hf.run():
+            found |= set(keepers())
+
+    assert len(found) == 1
+
+
+def test_the_thread_ends_a_moment_after_the_last_run(hf: Holdfast) -> None:
+    with hf.run():
+        pass
+
+    assert eventually(lambda: not keepers())
+
+
+def test_closing_ends_the_thread_at_once(hf: Holdfast) -> None:
+    with hf.run():
+        (thread,) = keepers()
+    hf.close()
+
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_a_run_that_is_open_when_all_is_closed_is_looked_after_still(hf: Holdfast) -> None:
+    with hf.run():
+        hf.close()
+
+        assert len(keepers()) == 1
+
+
+def test_a_run_after_the_store_was_closed_hears_what_is_said_to_its_new_name(
+    hf: Holdfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "LINGER", 60.0)  # so that the thread of before is still there
+    with SqliteRunStore(tmp_path / "runs.db") as other:
+        other.create_run("s", "p", run_id="another")
+        claim(other, "another")  # so that the folder of names stays when ours is gone
+        with hf.run():
+            (first,) = keepers()
+        hf.runs.close()
+
+        with pytest.raises(RunCancelled), hf.run() as run:  # noqa: PT012
+            assert eventually(lambda: first not in keepers())
+            other.cancel(run.id)
+            assert run.cancelled.wait(30)
+            run.check()
+
+
+@pytest.mark.parametrize("runs_before", [0, 1])
+def test_a_cancel_that_comes_before_the_run_is_looked_after_is_heard(
+    hf: Holdfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs_before: int
+) -> None:
+    monkeypatch.setattr(keeper, "LINGER", 60.0)
+    for _ in range(runs_before):
+        with hf.run():
+            pass
+    add = keeper.Keeper.add
+    with SqliteRunStore(tmp_path / "runs.db") as other:
+
+        def add_late(self: keeper.Keeper, run: Run) -> None:
+            other.cancel(run.id)
+            assert not runs_before or eventually(lambda: run.id in self._early)  # the thread has looked too soon
+            add(self, run)
+
+        monkeypatch.setattr(keeper.Keeper, "add", add_late)
+
+        with pytest.raises(RunCancelled), hf.run() as run:  # noqa: PT012
+            assert run.cancelled.wait(0 if runs_before else 60)  # without waiting for the next sign of life
+            run.check()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError("can't start new thread")])
+def test_a_run_after_one_whose_thread_could_not_be_started_is_looked_after(
+    hf: Holdfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException | type[BaseException]
+) -> None:
+    start = threading.Thread.start
+
+    def strike(self: threading.Thread) -> None:
+        if self.name == "holdfast-keeper":
+            raise error
+        start(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", strike)
+        with pytest.raises((KeyboardInterrupt, StoreError)), hf.run(run_id="first"):
+            pass
+
+    with SqliteRunStore(tmp_path / "runs.db") as other:
+        assert eventually(lambda: other.snapshot("first").interrupted)
+        with pytest.raises(RunCancelled), hf.run() as run:  # noqa: PT012
+            other.cancel(run.id)
+            assert run.cancelled.wait(30)
+            run.check()

@@ -1,0 +1,475 @@
+"""Who may write to a run: claims and fences, leases and locks, and what cancelling means to each."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.children import said, tell
+from tests.stores.children import children
+from tests.stores.kinds import KINDS, claim, opener
+
+from holdfast.errors import LeaseLost, RunConflict
+from holdfast.history import CancelResult, RunStatus
+from holdfast.stores import RunStore, SqliteRunStore
+from holdfast.stores.ledger import Claim, Ledger, OwnerRow
+from holdfast.testing import ManualClock
+
+
+@pytest.fixture(params=KINDS)
+def store(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[RunStore]:
+    with opener(request.param, tmp_path)(clock=clock) as store:
+        store.create_run("s", "p", run_id="r")
+        yield store
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+@pytest.fixture
+def one(path: Path, clock: ManualClock) -> Iterator[RunStore]:
+    with SqliteRunStore(path, clock=clock, synchronous="NORMAL") as store:
+        store.create_run("s", "p", run_id="r")
+        yield store
+
+
+@pytest.fixture
+def two(path: Path, one: RunStore, clock: ManualClock) -> Iterator[RunStore]:
+    """Another store on the same file, as another process has it."""
+    with SqliteRunStore(path, clock=clock, synchronous="NORMAL") as store:
+        yield store
+
+
+@pytest.fixture
+def start() -> Iterator[Any]:
+    with children() as start:
+        yield start
+
+
+def stranger(store: RunStore, seconds: float = 15.0) -> OwnerRow:
+    """An owner on another host, whose lease has *seconds* to go."""
+    return OwnerRow("0" * 31 + "1", "elsewhere", 4711, int((store.clock.time() + seconds) * 1000))
+
+
+def give(store: RunStore, owner: OwnerRow, run: str = "r") -> Claim:
+    return store.writer.commit(lambda ledger: ledger.claim(ledger.run(run), owner))
+
+
+def write(store: RunStore, held: Claim) -> None:
+    store.writer.commit(lambda ledger: ledger.say(ledger.claimed(held), "note"))
+
+
+def release(store: RunStore, held: Claim) -> None:
+    store.writer.commit(lambda ledger: ledger.release(ledger.claimed(held)))
+
+
+def owners_of(store: RunStore) -> int:
+    ((count,),) = store.file.reader().execute("SELECT count(*) FROM owners").fetchall()
+    return int(count)
+
+
+# --- claims ---
+
+
+def test_an_owner_writes_under_its_claim(store: RunStore) -> None:
+    held = claim(store, "r")
+
+    write(store, held)
+
+    assert held == Claim("r", store.ownership.id or "", 1)
+    assert store.snapshot("r").event_count == 1
+
+
+def test_a_second_claim_is_a_conflict_in_the_same_process_too(store: RunStore) -> None:
+    claim(store, "r")
+
+    with pytest.raises(RunConflict, match=rf"run 'r' is being run by process {os.getpid()} on .*: cancel it there"):
+        claim(store, "r")
+
+
+def test_a_second_claim_is_a_conflict_after_our_own_lease_has_run_out(store: RunStore, clock: ManualClock) -> None:
+    claim(store, "r")
+    clock.advance(3600)
+
+    with pytest.raises(RunConflict):
+        claim(store, "r")
+
+
+def test_a_claim_of_another_store_is_a_conflict(one: RunStore, two: RunStore) -> None:
+    held = claim(one, "r")
+
+    with pytest.raises(RunConflict):
+        claim(two, "r")
+    write(one, held)
+
+    assert two.snapshot("r").owner == one.snapshot("r").owner is not None
+
+
+def test_a_run_that_was_given_back_can_be_claimed(one: RunStore, two: RunStore) -> None:
+    held = claim(one, "r")
+    release(one, held)
+
+    again = claim(two, "r")
+
+    assert again.fence == 2
+    write(two, again)
+    with pytest.raises(LeaseLost, match="run 'r' has another owner now"):
+        write(one, held)
+    assert one.snapshot("r").event_count == 1
+
+
+def test_an_owner_that_was_refused_has_written_nothing(one: RunStore, two: RunStore) -> None:
+    held = claim(one, "r")
+    release(one, held)
+    claim(two, "r")
+
+    for use in (
+        lambda ledger: ledger.say(ledger.claimed(held), "run_completed"),
+        lambda ledger: ledger.release(ledger.claimed(held)),
+        lambda ledger: ledger.remember(ledger.claimed(held), b"k", "n", b"o"),
+    ):
+        with pytest.raises(LeaseLost):
+            one.writer.commit(use)
+
+    assert two.snapshot("r").event_count == 0
+    assert two.snapshot("r").owner is not None
+    assert two.memory("r").memos == []
+
+
+def test_an_owner_goes_on_after_its_lease_ran_out_if_nobody_took_over(one: RunStore, clock: ManualClock) -> None:
+    held = claim(one, "r")
+    clock.advance(3600)
+
+    write(one, held)
+
+    assert one.snapshot("r").event_count == 1
+
+
+def test_whoever_has_no_claim_may_write_too(one: RunStore, two: RunStore) -> None:
+    claim(one, "r")
+
+    assert two.record_event("r", "note").event_count == 1
+
+
+def test_a_store_that_is_closed_owns_nothing(one: RunStore, two: RunStore) -> None:
+    held = claim(one, "r")
+
+    one.close()
+
+    assert two.snapshot("r").interrupted
+    assert claim(two, "r").fence == held.fence + 1
+    assert owners_of(two) == 1
+
+
+# --- leases ---
+
+
+def test_on_another_host_the_lease_alone_decides(store: RunStore, clock: ManualClock) -> None:
+    held = give(store, stranger(store))
+    clock.advance(14.9)
+    assert store.snapshot("r").owner == "elsewhere:4711"
+    with pytest.raises(RunConflict, match="process 4711 on elsewhere"):
+        claim(store, "r")
+
+    clock.advance(0.2)
+
+    assert (store.snapshot("r").owner, store.snapshot("r").interrupted) == (None, True)
+    assert store.list_runs()[0].interrupted
+    assert claim(store, "r").fence == held.fence + 1
+
+
+def test_a_sign_of_life_prolongs_the_lease(one: RunStore, two: RunStore, clock: ManualClock) -> None:
+    claim(one, "r")
+    for _ in range(5):
+        clock.advance(10)
+        one.renew()
+
+    assert not two.snapshot("r").interrupted
+    clock.advance(15.1)
+    assert two.snapshot("r").interrupted
+
+
+def test_a_claim_is_a_sign_of_life_too(one: RunStore, two: RunStore, clock: ManualClock) -> None:
+    one.create_run("s", "p", run_id="other")
+    claim(one, "r")
+    clock.advance(10)
+
+    claim(one, "other")
+
+    clock.advance(10)
+    assert not two.snapshot("r").interrupted
+    clock.advance(5.1)
+    assert two.snapshot("r").interrupted
+
+
+def test_a_clock_that_goes_back_does_not_shorten_the_lease(one: RunStore, two: RunStore, clock: ManualClock) -> None:
+    claim(one, "r")
+    clock.shift_time(-3600)
+    one.renew()
+    clock.shift_time(3600)
+
+    assert not two.snapshot("r").interrupted
+
+
+def test_whoever_owns_nothing_gives_no_sign_of_life(one: RunStore) -> None:
+    one.renew()
+
+    assert one.ownership.id is None
+    assert owners_of(one) == 0
+
+
+def test_old_owners_are_forgotten_when_a_new_one_comes(one: RunStore, clock: ManualClock) -> None:
+    one.create_run("s", "p", run_id="kept")
+    for number in range(3):
+        gone = OwnerRow(f"{number:032}", "elsewhere", number, int(clock.time() * 1000) + 15_000)
+        held = give(one, gone)
+        if number:
+            release(one, held)
+        else:
+            give(one, gone._replace(id="9" * 32), "kept")
+            release(one, held)
+    clock.advance(60)
+
+    claim(one, "r")
+
+    assert owners_of(one) == 2  # ourselves, and the one who left a run behind
+    assert one.snapshot("kept").interrupted
+
+
+def test_the_files_of_dead_owners_are_removed_when_a_new_one_comes(path: Path, start: Any) -> None:
+    with SqliteRunStore(path) as store:
+        for name in ("a", "b", "c"):
+            store.create_run("s", "p", run_id=name)
+        for name in "ab":
+            child = start("own", path, name, 15)
+            assert said(child) == "ready"
+            child.kill()
+            child.wait()
+        folder = path.with_name("runs.db-owners")
+        before = len(list(folder.iterdir()))
+
+        claim(store, "c")
+
+        assert (before, len(list(folder.iterdir()))) == (1, 1)  # the second child has removed the first's
+
+
+# --- real processes ---
+
+
+def test_a_killed_owner_is_noticed_at_once(path: Path, start: Any) -> None:
+    with SqliteRunStore(path) as store:
+        store.create_run("s", "p", run_id="r")
+        child = start("own", path, "r", 3600)
+        assert said(child) == "ready"
+        owned = store.snapshot("r")
+        with pytest.raises(RunConflict, match=f"process {child.pid} on "):
+            claim(store, "r")
+
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+
+        assert not owned.interrupted
+        assert store.snapshot("r").interrupted
+        assert claim(store, "r").fence == 2
+
+
+def test_a_stopped_owner_keeps_its_run_until_the_lease_is_over_and_is_fenced_after(path: Path, start: Any) -> None:
+    with SqliteRunStore(path) as store:
+        store.create_run("s", "p", run_id="r")
+        child = start("own", path, "r", 3.0)
+        assert said(child) == "ready"
+        tell(child, "write")
+        assert said(child) == "ok"
+        tell(child, "renew")
+        assert said(child) == "ok"
+
+        child.send_signal(signal.SIGSTOP)
+        with pytest.raises(RunConflict):
+            claim(store, "r")
+        while not store.snapshot("r").interrupted:
+            store.clock.sleep(0.02)
+        held = claim(store, "r")
+        child.send_signal(signal.SIGCONT)
+        tell(child, "write")
+
+        assert said(child) == "LeaseLost"
+        write(store, held)
+        assert [event.type for event in store.events("r")] == ["note", "note"]
+
+
+def test_of_many_who_claim_at_once_one_gets_the_run(path: Path, start: Any) -> None:
+    with SqliteRunStore(path) as store:
+        store.create_run("s", "p", run_id="r")
+
+        contenders = [start("own", path, "r", 15) for _ in range(6)]
+
+        told = [said(child) for child in contenders]
+        assert sorted(told) == ["", "", "", "", "", "ready"]
+
+
+# --- cancelling ---
+
+
+def cancel_events(store: RunStore) -> list[str]:
+    return [event.type for event in store.events("r")]
+
+
+def test_with_a_live_owner_a_cancel_is_a_request(one: RunStore, two: RunStore) -> None:
+    held = claim(one, "r")
+
+    answers = [two.cancel("r", "enough"), two.cancel("r", "really"), one.cancel("r")]
+
+    assert answers == [CancelResult.REQUESTED] * 3
+    assert cancel_events(one) == ["run_cancel_requested"]
+    assert one.cancels() == [("r", "enough")]
+    assert two.cancels() == []
+    assert not one.snapshot("r").status.is_terminal
+    one.writer.commit(lambda ledger: ledger.say(ledger.claimed(held), "run_cancelled", reason="enough"))
+    assert (two.snapshot("r").status, two.cancel("r")) == (RunStatus.CANCELLED, CancelResult.ALREADY_FINISHED)
+    assert one.cancels() == []
+
+
+def test_a_request_without_a_reason_is_a_request(one: RunStore, two: RunStore) -> None:
+    claim(one, "r")
+
+    two.cancel("r")
+
+    assert one.cancels() == [("r", "")]
+    assert one.events("r")[0].payload == {"reason": None}
+
+
+def test_a_request_wakes_the_owner(one: RunStore, two: RunStore) -> None:
+    claim(one, "r")
+    mailbox = one.ownership.mailbox()
+    assert mailbox is not None
+
+    two.cancel("r")
+
+    assert mailbox.wait(30)
+    mailbox.close()
+
+
+def test_a_request_in_the_same_process_is_handed_over(store: RunStore) -> None:
+    claim(store, "r")
+    seen: list[Any] = []
+    store.ownership.on_wake = lambda: seen.append(store.cancels())
+
+    store.cancel("r", "enough")
+
+    assert seen == [[("r", "enough")]]
+
+
+def test_an_owner_that_cannot_be_woken_does_not_undo_the_request(
+    store: RunStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    claim(store, "r")
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    store.ownership.on_wake = fail
+
+    assert store.cancel("r", "enough") is CancelResult.REQUESTED
+    assert cancel_events(store) == ["run_cancel_requested"]
+    assert "could not be told to look" in caplog.text
+
+
+def test_with_a_dead_owner_a_run_is_cancelled_at_once_and_the_owner_fenced(store: RunStore, clock: ManualClock) -> None:
+    held = give(store, stranger(store))
+    clock.advance(16)
+
+    assert store.cancel("r", "enough") is CancelResult.REQUESTED
+
+    assert store.snapshot("r").status is RunStatus.CANCELLED
+    with pytest.raises(LeaseLost):
+        write(store, held)
+    assert cancel_events(store) == ["run_cancelled"]
+
+
+def test_a_request_outlives_its_owner(store: RunStore, clock: ManualClock) -> None:
+    give(store, stranger(store))
+    store.cancel("r", "enough")
+    clock.advance(16)
+
+    claim(store, "r")
+
+    assert store.cancels() == [("r", "enough")]
+
+
+def test_a_run_that_nobody_owns_any_more_is_cancelled_at_once(store: RunStore) -> None:
+    release(store, claim(store, "r"))
+
+    store.cancel("r")
+
+    assert cancel_events(store) == ["run_cancelled"]
+
+
+# --- memos ---
+
+
+def remember(store: RunStore, key: bytes, outcome: bytes, run: str = "r") -> None:
+    store.writer.commit(lambda ledger: ledger.remember(ledger.run(run), key, "search", outcome))
+
+
+def test_of_the_outcomes_of_a_call_the_last_is_remembered(store: RunStore) -> None:
+    for number in range(3):
+        remember(store, b"k", str(number).encode())
+
+    memory = store.memory("r")
+
+    assert memory.memos == [(b"k", "search", b"2")]
+    assert (memory.header.id, memory.snapshot.id, memory.is_foreign) == ("r", "r", False)
+
+
+@pytest.mark.parametrize(("end", "left"), [("run_completed", 0), ("run_failed", 2), ("run_cancelled", 2)])
+def test_a_completed_run_forgets_its_outcomes(store: RunStore, end: str, left: int) -> None:
+    remember(store, b"k", b"o")
+
+    def finish(ledger: Ledger) -> None:
+        live = ledger.run("r")
+        ledger.remember(live, b"l", "search", b"o")
+        ledger.say(live, end)
+
+    store.writer.commit(finish)
+
+    assert len(store.memory("r").memos) == left
+    remember(store, b"m", b"o")
+    assert len(store.memory("r").memos) == (left + 1 if left else 0)
+
+
+def test_a_copy_of_outcomes_has_those_that_are_being_written(store: RunStore) -> None:
+    remember(store, b"k", b"0")
+
+    def copy(ledger: Ledger) -> None:
+        live = ledger.run("r")
+        ledger.remember(live, b"l", "search", b"1")
+        new = ledger.add(store.header("s", "p", "new"))
+        ledger.copy_memos(live, new)
+
+    store.writer.commit(copy)
+
+    assert sorted(store.memory("new").memos) == sorted(store.memory("r").memos)
+    assert len(store.memory("new").memos) == 2
+
+
+def test_the_secret_of_a_store_is_its_own_and_stays(one: RunStore, two: RunStore, tmp_path: Path) -> None:
+    with SqliteRunStore(tmp_path / "other.db") as other:
+        assert one.secret() == two.secret() != other.secret()
+    assert len(one.secret()) == 32
+
+
+def test_the_first_of_all_processes_finds_no_folder_and_makes_it(tmp_path: Path) -> None:
+    path = tmp_path / "share" / "holdfast" / "runs.db"
+
+    with SqliteRunStore(path) as store:
+        owner = store.ownership.row()
+
+        assert store.ownership.is_there(owner.id, owner.host, owner.until)
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
