@@ -126,8 +126,6 @@ class Holdfast:
             book=book, clock=clock, bus=self.bus, breaker=self.breaker, tracker=self.tracker, hooks=hooks, fleet=fleet
         )
         self._box = Toolbox(self._kit)
-        if fleet is not None:
-            fleet.begin(self._tell, self._box.replan)
         keeper = Keeper(store, clock)
         self._home = Home(store, self.bus, clock, keeper, self._kit.hooks, self._kit.workers, goes_on)
         from holdfast.publishing import Publisher  # not before there is something to publish
@@ -135,6 +133,8 @@ class Holdfast:
         self._publisher = Publisher(store, self._kit, self._box)
         for each in (self._box, keeper, self._publisher):
             renew_in_children(each)
+        if fleet is not None:
+            fleet.begin(self._tell, self._fleet_changed)
 
     # -- guarding ------------------------------------------------------------------------------------------------------
 
@@ -408,6 +408,10 @@ class Holdfast:
             category=None if diagnostics.last_error_category is None else str(diagnostics.last_error_category),
         )
         self._publisher.changed(tool, str(old), str(new), diagnostics)
+
+    def _fleet_changed(self) -> None:
+        self._box.replan()
+        self._publisher.fleet_changed()
 
     def _tell(self, type: str, tool: str | None, /, **payload: object) -> None:
         self.bus.emit(type, tool, None, **payload)

@@ -225,6 +225,17 @@ async def test_an_order_that_is_not_confirmed_is_not_given(board: Board, top: To
         assert board.orders() == []
 
 
+async def test_a_tool_whose_fleet_is_away_says_so_and_why(board: Board, top: Top) -> None:
+    show(board, ToolEntry(name="search", shared=[], alone="calls are refused: Redis: timed out"))
+    async with running(top, (120, 30)) as pilot:
+        await until(pilot, lambda: "closed, fleet away" in row(top, "search"))
+        assert "1 without their fleet" in seen(top)
+
+        await pilot.press("enter")
+
+        await until(pilot, lambda: "away for 1 of 1 process: calls are refused: Redis: timed out" in seen(top))
+
+
 async def test_an_order_that_cannot_be_given_says_why(board: Board, top: Top) -> None:
     show(board, ToolEntry(name="odd\u202ename"))
     async with running(top, (120, 24)) as pilot:

@@ -270,6 +270,24 @@ def test_a_circuit_that_opened_for_slow_calls_says_so(world: World, alone: Alone
     expect(page.get_by_role("table", name="Transitions")).to_contain_text("calls were slow")
 
 
+def test_a_tool_whose_fleet_is_away_says_so_and_why(world: World, alone: Alone, opened: Any) -> None:
+    now = int(time.time() * 1000)
+    away = ToolEntry(name="search", shared=[], alone="each guards by itself: Redis: connection refused")
+    for id, entry in (("a", ToolEntry(name="search", shared=["circuit", "rate"])), ("b", away)):
+        process = Process(id=id, host="elsewhere", pid=7, at_ms=now, until_ms=now + 600_000)
+        Board(alone.store).publish(process, [("search", pack(entry))])
+
+    page = opened("#/tools", server=alone.server)
+    expect(row(page, "search")).to_contain_text("fleet away")
+    expect(page.locator(".summary")).to_contain_text("1 without their fleet")
+
+    page.get_by_role("link", name="search").click()
+    expect(page.locator(".figures")).to_contain_text("away for 1 of 2 processes")
+    expect(page.get_by_text("each guards by itself: Redis: connection refused")).to_be_visible()
+    expect(page.get_by_role("table", name="Processes")).to_contain_text("circuit, rate")
+    expect(page.get_by_role("table", name="Processes")).to_contain_text("away")
+
+
 def test_runs_shows_what_each_is_doing_and_how_it_ended(world: World, lived_in: Any, opened: Any) -> None:
     page = opened("#/runs")
 

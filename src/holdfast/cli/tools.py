@@ -158,13 +158,13 @@ def _put_lines(out: Console, found: list[ToolLine]) -> None:
 def _cells(line: ToolLine) -> list[Text]:
     from rich.text import Text
 
-    from holdfast.wording.tools import circuit, duration, in_flight, name_of, pace, percent
+    from holdfast.wording.tools import duration, in_flight, name_of, pace, percent, state_of
 
     failed = line.error_rate
     error = one_line(line.last_error or "")
     return [
         name_of(line),
-        circuit(line.state, line.forced),
+        state_of(line),
         Text("" if line.remaining_ms is None else span(line.remaining_ms / 1000)),
         Text(f"{len(line.processes)}"),
         Text(f"{line.calls}"),
@@ -181,10 +181,12 @@ def _cells(line: ToolLine) -> list[Text]:
 
 
 def _facts(line: ToolLine, now: float) -> Iterator[tuple[str, Text | str]]:
-    from holdfast.wording.tools import circuit
+    from holdfast.wording.tools import fleet, state_of
 
     yield "server" if line.is_server else "tool", printable(line.name, 200)
-    yield "state", circuit(line.state, line.forced)
+    yield "state", state_of(line)
+    if shared := fleet(line):
+        yield "fleet", shared
     if line.forced is not None:
         yield "held", f"{line.forced} by hand, for processes to come, too; `holdfast tools auto` lets go of it"
     if not line.processes:
@@ -201,6 +203,8 @@ def _process_facts(each: ToolInProcess, now: float) -> Iterator[tuple[str, Text 
     who = f"{printable(each.process_name, 200)}, {printable(each.kind)}"
     yield "process", f"{each.pid} on {printable(each.host, 200)} ({who}), shown {age(each.at_ms, now)} ago"
     yield "circuit", circuit(tool.state, tool.forced)
+    if tool.alone is not None:
+        yield "fleet", f"away; {tool.alone}"
     if each.pending:
         yield "", "as ordered; taken up within a second, or, where it is idle, before its next call"
     if tool.refuses(now * 1000) and tool.until_ms is not None:

@@ -101,6 +101,12 @@ class Publisher:
         self._start()
         self._ring()
 
+    def fleet_changed(self) -> None:
+        """Who guards the tools has changed: show it now."""
+        if self._begun:
+            self._marked.update(dict.fromkeys(self._box.names()))
+            self.soon()
+
     def entries(self) -> list[ToolEntry]:
         """What there is to show, whether it is shown or not."""
         circuits = (circuit.tool for circuit in self._kit.breaker.snapshot().diagnostics)

@@ -7,7 +7,7 @@ milliseconds since the epoch, so that whoever reads later can tell what is left 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -25,6 +25,8 @@ FINE_BOUNDS = tuple(
 )  # seconds, for whoever looks at one tool
 MOST_OF_EACH = 50  # transitions and recent calls of a tool
 
+N = TypeVar("N", int, float)
+
 OFF = "off"  # the state of a tool that has no breaker
 SEVERITY = {"open": 0, "half_open": 1, "closed": 2, OFF: 3}
 
@@ -35,7 +37,9 @@ class ToolEntry(msgspec.Struct, kw_only=True):
     *state* is closed, open, half_open or off; *forced* says that it is held there by hand, and *automatic* where it
     would be if it were not. *until_ms* is when an open circuit lets a probe through. Rates are a second. What nobody
     counts is None. *spent_ms* is the sum of all durations, *spread* how many were up to each of `BOUNDS`, and beyond;
-    *errors* are failures by category, *refusals* denied calls by what refused them.
+    *errors* are failures by category, *refusals* denied calls by what refused them. *shared* is what a fleet decides of
+    it now, of circuit, rate and concurrency; None where it is in no fleet. *alone* says in words what is so while the
+    fleet is away.
     """
 
     name: str
@@ -72,6 +76,8 @@ class ToolEntry(msgspec.Struct, kw_only=True):
     failure_rate: float | None = None  # the share of failed calls, at which the circuit opens
     last_error: str | None = None
     last_error_at_ms: int | None = None
+    shared: list[str] | None = None
+    alone: str | None = None
 
     def refuses(self, now_ms: float) -> bool:
         """Whether a call would be refused by the circuit; an open one whose wait is over lets the next call probe."""
@@ -182,7 +188,8 @@ class ToolLine(msgspec.Struct, kw_only=True):
     """All processes' tools of one name: the worst state, the sum of calls, the slowest process's percentiles.
 
     *forced* is what the store holds it at, for processes to come as well; *is_server* says that it is the circuit of a
-    server. *remaining_ms* is the longest wait until an open circuit lets a probe through.
+    server. *remaining_ms* is the longest wait until an open circuit lets a probe through. *sharing* processes are in a
+    fleet with it, and *alone* of them are without that now, as *why_alone* says.
     """
 
     name: str
@@ -209,6 +216,9 @@ class ToolLine(msgspec.Struct, kw_only=True):
     remaining_ms: int | None = None
     last_error: str | None = None
     last_error_at_ms: int | None = None
+    sharing: int = 0
+    alone: int = 0
+    why_alone: str | None = None
     processes: list[ToolInProcess] = []
 
 
@@ -308,8 +318,8 @@ def line(name: str, forced: str | None, processes: list[ToolInProcess], now_ms: 
     made.failed = sum(tool.failed + tool.timed_out for tool in tools)
     ended = made.failed + sum(tool.successful for tool in tools)
     made.error_rate = made.failed / ended if ended else None
-    made.in_flight = _total([tool.in_flight for tool in tools])
-    made.limit = _total([tool.limit for tool in tools])
+    made.in_flight = total([tool.in_flight for tool in tools])
+    made.limit = allowed(tools, "concurrency", [tool.limit for tool in tools])
     made.failure_threshold = min((n for tool in tools if (n := tool.failure_threshold) is not None), default=None)
     made.failure_rate = min((r for tool in tools if (r := tool.failure_rate) is not None), default=None)
     limited = [tool for tool in tools if tool.rate is not None]
@@ -320,10 +330,25 @@ def line(name: str, forced: str | None, processes: list[ToolInProcess], now_ms: 
     made.remaining_ms = int(max(waits)) if waits else None
     failing = max(tools, key=lambda tool: tool.last_error_at_ms or -1)
     made.last_error, made.last_error_at_ms = failing.last_error, failing.last_error_at_ms
+    made.sharing = sum(tool.shared is not None for tool in tools)
+    reasons = [tool.alone for tool in tools if tool.alone is not None]
+    made.alone, made.why_alone = len(reasons), reasons[0] if reasons else None
     return made
 
 
-def _total(numbers: Sequence[int | None]) -> int | None:
+def allowed(tools: Sequence[ToolEntry], guard: str, limits: Sequence[N | None]) -> N | None:
+    """What a *guard* lets through in all *tools* together: each has a limit of its own, but a fleet has one for all."""
+    fleet: list[N] = []
+    own: list[N] = []
+    for tool, limit in zip(tools, limits, strict=True):
+        if limit is not None:
+            (fleet if guard in (tool.shared or ()) else own).append(limit)
+    if fleet:
+        own.append(max(fleet))
+    return sum(own) if own else None
+
+
+def total(numbers: Sequence[N | None]) -> N | None:
     """The sum of those that are numbers; None if none is."""
     counted = [number for number in numbers if number is not None]
     return sum(counted) if counted else None

@@ -15,7 +15,7 @@ from holdfast.clock import Clock
 from holdfast.history import RunStatus
 from holdfast.stores import RunStore
 from holdfast.stores.board import Board
-from holdfast.stores.entries import BOUNDS, OFF, SEVERITY, Process, ServerEntry, ToolEntry
+from holdfast.stores.entries import BOUNDS, OFF, SEVERITY, Process, ServerEntry, ToolEntry, allowed, total
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 MOST_GONE: Final = 5000  # tools of processes that show them no more, each remembered in case it comes back
@@ -98,6 +98,7 @@ class StoreMetrics:
             key = _key("holdfast_server_restarts_total", ("server", server.name))
             _add(seen.setdefault((process.id, (server.name, "")), {}), {key: server.restarts})
         gauges = _gauges([*((where, entry) for _, where, entry in placed), *held], now)
+        gauges.update(_fleet((id, entry) for id, _, entry in placed))
         gauges.update(_gauges_of_store(processes, [server for _, server in servers], self._store.counts()))
         return _text(self._summed(seen), gauges)
 
@@ -172,7 +173,7 @@ def _spread(entry: ToolEntry) -> list[int]:
 
 
 def _gauges(entries: Sequence[tuple[Where, ToolEntry]], now_ms: float) -> Numbers:
-    """What rises and falls; limits of several processes add up, and the worst state counts."""
+    """What rises and falls; limits of several processes add up, those of a fleet are one; the worst state counts."""
     found: Numbers = {}
     by_tool: dict[Where, list[ToolEntry]] = {}
     for where, entry in entries:
@@ -186,16 +187,25 @@ def _gauges(entries: Sequence[tuple[Where, ToolEntry]], now_ms: float) -> Number
         waits = [tool.until_ms - now_ms for tool in tools if tool.until_ms is not None]
         found[_key("holdfast_circuit_wait_seconds", *labels)] = max(0.0, 0.0, *waits) / 1000
         found[_key("holdfast_waiting_calls", *labels)] = sum(tool.waiting for tool in tools)
-        for family, numbers in (
-            ("holdfast_calls_in_flight", [tool.in_flight for tool in tools]),
-            ("holdfast_concurrency_limit", [tool.limit for tool in tools]),
-            ("holdfast_rate_limit", [tool.rate for tool in tools]),
-            ("holdfast_rate_limit_configured", [tool.full_rate for tool in tools]),
+        for family, number in (
+            ("holdfast_calls_in_flight", total([tool.in_flight for tool in tools])),
+            ("holdfast_concurrency_limit", allowed(tools, "concurrency", [tool.limit for tool in tools])),
+            ("holdfast_rate_limit", allowed(tools, "rate", [tool.rate for tool in tools])),
+            ("holdfast_rate_limit_configured", allowed(tools, "rate", [tool.full_rate for tool in tools])),
         ):
-            known = [number for number in numbers if number is not None]
-            if known:
-                found[_key(family, *labels)] = sum(known)
+            if number is not None:
+                found[_key(family, *labels)] = number
     return found
+
+
+def _fleet(entries: Iterable[tuple[str, ToolEntry]]) -> Numbers:
+    """The processes that share guards, by whether they do so now; one that lacks its fleet for one tool is alone."""
+    alone: dict[str, bool] = {}
+    for process, entry in entries:
+        if entry.shared is not None:
+            alone[process] = alone.get(process, False) or entry.alone is not None
+    counts = {"shared": sum(not each for each in alone.values()), "alone": sum(alone.values())}
+    return {_key("holdfast_fleet_processes", ("state", state)): count for state, count in counts.items() if alone}
 
 
 def _gauges_of_store(processes: Iterable[Process], servers: Iterable[ServerEntry], runs: Mapping[str, int]) -> Numbers:
@@ -236,6 +246,7 @@ FAMILIES: Final[Mapping[str, tuple[str, str]]] = {
     "holdfast_circuit_state": ("gauge", "1 for the state the circuit is in: open, half_open or closed; else 0."),
     "holdfast_circuit_wait_seconds": ("gauge", "Seconds until an open circuit lets a probe through."),
     "holdfast_circuit_opened_total": ("counter", "Times that the circuit has opened."),
+    "holdfast_fleet_processes": ("gauge", "Living processes of a fleet: guards are shared, or alone while it is away."),
     "holdfast_fleet_up": ("gauge", "1 while guards are shared with the fleet, 0 while Redis is away."),
     "holdfast_fleet_outages_total": ("counter", "Times that Redis was lost."),
     "holdfast_fleet_fallbacks_total": ("counter", "Attempts that were decided without the fleet."),

@@ -100,6 +100,18 @@ class Share:
         """Whether an open circuit can be told from here."""
         return self.desk.fresh if self.desk.there else not self.fleet.refuses
 
+    @property
+    def decided(self) -> list[str] | None:
+        """What the fleet decides now, nothing while it is away; None where the policy has nothing to share."""
+        whole = self._of(self._tool.policy).whole
+        found = [name for name, each in zip(("circuit", "rate", "concurrency"), whole, strict=True) if each is not None]
+        return (found if self.desk.there else []) if found else None
+
+    @property
+    def trouble(self) -> str:
+        """Why the fleet is away."""
+        return self.fleet.trouble if not self.fleet.there else "Redis does not answer for this tool"
+
     def leases_now(self, policy: Policy) -> bool:
         """Whether tokens are leased, not taken from a bucket of one's own."""
         return self.desk.there and _leases(policy)

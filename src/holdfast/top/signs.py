@@ -11,7 +11,7 @@ from holdfast.errors import printable
 from holdfast.history import RunSnapshot
 from holdfast.stores.entries import ToolLine
 from holdfast.wording.runs import standing
-from holdfast.wording.tools import circuit
+from holdfast.wording.tools import STYLES, state_of
 
 SIGNS: Final[Mapping[str, str]] = {
     "open": "✖", "half_open": "◐", "closed": "●", "off": "○",
@@ -40,8 +40,7 @@ def outcome(state: str) -> Text:
 
 def tool_state(line: ToolLine) -> Text:
     """The circuit of a tool, in all processes."""
-    word = circuit(line.state, line.forced)
-    return Text.assemble((f"{sign(line.state)} ", word.style), word)
+    return Text.assemble((f"{sign(line.state)} ", STYLES.get(line.state, "")), state_of(line))
 
 
 def run_state(run: RunSnapshot) -> Text:

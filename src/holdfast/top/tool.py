@@ -17,7 +17,7 @@ from holdfast.top.sheet import Contents, page
 from holdfast.top.signs import outcome, sign, sparkline, tool_state
 from holdfast.top.tools import probe, speed, trip
 from holdfast.wording import age, one_line, plural, span, time_of_day
-from holdfast.wording.tools import STYLES, calls, circuit, duration, in_flight, name_of, pace, percent, why
+from holdfast.wording.tools import STYLES, calls, circuit, duration, fleet, in_flight, name_of, pace, percent, why
 
 WIDE: Final = 150  # columns from which on there are two blocks side by side
 MOST: Final = 50  # lines of one kind
@@ -68,6 +68,8 @@ def _facts(line: ToolLine, picture: Picture) -> Iterator[Text]:
         yield _fact("in flight", Text(flight + (f" of {line.limit}" if line.limit is not None else "")))
     if line.rate is not None:
         yield _fact("rate", Text(pace(line.rate, line.full_rate)))
+    if shared := fleet(line):
+        yield _fact("fleet", Text(shared, style="yellow" if line.alone else ""))
     if line.last_error:
         when = "" if line.last_error_at_ms is None else f", {age(line.last_error_at_ms, picture.at)} ago"
         yield _fact("last error", Text(f"{one_line(line.last_error, 500)}{when}", style="red"))
@@ -152,7 +154,7 @@ def _processes(line: ToolLine, now: float) -> Iterator[Text]:
         )
         state = Text(f"{sign(tool.state)} ").append_text(circuit(tool.state, tool.forced))
         told = f"calls {calls(tool)}; opened {plural(tool.times_opened, 'time')}; told {age(each.at_ms, now)} ago"
-        yield Text.assemble(f"  {who}  ", state)
+        yield Text.assemble(f"  {who}  ", state, (", fleet away" if tool.alone else "", "yellow"))
         yield Text(f"    {told}", style="dim")
     if not line.processes:
         yield Text("  none has it now", style="dim")

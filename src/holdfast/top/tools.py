@@ -81,6 +81,8 @@ def summary(tools: Sequence[ToolLine]) -> Text:
     for state, style in (("open", "bold red"), ("half_open", "bold yellow")):
         if count := sum(line.state == state for line in tools):
             text.append(" · ").append(f"{count} {state.replace('_', '-')}", style=style)
+    if alone := sum(line.alone > 0 for line in tools):
+        text.append(" · ").append(f"{alone} without their fleet", style="bold yellow")
     return text.append(f" · {speed(sum(line.calls_per_second or 0.0 for line in tools))} calls/s")
 
 

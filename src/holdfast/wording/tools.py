@@ -26,6 +26,22 @@ def circuit(state: str, forced: str | None) -> Text:
     return Text(f"{word} (held)" if forced is not None and forced == state else word, style=STYLES.get(state, ""))
 
 
+def state_of(line: ToolLine) -> Text:
+    """The circuit of a tool in all processes, and whether some of them are without their fleet."""
+    word = circuit(line.state, line.forced)
+    return Text.assemble(word, (", fleet away", "yellow")) if line.alone else word
+
+
+def fleet(line: ToolLine) -> str:
+    """Who guards a tool that processes share; nothing where none does."""
+    if not line.sharing:
+        return ""
+    if line.alone:
+        return f"away for {line.alone} of {plural(line.sharing, 'process')}: {printable(line.why_alone or '', 300)}"
+    shared = dict.fromkeys(name for each in line.processes for name in each.tool.shared or ())
+    return f"{', '.join(shared)} shared by {plural(line.sharing, 'process')}"
+
+
 def why(change: Transition) -> str:
     """What turned a circuit."""
     if change.by_hand:

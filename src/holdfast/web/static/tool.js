@@ -8,7 +8,7 @@ import { sign, tone } from "./icons.js";
 import { orderButtons, orderTool } from "./orders.js";
 import { fact, pressed, show, toggle } from "./parts.js";
 import { encoded } from "./routes.js";
-import { labels, pace, probe, trip } from "./tools.js";
+import { beside, fleet, labels, pace, trip } from "./tools.js";
 
 /** @typedef {import("./app.js").App} App */
 /** @typedef {import("./types.js").ToolLine} ToolLine */
@@ -35,11 +35,12 @@ export function tool(app, route) {
   const spark = sparkline();
   const speed = h("dd", {}, "–");
   const error = h("p", { class: "error", hidden: true });
+  const alone = h("p", { class: "error", hidden: true });
   const changes = grid("Transitions", "", ["When", "Change", "Why", "Wait", "Process"]);
   const took = h("div");
   const last = grid("Recent calls", "", ["When", "Outcome", "Took", "Attempts", "Category"]);
   const policy = grid("Policy in force", "times in seconds", ["Setting", "Value", "From"]);
-  const where = grid("Processes", "", ["Process", "Host", "Circuit", "Calls", "Failures", "Opened", "Told"]);
+  const where = grid("Processes", "", ["Process", "Host", "Circuit", "Fleet", "Calls", "Failures", "Opened", "Told"]);
   const content = h("div", { class: "panels", hidden: true }, changes.root, panel("Latency", "calls that took up to", took), last.root, policy.root, where.root);
   const empty = h("div", { class: "empty" }, h("p", {}, "Waiting for the server…"));
   const failing = toggle("Failed calls only", () => failed());
@@ -50,7 +51,7 @@ export function tool(app, route) {
     circuit, wait, badges,
     h("span", { class: "filters" }, failing, orders.root),
   );
-  const root = h("section", { class: "screen" }, head, h("div", { class: "scroll body", tabindex: "-1" }, figures, error, content, empty));
+  const root = h("section", { class: "screen" }, head, h("div", { class: "scroll body", tabindex: "-1" }, figures, alone, error, content, empty));
   /** @type {Whole | null} */
   let whole = null;
   let only = false;
@@ -94,7 +95,7 @@ export function tool(app, route) {
   function vanish() {
     whole = null;
     for (const each of [circuit, wait, badges, figures]) fill(each);
-    attr(error, "hidden", true);
+    for (const each of [alone, error]) attr(each, "hidden", true);
     attr(content, "hidden", true);
   }
 
@@ -117,6 +118,8 @@ export function tool(app, route) {
     fill(badges, ...labels(line));
     orders.set(line);
     fill(figures, ...facts(line), h("div", { class: "wide" }, h("dt", {}, "Calls/s, last minute"), speed, spark.root));
+    attr(alone, "hidden", !line.alone);
+    text(alone, `Fleet ${fleet(line)}: ${oneLine(line.why_alone ?? "", 300)}`);
     attr(error, "hidden", line.last_error === null);
     if (line.last_error !== null) fill(error, h("bdi", {}, oneLine(line.last_error, 500)), h("span", { class: "age" }, " ", since(line.last_error_at_ms, now)));
     attr(content, "hidden", false);
@@ -131,7 +134,7 @@ export function tool(app, route) {
   function tick() {
     if (!whole || app.live.paused) return;
     const { line } = whole;
-    text(wait, probe(line, performance.now() - heard));
+    text(wait, beside(line, performance.now() - heard));
     age(root, app.live.now());
     spark.set(app.live.samples.get(name) ?? []);
     text(speed, rate(app.live.speed(app.live.shown.tools.get(name) ?? line)));
@@ -177,6 +180,7 @@ function facts(line) {
     ["In flight", line.in_flight === null ? "–" : `${line.in_flight}${limit}${line.waiting ? `, ${line.waiting} waiting` : ""}`],
     ["Rate", line.rate === null ? "no limit" : pace(line)],
   ];
+  if (line.sharing) pairs.push(["Fleet", fleet(line)]);
   return pairs.map(([label, value]) => fact(label, value));
 }
 
@@ -251,6 +255,7 @@ function processes(line, now) {
     h("bdi", {}, `${each.pid}${each.process_name ? ` ${oneLine(each.process_name, 80)}` : ""}`),
     h("bdi", {}, oneLine(each.host, 80)),
     state(each.tool.state, `${said(each.tool.state)}${each.pending ? " (on its way)" : ""}`),
+    each.tool.shared === null ? "–" : each.tool.alone === null ? each.tool.shared.join(", ") : "away",
     count(each.tool.calls),
     String(each.tool.failure_count),
     String(each.tool.times_opened),

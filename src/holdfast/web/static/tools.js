@@ -126,13 +126,13 @@ export function trip(line) {
 }
 
 /**
- * When an open circuit lets a call through.
+ * What is said beside a circuit: when an open one lets a call through, or that there is no fleet to ask.
  *
  * @param {ToolLine} line
  * @param {number} since milliseconds since the server told of it
  */
-export function probe(line, since) {
-  if (line.state !== "open" || line.forced !== null || line.remaining_ms === null) return "";
+export function beside(line, since) {
+  if (line.state !== "open" || line.forced !== null || line.remaining_ms === null) return line.alone ? "fleet away" : "";
   const left = line.remaining_ms - since;
   return left > 0 ? `probe in ${countdown(left)}` : "next call probes";
 }
@@ -185,7 +185,7 @@ function row(app) {
     if (!line) return;
     spark.set(app.live.samples.get(line.name) ?? []);
     text(speed, rate(app.live.speed(line)));
-    text(wait, probe(line, app.live.since(line.name)));
+    text(wait, beside(line, app.live.since(line.name)));
     text(age, line.last_error_at_ms === null ? "" : ago(line.last_error_at_ms, app.live.now()));
   }
 
@@ -240,6 +240,16 @@ function figure(cell, value) {
   cell.classList.toggle("nil", value === "–");
 }
 
+/**
+ * Who shares the guards of a tool.
+ *
+ * @param {ToolLine} line
+ */
+export function fleet(line) {
+  const all = plural(line.sharing, "process", "processes");
+  return line.alone ? `away for ${line.alone} of ${all}` : `shared by ${all}`;
+}
+
 /** @param {ToolLine} line */
 export function labels(line) {
   const pending = line.processes.filter((each) => each.pending).length;
@@ -260,8 +270,15 @@ function summed(lines, app) {
   if (!lines.length) return "";
   const open = lines.filter((line) => line.state === "open").length;
   const half = lines.filter((line) => line.state === "half_open").length;
+  const alone = lines.filter((line) => line.alone > 0).length;
   const speed = lines.reduce((sum, line) => sum + app.live.speed(line), 0);
-  const parts = [plural(lines.length, "tool"), open ? `${count(open)} open` : "", half ? `${count(half)} half-open` : "", `${rate(speed)} calls/s`];
+  const parts = [
+    plural(lines.length, "tool"),
+    open ? `${count(open)} open` : "",
+    half ? `${count(half)} half-open` : "",
+    alone ? `${count(alone)} without their fleet` : "",
+    `${rate(speed)} calls/s`,
+  ];
   return parts.filter(Boolean).join(" · ");
 }
 

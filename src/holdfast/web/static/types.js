@@ -7,6 +7,8 @@
  * @property {number | null} failure_threshold
  * @property {number} times_opened
  * @property {number} calls
+ * @property {string[] | null} shared
+ * @property {string | null} alone
  */
 
 /**
@@ -43,6 +45,9 @@
  * @property {number | null} remaining_ms
  * @property {string | null} last_error
  * @property {number | null} last_error_at_ms
+ * @property {number} sharing
+ * @property {number} alone
+ * @property {string | null} why_alone
  * @property {ToolInProcess[]} processes
  * @property {number | null} calls_per_second
  */
