@@ -33,7 +33,9 @@ ROWS = {
 PLAIN_ROWS = {"deciding", "ground"}  # import nothing foreign but msgspec
 ASKS_ENVIRONMENT = {"cli", "defaults"}  # the only rooms that read environment variables
 MOST_LINES = 450
+SERVED = {".py", ".typed", ".sql", ".lua", ".tcss", ".html", ".css", ".js", ".svg"}  # what a wheel may hold
 
+PACKAGE = Path(__file__).parents[1] / "src" / "holdfast"
 ROW = {room: row for row, rooms in ROWS.items() for room in rooms}
 HEIGHT = {room: -depth for depth, rooms in enumerate(ROWS.values()) for room in rooms}
 HERE = "tests/test_architecture.py"
@@ -76,6 +78,12 @@ def test_no_error_is_swallowed_in_silence() -> None:
 
 def test_no_file_is_too_long_to_hold_one_idea() -> None:
     assert_none(long_files(code()))
+
+
+def test_no_file_is_left_lying_about() -> None:
+    found = [path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+
+    assert [path for path in found if path.suffix not in SERVED] == []
 
 
 # --- the checks: each names every place that breaks its rule ---
@@ -191,7 +199,7 @@ class Arrow(NamedTuple):
 
 @cache
 def code() -> list[Module]:
-    modules = read(Path(__file__).parents[1] / "src" / "holdfast")
+    modules = read(PACKAGE)
     assert modules, "no code found: the checks would pass on nothing"
     return modules
 
