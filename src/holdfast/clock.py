@@ -20,6 +20,7 @@ from time import time as wall_time
 from typing import Protocol, runtime_checkable
 
 _LINGER = 1.0  # seconds the timer thread stays for the next timer, and at most lies between two looks at its timers
+_LITTLE = 1e-6  # seconds; sums of times are off by less
 _log = logging.getLogger("holdfast")
 
 
@@ -98,6 +99,11 @@ def until(now: float, then: float) -> float:
     while now + wait < then:
         wait = math.nextafter(wait, math.inf)
     return wait
+
+
+def fits(wait: float, left: float) -> bool:
+    """Whether who has *left* seconds can wait *wait*, give or take a little."""
+    return left > 0 and wait <= left + _LITTLE
 
 
 class _TimerThread:

@@ -206,6 +206,15 @@ TEXTS = {
     "'query' is a required property": C.INVALID_PARAMETERS,
     "the request was cancelled": C.CANCELLED,
     "Operation canceled by the user": C.CANCELLED,
+    "CanceledError: canceled": C.CANCELLED,
+    '<RpcError>\n\tstatus = StatusCode.CANCELLED\n\tdetails = ""': C.CANCELLED,
+    '<RpcError>\n\tstatus = StatusCode.UNAVAILABLE\n\tdetails = "no address"': C.SERVICE_UNAVAILABLE,
+    "[Errno 100] Network is down": C.NETWORK,
+    "peer closed connection without sending complete message body": C.NETWORK,
+    # a word that is all there is
+    "Cancelled": C.CANCELLED,
+    "canceled.": C.CANCELLED,
+    "UNAVAILABLE": C.SERVICE_UNAVAILABLE,
     "flagged as a content policy violation": C.POLICY_VIOLATION,
     "planning policy violation: no writes": C.PLANNING_POLICY_VIOLATION,
     "HTTP/1.1 200 OK, then HTTP/1.1 502": C.SERVICE_UNAVAILABLE,
@@ -248,6 +257,8 @@ PLAIN_TEXTS = [
     "the callback was not called",
     "notfoundry",
     "cancelled orders cannot be changed",
+    "the order was cancelled",
+    "item unavailable",
     "invalid literal for int() with base 10: 'x'",
     "not enough values to unpack (expected 2, got 1)",
     "KeyError: 'timeout'",
@@ -471,6 +482,20 @@ def test_a_subclass_of_cancelled_is_cancelled() -> None:
         pass
 
     assert classify(RunCancelled("timed out")) is C.CANCELLED
+
+
+@pytest.mark.parametrize(
+    "error", [type("Canceled", (Exception,), {})(), Exception("Cancelled"), ValueError("canceled")]
+)
+def test_an_exception_that_says_no_more_than_cancelled_is_neutral(error: Exception) -> None:
+    assert classify(error) is C.CANCELLED
+
+
+def test_the_name_of_a_code_is_enough() -> None:
+    error = RuntimeError("try later")
+    error.code = "unavailable"  # type: ignore[attr-defined]
+
+    assert classify(error) is C.SERVICE_UNAVAILABLE
 
 
 BUGS = [

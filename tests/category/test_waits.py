@@ -42,6 +42,7 @@ PLACES: dict[str, object] = {
     "an exception's response": ApiError(response=SimpleNamespace(headers=HEADERS)),
     "a botocore response": ApiError(response={"ResponseMetadata": {"HTTPHeaders": {"retry-after": "7"}}}),
     "an attribute": ApiError(retry_after=7),
+    "an attribute that is the header as it came": ApiError(retry_after=" 7"),
     "our own refusal": CircuitOpen("search", retry_after=7.0),
     "an argument": RuntimeError(ApiError(headers=HEADERS)),
     "a group": ExceptionGroup("several", [ApiError(retry_after=3), ApiError(headers=HEADERS), ValueError()]),
@@ -131,7 +132,7 @@ def test_a_header_that_is_no_sane_number_is_refused(value: object) -> None:
     assert retry_after({"Retry-After": value}) is None
 
 
-@pytest.mark.parametrize("value", [-1, -0.001, math.nan, math.inf, -math.inf, DAY + 0.1, 10**400, "7", None, [7]])
+@pytest.mark.parametrize("value", [-1, -0.001, math.nan, math.inf, -math.inf, DAY + 0.1, 10**400, "soon", None, [7]])
 def test_an_attribute_that_is_no_sane_number_is_refused(value: object) -> None:
     assert retry_after(ApiError(retry_after=value)) is None
 
@@ -172,6 +173,7 @@ DATES = {
 @pytest.mark.parametrize(("date", "seconds"), DATES.items())
 def test_a_date_is_a_wait_from_now(date: str, seconds: float) -> None:
     assert retry_after({"Retry-After": date}, now=NOON) == seconds
+    assert retry_after(ApiError(retry_after=date), now=NOON) == seconds
 
 
 @pytest.mark.parametrize(

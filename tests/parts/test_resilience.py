@@ -533,6 +533,20 @@ async def test_a_permit_is_an_async_context_manager_too(facade: ToolResilience, 
     assert breaker.diagnostics("search").failure_count == 1
 
 
+@pytest.mark.parametrize("per_second", [3.0, 7.0, 10.0])
+@both_ways
+async def test_a_wait_of_just_max_wait_is_waited_for_whatever_its_last_digit(
+    breaker: CircuitBreaker, clock: ManualClock, way: str, per_second: float
+) -> None:
+    limiter = AdaptiveRateLimiter(1.0, per_second, clock=clock)
+    patient = ToolResilience(limiter, breaker, max_wait=1 / per_second, clock=clock)
+
+    for _ in range(30):
+        (await acquire(patient, way)).succeed()
+
+    assert len(clock.slept) == 29
+
+
 @both_ways
 async def test_a_wait_longer_than_max_wait_is_refused_at_once(
     patient: ToolResilience, limiter: AdaptiveRateLimiter, clock: ManualClock, way: str
@@ -626,6 +640,28 @@ def test_none_means_the_default_of_its_kind(clock: ManualClock) -> None:
     assert facade.circuit_snapshot().open_count == 0
     admitted[6].fail()
     assert facade.circuit_snapshot().open_circuits == ("search",)
+
+
+@pytest.mark.parametrize("given", ["breaker", "limiter"])
+def test_without_a_clock_it_waits_on_that_of_the_part_it_is_given(
+    breaker: CircuitBreaker, limiter: AdaptiveRateLimiter, clock: ManualClock, given: str
+) -> None:
+    parts: dict[str, Any] = {"breaker": breaker, "limiter": limiter}
+    facade = ToolResilience(**{given: parts[given]}, max_wait=0.5)
+
+    for _ in range(11):  # one more than there are tokens
+        facade.acquire("search")
+
+    assert clock.slept == [0.5]
+
+
+def test_without_a_clock_it_measures_calls_on_that_of_its_breaker() -> None:
+    config = BreakerConfig(slow_call=1.0, slow_call_rate=1.0, minimum_calls=1)
+    facade = ToolResilience(breaker=CircuitBreaker(config, clock=ManualClock(start=1e12)))
+
+    facade.acquire("search").succeed()
+
+    assert facade.circuit_snapshot().open_count == 0
 
 
 @pytest.mark.parametrize("max_wait", [-1.0, float("nan"), float("inf"), "5", None, True])

@@ -25,7 +25,7 @@ def classify(error: BaseException | int | str) -> ErrorCategory:
     if isinstance(error, BaseException):
         found = _of_exception(error, set())
     elif isinstance(error, str):
-        found = _BY_VALUE.get(error) or of_text(error)
+        found = of_text(error)
     elif isinstance(error, int):
         found = of_status(error)
     return found or _C.EXECUTION_ERROR

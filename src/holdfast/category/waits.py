@@ -43,6 +43,7 @@ def _of_thing(thing: object, now: float | None) -> float | None:
             return wait
     response = attribute(thing, "response", object)
     places = (
+        {"retry-after": attribute(thing, "retry_after", str)},  # the header as it came
         thing,
         attribute(thing, "headers", object),
         attribute(response, "headers", object),

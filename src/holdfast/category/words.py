@@ -68,6 +68,8 @@ def _split(text: str) -> list[str]:
 
 
 def _of_words(words: Sequence[str]) -> ErrorCategory | None:
+    if len(words) == 1 and words[0] in _ALONE:
+        return _ALONE[words[0]]
     best: tuple[int, ErrorCategory | None] = (len(_PHRASES), None)
     for place, word in enumerate(words):
         for rank, phrase, category in _INDEX.get(word, ()):
@@ -158,6 +160,15 @@ _LEADS: Final = frozenset(
 )
 _FOLLOWS: Final = frozenset({"", "after", "at", "by", "error", "for", "from", "message", "on", "response", "when"})
 
+# Words that say enough where they are all that is said; among others they may be about anything.
+_ALONE: Final[Mapping[str, ErrorCategory]] = {
+    "authentication": _C.AUTHENTICATION,
+    "canceled": _C.CANCELLED,
+    "cancelled": _C.CANCELLED,
+    "network": _C.NETWORK,
+    "unavailable": _C.SERVICE_UNAVAILABLE,
+}
+
 # The phrases that stand first win. Words are separated by a blank, phrases by a comma.
 _PHRASES: Final[Sequence[tuple[ErrorCategory, str]]] = (
     (_C.EXECUTION_ERROR, "response validation"),
@@ -200,12 +211,12 @@ _PHRASES: Final[Sequence[tuple[ErrorCategory, str]]] = (
     (_C.TIMEOUT, "timeout, timeouts, timed out, time out, etimedout, deadline exceeded"),
     (
         _C.CANCELLED,
-        "cancelled error, client closed request, context canceled, context cancelled, keyboard interrupt,"
+        "client closed request, context canceled, context cancelled, keyboard interrupt,"
         "interrupted by user, aborted by user, aborted by the user, user aborted, operation was aborted,"
         + ",".join(
             f"request {word}, request was {word}, operation {word}, operation was {word}, task {word}, task was {word},"
             f"call {word}, run {word}, {word} by user, {word} by the user, {word} by client, {word} by the client,"
-            f"user {word}"
+            f"user {word}, {word} error, status code {word}"
             for word in ("cancelled", "canceled")
         ),
     ),
@@ -233,14 +244,15 @@ _PHRASES: Final[Sequence[tuple[ErrorCategory, str]]] = (
         "connection error, connection failed, connection attempts failed, connection terminated, connection was closed,"
         "connect error, could not connect, cannot connect, failed to connect, unable to connect, failed to establish,"
         "econnrefused, econnreset, econnaborted, ehostunreach, enetunreach, enotfound, eai again, epipe,"
-        "name or service not known, name resolution, dns resolution, nodename nor servname, getaddrinfo, network error,"
-        "network unreachable, network is unreachable, no route to host, broken pipe, remote end closed,"
-        "server disconnected, socket hang up, fetch failed, session terminated",
+        "name or service not known, name resolution, dns resolution, dns lookup failed, nodename nor servname,"
+        "getaddrinfo, network error, network unreachable, network is unreachable, network is down, no route to host,"
+        "host is down, broken pipe, remote end closed, peer closed connection, server disconnected, socket hang up,"
+        "fetch failed, session terminated",
     ),
     (
         _C.SERVICE_UNAVAILABLE,
-        "service unavailable, temporarily unavailable, currently unavailable, bad gateway, overloaded, server error,"
-        "internal failure, over capacity, at capacity, under maintenance",
+        "service unavailable, temporarily unavailable, currently unavailable, status code unavailable, bad gateway,"
+        "overloaded, server error, internal failure, over capacity, at capacity, under maintenance",
     ),
     (
         _C.RESOURCE_NOT_FOUND,

@@ -55,7 +55,8 @@ class AdaptiveRateLimiter:
         checks.number("refill_per_second", refill_per_second, least=LEAST_RATE)
         checks.whole("max_keys", max_keys)
         self._config = RateConfig(per_second=refill_per_second, burst=capacity, adaptive=True, floor=floor)
-        self._now = checks.clock(clock).monotonic
+        self.clock = checks.clock(clock)
+        self._now = self.clock.monotonic
         self._max_keys = max_keys
         self._random = random
         self._reported = False  # has anybody ever told of a success?
@@ -193,7 +194,8 @@ class RateLimiter:
     ) -> None:
         config = RateConfig(per_second=per_second, burst=burst)
         checks.whole("max_keys", max_keys)
-        self._now = checks.clock(clock).monotonic
+        self.clock = checks.clock(clock)
+        self._now = self.clock.monotonic
         self._max_keys = max_keys
         self._lock = threading.Lock()
         self._plain = _Buckets(per_second, config.capacity)

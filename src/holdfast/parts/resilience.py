@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from holdfast import checks
 from holdfast.category import ErrorCategory, retry_after
-from holdfast.clock import Clock
+from holdfast.clock import Clock, fits
 from holdfast.errors import ConfigError, RateLimited
 from holdfast.guards.rate import Priority, priority_of
 from holdfast.parts.breaker import BreakerSnapshot, CircuitBreaker
@@ -38,7 +38,8 @@ _CATEGORIES = {
 class ToolResilience:
     """Asks the circuit first, then the limiter, and reserves with both or with neither.
 
-    *max_wait* is how long `acquire` may wait for the limiter; 0 refuses at once.
+    *max_wait* is how long `acquire` may wait for the limiter; 0 refuses at once. Without a *clock* it uses that of the
+    parts it is given.
     """
 
     def __init__(
@@ -54,7 +55,8 @@ class ToolResilience:
             raise ConfigError(f"limiter = {checks.shown(limiter)}: must be a RateLimiter or an AdaptiveRateLimiter")
         if breaker is not None and not isinstance(breaker, CircuitBreaker):
             raise ConfigError(f"breaker = {checks.shown(breaker)}: must be a CircuitBreaker")
-        self._clock = checks.clock(clock)
+        clocks = (part.clock for part in (breaker, limiter) if part is not None)
+        self._clock = checks.clock(clock if clock is not None else next(clocks, None))
         self._limiter = limiter if limiter is not None else AdaptiveRateLimiter(clock=self._clock)
         self._breaker = breaker if breaker is not None else CircuitBreaker(clock=self._clock)
         self._adaptive = self._limiter if isinstance(self._limiter, AdaptiveRateLimiter) else None
@@ -111,7 +113,7 @@ class ToolResilience:
         if not wait:
             return Permit(self, tool, granted._circuit, granted._grant, self._clock.monotonic())
         granted.release()
-        if waited + wait > self._max_wait:
+        if not fits(wait, self._max_wait - waited):
             raise RateLimited(tool, retry_after=wait if math.isfinite(wait) else None)
         return wait
 
