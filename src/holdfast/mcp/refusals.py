@@ -30,9 +30,9 @@ def refusal(error: BaseException, server: str, *, called: bool, repeatable: bool
     if isinstance(error, Denied):
         facts["tool"] = error.tool
         facts["reason"] = error.reason
-        if error.retry_after is not None and math.isfinite(error.retry_after):
-            facts["retry_after_ms"] = math.ceil(error.retry_after * 1000)
-    lost = f"The tool's server gave no answer: {printable(str(error), 500)}." if isinstance(error, ServerLost) else None
+    if isinstance(error, Denied | ServerLost) and error.retry_after is not None and math.isfinite(error.retry_after):
+        facts["retry_after_ms"] = math.ceil(error.retry_after * 1000)
+    lost = _lost(error) if isinstance(error, ServerLost) else None
     text = for_model(error, called=called, repeatable=repeatable, what=lost)
     result: dict[str, object] = {
         "content": [{"type": "text", "text": text}],
@@ -44,3 +44,10 @@ def refusal(error: BaseException, server: str, *, called: bool, repeatable: bool
 
 def _may_have_called(error: BaseException) -> bool:
     return error.sent if isinstance(error, ServerLost) else not isinstance(error, Denied)
+
+
+def _lost(error: ServerLost) -> str:
+    how = "gave no answer" if error.answer is None else "said no"
+    pause = error.retry_after
+    asked = f" It asks for a pause of {math.ceil(pause * 10) / 10:g} s." if pause and math.isfinite(pause) else ""
+    return f"The tool's server {how}: {printable(str(error), 500)}.{asked}"

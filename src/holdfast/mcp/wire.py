@@ -99,7 +99,7 @@ class ServerLost(Exception):
         self, message: str, *, sent: bool = True, answer: Answer | None = None, retry_after: float | None = None
     ) -> None:
         super().__init__(message)
-        self.sent = sent  # the request may have reached the server
+        self.sent = sent  # the request may have reached the server, and was not refused
         self.answer = answer  # of HTTP, with a status that says no
         self.retry_after = retry_after  # seconds
         self.counted = False  # the server's circuit knows of it: one death is one failure, however many calls it took

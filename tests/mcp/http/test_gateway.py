@@ -327,6 +327,7 @@ async def test_nothing_is_kept_of_requests_without_a_session_that_the_server_kno
         for id in range(5):
             await client.call_modern("work", id)
             await client.post(frame("tools/list", id), mcp_session_id=f"unknown-{id}")
+            await client.post(frame("tools/call", id, name="work"), mcp_session_id=f"unknown-{id}")
         await get(address)
         gc.collect()
 
@@ -757,7 +758,7 @@ async def test_a_session_of_a_server_over_http_is_a_run_of_its_name() -> None:
         assert (run.session_id, run.tool_calls, run.interrupted) == ("one", 1, True)
 
 
-async def test_a_session_that_only_the_server_knows_is_one_run_however_many_requests_come_at_once() -> None:
+async def test_a_session_that_only_the_server_knows_is_one_run_with_all_its_calls_however_many_come_at_once() -> None:
     begun = 0
     all_begun = asyncio.Event()
 
@@ -776,7 +777,21 @@ async def test_a_session_that_only_the_server_knows_is_one_run_however_many_requ
             await client.call(id=3)
         runs = hf.runs.list_runs()
 
-    assert [run.session_id for run in runs] == ["one"]
+    assert [(run.session_id, run.tool_calls) for run in runs] == [("one", 4)]
+
+
+async def test_a_session_that_the_server_does_not_know_either_is_a_run_that_has_ended() -> None:
+    async def call(reply: Reply) -> None:
+        await reply.whole(404)
+
+    with holdfast.open(":memory:", policies={}) as hf:
+        async with server(plain(call)) as made, gateway(remote(made.url), hf=hf) as url, web(url, "remote") as client:
+            client.session = {"mcp-session-id": "gone"}
+            assert (await client.call()).status_code == 404
+            assert (await client.call()).status_code == 404
+        runs = hf.runs.list_runs()
+
+    assert [(str(run.status), run.tool_failures) for run in runs] == [("completed", 1)] * 2
 
 
 async def test_a_session_that_is_silent_for_half_an_hour_is_interrupted() -> None:

@@ -471,6 +471,18 @@ async def test_a_stream_that_cannot_be_taken_up_is_a_call_of_unknown_outcome() -
         assert len(made.asked("tools/call")) == 1
 
 
+async def test_a_stream_that_may_not_be_taken_up_is_a_call_of_unknown_outcome() -> None:
+    async def call(reply: Reply) -> None:
+        await reply.stream("id: 7\nretry: 5\ndata:")
+        await reply.end()
+
+    async with server(plain(call, session=None)) as made, wrapped(made.url) as client:
+        answer = await client.call()
+
+        assert "HTTP status 405" in text_of(answer)
+        assert failure_of(answer)["called"] is True
+
+
 async def test_a_stream_that_brings_nothing_is_not_taken_up_for_ever() -> None:
     async def answer(reply: Reply) -> None:
         if reply.request.method == "GET" and "last-event-id" in reply.request.headers:
@@ -613,6 +625,32 @@ async def test_a_status_that_says_no_is_a_failure_of_its_kind(status: int, categ
 
         assert failure_of(answer)["category"] == category
         assert f"HTTP status {status}" in text_of(answer)
+
+
+@pytest.mark.parametrize(("status", "called"), [(401, False), (404, False), (307, False), (408, True), (502, True)])
+async def test_a_server_that_refuses_a_call_has_not_called_its_tool(status: int, called: bool) -> None:
+    async def call(reply: Reply) -> None:
+        await reply.whole(status, b"no", location="http://elsewhere.example/mcp")
+
+    async with server(plain(call, session=None)) as made, wrapped(made.url) as client:
+        answer = await client.call()
+
+        assert failure_of(answer)["called"] is called
+        assert ("outcome is unknown" in text_of(answer)) is called
+
+
+async def test_the_model_is_told_how_long_a_429_asks_it_to_wait() -> None:
+    async def call(reply: Reply) -> None:
+        await reply.whole(429, b"slow down", retry_after="7")
+
+    async with server(plain(call)) as made, wrapped(made.url) as client:
+        answer = await client.call()
+
+        assert failure_of(answer) == {
+            "kind": "ServerLost", "category": "rate_limit", "called": False, "retry_after_ms": 7000,
+        }  # fmt: skip
+        assert "429" in text_of(answer)
+        assert "a pause of 7 s. The tool was not called." in text_of(answer)
 
 
 async def test_a_call_waits_as_long_as_a_429_asks_for() -> None:

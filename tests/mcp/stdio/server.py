@@ -224,8 +224,8 @@ class Server:
         os.close(1)
 
     def do_close_stdin(self, id: Any, params: dict[str, Any], rest: str) -> None:
-        self.do_answer(id, params, "")
         os.close(0)
+        self.do_answer(id, params, "")
         while True:
             signal.pause()
 

@@ -138,6 +138,19 @@ async def test_a_server_that_closes_its_input_is_ended_and_replaced(journal: Pat
         assert text(await client.result("read")) == "read"
 
 
+@pytest.mark.parametrize("do", ["close_stdin", "unended"])
+async def test_a_call_is_not_given_to_a_server_that_reads_or_says_no_more(do: str, journal: Path) -> None:
+    async with Stage(journal, patience=0.1) as client:
+        await client.initialize()
+        await client.result("put", do=do)
+        await settle()
+
+        result = await client.result("write")
+
+        assert text(result) == "write"
+        assert client.effects("write") == 1
+
+
 async def test_deaths_open_the_circuit_of_the_server_and_not_of_the_tool(journal: Path) -> None:
     policies = {"server": {"srv": {"breaker": {"failure_threshold": 2, "min_backoff": 60.0}}}}
     async with Stage(journal, policies=policies) as client:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 LONGEST_REFUSAL: Final = 2**20  # bytes of a body that comes with a status that says no
 MOST_REDIRECTS: Final = 5
+REQUEST_TIMEOUT: Final = 408  # which some say when time has run out behind them
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 DEFAULTS: Final = (("accept-encoding", "identity"), ("user-agent", "holdfast"))
 JSON: Final = "application/json"
@@ -96,6 +97,7 @@ class Endpoint:
         return ServerLost(
             f"{self.target} answered with HTTP status {response.status} {printable(response.reason)}{to}"
             f"{': ' if said else ''}{said}",
+            sent=response.status >= 500 or response.status == REQUEST_TIMEOUT,
             answer=Answer(response.status, dict(passed(response.headers.items(), NOT_TO_CLIENT)), body),
             retry_after=retry_after(response.headers),
         )

@@ -5,7 +5,8 @@ handshake is known, a new one is begun behind the client's.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 import msgspec
 
@@ -34,7 +35,8 @@ class Talk:
         self.getter: Exchange | None = None
         self.posts: set[Exchange] = set()
         self.live = 0  # requests that are being answered
-        self.conversation: Conversation | None = None  # once the server knows the session
+        self.is_known = False  # to the server
+        self.conversation: Conversation | None = None  # once a tool is called, or the server knows the session
 
     def send(self, event: Event) -> None:
         """Hand on what belongs to no request."""
@@ -94,7 +96,10 @@ class HttpSite:
         id = exchange.headers.get(SESSION)
         if exchange.is_modern or not heads or (id is None and heads[0].method != "initialize"):
             return self._receive_single(exchange, heads)
-        return self._receive(exchange, heads, self._talk(id if heads[0].method != "initialize" else None))
+        talk = self._talk(id if heads[0].method != "initialize" else None)
+        if talk.conversation is None and talk.link.id is not None and _calls(heads):
+            self._begin(talk, talk.link.id)
+        return self._receive(exchange, heads, talk)
 
     def get(self, exchange: Exchange) -> None:
         """A client asks for a stream."""
@@ -189,12 +194,20 @@ class HttpSite:
         """The server knows a session."""
         id = talk.link.id
         assert id is not None
+        talk.is_known = True
         if self._talks.get(id) is not talk or talk.conversation is None:
-            self._talks[id] = talk
-            talk.conversation = self._converse(id, talk.close, lambda: forget(self._talks, id, talk))
-            opening = asyncio.ensure_future(talk.conversation.open())
-            self.tasks.add(opening)
-            opening.add_done_callback(self.tasks.discard)
+            self._begin(talk, id)
+
+    def _begin(self, talk: Talk, id: str) -> None:
+        """A session is a run from now on."""
+        self._talks[id] = talk
+        talk.conversation = self._converse(id, talk.close, lambda: forget(self._talks, id, talk))
+        self._do(talk.conversation.open())
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
     def _enter(self, talk: Talk, exchange: Exchange) -> None:
         conversation = talk.conversation
@@ -207,19 +220,22 @@ class HttpSite:
             talk.live -= 1
             if conversation is not None:
                 conversation.live -= 1
-            if talk.conversation is None and not talk.live:  # the server knows nothing of it
+            if talk.is_known or talk.live:
+                return
+            if talk.conversation is None:  # the server knows nothing of it
                 self.server.leave(talk.session)
                 if talk.link.id is not None:
                     self._talks.pop(talk.link.id, None)
+            elif exchange.status in (400, 404):
+                self._do(talk.conversation.end())
 
         exchange.on_done = done
 
     def _conversation(self, exchange: Exchange, heads: list[Head]) -> Conversation | None:
         """The run of a client without session, if it calls a tool."""
-        call = next((head for head in heads if head.method == "tools/call"), None)
-        if call is None:
+        if not (calls := _calls(heads)):
             return None
-        key = client_key(self.server.name, exchange.headers, frames.params(call))
+        key = client_key(self.server.name, exchange.headers, frames.params(calls[0]))
         conversation = self._known.get(key)
         if conversation is None or not conversation.is_open:
             conversation = self._known[key] = self._converse(
@@ -230,6 +246,10 @@ class HttpSite:
 
     def _converse(self, name: str, close: Callable[[], Awaitable[None]], on_end: Callable[[], object]) -> Conversation:
         return Conversation(self.hf, name, self.endpoint.target, close=close, on_end=on_end, alive=self._alive)
+
+
+def _calls(heads: list[Head]) -> list[Head]:
+    return [head for head in heads if head.method == "tools/call"]
 
 
 def _within(conversation: Conversation | None, do: Callable[[], None]) -> Awaitable[None] | None:

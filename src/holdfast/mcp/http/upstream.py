@@ -270,6 +270,7 @@ class HttpUpstream:
                     break
                 except ServerLost as again:
                     if again.answer is not None:
+                        again.sent = True  # the request itself, whose stream it is
                         raise
                     failures += 1
 

@@ -82,6 +82,7 @@ class Child:
         grace: float = GRACE,
     ) -> None:
         self.code: int | None = None
+        self.is_spent = False  # it reads or says no more, and will soon be gone
         self._command = command
         command.last_words = None
         self._on_exit = on_exit
@@ -224,6 +225,7 @@ class Child:
 
     def _useless(self) -> None:
         """It says no more, or reads no more."""
+        self.is_spent = True
         if self.code is None and not self._closing:
             asyncio.get_running_loop().call_later(self._grace, self.kill)
 

@@ -58,8 +58,8 @@ class ChildUpstream:
 
     @property
     def is_ready(self) -> bool:
-        """Whether frames can be sent."""
-        return self._ready.is_set()
+        """Whether frames can be sent, and answered."""
+        return self._ready.is_set() and self._child is not None and not self._child.is_spent
 
     def attach(self, listener: Listener, handshake: Handshake) -> None:
         """Start it."""
@@ -72,7 +72,10 @@ class ChildUpstream:
         """Wait until frames can be sent."""
         if self.condition.state == "failed":
             self._start()
-        while not self._ready.is_set():
+        while not self.is_ready:
+            if self._ready.is_set() and self._child is not None:  # there will be another
+                await self._child.over()
+                continue
             restarting = self._restarting
             if restarting is None or restarting.done() or self._closing:
                 raise ServerLost(self.condition.last_error or "the server is stopped", sent=False)
@@ -165,7 +168,7 @@ class ChildUpstream:
         child.hold(self._held)
         if (begins := self._handshake.begins) is not None:
             await self._replay(child, begins)
-        if child.code is not None:
+        if child.is_spent or child.code is not None:
             await child.over()
             raise self._loss(child)
         self.condition.turn("ready")
