@@ -110,17 +110,6 @@ def test_many_different_calls_stay_within_the_bound() -> None:
     assert len(cache) == 100
 
 
-def test_clear_forgets_all_answers() -> None:
-    cache = Cache(10)
-    put(cache, b"one")
-    put(cache, b"two")
-
-    cache.clear()
-
-    assert len(cache) == 0
-    lead(cache, b"one")
-
-
 # --- identical calls in flight ---
 
 
@@ -217,15 +206,6 @@ def test_an_expired_answer_is_fetched_by_one_caller() -> None:
     assert follow(cache, now=2.0) is flight.awaited
 
 
-def test_clear_leaves_calls_in_flight_alone() -> None:
-    cache = Cache(10)
-    flight = lead(cache)
-
-    cache.clear()
-
-    assert follow(cache) is flight.awaited
-
-
 def test_of_many_threads_that_ask_at_once_one_leads() -> None:
     for _ in range(50):
         cache, barrier = Cache(10), threading.Barrier(8)
@@ -302,11 +282,6 @@ class CacheMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.5, 1.0, 4.0]))
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
-
-    @rule()
-    def clear(self) -> None:
-        self.cache.clear()
-        self.answers = {}
 
     @invariant()
     def they_agree(self) -> None:

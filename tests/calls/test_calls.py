@@ -20,6 +20,7 @@ from unittest.mock import create_autospec
 
 import pytest
 from tests import shapes
+from tests.runs.durable import stopped
 from tests.shapes import Call, Shape, Thread, settled
 
 import holdfast
@@ -100,6 +101,23 @@ def test_the_tools_own_exception_leaves_unchanged(shape: Shape, hf: Holdfast, re
     assert caught is error
     assert str(caught) == "the tool's own"
     assert caught.__cause__ is caught.__context__ is None
+
+
+@pytest.mark.parametrize("timeout", [False, 5.0])
+def test_the_end_of_an_iterator_that_a_tool_ran_into_leaves_unchanged(hf: Holdfast, timeout: object) -> None:
+    first = hf.tool("first", timeout=timeout)(lambda items: next(iter(items)))
+
+    assert first(["tea"]) == "tea"
+    assert called_with(StopIteration, first, []).__cause__ is None
+
+
+def test_the_end_of_an_iterator_is_raised_again_when_its_run_is_resumed(hf: Holdfast) -> None:
+    first = hf.tool("first")(lambda items: next(iter(items)))
+    run_id = stopped(hf, lambda: called_with(StopIteration, first, []))
+
+    with hf.resume(run_id):
+        assert called_with(StopIteration, first, []).__cause__ is None
+    assert hf.tracker.stats("first").total == 1
 
 
 def test_a_note_says_how_often_it_was_tried_and_how_long_it_waited(shape: Shape, hf: Holdfast) -> None:

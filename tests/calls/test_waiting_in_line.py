@@ -15,17 +15,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import shapes
+from tests.runs import durable
+from tests.runs.durable import Killed, Place
 from tests.shapes import Call, Gate, Shape, Thread, eventually, settled
 
 import holdfast
-from holdfast import CircuitOpen, CircuitState, ConcurrencyFull, Holdfast, Priority, RateLimited, ToolTimeout
+from holdfast import CircuitOpen, CircuitState, ConcurrencyFull, Holdfast, InDoubt, Priority, RateLimited, ToolTimeout
 from holdfast.guards.rate import RateConfig
 from holdfast.policy import Policy
 from holdfast.testing import ManualClock, Recorder, Script, fail, ok, slow
 from holdfast.tools.limiting import Limiting
 from holdfast.tools.verdicts import Refusal
 
-shape, hf = shapes.shape, shapes.hf
+shape, hf, memory = shapes.shape, shapes.hf, durable.memory
 
 ONE_A_SECOND = {"per_second": 1, "burst": 1}
 
@@ -430,6 +432,47 @@ async def test_a_waiter_that_is_cancelled_at_the_head_of_the_line_lets_the_next_
     assert await first == 0
     assert await following == 2
     assert clock.monotonic() == 2.0
+
+
+async def test_who_is_refused_or_gone_before_its_turn_has_an_id_in_the_log_of_its_run(
+    hf: Holdfast, clock: ManualClock
+) -> None:
+    recorder = Recorder()
+    hf.bus.add(recorder)
+    tool = hf.tool("tool", concurrency=1, deadline=2.0)(Script(slow(1.5, None), clock=clock).coroutine)
+
+    async with hf.run() as run:
+        calls = [asyncio.create_task(tool(0)), asyncio.create_task(hf.acall(tool, 1, policy={"deadline": 0.5}))]
+        calls += [asyncio.create_task(tool(2)), asyncio.create_task(hf.acall(tool, 3, policy={"max_wait": 0}))]
+        await settled()
+        calls[2].cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+
+    log = [(event.type, event.payload["call_id"]) for event in hf.runs.events(run.id) if "tool" in event.payload]
+    assert [type for type, _ in log] == ["tool_started", "tool_denied", "tool_ended", "tool_ended", "tool_ended"]
+    assert {type(id) for _, id in log} == {str}
+    assert log == [(event.type, event.payload["call_id"]) for event in recorder.events if event.tool is not None]
+
+
+async def test_a_call_in_doubt_that_is_gone_before_its_turn_is_in_doubt_still(memory: Place) -> None:
+    hf = memory.open()
+    with pytest.raises(Killed), hf.run() as run:
+        hf.tool("pay")(lambda: memory.die(hf))()
+
+    hf = memory.open()
+
+    @hf.tool("pay", concurrency=1, deadline=0.5)
+    async def pay() -> None: ...
+
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012
+        async with hf.resume(run.id, in_doubt="repeat"), hf.guard("pay", deadline=False):
+            with pytest.raises(ToolTimeout):
+                await pay()
+            raise KeyboardInterrupt
+
+    with pytest.raises(InDoubt):
+        async with hf.resume(run.id):
+            await pay()
 
 
 async def test_a_call_cancelled_while_it_waits_to_try_again_is_cancelled(hf: Holdfast, clock: ManualClock) -> None:

@@ -71,9 +71,12 @@ class Attempt(msgspec.Struct, eq=False):
 
     def waits(self) -> Iterator[Wait]:
         """What to wait for before the tool may be called; raises if it may not."""
+        if self._execution.made is not None:
+            raise self._take_up(self._execution.made)  # not in a generator: none lets a StopIteration out
+        return self._turn()
+
+    def _turn(self) -> Iterator[Wait]:
         execution = self._execution
-        if execution.made is not None:
-            raise self._take_up(execution.made)
         clock, policy = execution._kit.clock, execution.policy
         now = clock.monotonic()
         if execution._delay:

@@ -73,7 +73,7 @@ class Execution:
         self.record: Record | None = None  # its place in the run's log
         self.callee: Callee | None = None
         self.as_task = False  # its driver waits as a task
-        self.call_id: int | str = next(kit.call_ids)
+        self.call_id: int | str = next(kit.call_ids) if run is None else str(next(kit.call_ids))
         self.deadline = math.inf
         self.driver: Shape | None = None  # the shape that its driver gives the call
         self.value: Any = None
@@ -108,18 +108,21 @@ class Execution:
         self._unsettled: Attempt | None = None
         self._why = ""
 
-    def lookup(self) -> Iterator[Wait]:
-        """Answer from the cache if possible, else count the call with the run; yields what to wait for meanwhile."""
+    def lookup(self) -> Iterable[Wait]:
+        """Answer from the log or the cache if possible, else count the call with the run; gives what to wait for."""
         self.tool.use(self.policy)
         if self.policy.deadline is not None:  # a call begins here: a stream may be asked for long before its first item
             begun = self._kit.clock.monotonic() if self.made is None else self.made.begun
             self.deadline = begun + self.policy.deadline
         if self.run is not None:
             self._silent = True
-            self._recall(self.run)
+            self._recall(self.run)  # not in a generator: none lets a StopIteration out
             if self._over:
-                return
+                return ()
             self._silent = False
+        return self._ask()
+
+    def _ask(self) -> Iterator[Wait]:
         if self._kit.bus.watcher is not None:
             self.watched = self._kit.bus.watcher.call(self)
         try:

@@ -147,7 +147,8 @@ class Record(msgspec.Struct, eq=False):
             if self.called is False and not self._run.is_noted:  # else it was cut off before, and nobody waits
                 self.write = write
         else:
-            self._run.log.emit(events.TOOL_ENDED, {"tool": self.step.name, **facts})
+            id = None if self.step.key else execution.call_id  # not that of a call in doubt, which does not end by this
+            self._run.log.emit(events.TOOL_ENDED, {"call_id": id, "tool": self.step.name, **facts})
             self.step.give_back()
 
     def _succeed(

@@ -123,11 +123,6 @@ class Cache:
         """The leader has none: its followers share *error*, or lead themselves if it was cancelled (None)."""
         self._crash(flight.key, flight.awaited, error)
 
-    def clear(self) -> None:
-        """Forget all answers."""
-        with self._lock:
-            self._answers.clear()
-
     def _crash(self, key: Hashable, awaited: Awaited, error: BaseException | None, _: object = None) -> None:
         with self._lock:
             if self._awaited.get(key) is awaited:  # else its leader was interrupted while it ended, and another leads
