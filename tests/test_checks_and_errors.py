@@ -8,10 +8,12 @@ import functools
 import inspect
 import io
 import math
+import numbers
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -466,6 +468,44 @@ def test_paths_and_models_have_values_to_compare() -> None:
     assert key(Model(1)) != key({"x": 1})
 
 
+class Title(str):
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "a title"
+
+
+class Blob(bytes):
+    pass
+
+
+class Weight(float):
+    pass
+
+
+class Count(int):
+    pass
+
+
+@numbers.Integral.register
+class Int64:
+    """Like the numbers of numpy, which are no `int`."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __int__(self) -> int:
+        return self.value
+
+
+@pytest.mark.parametrize(
+    ("kind", "one", "other"), [(Title, "a", "b"), (Blob, b"a", b"b"), (Weight, 0.5, 1.5), (Count, 1, 2), (Int64, 1, 2)]
+)
+def test_texts_and_numbers_of_a_class_of_their_own_have_values_to_compare(kind: Any, one: Any, other: Any) -> None:
+    assert key(kind(one)) == key(one) != key(kind(other))
+    assert key([{"deep": kind(one)}]) == key([{"deep": one}])
+
+
 class Broken:
     """Raises what nobody expects when it is asked for its value."""
 
@@ -481,7 +521,7 @@ def endless() -> list[Any]:
 
 @pytest.mark.parametrize(
     "value",
-    [io.StringIO(), object(), Broken(), 2**70, "half \ud800", endless(), {(1, 2): 3}, lambda: None],
+    [io.StringIO(), object(), Broken(), Fraction(1, 3), 2**70, "half \ud800", endless(), {(1, 2): 3}, lambda: None],
     ids=lambda value: type(value).__name__,
 )
 def test_a_call_whose_arguments_cannot_be_compared_is_the_same_as_no_other(value: object) -> None:

@@ -166,6 +166,24 @@ def test_what_was_to_be_cancelled_when_its_process_died_is_not_called_again(plac
     assert again.runs.snapshot(run.id).status == "cancelled"
 
 
+@pytest.mark.parametrize("policy", ["fail", "resume"])
+@pytest.mark.parametrize("reason", ["enough", None])
+def test_what_was_to_be_cancelled_is_cancelled_where_nobody_knows_how_to_call_it(
+    place: Place, policy: str, reason: str | None
+) -> None:
+    hf = place.open()
+    with pytest.raises(Killed), hf.run() as run:
+        hf.runs.cancel(run.id, reason)
+        place.die(hf)
+    again = place.open()
+
+    done = again.recover(policy)
+
+    assert done == ([], [], [], {}, [run.id])
+    assert again.runs.snapshot(run.id).status == "cancelled"
+    assert again.runs.events(run.id)[-1].payload == {"reason": reason}
+
+
 def test_leave_touches_nothing_at_all(place: Place) -> None:
     run_id = dead(place, entry=target("entry"))
     hf = place.open()
@@ -186,7 +204,7 @@ def test_what_is_not_interrupted_is_not_touched(place: Place) -> None:
         done = hf.recover()
         assert open_one.status == "executing"
 
-    assert done == ([], [], [], {})
+    assert done == ([], [], [], {}, [])
 
 
 def test_runs_that_were_interrupted_and_not_killed_are_recovered_too(place: Place) -> None:
@@ -295,7 +313,7 @@ def test_a_killed_process_is_recovered_by_another(disk: Place) -> None:
     child.communicate(timeout=30)
     done = hf.recover()
 
-    assert before == ([], [], [], {})
+    assert before == ([], [], [], {}, [])
     assert done.resumed == ["order"]
     assert called == [(1,)]
 

@@ -49,6 +49,7 @@ from holdfast import (
 from holdfast.runs import current, remembered
 from holdfast.stores import MemoryRunStore
 from holdfast.testing import ManualClock, Recorder, Script, fail, ok
+from holdfast.values.redaction import Payloads
 
 place, disk, memory, entering = durable.place, durable.disk, durable.memory, durable.entering
 shape = shapes.shape
@@ -740,6 +741,25 @@ def test_arguments_that_cannot_be_told_leave_the_others_to_tell_calls_apart(hf: 
     assert len(made) == 3
 
 
+class Title(str):
+    """A text of a class of its own."""
+
+    __slots__ = ()
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(25 * 10**18, 30 * 10**18), (-(2**64), -(2**65)), ("a \ud800", "b \ud800"), (Title("a"), Title("b"))],
+    ids=["wei", "far below zero", "half a character", "class of its own"],
+)
+def test_numbers_and_texts_that_are_not_as_usual_tell_calls_apart(hf: Holdfast, one: object, other: object) -> None:
+    made: list[object] = []
+    send = hf.tool("send")(lambda amount: made.append(amount) or len(made))
+    run_id = stopped(hf, lambda: [send(one), send(other)])
+
+    assert resumed(hf, run_id, lambda: [send(other), send(one)]) == [2, 1]
+
+
 def test_arguments_that_contain_themselves_are_no_trouble(hf: Holdfast) -> None:
     circle: list[Any] = []
     circle.append(circle)
@@ -1163,6 +1183,21 @@ def test_a_failed_run_is_resumed_as_a_new_run_that_knows_what_it_knew(place: Pla
     snapshot = hf.runs.snapshot(fork.id)
     assert (snapshot.status, snapshot.forked_from, snapshot.session_id) == ("completed", old, "shop")
     assert hf.runs.snapshot(old).status == "failed"
+
+
+def test_the_first_event_of_a_fork_and_of_a_run_that_nobody_had_begun_says_what_it_was_asked_to_do(
+    place: Place,
+) -> None:
+    hf = place.open(payloads=Payloads(lambda value: {"prompt": "tea"} if value == {"prompt": "s3cret"} else value))
+    old = hf.runs.create_run("shop", "s3cret").id
+    with pytest.raises(ValueError, match="no"), hf.resume(old):
+        raise ValueError("no")
+
+    with hf.resume(old) as fork:
+        pass
+
+    begun = [hf.runs.events(run_id)[0] for run_id in (old, fork.id)]
+    assert [(event.type, event.payload["prompt"]) for event in begun] == [("run_started", "tea")] * 2
 
 
 def test_a_cancelled_run_is_resumed_as_a_new_run(hf: Holdfast) -> None:

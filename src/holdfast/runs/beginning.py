@@ -75,7 +75,7 @@ class Resume(NamedTuple):
     owner: Callable[[], OwnerRow]
     taken: list[Claim]
     claim: Claim | None = None  # the right to it, where that was taken before, by a worker
-    prompt: Mapping[str, Any] = {}  # as it may be shown, where that is known
+    prompt: Mapping[str, Any] = {}  # as it may be shown
 
     def write(self, ledger: Ledger) -> Begun:
         """Begin it."""
@@ -108,7 +108,7 @@ class Resume(NamedTuple):
         elif forked is None:
             ledger.say(live, events.RUN_STARTED, **self.prompt, host=owner.host, pid=owner.pid)
         else:
-            ledger.say(live, events.RUN_STARTED, forked_from=forked.header.id)
+            ledger.say(live, events.RUN_STARTED, **self.prompt, forked_from=forked.header.id)
             for unit, amount in forked.snapshot.spend.items():
                 ledger.say(live, events.SPENT, unit=unit, amount=amount, carried=True)
         return Begun(claim, live.header, dict(live.snapshot.spend), live.cancel)

@@ -29,11 +29,12 @@ class Recovered(NamedTuple):
     failed: list[str]
     left: list[str]
     errors: dict[str, BaseException]
+    cancelled: list[str]  # as somebody had asked of the owner that died
 
 
 def recover(store: RunStore, policy: str, resume: Callable[[str], Run]) -> Recovered:
     """Look after every interrupted run of *store*."""
-    done = Recovered([], [], [], {})
+    done = Recovered([], [], [], {}, [])
     for run in interrupted(store):
         if policy == "leave":
             done.left.append(run.id)
@@ -46,10 +47,9 @@ def recover(store: RunStore, policy: str, resume: Callable[[str], Run]) -> Recov
             except (Exception, asyncio.CancelledError, SystemExit) as error:  # the process is not its own to end
                 done.resumed.append(run.id)
                 done.errors[run.id] = error
-        elif policy == "fail" and _fail(store, run.id):
-            done.failed.append(run.id)
         else:
-            done.left.append(run.id)
+            became = _end(store, run.id, fails=policy == "fail")
+            {RunStatus.FAILED: done.failed, RunStatus.CANCELLED: done.cancelled}.get(became, done.left).append(run.id)
     return done
 
 
@@ -142,15 +142,20 @@ def _entry(store: RunStore, run_id: str) -> Mapping[str, Any] | None:
     return None if memory.is_foreign else memory.header.entry
 
 
-def _fail(store: RunStore, run_id: str) -> bool:
-    """End a run whose owner is gone; false if it has one after all."""
+def _end(store: RunStore, run_id: str, *, fails: bool) -> RunStatus:
+    """End a run whose owner is gone: as cancelled if that was asked of it, else as failed if it *fails*; gives what it
+    is now, which may be anything if it has an owner or an end after all.
+    """
 
-    def fail(ledger: Ledger) -> bool:
+    def end(ledger: Ledger) -> RunStatus:
         live = ledger.run(run_id)
         if live.snapshot.status.is_terminal or ledger.is_owned(live):
-            return False
-        live.fence += 1  # an owner that was taken for dead, and comes back, may not go on
-        ledger.say(live, events.RUN_FAILED, error="its process died before it was done")
-        return True
+            pass
+        elif live.cancel is not None:
+            ledger.cancel(run_id, live.cancel or None)
+        elif fails:
+            live.fence += 1  # an owner that was taken for dead, and comes back, may not go on
+            ledger.say(live, events.RUN_FAILED, error="its process died before it was done")
+        return live.snapshot.status
 
-    return store.writer.commit(fail)
+    return store.writer.commit(end)

@@ -27,6 +27,7 @@ from holdfast.runs.log import Log, Write
 from holdfast.runs.remembered import aremember, remember
 from holdfast.runs.steps import Steps
 from holdfast.stores.ledger import Ledger
+from holdfast.stores.searching import header_of
 from holdfast.stores.writer import Pending
 from holdfast.waiting.threads import Job, elsewhere, may_hold_a_lock
 from holdfast.waiting.waits import Wait, apause, pause
@@ -274,18 +275,23 @@ class Run:
     def _opening(self) -> Start | Resume:
         if self._entered:
             raise RunConflict(f"run {self.id!r} was entered before: make a new one, or resume it")
-        self._entered, owner = True, self._home.store.ownership.row
         self._home.keeper.pay()
-        if self._plan.goes_on:
-            return Resume(self.id, owner, [], self._plan.claim)
-        prompt, claim = self.log.given(events.RUN_STARTED, {"prompt": self.prompt}), self._plan.claim
-        return Start(self._header, prompt, owner, []) if claim is None else Resume(self.id, owner, [], claim, prompt)
+        store, resumed, claim = self._home.store, self._plan.resumed, self._plan.claim
+        known = self._header if resumed is None or claim is not None else header_of(store, resumed)
+        prompt = {} if known is None else self._shown(known.prompt)
+        self._entered = True
+        if resumed is None:
+            return Start(self._header, prompt, store.ownership.row, [])
+        return Resume(resumed, store.ownership.row, [], claim, prompt)
+
+    def _shown(self, prompt: str) -> Mapping[str, Any]:
+        """What its first event says."""
+        return self.log.given(events.RUN_STARTED, {"prompt": prompt})
 
     def _note(self) -> Run:
         """Begin at once, and leave it to others to write that down."""
         self._entered = True
-        prompt = self.log.given(events.RUN_STARTED, {"prompt": self.prompt})
-        self.log.claim = note(self._home.store, self._header, prompt)
+        self.log.claim = note(self._home.store, self._header, self._shown(self.prompt))
         self.steps.begin(self.id, b"", is_noted=True)
         self._set_up()
         return self

@@ -386,6 +386,10 @@ def likeness(arguments: object, depth: int = 0) -> bytes:
         parts = sorted(_digest(likeness(pair, depth + 1)) for pair in arguments.items())
     elif depth < _DEEPEST and isinstance(arguments, list | tuple):
         parts = [_digest(likeness(part, depth + 1)) for part in arguments]
+    elif isinstance(arguments, int):  # of more than 64 bits
+        parts = [b"%x" % arguments]
+    elif isinstance(arguments, str):  # with half a character in it
+        parts = [arguments.encode("utf-8", "surrogatepass")]
     return _digest(type(arguments).__qualname__.encode("utf-8", "surrogatepass"), *parts)
 
 
