@@ -315,6 +315,15 @@ def test_an_error_in_words_is_its_kind_and_its_text_safe_to_show() -> None:
     assert len(in_words(ValueError("x" * 100_000))) < 400
 
 
+def test_a_group_of_errors_in_words_names_the_first_that_is_none() -> None:
+    inner = ExceptionGroup("within", [ConnectionError("the line is dead"), ValueError("too late")])
+
+    said = in_words(ExceptionGroup("unhandled errors in a TaskGroup", [inner]))
+
+    assert said.startswith("ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)")
+    assert said.endswith("; the first: ConnectionError: the line is dead")
+
+
 def test_an_error_that_cannot_say_its_text_is_its_kind() -> None:
     class Silent(Exception):
         def __str__(self) -> str:

@@ -303,7 +303,8 @@ class Holdfast:
     def recover(self, policy: str = "fail") -> Recovered:
         """Look after the runs whose process has died: those with an entry point are called again.
 
-        Of the others, "fail" ends them as failed and "resume" leaves them; "leave" touches none at all.
+        Of the others, those that were to be cancelled are; "fail" ends the rest as failed and "resume" leaves them.
+        "leave" touches none at all.
         """
         checks.choice("policy", policy, POLICIES)
         return recover(self.runs, policy, self.resume)

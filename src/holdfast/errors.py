@@ -246,9 +246,17 @@ class ConfigError(HoldfastError, ValueError):
 
 
 def in_words(error: BaseException) -> str:
-    """The kind and the text of *error*, safe to show; whoever wrote the error wrote its text, which may fail."""
+    """The kind and the text of *error*, safe to show, and of a group the first that is none.
+
+    Whoever wrote the error wrote its text, which may fail.
+    """
     try:
-        return f"{type(error).__name__}: {printable(str(error), 500)}"
+        said = f"{type(error).__name__}: {printable(str(error), 500)}"
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+            if not isinstance(error, BaseExceptionGroup):
+                said = f"{said}; the first: {in_words(error)}"
+        return said
     except Exception:
         return type(error).__name__
 

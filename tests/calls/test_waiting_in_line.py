@@ -147,6 +147,13 @@ def test_where_no_thread_can_be_started_for_a_timer_a_waiter_keeps_the_time_itse
     assert script.count == 1
 
 
+def test_a_wait_of_just_max_wait_is_waited_for_whatever_its_last_digit(hf: Holdfast, clock: ManualClock) -> None:
+    tool = hf.tool("t", rate={"per_second": 10, "burst": 1}, max_wait=0.1)(lambda: "ok")
+
+    assert [tool() for _ in range(30)] == ["ok"] * 30
+    assert clock.monotonic() == pytest.approx(2.9)
+
+
 def test_without_patience_a_full_tool_refuses_at_once(shape: Shape, hf: Holdfast, gate: Gate) -> None:
     call = opened(shape, hf, gate, concurrency=1, max_wait=0)
     first = Thread(call, 1)

@@ -347,6 +347,17 @@ def test_a_bad_file_keeps_the_old_policies_and_is_told_once(
     assert "did you mean timeout?" in error
 
 
+def test_a_bad_file_that_no_sink_hears_of_is_in_the_log(
+    hf: Holdfast, change: Write, caplog: pytest.LogCaptureFixture
+) -> None:
+    change(BAD)
+
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert "the policies stay as they were: " in record.message
+    assert 'holdfast.toml: [policy] rate = "fast": must be like' in record.message
+
+
 def test_another_bad_file_is_told_again(change: Write, recorder: Recorder) -> None:
     change(BAD)
     change("[policy\n")

@@ -154,7 +154,9 @@ def test_an_answer_is_taken_for_the_result_and_remembered(place: Place, shape: S
     with desk.hf.resume(run_id):
         assert desk.pay(7) == ["receipt X"]
     assert len(desk.keys) == 1
-    assert of(desk.hf, run_id, "tool_ended")[-1].payload["result"] == ["receipt X"]
+    ended = of(desk.hf, run_id, "tool_ended")[-1].payload
+    assert ended["result"] == ["receipt X"]
+    assert (ended["status"], ended["duration_ms"], ended["attempts"], ended["category"]) == ("success", 0, 0, None)
     assert desk.hf.runs.snapshot(run_id).active_tools == ()
 
 

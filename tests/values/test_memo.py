@@ -560,6 +560,14 @@ def told_again(error: Exception, category: ErrorCategory = ErrorCategory.NETWORK
     return load_error(data)
 
 
+def test_an_error_that_cannot_be_asked_for_its_notes_is_told_again_without_any() -> None:
+    class Hostile(Exception):
+        def __getattr__(self, name: str) -> object:
+            raise RuntimeError(name)
+
+    assert str(told_again(Hostile("no page"))).endswith("Hostile: no page")
+
+
 @pytest.mark.parametrize(
     "error",
     [

@@ -104,7 +104,9 @@ class Record(msgspec.Struct, eq=False):
         """Take *value* for the result; of a stream, for its items."""
         if not self.step.decide():
             raise RunConflict(f"somebody has decided about this call of {self.step.name!r} already")
-        facts: dict[str, Any] = {"status": "success", "attempts": 0, "cached": False, "answered": True}
+        facts: dict[str, Any] = {
+            "status": "success", "duration_ms": 0, "attempts": 0, "cached": False, "category": None, "answered": True,
+        }  # fmt: skip
         if execution.is_stream:
             self.items, value = list(value), None  # type: ignore[call-overload]
         execution.recount(failed=False)

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 
 from holdfast.category import ErrorCategory
+from holdfast.clock import fits
 from holdfast.errors import ConcurrencyFull, RateLimited
 from holdfast.guards.concurrency import Slots
 from holdfast.guards.line import Line, Ticket
@@ -61,7 +62,7 @@ class Limiting:
                 ticket = self.line.join(now, policy.priority.rank, policy.priority.cost)
                 # A slot may have come back while there was nobody to wake; from now on there is.
                 refusal = self._reserve(now, policy, ticket, shared=shared)
-            if refusal is not None and patience > 0 and (refusal.wait <= patience or refusal.wait == math.inf):
+            if refusal is not None and _is_awaited(refusal, patience):
                 return refusal._replace(ticket=ticket)
             if refusal is not None and not shared and self.line.head() is not ticket:
                 refusal = self._behind(now, policy, ticket, refusal)
@@ -75,7 +76,7 @@ class Limiting:
     ) -> Refusal:
         """A *refusal* from elsewhere, with a place in line and a *wait* for callers whose *patience* is enough."""
         with self._lock:
-            if patience > 0 and (refusal.wait <= patience or refusal.wait == math.inf):
+            if _is_awaited(refusal, patience):
                 if ticket is None:
                     ticket = self.line.join(now, policy.priority.rank, policy.priority.cost)
                 return refusal._replace(wait=wait, ticket=ticket)
@@ -223,3 +224,8 @@ class Limiting:
                 bucket.refund(cost, now)
             return Refusal(ConcurrencyFull, math.inf)
         return None
+
+
+def _is_awaited(refusal: Refusal, patience: float) -> bool:
+    """Whether *patience* is enough, as far as one knows how long it takes."""
+    return fits(refusal.wait, patience) or (patience > 0 and refusal.wait == math.inf)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,8 @@ from holdfast.tools.kit import Kit
 from holdfast.tools.tool import Tool
 
 MOST_PASSING = 10_000  # tools that are kept though nobody decorated them
+
+_log = logging.getLogger("holdfast")
 
 
 class Toolbox:
@@ -89,14 +92,20 @@ class Toolbox:
         if reload is None:
             return
         if reload.error is not None:
-            bus.emit(events.POLICY_REJECTED, file=reload.path, error=str(reload.error))
+            self._reject(reload.path, reload.error)
             return
         for tool in self._all():
             try:
                 tool.reload()
             except ConfigError as error:  # it came after the file was found to go with all others
-                bus.emit(events.POLICY_REJECTED, file=reload.path, error=str(error))
+                self._reject(reload.path, error)
         bus.emit(events.POLICY_RELOADED, file=reload.path)
+
+    def _reject(self, path: str, error: ConfigError) -> None:
+        """Say that a file is not taken up: in an event and, where nobody hears that, in the log."""
+        self.kit.bus.emit(events.POLICY_REJECTED, file=path, error=str(error))
+        if not self.kit.bus.sinks:
+            _log.warning("the policies stay as they were: %s", error)
 
     def after_fork(self) -> None:
         """In a forked child: threads, locks and calls in flight are the parent's."""

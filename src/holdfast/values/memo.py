@@ -26,6 +26,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast.category import ErrorCategory
+from holdfast.category.looking import attribute
 from holdfast.errors import RecordedError, ToolTimeout
 from holdfast.values.said import SAID, gives_back, load_said
 
@@ -115,7 +116,7 @@ def dump_error(error: Exception, category: ErrorCategory) -> bytes:
     name, message = _name(type(error)), _message(error)
     if type(error) is RecordedError:  # told again from the log of an earlier run
         category, name, message = error.category, error.type, error.message
-    notes = [_utf8(note) for note in getattr(error, "__notes__", ()) if isinstance(note, str)]
+    notes = [_utf8(note) for note in attribute(error, "__notes__", list) or () if isinstance(note, str)]
     try:
         body = _error_body(error, category)
         if len(body) > LIMIT or type(_error_of(name, body)) is not type(error):
