@@ -30,6 +30,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar, NoReturn
 
 from holdfast.category import ErrorCategory
+from holdfast.category.looking import chain, leaves
 
 
 class HoldfastError(Exception):
@@ -243,6 +244,12 @@ class ConfigError(HoldfastError, ValueError):
 
     category: ClassVar[ErrorCategory] = ErrorCategory.INVALID_PARAMETERS
     problems: tuple[str, ...] = ()  # one line a mistake, where there may be several
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether *error* is a refusal of ours, was raised from one, or is a group of such: no word about a tool."""
+    found = leaves(error)
+    return bool(found) and all(any(isinstance(link, Denied) for link in chain(leaf)) for leaf in found)
 
 
 def in_words(error: BaseException) -> str:

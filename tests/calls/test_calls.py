@@ -484,6 +484,55 @@ def test_a_refusal_of_an_inner_tool_is_no_failure_of_the_outer_one(shape: Shape,
     assert (hf.tracker.stats("outer").denied, hf.tracker.stats("inner").denied) == (0, 1)
 
 
+def passed_on(denied: Denied) -> Exception:
+    return denied
+
+
+def wrapped(denied: Denied) -> Exception:
+    error = RuntimeError("the page cannot be read")
+    error.__cause__ = denied
+    return error
+
+
+def grouped(denied: Denied) -> Exception:
+    return ExceptionGroup("of tasks", [denied, wrapped(denied)])
+
+
+@pytest.mark.parametrize("how", [passed_on, wrapped, grouped])
+def test_a_refusal_of_an_inner_tool_slows_no_outer_one_and_is_not_repeated(
+    shape: Shape, hf: Holdfast, clock: ManualClock, how: Callable[[Denied], Exception]
+) -> None:
+    calls = 0
+
+    def outer() -> list[object]:
+        nonlocal calls
+        calls += 1
+        raise how(RateLimited("inner", None, 1.0))
+
+    rate = {"per_second": 10, "adaptive": True}
+    call = shape(hf, outer, read_only=True, rate=rate, breaker={"failure_threshold": 1})
+    for _ in range(3):
+        with pytest.raises((Denied, RuntimeError, ExceptionGroup)):
+            call()
+
+    assert calls == 3
+    assert clock.slept == []
+    assert hf._box.tool("outer").limits(clock.monotonic()).rate == 10
+    assert hf.breaker.state("outer") is CircuitState.CLOSED
+    assert hf.tracker.stats("outer").failed == 3
+
+
+def test_a_failure_beside_a_refusal_is_one(shape: Shape, hf: Holdfast) -> None:
+    def outer() -> list[object]:
+        raise ExceptionGroup("of tasks", [RateLimited("inner", None, 1.0), ConnectionError("dead")])
+
+    call = shape(hf, outer, breaker={"failure_threshold": 1})
+    with pytest.raises(ExceptionGroup):
+        call()
+
+    assert hf.breaker.state("outer") is CircuitState.OPEN
+
+
 def test_an_outer_probe_whose_inner_tool_was_refused_gives_its_slot_back(
     shape: Shape, hf: Holdfast, clock: ManualClock
 ) -> None:

@@ -262,6 +262,8 @@ def test_a_refusal_by_a_guard_further_in_is_no_failure_of_the_tool(
     for _ in range(CONFIG.failure_threshold):
         with pytest.raises(LoopDetected), facade.acquire("search"):
             raise LoopDetected("inner")
+        with pytest.raises(OSError, match="no page"), facade.acquire("search"):
+            raise OSError("no page") from CircuitOpen("inner")
 
     assert breaker.diagnostics("search").failure_count == 0
 

@@ -23,6 +23,7 @@ from holdfast.errors import (
     RunConflict,
     StoreError,
     in_words,
+    is_refusal,
 )
 from holdfast.fleet.desk import Question
 from holdfast.guards.line import Ticket
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 
 # What says nothing about the tool, although it leaves it: refusals and trouble of other calls, and of the run itself.
-NEUTRAL = (Denied, InDoubt, LeaseLost, RunConflict, StoreError, KeyboardInterrupt, SystemExit, GeneratorExit)
+NEUTRAL = (InDoubt, LeaseLost, RunConflict, StoreError, KeyboardInterrupt, SystemExit, GeneratorExit)
 STEPS_IN = (CircuitOpen, RateLimited, ConcurrencyFull)  # refusals for which a fallback may step in
 OF_ITS_RUN = (LoopDetected, BudgetExceeded, InDoubt, LeaseLost, StoreError)  # what says nothing to another run
 
@@ -185,7 +186,7 @@ class Attempt(msgspec.Struct, eq=False):
                 execution._noted_at = now
                 return False
         category = self._verdict(error)
-        execution._category = category if not isinstance(error, Denied) else error.category
+        execution._category = category if error is None or not is_refusal(error) else classify(error)
         pause = self._pause
         if pause is None and category is not None and category.retryable and error is not None:
             pause = retry_after(error, now=execution._kit.clock.time())
@@ -231,6 +232,6 @@ class Attempt(msgspec.Struct, eq=False):
             return self._told
         if self._execution.left:
             return None
-        if isinstance(error, NEUTRAL):
+        if isinstance(error, NEUTRAL) or is_refusal(error):
             return ErrorCategory.CANCELLED
         return classify(error)

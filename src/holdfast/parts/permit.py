@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from holdfast import checks
 from holdfast.category import ErrorCategory, classify
-from holdfast.errors import Denied
+from holdfast.errors import is_refusal
 from holdfast.guards.circuit import Circuit, Grant
 
 _CATEGORIES: Final = frozenset(ErrorCategory)
@@ -71,7 +71,7 @@ class Permit:
     ) -> None:
         if error is None:
             self.succeed()
-        elif isinstance(error, Denied):  # a guard further in said no: nothing was learnt about this tool
+        elif is_refusal(error):  # a guard further in said no: nothing was learnt about this tool
             self.release()
         else:
             self._fail(classify(error), error)

@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 from holdfast import checks
 from holdfast.category import classify, retry_after
 from holdfast.clock import Clock
-from holdfast.errors import ConfigError, Denied
+from holdfast.errors import ConfigError, is_refusal
 from holdfast.guards.retry import RetryBudget, RetryConfig, note
 from holdfast.shape import Shape, dressed, kind_of, name_of, shape_of, static_too
 
@@ -116,7 +116,7 @@ class _Retries:
 
     def delay(self, error: Exception, failed: int, begun: float, call: int) -> float | None:
         """How long to wait before another attempt; None, with a note on *error*, if there is to be none."""
-        if isinstance(error, Denied):  # a refusal is not a failure, and asking again at once does not help
+        if is_refusal(error):  # a refusal is not a failure, and asking again at once does not help
             return None
         left = self._deadline - (self.clock.monotonic() - begun) if self._deadline < math.inf else math.inf
         pause = retry_after(error, now=self.clock.time())
