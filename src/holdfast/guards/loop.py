@@ -42,17 +42,20 @@ class LoopVerdict(Enum):
 class LoopGuard:
     """The last calls of one run; not locked, its owner is. A *call* is the tool and its canonical arguments."""
 
-    __slots__ = ("stopped", "_recent", "_refusals")
+    __slots__ = ("stopped", "_quiet", "_recent", "_refusals")
 
     def __init__(self) -> None:
         self._recent: deque[tuple[Hashable, bool]] = deque(maxlen=MOST_WINDOW)
         self._refusals: Counter[Hashable] = Counter()
+        self._quiet = MOST_WINDOW  # calls since the last that failed
         self.stopped = False
 
     def admit(self, call: Hashable, config: LoopConfig) -> LoopVerdict:
         """Pass, or refuse because the same call failed too often of late."""
         if self.stopped:
             return LoopVerdict.REFUSED
+        if self._quiet >= config.window:
+            return LoopVerdict.PASS
         last = islice(reversed(self._recent), config.window)
         if sum(failed and other == call for other, failed in last) < config.repeats:
             return LoopVerdict.PASS
@@ -68,5 +71,6 @@ class LoopGuard:
     def settle(self, call: Hashable, *, failed: bool) -> None:
         """Tell how a call ended; refused and cancelled calls are not told."""
         self._recent.append((call, failed))
+        self._quiet = 0 if failed else self._quiet + 1
         if not failed:
             self._refusals.pop(call, None)
