@@ -196,6 +196,27 @@ def test_who_would_rather_refuse_refuses_while_redis_is_away_and_says_why(own_re
         assert one.call("plain") == "ok"
 
 
+def test_who_shares_nothing_is_not_refused_while_redis_is_away(own_redis: RedisServer) -> None:
+    with member(own_redis.url + PATIENT, {"tool": {"bare": {"breaker": False}}}, on_outage="refuse") as one:
+        own_redis.kill()
+        one.heard.wait_for("fleet_lost")
+
+        assert one.call("bare") == "ok"
+        assert asyncio.run(one.acall("bare")) == "ok"
+        assert one.hf.call(lambda: "ok", policy={"breaker": False}) == "ok"
+        assert one.fleet.fallbacks == 0
+
+
+def test_a_circuit_held_open_says_so_while_redis_is_away(own_redis: RedisServer) -> None:
+    with member(own_redis.url + PATIENT, on_outage="refuse") as one:
+        own_redis.kill()
+        one.heard.wait_for("fleet_lost")
+        one.hf.breaker.force_open("plain")
+
+        with pytest.raises(CircuitOpen, match="by hand"), one.hf.guard("plain"):
+            pytest.fail("the tool was called")
+
+
 @pytest.mark.parametrize(("on_outage", "went"), [("local", "ok"), ("refuse", "CircuitOpen")])
 def test_a_redis_that_is_away_from_the_beginning_is_found_when_it_comes(
     toxic: Toxic, on_outage: str, went: str

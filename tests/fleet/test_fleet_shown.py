@@ -36,12 +36,17 @@ def store(path: Path) -> Iterator[SqliteRunStore]:
 
 
 @contextmanager
-def two(path: Path, url: str | None, tool: str, on_outage: str = "local") -> Iterator[list[holdfast.Holdfast]]:
-    """Two that have called *tool*; on stores of their own name they are two processes, as far as a board knows."""
+def two(
+    path: Path, url: str | None, tool: str, on_outage: str = "local", *, others: str = ""
+) -> Iterator[list[holdfast.Holdfast]]:
+    """Two that have called *tool*; on stores of their own name they are two processes, as far as a board knows.
+
+    The second has the options *others* in its address.
+    """
     with ExitStack() as stack:
         found = []
-        for _ in range(2):
-            hf = stack.enter_context(holdfast.open(path, policies=POLICIES, redis=url, on_outage=on_outage))
+        for each in (url, url and url + others):
+            hf = stack.enter_context(holdfast.open(path, policies=POLICIES, redis=each, on_outage=on_outage))
             if (fleet := hf.fleet) is not None:
                 wait_until(lambda fleet=fleet: fleet.service.settled.is_set() and fleet.there, "for Redis")
             with hf.guard(tool):
@@ -88,6 +93,13 @@ def test_limits_that_each_keeps_for_itself_add_up(path: Path, store: SqliteRunSt
     assert (seen.limit, seen.sharing) == (20, 2)
 
 
+def test_a_limit_of_two_fleets_counts_twice(path: Path, store: SqliteRunStore, own_redis: RedisServer) -> None:
+    with two(path, own_redis.url + PATIENT, "search", others="&prefix=theirs"):
+        seen = line(store, "search")
+
+    assert (seen.limit, seen.sharing) == (20, 2)
+
+
 @pytest.mark.parametrize("tool", ["search", "bare"])
 def test_who_shares_nothing_is_in_no_fleet(
     path: Path, store: SqliteRunStore, own_redis: RedisServer, tool: str
@@ -124,7 +136,24 @@ def test_who_is_without_the_fleet_is_shown_at_once_and_until_it_is_back(
         back = wait_until_alone(store, "search", 0)
 
     assert (away.why_alone or "").startswith(f"{meanwhile}: ")
+    assert away.refuses is (on_outage == "refuse")
     assert away.limit == 20  # each allows the whole
     assert 'holdfast_fleet_processes{state="alone"} 2\n' in text
     assert f"away for 2 of 2 processes: {meanwhile}" in said
     assert back.limit == 10
+    assert not back.refuses
+
+
+def test_why_one_tool_is_without_the_fleet_is_shown(path: Path, store: SqliteRunStore, own_redis: RedisServer) -> None:
+    with two(path, own_redis.url + PATIENT, "search") as both:
+        line(store, "search")
+
+        own_redis.command("SET", "holdfast:{bad}", "not ours")
+        for hf in both:
+            with hf.guard("bad"):
+                pass
+        away = wait_until_alone(store, "bad", 2)
+        good = line(store, "search")
+
+    assert "WRONGTYPE" in (away.why_alone or "")
+    assert good.alone == 0

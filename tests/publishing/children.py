@@ -5,11 +5,14 @@ Each line on stdout says that something was done; each line on stdin is one more
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 
-from tests.children import main, processes, say
+from tests.children import fork, main, processes, say
 
 import holdfast
+from holdfast.clock import SystemClock
 
 children = processes("tests.publishing.children")
 
@@ -43,6 +46,38 @@ def proxy(path: str, name: str) -> None:
         say(state[0])
 
 
+def forking(path: str) -> None:
+    """Fork just when the publisher is about to load what it watches files with; both processes call a tool."""
+    loader = _SlowLoader()
+    sys.modules.pop("ctypes", None)
+    sys.meta_path.insert(0, loader)
+    with holdfast.open(path, policies={}) as hf:
+        os.register_at_fork(before=loader.fork.set)
+        search = hf.tool("search")(lambda: None)
+        search()
+        loader.begun.wait()
+
+        fork()
+        # The first new thread may have the number of the one that is gone, and what that one held.
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+        search()
+        say(str(os.getpid()))
+        sys.stdin.read()
+
+
+class _SlowLoader:
+    """Takes its time over one module, once somebody forks."""
+
+    def __init__(self) -> None:
+        self.begun, self.fork = threading.Event(), threading.Event()
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name == "ctypes" and not self.begun.is_set():
+            self.begun.set()
+            self.fork.wait()
+            SystemClock.sleep(0.1)
+
+
 def _obey(hf: holdfast.Holdfast, order: str, name: str = "") -> str:
     if order == "run":
         with hf.run():
@@ -64,4 +99,4 @@ def _work(fails: bool) -> str:
 
 
 if __name__ == "__main__":
-    main(agent, proxy)
+    main(agent, proxy, forking)

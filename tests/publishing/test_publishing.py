@@ -487,12 +487,13 @@ def test_a_closed_holdfast_shows_nothing_and_works_on(path: Path, board: Board) 
     assert not publishers()
 
 
-def test_a_forked_child_is_a_process_of_its_own(path: Path, board: Board) -> None:
+@pytest.mark.parametrize("after", [idle, lambda: None], ids=["idle", "busy"])
+def test_a_forked_child_is_a_process_of_its_own(path: Path, board: Board, after: Callable[[], None]) -> None:
     with holdfast.open(path, policies=POLICIES) as hf:
         search = hf.tool("search")(lambda: "found")
         search()
         until(lambda: board.names() == ["search"], "the parent")
-        idle()
+        after()
         read, write = os.pipe()
 
         pid = fork()
@@ -509,6 +510,14 @@ def test_a_forked_child_is_a_process_of_its_own(path: Path, board: Board) -> Non
         os.waitpid(pid, 0)
         os.close(read)
         assert [each.pid for each in board.processes()] == [os.getpid()]
+
+
+def test_a_fork_while_the_publisher_loads_a_module_is_shown(path: Path, board: Board, start: Any) -> None:
+    child = start("forking", path)
+
+    pids = {int(said(child)), int(said(child))}
+
+    until(lambda: {each.pid for each in board.processes()} == pids, "both")
 
 
 def test_a_store_that_cannot_be_made_disturbs_no_call_and_is_logged_once(

@@ -48,7 +48,8 @@ class Fleet:
         self.script = Script()
         self.lease = lease
         self.refuses = on_outage == "refuse"
-        self.channel = f"{self.address.prefix}:{self.address.db}:changes"  # what is published knows no databases
+        self.name = f"{self.address.prefix}:{self.address.db}"
+        self.channel = f"{self.name}:changes"  # what is published knows no databases
         self._on_change: Callable[[], object] = lambda: None
         self.outages = 0
         self.trouble = "not connected yet"  # why it is away, when it last was
@@ -69,7 +70,8 @@ class Fleet:
         self._marked: dict[Desk, None] = {}  # of a tool that is forgotten, too, until it is told
         self._loops: Loops = {}
         self._latest: tuple[asyncio.AbstractEventLoop | None, dict[Node | None, Multiplexed]] = (None, {})
-        self.missing: dict[Desk, Away | None] = {}  # who gets no answer while others do; why, until it is told
+        self.missing: dict[Desk, Away] = {}  # who gets no answer while others may, and why
+        self.doubted: set[Desk] = set()  # of them, those for whom it may be all of Redis
         self.unplaced: bytes | None = None  # a key that somebody asks for, and nobody knows who has it
         self.given_up = threading.Event()  # nobody is about to give up what was lost
         self.given_up.set()
@@ -308,6 +310,7 @@ class Fleet:
             self._give_up()
             self.places.forget()
             self.missing.clear()
+            self.doubted.clear()
             for desk in self.desks():
                 desk.forget()
             self._emit(events.FLEET_LOST, None, redis=self.address.shown, error=str(error), outages=self.outages)
@@ -326,6 +329,7 @@ class Fleet:
             if not desk.there:
                 return
             self.missing[desk] = error
+            self.doubted.add(desk)
         desk.forget()
         self._on_change()
         self.service.ring()
@@ -334,15 +338,16 @@ class Fleet:
         """It is only *desk* that is missing."""
         with self._lock:
             error = self.missing.get(desk)
-            if error is None:
+            if error is None or desk not in self.doubted:
                 return
-            self.missing[desk] = None
+            self.doubted.discard(desk)
         self._emit(events.FLEET_LOST, desk.tool, redis=self.address.shown, error=str(error), outages=self.outages)
 
     def regain(self, desk: Desk) -> None:
         """*desk* is answered again."""
         with self._lock:
-            was_told = desk in self.missing and self.missing.pop(desk) is None
+            was_told = self.missing.pop(desk, None) is not None and desk not in self.doubted
+            self.doubted.discard(desk)
         if was_told:
             self._emit(events.FLEET_RETURNED, desk.tool, redis=self.address.shown, fallbacks=self.fallbacks)
         self._on_change()

@@ -245,7 +245,7 @@ class Service:
     def _look_closer(self, ear: Link) -> None:
         """Find out whether it is all of Redis that does not answer."""
         fleet = self._fleet
-        doubted = [desk for desk, error in list(fleet.missing.items()) if error is not None]
+        doubted = list(fleet.doubted)
         if doubted:
             link = fleet.open_link(ear.node)  # the other one only hears what is published
             try:

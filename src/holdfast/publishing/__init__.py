@@ -145,6 +145,8 @@ class Publisher:
         self._owed: set[str] = set()  # tools of which there was news when the store failed
         self._started_at = int(self._kit.clock.time() * 1000)
         self._forget()
+        if self._begun:
+            self._box.make_due()  # the first call here must not count on what the parent's have told
 
     # -- told by tools -------------------------------------------------------------------------------------------------
 
@@ -236,7 +238,8 @@ class Publisher:
         """Show what changes, until nothing does; orders are taken up as they come."""
         self._arrive()
         recent: Recent = {}
-        mailbox = self._mailbox = self._ownership.mailbox()
+        # A fork waits for what is done alone: modules that are being loaded then would never be loaded in the child.
+        mailbox = self._mailbox = self._store.writer.alone(self._ownership.mailbox)
         try:
             self._look()
             self._looked = True

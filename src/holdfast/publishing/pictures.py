@@ -129,10 +129,11 @@ class Pictures:
         entry.rate, entry.full_rate, entry.in_flight, entry.limit, entry.waiting = tool.limits(now)
         if (error := tool.last_error) is not None:
             entry.last_error_at_ms, entry.last_error = _ms(error[0]), printable(error[1], 300)
-        if (share := tool.share) is not None:
-            entry.shared = share.decided
-            if entry.shared == []:
-                meanwhile = "calls are refused" if share.fleet.refuses else "each guards by itself"
+        if (share := tool.share) is not None and (shared := share.decided) is not None:
+            entry.fleet, entry.shared = share.fleet.name, shared
+            if not shared:
+                entry.shut = share.fleet.refuses
+                meanwhile = "calls are refused" if entry.shut else "each guards by itself"
                 entry.alone = printable(f"{meanwhile}: {share.trouble}", 300)
 
     def details(self, changed: Mapping[str, object], resting: set[str], now: float) -> list[tuple[str, bytes]]:

@@ -38,8 +38,8 @@ class ToolEntry(msgspec.Struct, kw_only=True):
     would be if it were not. *until_ms* is when an open circuit lets a probe through. Rates are a second. What nobody
     counts is None. *spent_ms* is the sum of all durations, *spread* how many were up to each of `BOUNDS`, and beyond;
     *errors* are failures by category, *refusals* denied calls by what refused them. *shared* is what a fleet decides of
-    it now, of circuit, rate and concurrency; None where it is in no fleet. *alone* says in words what is so while the
-    fleet is away.
+    it now, of circuit, rate and concurrency; None where it is in no *fleet*. *alone* says in words what is so while
+    that is away, and *shut* that every call is refused meanwhile.
     """
 
     name: str
@@ -76,8 +76,10 @@ class ToolEntry(msgspec.Struct, kw_only=True):
     failure_rate: float | None = None  # the share of failed calls, at which the circuit opens
     last_error: str | None = None
     last_error_at_ms: int | None = None
+    fleet: str | None = None
     shared: list[str] | None = None
     alone: str | None = None
+    shut: bool = False
 
     def refuses(self, now_ms: float) -> bool:
         """Whether a call would be refused by the circuit; an open one whose wait is over lets the next call probe."""
@@ -311,7 +313,7 @@ def line(name: str, forced: str | None, processes: list[ToolInProcess], now_ms: 
         return made
     worst = min(tools, key=lambda tool: (not tool.refuses(now_ms), SEVERITY.get(tool.state, 1)))
     slowest = max(tools, key=lambda tool: (tool.p95_ms is not None, tool.p95_ms or 0.0))
-    made.state, made.refuses = worst.state, worst.refuses(now_ms)
+    made.state, made.refuses = worst.state, worst.refuses(now_ms) or any(tool.shut for tool in tools)
     made.p50_ms, made.p95_ms, made.p99_ms = slowest.p50_ms, slowest.p95_ms, slowest.p99_ms
     for name_ in ("calls", "denied", "cached", "waiting"):
         setattr(made, name_, sum(getattr(tool, name_) for tool in tools))
@@ -331,20 +333,21 @@ def line(name: str, forced: str | None, processes: list[ToolInProcess], now_ms: 
     failing = max(tools, key=lambda tool: tool.last_error_at_ms or -1)
     made.last_error, made.last_error_at_ms = failing.last_error, failing.last_error_at_ms
     made.sharing = sum(tool.shared is not None for tool in tools)
-    reasons = [tool.alone for tool in tools if tool.alone is not None]
+    reasons = [tool.alone for tool in sorted(tools, key=lambda tool: not tool.shut) if tool.alone is not None]
     made.alone, made.why_alone = len(reasons), reasons[0] if reasons else None
     return made
 
 
 def allowed(tools: Sequence[ToolEntry], guard: str, limits: Sequence[N | None]) -> N | None:
     """What a *guard* lets through in all *tools* together: each has a limit of its own, but a fleet has one for all."""
-    fleet: list[N] = []
+    fleets: dict[str | None, N] = {}
     own: list[N] = []
     for tool, limit in zip(tools, limits, strict=True):
-        if limit is not None:
-            (fleet if guard in (tool.shared or ()) else own).append(limit)
-    if fleet:
-        own.append(max(fleet))
+        if limit is not None and guard in (tool.shared or ()):
+            fleets[tool.fleet] = max(limit, fleets.get(tool.fleet, limit))
+        elif limit is not None:
+            own.append(limit)
+    own += fleets.values()
     return sum(own) if own else None
 
 

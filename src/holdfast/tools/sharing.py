@@ -110,7 +110,7 @@ class Share:
     @property
     def trouble(self) -> str:
         """Why the fleet is away."""
-        return self.fleet.trouble if not self.fleet.there else "Redis does not answer for this tool"
+        return str(self.fleet.missing.get(self.desk, self.fleet.trouble))
 
     def leases_now(self, policy: Policy) -> bool:
         """Whether tokens are leased, not taken from a bucket of one's own."""
@@ -127,10 +127,10 @@ class Share:
     ) -> Pass | Refusal | Question | None:
         """A question to be asked, or an answer that needs none; None where local guards decide."""
         tool = self._tool
-        if not self.desk.there:
-            return self._alone()
         if circuit.forced is CircuitState.OPEN or not self._is_about(policy):
             return None
+        if not self.desk.there:
+            return self._alone()
         if self.desk.fresh and circuit.calm and policy.mode != "exact":
             if policy.mode == "view":
                 return None

@@ -71,7 +71,11 @@ def pace(rate: float | None, full: float | None) -> str:
     """Calls a second that a limiter lets through, and of how many, where it has slowed down."""
     if rate is None:
         return ""
-    return f"{rate:.3g}/s" if full is None or rate >= full else f"{rate:.3g}/s of {full:.3g}/s"
+    return _a_second(rate) if full is None or rate >= full else f"{_a_second(rate)} of {_a_second(full)}"
+
+
+def _a_second(rate: float) -> str:
+    return f"{rate:.0f}/s" if rate >= 100 else f"{rate:.3g}/s"
 
 
 def in_flight(count: int | None, waiting: int) -> str:

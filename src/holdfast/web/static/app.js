@@ -2,7 +2,7 @@
 
 import { ApiError, isPassing, query } from "./api.js";
 import { attr, button, fill, h } from "./dom.js";
-import { plural, said, visible, words } from "./format.js";
+import { said, visible, words } from "./format.js";
 import { icon } from "./icons.js";
 import { help, listen } from "./keys.js";
 import { Live } from "./live.js";
@@ -163,9 +163,9 @@ class App {
   }
 
   entitle() {
-    const open = [...this.live.shown.tools.values()].filter((line) => line.refuses).length;
+    const refusing = [...this.live.shown.tools.values()].filter((line) => line.refuses).length;
     const { title } = this.screen ?? { title: "" };
-    document.title = `${open ? `(${plural(open, "open", "open")}) ` : ""}${title} · Holdfast`;
+    document.title = `${refusing ? `(${refusing} refusing) ` : ""}${title} · Holdfast`;
     this.point();
   }
 
