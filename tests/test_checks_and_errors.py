@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import datetime as dt
+import enum
 import functools
 import inspect
 import io
 import math
 import numbers
 import pickle
+import re
+from array import array
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+from uuid import UUID
 
+import attrs
+import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,6 +51,7 @@ from holdfast.errors import (
     printable,
 )
 from holdfast.values.canonical import LONG, bind, canonical
+from holdfast.values.telling import likeness
 
 HUGE = 10**400
 REFUSALS = [CircuitOpen, RateLimited, ConcurrencyFull, LoopDetected, BudgetExceeded]
@@ -345,6 +355,43 @@ def key(*args: Any, **kwargs: Any) -> bytes | None:
     return canonical(everything, args, kwargs)
 
 
+class Red(enum.Enum):
+    FIRST = 1
+
+
+class Blue(enum.Enum):
+    FIRST = 1
+
+
+@dataclass
+class ById:
+    value: Any
+
+
+@dataclass
+class ByName:
+    value: Any
+
+
+class Pair(NamedTuple):
+    one: int
+    other: int
+
+
+@attrs.define
+class Hidden:
+    _value: int
+
+
+class Kept(pydantic.BaseModel):
+    value: Any = pydantic.Field(exclude=True)
+
+
+UTC = dt.UTC
+NOON = dt.datetime.fromisoformat("2024-01-01T12:00")
+NOON_ELSEWHERE = dt.datetime(2024, 1, 1, 14, tzinfo=dt.timezone(dt.timedelta(hours=2)))
+
+
 def test_the_same_call_is_the_same_however_it_is_spelt() -> None:
     spellings = [
         canonical(find, ("x",), {}),
@@ -368,16 +415,47 @@ def test_other_arguments_are_another_call(args: Any, kwargs: Any) -> None:
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [(1, 1.0), (1, True), (0, None), ("1", 1), ("1", b"1"), ([], {}), ([1, 2], [2, 1]), ([1, [2]], [[1], 2]), (0, "")],
+    [
+        *[(1, 1.0), (1, True), (0, None), ("1", 1), ("1", b"1"), ([], {}), ([1, 2], [2, 1]), ([1, [2]], [[1], 2])],
+        *[(0, ""), (0.0, -0.0), (2**70, 2**70 + 1), (2**64, float(2**64)), ("\ud800", "\\ud800"), ("é", "e\u0301")],
+        *[((1, 2), [1, 2]), ({1, 2}, [1, 2]), ({1, 2}, frozenset({1, 2})), ({1, "a"}, {1, "b"}), (deque([1]), [1])],
+        *[({1: 2}, {"1": 2}), ({1: 2}, {True: 2}), ({None: 2}, {"None": 2}), ({(1, 2): 3}, {(1, 3): 3})],
+        *[(b"a", bytearray(b"a")), (b"a", memoryview(b"a")), (array("I", [97]), array("i", [97])), (1j, 2j)],
+        *[(Decimal(1), "1"), (Decimal("1.0"), Decimal(1)), (Fraction(1, 2), 0.5), (Fraction(1, 3), Fraction(2, 3))],
+        *[(UUID(int=1), str(UUID(int=1))), (Path("a"), "a"), (range(3), range(4)), (re.compile("a"), re.compile("b"))],
+        *[(dt.date(2024, 1, 1), "2024-01-01"), (dt.time(12), "12:00:00"), (dt.timedelta(seconds=1), "PT1S")],
+        *[(NOON, NOON.replace(fold=1)), (NOON, NOON.replace(tzinfo=UTC)), (NOON.replace(tzinfo=UTC), NOON_ELSEWHERE)],
+        *[(Red.FIRST, Blue.FIRST), (Red.FIRST, 1), (ById(1), ByName(1)), (ById(1), {"value": 1}), (ById(1), ById("1"))],
+        *[
+            (Pair(1, 2), (1, 2)),
+            (Hidden(1), Hidden(2)),
+            (Kept(value=1), Kept(value=2)),
+            (Kept(value=ById(1)), Kept(value=1)),
+        ],
+        *[(OrderedDict(a=1, b=2), OrderedDict(b=2, a=1)), (SimpleNamespace(a=1), SimpleNamespace(a=2))],
+        *[(pydantic.SecretStr("a"), pydantic.SecretStr("b")), (pydantic.AnyUrl("a://b"), pydantic.AnyUrl("a://c"))],
+    ],
 )
-def test_values_that_differ_are_different_arguments(one: object, other: object) -> None:
-    assert key(one) != key(other)
-    assert key(a=one) != key(a=other)
+@pytest.mark.parametrize("wrap", [lambda v: v, lambda v: [[[v]]], ById, lambda v: Kept(value=v), lambda v: {2**70: v}])
+def test_values_that_differ_are_different_arguments(one: Any, other: Any, wrap: Callable[[Any], object]) -> None:
+    assert None is not key(wrap(one)) != key(wrap(other)) is not None
+    assert key(a=wrap(one)) != key(a=wrap(other))
+    assert key(wrap(copy.deepcopy(one) if not isinstance(one, memoryview) else one)) == key(wrap(one))
+
+
+def test_nothing_is_used_up_by_being_looked_at() -> None:
+    numbers = iter([1, 2])
+
+    assert key(numbers) is None is key([{"deep": numbers}])
+    assert likeness({"a": numbers})
+    assert list(numbers) == [1, 2]
 
 
 def test_the_order_of_keys_and_of_sets_does_not_matter() -> None:
     assert key({"a": 1, "b": {"c": 2, "d": 3}}) == key({"b": {"d": 3, "c": 2}, "a": 1})
     assert key({f"item-{n}" for n in range(50)}) == key({f"item-{n}" for n in reversed(range(50))})
+    assert key({1: "a", None: "b"}) == key({None: "b", 1: "a"})
+    assert key({1, "a", None}) == key({None, "a", 1})
 
 
 def test_a_function_without_a_signature_is_known_by_what_it_is_given() -> None:
@@ -472,7 +550,7 @@ def test_paths_and_models_have_values_to_compare() -> None:
         def model_dump(self) -> dict[str, int]:
             return {"x": self.x}
 
-    assert key(Path("a/b")) == key("a/b") != key(Path("a/c"))
+    assert key(Path("a/b")) == key(Path("a/b")) != key(Path("a/c"))
     assert key(Model(1)) == key(Model(1)) != key(Model(2))
     assert key(Model(1)) != key({"x": 1})
 
@@ -511,8 +589,8 @@ class Int64:
     ("kind", "one", "other"), [(Title, "a", "b"), (Blob, b"a", b"b"), (Weight, 0.5, 1.5), (Count, 1, 2), (Int64, 1, 2)]
 )
 def test_texts_and_numbers_of_a_class_of_their_own_have_values_to_compare(kind: Any, one: Any, other: Any) -> None:
-    assert key(kind(one)) == key(one) != key(kind(other))
-    assert key([{"deep": kind(one)}]) == key([{"deep": one}])
+    assert key(one) != key(kind(one)) == key(kind(one)) != key(kind(other))
+    assert key([{"deep": kind(one)}]) == key([{"deep": kind(one)}]) != key([{"deep": kind(other)}])
 
 
 class Broken:
@@ -530,7 +608,7 @@ def endless() -> list[Any]:
 
 @pytest.mark.parametrize(
     "value",
-    [io.StringIO(), object(), Broken(), Fraction(1, 3), 2**70, "half \ud800", endless(), {(1, 2): 3}, lambda: None],
+    [io.StringIO(), object(), Broken(), endless(), int, lambda: None],
     ids=lambda value: type(value).__name__,
 )
 def test_a_call_whose_arguments_cannot_be_compared_is_the_same_as_no_other(value: object) -> None:
@@ -544,7 +622,7 @@ def test_a_long_call_is_known_by_a_short_digest() -> None:
     digest = key(long)
 
     assert digest is not None
-    assert len(digest) <= LONG
+    assert len(digest) <= 2 * LONG
     assert digest == key(long) != key(longer)
     assert digest.startswith(b"\xc1")  # which no encoding does: it is not the key of any short call
 

@@ -242,6 +242,9 @@ class Blue(enum.Enum):
         (Red.FIRST, Blue.FIRST),
         (Red.FIRST, 1),
         (dt.date(2024, 1, 1), "2024-01-01"),
+        ([[ById("7")]], [[ByName("7")]]),
+        (ById(ById("7")), ById(ByName("7"))),
+        ({"key": {"deep": (1, 2)}}, {"key": {"deep": [1, 2]}}),
     ],
 )
 def test_arguments_of_different_types_are_different_calls(

@@ -747,17 +747,51 @@ class Title(str):
     __slots__ = ()
 
 
+@dataclasses.dataclass
+class Transfer:
+    to: str
+    wei: object
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
-    [(25 * 10**18, 30 * 10**18), (-(2**64), -(2**65)), ("a \ud800", "b \ud800"), (Title("a"), Title("b"))],
-    ids=["wei", "far below zero", "half a character", "class of its own"],
+    [
+        (25 * 10**18, 30 * 10**18),
+        (-(2**64), -(2**65)),
+        ("a \ud800", "b \ud800"),
+        (Title("a"), Title("b")),
+        (Title("a"), "a"),
+        ((1, 2), [1, 2]),
+        ({1, "a"}, {1, "b"}),
+        (Transfer("ann", 2**70), Transfer("bob", 2**70)),
+        (Transfer("ann", object()), Transfer("bob", object())),
+        ([[[[[{"a": 1, "b": object()}]]]]], [[[[[{"a": 2, "b": object()}]]]]]),
+        (int, str),
+        (list[int], list[str]),
+        (len, sum),
+        (functools.partial(len, [1]), functools.partial(len, [2])),
+        (ValueError("a"), ValueError("b")),
+    ],
+    ids=lambda value: type(value).__name__,
 )
-def test_numbers_and_texts_that_are_not_as_usual_tell_calls_apart(hf: Holdfast, one: object, other: object) -> None:
+def test_values_that_are_not_as_usual_tell_calls_apart(hf: Holdfast, one: object, other: object) -> None:
     made: list[object] = []
     send = hf.tool("send")(lambda amount: made.append(amount) or len(made))
     run_id = stopped(hf, lambda: [send(one), send(other)])
 
     assert resumed(hf, run_id, lambda: [send(other), send(one)]) == [2, 1]
+
+
+def test_steps_are_known_by_the_types_of_their_arguments_too(hf: Holdfast) -> None:
+    def ask(name: object) -> str:
+        return repr(name)
+
+    def agent(*names: object) -> list[str]:
+        return [hf.current_run.step("ask", ask, name) for name in names]
+
+    run_id = stopped(hf, lambda: agent(1, True, (1,), [1], int, str))
+
+    assert resumed(hf, run_id, lambda: agent(str, int, [1], (1,), True, 1))[2:] == ["[1]", "(1,)", "True", "1"]
 
 
 def test_arguments_that_contain_themselves_are_no_trouble(hf: Holdfast) -> None:
@@ -1586,6 +1620,31 @@ def test_finished_calls_of_an_imported_run_are_in_doubt(memory: Place, clock: Ma
 
     with other, pytest.raises(InDoubt), other.resume(run_id):
         pay(1)
+
+
+def test_calls_of_an_imported_run_are_known_by_what_its_events_show_of_their_arguments(
+    memory: Place, clock: ManualClock
+) -> None:
+    hf = memory.open()
+    values = [(1, 2), [3], Path("a"), Path("b"), Transfer("ann", 1), Transfer("bob", 1)]
+    pay = hf.tool("pay")(lambda value: 1)
+    run_id = stopped(hf, lambda: [pay(value) for value in values])
+    keys = [event.payload["key"] for event in of(hf, run_id, "tool_started")]
+    text = io.StringIO()
+    hf.runs.export(text)
+    store = MemoryRunStore(clock=clock)
+    store.import_(io.StringIO(text.getvalue()))
+    from holdfast.policy import PolicyBook
+
+    other = Holdfast(PolicyBook.load({}), clock, store)
+    pay = other.tool("pay")(lambda value: pytest.fail("was called"))
+
+    with other, pytest.raises(KeyboardInterrupt), other.resume(run_id):
+        for value, key in [*zip(values, keys, strict=True)][::-1]:
+            with pytest.raises(InDoubt) as doubt:
+                pay(value)
+            assert doubt.value.key == key
+        raise KeyboardInterrupt
 
 
 async def test_a_call_that_was_cut_off_before_its_tool_was_called_counts_once(disk: Place) -> None:

@@ -9,6 +9,7 @@ import decimal
 import enum
 import fractions
 import functools
+import ipaddress
 import math
 import pathlib
 import subprocess
@@ -133,6 +134,7 @@ class Special(Order):
 
 
 OrderId = NewType("OrderId", Row)
+NOON = dt.datetime(2024, 5, 1, 12, tzinfo=dt.UTC)
 MODEL = Model(at=dt.datetime(2024, 5, 1, tzinfo=CEST), tags={"a", "b"}, theKey=3, other=[1])  # type: ignore[call-arg]
 ORDER = Order(
     1, lines=("a", "b"), parts=[Order(2, dt.datetime(2024, 5, 1, 2, tzinfo=dt.UTC, fold=1))], extra=[1.5, None]
@@ -244,6 +246,7 @@ def test_a_memo_of_equal_values_is_the_same(value: object) -> None:
         *(decimal.Decimal("1.50"), decimal.Decimal("sNaN"), uuid.UUID(int=5), fractions.Fraction(1, 3), 1j),
         *(dt.datetime(2024, 10, 27, 2, 30, tzinfo=BERLIN, fold=1), dt.datetime(2024, 1, 1, tzinfo=CEST), CEST, dt.UTC),
         *(dt.time(1, fold=1), dt.timedelta(-1, 1), dt.date(1, 1, 1), pathlib.Path("/a"), BERLIN),
+        *(ipaddress.ip_address("::1"), ipaddress.ip_network("10.0.0.0/8")),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -332,6 +335,16 @@ def test_an_annotated_object_comes_back(annotation: object, value: object) -> No
     back = again(value, returns(annotation))
 
     assert exact(value, back)
+
+
+def test_a_model_knows_what_it_was_not_given() -> None:
+    part = Model(at=NOON, tags={"a"})
+
+    back = again(Model(at=NOON, parts=[part]), returns(Model))
+
+    assert isinstance(back, Model)
+    assert back.model_fields_set == {"at", "parts"}
+    assert back.parts[0].model_fields_set == {"at", "tags"}
 
 
 def test_the_fields_of_an_object_keep_their_types() -> None:

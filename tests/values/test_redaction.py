@@ -15,7 +15,7 @@ import types
 import uuid
 from collections import OrderedDict, deque
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 import msgspec
@@ -259,6 +259,40 @@ def test_the_fields_of_objects_are_keys_too(make: Any) -> None:
     secret = {Point: "token", Record: "password", Model: "api_key"}[make]
 
     assert shown([make(x=1, **{secret: "s3cret"})]) == [{"x": 1, secret: MASK}]
+
+
+class Login(NamedTuple):
+    user: str
+    password: str
+
+
+class Short(msgspec.Struct, array_like=True):
+    user: str
+    password: str
+
+
+class Renamed(msgspec.Struct, rename={"password": "pw"}):
+    user: str
+    password: str
+
+
+@dataclass
+class Holder:
+    held: object
+
+
+@pytest.mark.parametrize("login", [Login("u", "s3cret"), Short("u", "s3cret"), Renamed("u", "s3cret")], ids=repr)
+@pytest.mark.parametrize("wrap", [lambda v: v, lambda v: {"a": [(v,)]}, Holder, lambda v: {1: v}])
+def test_a_field_is_known_by_its_name_where_it_would_be_shown_without(login: object, wrap: Any) -> None:
+    masked = json.dumps({"password": MASK, "user": "u"})
+
+    assert masked in json.dumps(shown(wrap(login)))
+    assert masked in json.dumps(encoded({"login": wrap(login)}))
+
+
+def test_a_key_of_bytes_is_a_name() -> None:
+    assert shown({b"token": "s3cret", b"x": 1}) == {"token": MASK, "x": 1}
+    assert shown([{"a": {b"token": b"s3cret"}}]) == [{"a": {"token": MASK}}]
 
 
 @given(

@@ -92,7 +92,7 @@ def _key(execution: Execution) -> Hashable | None:
 
 
 def _kinds(argument: object) -> tuple[type, frozenset[type]]:
-    """Its type, and those of what it holds; not of what is deeper inside, which would take a walk through all of it."""
+    """Its type, and those of what it holds; what is deeper inside has classes of the same name, which will do."""
     held = argument.values() if isinstance(argument, dict) else argument if isinstance(argument, list | tuple) else ()
     return type(argument), frozenset(map(type, held))
 

@@ -29,13 +29,14 @@ from holdfast.fleet.desk import Question
 from holdfast.guards.retry import NOTE, note
 from holdfast.hooks import HookContext, HookKind
 from holdfast.policy import Policy
-from holdfast.runs import Run, Write, inside, likeness
+from holdfast.runs import Run, Write, inside
 from holdfast.shape import DRIVES, Shape
 from holdfast.tools.cache import Flight
 from holdfast.tools.kit import Kit
 from holdfast.tools.tool import Tool
 from holdfast.tracking.records import ExecutionStatus
 from holdfast.values.canonical import bind, encode, impersonal, owner
+from holdfast.values.telling import likeness
 from holdfast.waiting.threads import elsewhere, may_hold_a_lock
 from holdfast.waiting.waits import Wait
 

@@ -9,7 +9,7 @@ from holdfast.runs.home import Home, Plan
 from holdfast.runs.keeper import Keeper
 from holdfast.runs.log import Write
 from holdfast.runs.run import Run
-from holdfast.runs.steps import LOST, Step, likeness
+from holdfast.runs.steps import LOST, Step
 
 __all__ = [
     "LOST",
@@ -23,7 +23,6 @@ __all__ = [
     "current_run",
     "inside",
     "is_lasting",
-    "likeness",
     "mark",
     "open_runs",
     "running",

@@ -13,9 +13,11 @@ from holdfast.runs.blame import mark
 from holdfast.runs.current import current_key, leave
 from holdfast.runs.ending import is_lasting
 from holdfast.runs.log import Write
-from holdfast.runs.steps import LOST, Step, likeness
+from holdfast.runs.steps import LOST, Step
+from holdfast.values.canonical import encode
 from holdfast.values.memo import Memo, dump_error, is_error, load_error
 from holdfast.values.said import SAID
+from holdfast.values.telling import likeness
 
 if TYPE_CHECKING:
     from holdfast.runs.run import Run
@@ -85,10 +87,10 @@ class Remembered:
             run.check_open()
         run.check()
         self._run = run
-        self._args = args
+        self._args = list(args)  # as JSON has them
         self._fn = fn
         self._value: Any = None
-        self.step: Step = run.steps.step(name, likeness(args), kind=b"s")
+        self.step: Step = run.steps.step(name, encode(self._args) or likeness(args), kind=b"s")
         self.known = self.step.outcome is not None and self._look(self.step.outcome)
         self._begun = run.clock.monotonic()
 

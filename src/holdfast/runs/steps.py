@@ -24,7 +24,7 @@ from holdfast.runs.foreign import history, is_key, tell
 from holdfast.runs.log import Log, Outcome, Write
 from holdfast.stores.ledger import Claim, Ledger
 from holdfast.stores.store import Memory
-from holdfast.values.canonical import encode
+from holdfast.values.canonical import untyped
 from holdfast.values.memo import is_error
 from holdfast.values.said import CACHED, SAID
 
@@ -38,7 +38,6 @@ ELSEWHERE = b"f"  # before the key that the call has had since before the run wa
 _WHO, _WHOSE = 24, 8  # the digits of a key: who it is, and the first of whoever made it
 _NOBODY = "0" * _WHOSE
 _AHEAD = 8  # numbers at which a call of a resumed run is looked for
-_DEEPEST = 6  # levels of an argument that are looked into where it cannot be told as a whole
 
 
 class Step(msgspec.Struct, eq=False):
@@ -262,6 +261,8 @@ class Steps:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _asked(self, parent: str, name: str, sign: bytes, kind: bytes) -> Step:
+        if not self.says:
+            sign = untyped(sign)  # what an event shows of a value does not say of what type it was
         digest = self._digest.copy()
         digest.update(b"\0".join((parent.encode(), kind, name.encode("utf-8", "surrogatepass"), sign)))
         return Step(self, name, parent, digest.digest(), is_step=kind == b"s")
@@ -375,23 +376,3 @@ def _descendants(keys: Iterable[str], ancestors: Iterable[str]) -> list[str]:
         found += below
         todo += [key[:_WHOSE] for key in below]
     return found
-
-
-def likeness(arguments: object, depth: int = 0) -> bytes:
-    """The bytes of *arguments* as far as they can be told: of what cannot, its type stands for it."""
-    if (whole := encode(arguments)) is not None:
-        return whole
-    parts: list[bytes] = []
-    if depth < _DEEPEST and isinstance(arguments, Mapping):
-        parts = sorted(_digest(likeness(pair, depth + 1)) for pair in arguments.items())
-    elif depth < _DEEPEST and isinstance(arguments, list | tuple):
-        parts = [_digest(likeness(part, depth + 1)) for part in arguments]
-    elif isinstance(arguments, int):  # of more than 64 bits
-        parts = [b"%x" % arguments]
-    elif isinstance(arguments, str):  # with half a character in it
-        parts = [arguments.encode("utf-8", "surrogatepass")]
-    return _digest(type(arguments).__qualname__.encode("utf-8", "surrogatepass"), *parts)
-
-
-def _digest(*parts: bytes) -> bytes:
-    return blake2b(b"\0".join(parts), digest_size=16).digest()

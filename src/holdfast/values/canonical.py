@@ -13,8 +13,13 @@ from typing import Any
 
 import msgspec
 
+from holdfast.values.said import gives_back
+from holdfast.values.telling import exact
+
 LONG = 64  # bytes; a longer call is known by a digest, since those who compare calls keep many of them
-_DIGEST = b"\xc1"  # no encoding begins with it
+_DIGEST, _TYPED = b"\xc1d", b"\xc1t"  # no encoding begins with them
+_TYPED_SIZE = 32
+_SCALARS = frozenset({type(None), bool, int, float, str, bytes})
 
 
 def canonical(fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes | None:
@@ -59,12 +64,24 @@ def impersonal(fn: Callable[..., Any] | None, arguments: object) -> object:
 
 
 def encode(call: object) -> bytes | None:
-    """The bytes of what `bind` gives; None if they cannot be told."""
+    """The bytes of what `bind` gives: the same only for equal values of the same types; None if they cannot be told."""
+    if type(call) is tuple:  # a call that cannot be made so
+        call = [list(part) if type(part) is tuple else part for part in call]
     try:
-        encoded = _ENCODER.encode(call)
+        loose = _short(_ENCODER.encode(call))
+        if _is_plain(call):
+            return loose
     except Exception:  # among others what an argument's own code raises when asked for its value
+        loose = b""
+    try:
+        return _TYPED + blake2b(exact(call), digest_size=_TYPED_SIZE).digest() + loose
+    except Exception:
         return None
-    return encoded if len(encoded) <= LONG else _DIGEST + blake2b(encoded, digest_size=32).digest()
+
+
+def untyped(sign: bytes) -> bytes:
+    """What `encode` gives of values that look like those of *sign* once they have been JSON."""
+    return sign[len(_TYPED) + _TYPED_SIZE :] if sign.startswith(_TYPED) else sign
 
 
 def owner(fn: Callable[..., Any] | None) -> tuple[Hashable, ...]:
@@ -136,6 +153,20 @@ def _itself(thing: object) -> Hashable:
     return MethodType(id, thing)
 
 
+def _is_plain(call: object) -> bool:
+    held = call.values() if type(call) is dict else call if type(call) is list else (call,)
+    if _SCALARS.issuperset(map(type, held)):
+        return True
+    try:
+        return gives_back(_FROM_JSON, _TO_JSON(call), call)
+    except Exception:  # a path, say, for which something stands
+        return False
+
+
+def _short(encoded: bytes) -> bytes:
+    return encoded if len(encoded) <= LONG else _DIGEST + blake2b(encoded, digest_size=32).digest()
+
+
 def _plain(value: object) -> object:
     """What stands for a value that msgspec does not know: a path's text, a pydantic model's fields, the plain value of
     a text or number that has a class of its own, as those of numpy have.
@@ -158,3 +189,4 @@ def _plain(value: object) -> object:
 
 
 _ENCODER = msgspec.msgpack.Encoder(order="deterministic", enc_hook=_plain)
+_TO_JSON, _FROM_JSON = msgspec.json.Encoder().encode, msgspec.json.Decoder().decode  # plain data alone comes back

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import builtins
 import functools
-import importlib
 import inspect
 import os
-import re
 import threading
 import typing
 from collections.abc import Callable, Iterator
-from datetime import date, datetime, time, timedelta, timezone
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, Flag
 from types import SimpleNamespace
@@ -28,7 +26,8 @@ import msgspec
 from holdfast.category import ErrorCategory
 from holdfast.category.looking import attribute
 from holdfast.errors import RecordedError, ToolTimeout
-from holdfast.values.said import SAID, gives_back, load_said
+from holdfast.values.said import SAID, load_said
+from holdfast.values.tagged import Tagger, fields_of, is_plain, is_utf8, pack_plain, unpack, unpack_plain
 
 LIMIT: Final = 4 * 2**20  # bytes
 _VALUE, _ITEMS, _ERROR = b"v", b"s", b"e"  # the first byte says what it is; a capital letter, that it is tagged
@@ -65,17 +64,17 @@ class Memo:
 
     def _dump(self, mark: bytes, value: object) -> bytes | None:
         try:
-            data = _PACK.encode(value)
+            data = pack_plain(value)
         except Exception:  # an object, half a surrogate pair, a huge number: a tag may do
             return self._dump_tagged(mark.upper(), value)
         if len(data) > self.limit:
             return None
-        return mark + data if _is_plain(value, data) else self._dump_tagged(mark.upper(), value)
+        return mark + data if is_plain(value, data) else self._dump_tagged(mark.upper(), value)
 
     def _dump_tagged(self, mark: bytes, value: object) -> bytes | None:
         try:
-            data = _pack(value, self._taken_apart)
-            if len(data) > self.limit or _image(value) != _image(_unpack(data, self._rebuilt)):
+            data = Tagger(self._taken_apart).pack(value)
+            if len(data) > self.limit or _IMAGE.pack(value) != _IMAGE.pack(unpack(data, self._rebuilt)):
                 return None
         except Exception:  # of the value's own code too: what cannot be kept is called again, or in doubt
             return None
@@ -86,9 +85,9 @@ class Memo:
             if data[:1] == SAID and mark == _VALUE:
                 return load_said(data)
             if data[:1] == mark:
-                return _UNPACK.decode(data[1:])
+                return unpack_plain(data[1:])
             if data[:1] == mark.upper():
-                return _unpack(data[1:], self._rebuilt)
+                return unpack(data[1:], self._rebuilt)
         except Exception as error:
             raise LookupError(f"the result cannot be rebuilt: {type(error).__name__}: {error}") from error
         raise LookupError("the memo holds no such result")
@@ -97,7 +96,7 @@ class Memo:
         found = self._named().get(type(value).__qualname__)
         if found is None or found.kind is not type(value):
             raise TypeError(f"{type(value).__qualname__}: not in the return annotation")
-        return _ext(_OBJECT, [type(value).__qualname__, _apart(value)], _refuse)
+        return _TREES.known_by(type(value).__qualname__, _apart(value))
 
     def _rebuilt(self, name: str, tree: object) -> object:
         if (found := self._named().get(name)) is None:
@@ -123,7 +122,7 @@ def dump_error(error: Exception, category: ErrorCategory) -> bytes:
             body = b""
     except Exception:  # an error of the user's, or one that cannot be made again from its arguments
         body = b""
-    return _ERROR + _PACK.encode([str(category), _utf8(name), _utf8(message)[:_LONGEST_MESSAGE], notes, body])
+    return _ERROR + pack_plain([str(category), _utf8(name), _utf8(message)[:_LONGEST_MESSAGE], notes, body])
 
 
 def load_error(data: bytes) -> Exception:
@@ -131,7 +130,7 @@ def load_error(data: bytes) -> Exception:
     if not is_error(data):
         raise LookupError("the memo holds no error")
     try:
-        category, name, message, notes, body = _UNPACK.decode(data[1:])
+        category, name, message, notes, body = unpack_plain(data[1:])
         if category not in ErrorCategory.__members__.values():  # of a later version
             category = ErrorCategory.EXECUTION_ERROR
         error = _error_of(name, body) if body else RecordedError(name, message, ErrorCategory(category))
@@ -145,115 +144,6 @@ def load_error(data: bytes) -> Exception:
 def is_error(data: bytes) -> bool:
     """Whether the memo holds a failure."""
     return data[:1] == _ERROR
-
-
-# --- plain data ---
-
-
-def _is_plain(value: Any, data: bytes) -> bool:
-    """Whether *value* comes back from *data*, its msgpack, as it is; only what can pose as bytes is taken for it."""
-    return gives_back(_UNPACK.decode, data, value) and (type(value) is bytes or _BYTES.search(data) is None)
-
-
-_PACK = msgspec.msgpack.Encoder()
-_UNPACK = msgspec.msgpack.Decoder()
-_HALF_A_PAIR = re.compile("[\ud800-\udfff]")
-_BYTES = re.compile(rb"[\xc4-\xc6]")  # msgpack's marks of bytes; in a text or a number they only cost a closer look
-
-
-# --- tagged data: what msgpack does not know, at any depth, as extensions ---
-
-_Other = Callable[[object], object]
-_Rebuild = Callable[[str, object], object]
-
-_TEXT, _WHOLE, _DICT, _OBJECT, _LATE = 1, 2, 3, 4, 5
-_MANY: Final[dict[type, int]] = {tuple: 10, set: 11, frozenset: 12}
-_ONE: Final[dict[type, tuple[int, Callable[[Any], tuple[object, ...]]]]] = {
-    complex: (20, lambda v: (v.real, v.imag)),
-    bytearray: (21, lambda v: (bytes(v),)),
-    Decimal: (22, lambda v: (str(v),)),
-    UUID: (23, lambda v: (None, v.bytes)),
-    date: (24, lambda v: (v.year, v.month, v.day)),
-    timedelta: (25, lambda v: (v.days, v.seconds, v.microseconds)),
-    timezone: (26, lambda v: v.__getinitargs__()),
-    time: (27, lambda v: (v.hour, v.minute, v.second, v.microsecond, v.tzinfo, v.fold)),
-    datetime: (28, lambda v: (v.year, v.month, v.day, v.hour, v.minute, v.second, v.microsecond, v.tzinfo, v.fold)),
-}
-_BY_CODE: Final[dict[int, type]] = {code: kind for kind, (code, _) in _ONE.items()}
-_BY_CODE.update({code: kind for kind, code in _MANY.items()})
-# Known by their text, and not imported before somebody else has.
-_LATE_KINDS = {"PosixPath": "pathlib", "PurePosixPath": "pathlib", "ZoneInfo": "zoneinfo", "Fraction": "fractions"}
-
-
-def _tag(value: Any, other: _Other) -> object:
-    kind = type(value)
-    if value is None or kind in {bool, float, bytes}:
-        return value
-    if kind is str:
-        return value if _is_utf8(value) else msgspec.msgpack.Ext(_TEXT, value.encode(errors="surrogatepass"))
-    if kind is int:
-        if -(2**63) <= value < 2**64:
-            return value
-        return msgspec.msgpack.Ext(_WHOLE, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
-    if kind is list:
-        return [_tag(item, other) for item in value]
-    if kind is dict:
-        if all(type(key) is str and _is_utf8(key) for key in value):
-            return {key: _tag(item, other) for key, item in value.items()}
-        return _ext(_DICT, [part for item in value.items() for part in item], other)
-    return _tag_kind(kind, value, other)
-
-
-def _tag_kind(kind: type, value: Any, other: _Other) -> object:
-    if (code := _MANY.get(kind)) is not None:
-        if kind is tuple:
-            return _ext(code, list(value), other)
-        items = sorted(_pack(item, other) for item in value)  # so that equal sets are written alike
-        return msgspec.msgpack.Ext(code, _PACK.encode([msgspec.Raw(item) for item in items]))
-    if (known := _ONE.get(kind)) is not None:
-        return _ext(known[0], list(known[1](value)), other)
-    if _LATE_KINDS.get(kind.__name__) == kind.__module__.partition(".")[0]:
-        return _ext(_LATE, [kind.__name__, str(value)], other)
-    return other(value)
-
-
-def _untag(rebuild: _Rebuild, code: int, data: memoryview) -> object:
-    if code == _TEXT:
-        return bytes(data).decode(errors="surrogatepass")
-    if code == _WHOLE:
-        return int.from_bytes(data, "big", signed=True)
-    parts = _unpack(data, rebuild)
-    if code == _DICT:
-        return dict(zip(parts[::2], parts[1::2], strict=True))
-    if code == _OBJECT:
-        return rebuild(*parts)
-    if code == _LATE:
-        name, text = parts
-        return getattr(importlib.import_module(_LATE_KINDS[name]), name)(text)
-    kind = _BY_CODE[code]
-    if kind in _MANY:
-        return kind(parts)
-    return kind(*parts[:-1], fold=parts[-1]) if kind in {time, datetime} else kind(*parts)
-
-
-def _ext(code: int, parts: list[object], other: _Other) -> msgspec.msgpack.Ext:
-    return msgspec.msgpack.Ext(code, _pack(parts, other))
-
-
-def _pack(value: object, other: _Other) -> bytes:
-    return _PACK.encode(_tag(value, other))
-
-
-def _unpack(data: bytes | memoryview, rebuild: _Rebuild) -> Any:
-    return msgspec.msgpack.decode(data, ext_hook=functools.partial(_untag, rebuild))
-
-
-def _is_utf8(text: str) -> bool:
-    return text.isascii() or _HALF_A_PAIR.search(text) is None
-
-
-def _refuse(value: object, tree: object = None) -> object:
-    raise TypeError(f"{value}: cannot be kept")
 
 
 # --- objects ---
@@ -280,7 +170,8 @@ def _known(value: Any) -> Any:
     if (base := _base(type(value))) is not None:
         return base(value)
     if callable(dump := getattr(type(value), "model_dump", None)):  # pydantic's way, without importing it
-        return dump(value, by_alias=True, round_trip=True)
+        given = dump(value, by_alias=True, round_trip=True, exclude_unset=True)  # it knows what it was not given
+        return given if type(value).model_validate(given) == value else dump(value, by_alias=True, round_trip=True)
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
@@ -309,30 +200,28 @@ def _base(kind: type) -> Any:
     return next((base for base in _SUBCLASSED if issubclass(kind, base)), None)
 
 
-def _image(value: object) -> bytes:
-    """Bytes that are the same only for equal values of the same types, all the way down."""
-    return _pack(value, _portrait)
-
-
 def _portrait(value: Any) -> object:
     kind: Any = type(value)
+    facts: object
     if isinstance(value, Enum):
-        facts: object = value.value if isinstance(value, Flag) else value.name
-    elif isinstance(value, msgspec.Struct):
-        facts = [getattr(value, name) for name in kind.__struct_fields__]
-    elif hasattr(kind, "__dataclass_fields__"):
-        import dataclasses
-
-        facts = [getattr(value, field.name) for field in dataclasses.fields(kind)]
-    elif hasattr(kind, "__attrs_attrs__"):
-        facts = [getattr(value, attribute.name) for attribute in kind.__attrs_attrs__]
+        facts = value.value if isinstance(value, Flag) else value.name
+    elif (fields := fields_of(value)) is not None:
+        facts = fields
     elif callable(getattr(kind, "model_dump", None)):
         facts = [[getattr(value, name) for name in kind.model_fields], value.model_extra, value.__pydantic_private__]
     elif (base := tuple if hasattr(kind, "_fields") else _base(kind)) is not None:
         facts = [base(value), getattr(value, "__dict__", None)]
     else:
         return _refuse(kind)
-    return _ext(_OBJECT, [kind.__module__, kind.__qualname__, facts], _portrait)
+    return _IMAGE.known_by(kind.__module__, kind.__qualname__, facts)
+
+
+def _refuse(value: object, tree: object = None) -> object:
+    raise TypeError(f"{value}: cannot be kept")
+
+
+_TREES = Tagger(_refuse)
+_IMAGE = Tagger(_portrait)  # bytes that are the same only for equal values of the same types, all the way down
 
 
 def _returned(fn: Any) -> object:
@@ -395,19 +284,19 @@ def _error_body(error: Any, category: ErrorCategory) -> bytes:
     """What `_error_of` needs to make the error again; raises if that is not possible."""
     kind = type(error)
     if kind is ToolTimeout:
-        return _pack([[error.tool, error.seconds], {}], _refuse)
+        return _TREES.pack([[error.tool, error.seconds], {}])
     if getattr(builtins, kind.__name__, None) is not kind:
         raise TypeError("not builtin")
     if kind is ExceptionGroup:
-        return _pack([[error.message, [dump_error(each, category) for each in error.exceptions]], {}], _refuse)
+        return _TREES.pack([[error.message, [dump_error(each, category) for each in error.exceptions]], {}])
     _, arguments, *state = error.__reduce__()
     own = state[0] if state else {}
     attributes = {name: value for name, value in own.items() if name != "__notes__" and _keeps(value)}
-    return _pack([[each if _keeps(each) else _message(each) for each in arguments], attributes], _refuse)
+    return _TREES.pack([[each if _keeps(each) else _message(each) for each in arguments], attributes])
 
 
 def _error_of(name: str, body: bytes) -> Exception:
-    arguments, state = _unpack(body, _refuse)
+    arguments, state = unpack(body, _refuse)
     if name == _name(ToolTimeout):
         return ToolTimeout(*arguments)
     kind = getattr(builtins, name)
@@ -424,7 +313,7 @@ def _error_of(name: str, body: bytes) -> Exception:
 
 def _keeps(value: object) -> bool:
     try:
-        _pack(value, _refuse)
+        _TREES.pack(value)
     except Exception:
         return False
     return True
@@ -442,4 +331,4 @@ def _name(kind: type) -> str:
 
 
 def _utf8(text: str) -> str:
-    return text if _is_utf8(text) else text.encode(errors="backslashreplace").decode()
+    return text if is_utf8(text) else text.encode(errors="backslashreplace").decode()

@@ -21,12 +21,15 @@ import msgspec
 from holdfast import checks
 from holdfast.errors import ConfigError, printable
 from holdfast.values.said import gives_back
+from holdfast.values.tagged import fields_of
 
 Redactor = Callable[[object], object]  # gets plain data (dict, list, str, number, bool, None), gives plain data
 
 MASK: Final = "[redacted]"
 DEEPEST = 100  # levels; whoever reads an event has a stack of his own, and not all of it is free
 _MOST_NODES = 1_000_000  # of a value that has to be taken apart piece by piece
+_NAMELESS = frozenset({type(None), bool, int, float, str, bytes})
+_MOST_COPIED = 2**22  # bytes of JSON, that are read again to see whether they say all
 _LONGEST_KEY = 100  # characters; what is longer is no name
 
 _WORDS = (
@@ -80,7 +83,7 @@ class Payloads:
         if not isinstance(payload, Mapping):
             raise ConfigError(f"payload = {checks.shown(payload)}: must be a mapping of names to values")
         try:
-            data = _checked(_STRICT.encode(payload if type(payload) is dict else dict(payload)))
+            data = _encoded(_STRICT, payload if type(payload) is dict else dict(payload))
         except Exception:  # one of them is odd, or wrong: then it is named
             data = _by_parts(payload.items())
         if self._always or _suspect(data):
@@ -226,16 +229,49 @@ def _value_at(text: str, begin: int) -> tuple[object, int]:
 
 def _lenient(value: object) -> bytes:
     try:
-        return _checked(_LENIENT.encode(value))
+        return _encoded(_LENIENT, value)
     except Exception:  # surrogates, cycles, odd keys, an object's own code: piece by piece something can be shown
         return _JSON.encode(_Pieces(strict=False).plain(value))
 
 
 def _strict(value: object) -> bytes:
     try:
-        return _checked(_STRICT.encode(value))
+        return _encoded(_STRICT, value)
     except Exception:  # a set of mixed kinds and numbers as keys are good enough for JSON, taken piece by piece
         return _JSON.encode(_Pieces(strict=True).plain(value))
+
+
+def _encoded(encoder: msgspec.json.Encoder, value: object) -> bytes:
+    data = encoder.encode(value)
+    is_plain = len(data) <= _MOST_COPIED and gives_back(_READ, data, value)  # which is seen sooner, and hides no names
+    if not is_plain and _hides_names(value):
+        raise ValueError("names that may say what is secret would be left out")
+    return _checked(data)
+
+
+def _hides_names(value: object) -> bool:
+    """Whether msgspec would show something in *value* without its name, or not by the name that it has in Python."""
+    todo, seen = [value], set[int]()
+    for each in todo:  # which grows meanwhile
+        kind: Any = type(each)
+        if kind in _NAMELESS or id(each) in seen:
+            continue
+        seen.add(id(each))
+        if isinstance(each, dict):
+            if any(isinstance(key, bytes) for key in each):
+                return True
+            todo += each.values()
+        elif isinstance(each, list | tuple | set | frozenset | deque):
+            if hasattr(kind, "_fields"):
+                return True
+            todo += each
+        elif isinstance(each, msgspec.Struct) and (
+            kind.__struct_config__.array_like or kind.__struct_encode_fields__ != kind.__struct_fields__
+        ):
+            return True
+        elif not isinstance(each, type | Enum) and (fields := fields_of(each)) is not None:
+            todo += fields.values()
+    return False
 
 
 def _checked(data: bytes) -> bytes:
@@ -298,6 +334,8 @@ class _Pieces:
     def _key(self, key: object) -> str:
         if isinstance(key, str) and not isinstance(key, Enum):
             return self._text(key)
+        if isinstance(key, bytes) and key.isascii():
+            return key.decode()
         text = self.plain(key)
         return text if isinstance(text, str) else _JSON.encode(text).decode()
 
@@ -314,23 +352,16 @@ class _Pieces:
 
 def _inner(value: object) -> Mapping[object, object] | Iterable[object] | None:
     """What is inside *value*, by name or one after the other; None if it is one piece."""
+    if isinstance(value, tuple) and (names := getattr(type(value), "_fields", None)) is not None:
+        return dict(zip(names, value, strict=True))
     if isinstance(value, Mapping | list | tuple | set | frozenset | deque):
         return value
-    kind: Any = type(value)
     if isinstance(value, type | Enum):
         return None
-    if isinstance(value, msgspec.Struct):
-        names: Iterable[str] = kind.__struct_fields__
-    elif hasattr(kind, "__dataclass_fields__"):
-        import dataclasses
-
-        names = [field.name for field in dataclasses.fields(kind)]
-    elif attributes := getattr(kind, "__attrs_attrs__", None):
-        names = [attribute.name for attribute in attributes]
-    else:
-        dump = getattr(kind, "model_dump", None)  # pydantic's way, without importing it
-        return dict(dump(value)) if callable(dump) else None
-    return {name: getattr(value, name) for name in names if hasattr(value, name)}
+    if (fields := fields_of(value)) is not None:
+        return fields
+    dump = getattr(type(value), "model_dump", None)  # pydantic's way, without importing it
+    return dict(dump(value)) if callable(dump) else None
 
 
 def _known(value: object) -> object:
