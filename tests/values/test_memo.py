@@ -347,6 +347,25 @@ def test_a_model_knows_what_it_was_not_given() -> None:
     assert back.parts[0].model_fields_set == {"at", "tags"}
 
 
+class Text(pydantic.BaseModel):
+    kind: Literal["text"] = "text"
+    text: str
+
+
+class Image(pydantic.BaseModel):
+    kind: Literal["image"] = "image"
+
+
+class Answer(pydantic.BaseModel):
+    blocks: list[Annotated[Text | Image, pydantic.Field(discriminator="kind")]]
+
+
+def test_a_model_that_needs_what_it_was_not_given_comes_back() -> None:
+    answer = Answer(blocks=[Text(text="tea"), Image()])
+
+    assert again(answer, returns(Answer)) == answer
+
+
 def test_the_fields_of_an_object_keep_their_types() -> None:
     back = again(ORDER, returns(Order))
 

@@ -75,7 +75,7 @@ class Record(msgspec.Struct, eq=False):
         step, callee = self.step, self._callee
         assert callee is not None
         why = (
-            "it began before the run was interrupted, and nobody knows whether it ended"
+            "it began before the run was interrupted, and nobody knows what came of it"
             if step.outcome == LOST
             else "it ended before the run was interrupted, but its result can no longer be read"
         )

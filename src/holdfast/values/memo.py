@@ -171,8 +171,15 @@ def _known(value: Any) -> Any:
         return base(value)
     if callable(dump := getattr(type(value), "model_dump", None)):  # pydantic's way, without importing it
         given = dump(value, by_alias=True, round_trip=True, exclude_unset=True)  # it knows what it was not given
-        return given if type(value).model_validate(given) == value else dump(value, by_alias=True, round_trip=True)
+        return given if _makes(type(value), given, value) else dump(value, by_alias=True, round_trip=True)
     return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def _makes(kind: Any, tree: Any, value: Any) -> bool:
+    try:
+        return bool(kind.model_validate(tree) == value)
+    except Exception:  # it wants what it was not given: the tag of a union, say, or its own code says no
+        return False
 
 
 def _together(found: _Class, tree: Any) -> object:
