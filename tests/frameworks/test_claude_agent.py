@@ -77,7 +77,8 @@ def test_calls_whose_end_nobody_tells_are_bounded(scenes: dict[str, Any]) -> Non
 
 
 def test_what_is_no_tool_is_told(scenes: dict[str, Any]) -> None:
-    nothing, function = scenes["what_is_no_tool_is_told"]
+    nothing, function, twice = scenes["what_is_no_tool_is_told"]
 
     assert nothing == "must be ClaudeAgentOptions, or a list of tools as @tool makes them, not None"
     assert function == "tools: must be tools of the SDK, as @tool makes them, not builtin_function_or_method"
+    assert twice.endswith(": is guarded already; give it to guard() as it was before")

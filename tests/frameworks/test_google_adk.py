@@ -27,6 +27,14 @@ def test_and_where_it_comes_from_a_cache(scenes: Any) -> None:
     assert made == ["Oslo"]
 
 
+def test_an_answer_that_is_no_plain_data_comes_from_the_log_too(scenes: Any) -> None:
+    same, answers, made = scenes["an_answer_is_known_again"]
+
+    assert same
+    assert answers == "[{'result': Seat(row=12, place='A')}, {'result': [Seat(row=13, place='B')]}]"
+    assert sorted(made) == [12, 13]
+
+
 def test_a_call_that_waits_for_a_confirmation_is_none_yet_and_guarded_once_it_is_made(scenes: Any) -> None:
     before, answers, *after = scenes["a_call_waits_for_somebody"]
 
@@ -83,4 +91,8 @@ def test_an_answer_that_says_error_is_a_failure_but_arguments_are_not_the_tools_
 
 
 def test_what_is_no_tool_is_told(scenes: Any) -> None:
-    assert scenes["what_is_no_tool_is_told"] == "a function, a tool or a toolset of ADK is wanted, not 'search'"
+    assert scenes["what_is_no_tool_is_told"] == [
+        "'look': must be a function, or a tool or a toolset of ADK",
+        "tools = <function what_is_no_tool_is_told.<locals>.look",
+        "'look': is guarded already; give it to guard() as it was before",
+    ]

@@ -7,8 +7,10 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from copy import copy
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -388,6 +390,28 @@ def test_what_is_no_holdfast_is_refused_at_once(wrong: Any) -> None:
 def test_a_wrong_setting_is_refused_at_once(hf: Holdfast) -> None:
     with pytest.raises(ConfigError, match="did you mean timeout"):
         Guarded(hf, {"timout": 3.0})
+
+
+def test_tools_that_are_no_list_are_refused_at_once(hf: Holdfast) -> None:
+    with pytest.raises(ConfigError, match="must be a list of tools"):
+        Guarded(hf, {}).each(None, _guarded)
+
+
+def test_a_tool_that_is_guarded_already_is_refused_at_once(hf: Holdfast, tmp_path: Path) -> None:
+    tool, left = SimpleNamespace(name="pay"), SimpleNamespace(name="hosted", is_left=True)
+    guarded = Guarded(hf, {}).each([tool, left], _guarded)
+
+    assert guarded[1] is left
+    assert (vars(tool), vars(left)) == ({"name": "pay"}, {"name": "hosted", "is_left": True})
+    assert len(Guarded(hf, {}).each([tool, left], _guarded)) == 2  # of another agent
+    with pytest.raises(ConfigError, match="'pay': is guarded already"):
+        Guarded(hf, {}).each(guarded, _guarded)
+    with holdfast.open(tmp_path / "others.db", policies={}) as other:
+        assert len(Guarded(other, {}).each(guarded, _guarded)) == 2
+
+
+def _guarded(guarded: Guarded, tool: Any) -> Any:
+    return tool if hasattr(tool, "is_left") else copy(tool)
 
 
 @pytest.mark.parametrize(

@@ -38,12 +38,16 @@ def guard(hf: Holdfast, given: T, **policy: object) -> T:
     guarded = Guarded(hf, policy)
     made: Any
     if isinstance(given, ClaudeAgentOptions):
-        made = replace(given, hooks=Hooks(guarded, _own(given)).beside(given.hooks or {}))
+        made = guarded.once(given, _hooked)
     elif isinstance(given, Iterable):
-        made = [_tool(guarded, each) for each in given]
+        made = guarded.each(given, _tool)
     else:
         raise ConfigError(f"must be ClaudeAgentOptions, or a list of tools as @tool makes them, not {shown(given)}")
     return cast("T", made)
+
+
+def _hooked(guarded: Guarded, options: ClaudeAgentOptions) -> ClaudeAgentOptions:
+    return replace(options, hooks=Hooks(guarded, _own(options)).beside(options.hooks or {}))
 
 
 # --- tools of one's own ---

@@ -8,9 +8,8 @@ failure. Agents and workflows among the tools, and tools that the model's provid
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from copy import copy
-from dataclasses import dataclass
 from functools import partial
 from inspect import isasyncgen
 from typing import Any
@@ -21,13 +20,16 @@ from google.adk.tools.base_toolset import BaseToolset
 from google.adk.workflow import BaseNode
 
 from holdfast.category import ErrorCategory
-from holdfast.frameworks.guarded import Aside, Failed, Guarded, Holdfast, text
+from holdfast.checks import shown
+from holdfast.errors import ConfigError
+from holdfast.frameworks.guarded import Aside, Failed, Guarded, Holdfast, returning, text
+
+ACTIONS = "__holdfast_actions__"  # what the tool did to its context, beside its answer
 
 
 def guard(hf: Holdfast, tools: Iterable[Any], **policy: object) -> list[Any]:
     """The *tools* of an agent (functions, tools, toolsets), guarded; *policy* are settings of each."""
-    guarded = Guarded(hf, policy)
-    return [_tool(guarded, each) for each in tools]
+    return Guarded(hf, policy).each(tools, _tool)
 
 
 def _tool(guarded: Guarded, tool: Any) -> Any:
@@ -38,7 +40,7 @@ def _tool(guarded: Guarded, tool: Any) -> Any:
         return tool
     if not isinstance(tool, BaseTool):
         if not callable(tool):
-            raise TypeError(f"a function, a tool or a toolset of ADK is wanted, not {tool!r}")
+            raise ConfigError(f"{shown(tool)}: must be a function, or a tool or a toolset of ADK")
         tool = FunctionTool(tool)
     if type(tool).run_async is BaseTool.run_async:  # the provider runs it
         return tool
@@ -47,7 +49,7 @@ def _tool(guarded: Guarded, tool: Any) -> Any:
     if own is not None:
         tool = copy(tool)
         tool.func = own.fn
-    made.run_async = partial(_run, guarded, tool.name if own is None else own.tool.name, tool)
+    made.run_async = partial(_run, guarded, tool.name if own is None else own.tool.name, _calling(tool))
     return made
 
 
@@ -78,14 +80,6 @@ class Toolset(BaseToolset):
         await self._toolset.close()
 
 
-@dataclass(frozen=True)
-class Noted:
-    """An answer, and what the tool did to its context."""
-
-    answer: Any
-    actions: dict[str, Any]
-
-
 class Pending(Exception):
     """No answer of the tool yet: somebody is to confirm the call or to log in, or a live stream has begun."""
 
@@ -94,26 +88,35 @@ class Pending(Exception):
         self.answer = answer
 
 
-async def _run(
-    guarded: Guarded, name: str, tool: BaseTool, *, args: Mapping[str, Any], tool_context: ToolContext
-) -> Any:
+Call = Callable[..., Awaitable[Any]]
+
+
+async def _run(guarded: Guarded, name: str, call: Call, *, args: Mapping[str, Any], tool_context: ToolContext) -> Any:
     try:
-        answer = await guarded.acall(name, partial(_call, tool, tool_context), args, _refused)
+        answer = await guarded.acall(name, partial(call, tool_context), args, _refused)
     except Pending as pending:
         return pending.answer
-    if not isinstance(answer, Noted):
+    if not isinstance(answer, dict) or ACTIONS not in answer:
         return answer
-    for action, value in answer.actions.items():
+    for action, value in answer[ACTIONS].items():
         if action == "state_delta":
             tool_context.state.update(value)
         elif isinstance(value, dict):
             getattr(tool_context.actions, action).update(value)
         else:
             setattr(tool_context.actions, action, value)
-    return answer.answer
+    return answer["answer"]
 
 
-async def _call(tool: BaseTool, context: ToolContext, /, **arguments: Any) -> Noted | Any:
+def _calling(tool: BaseTool) -> Call:
+    async def call(context: ToolContext, /, **arguments: Any) -> Any:
+        return await _call(tool, context, arguments)
+
+    call.__annotations__ = returning(getattr(tool, "func", tool.run_async))
+    return call
+
+
+async def _call(tool: BaseTool, context: ToolContext, arguments: dict[str, Any]) -> Any:
     before = {name: copy(getattr(context.actions, name)) for name in EventActions.model_fields}
     try:
         answer = await tool.run_async(args=arguments, tool_context=context)
@@ -127,7 +130,7 @@ async def _call(tool: BaseTool, context: ToolContext, /, **arguments: Any) -> No
     if isinstance(answer, dict) and (answer.get("error") or answer.get("isError")):
         raise _failed(tool, text(answer.get("error") or answer.get("content")), answer)
     done = {name: value for name, value in actions.items() if value is not None}
-    return Noted(answer, done) if done else answer
+    return {"answer": answer, ACTIONS: done} if done else answer
 
 
 def _failed(tool: BaseTool, why: str, answer: dict[str, Any]) -> Failed:

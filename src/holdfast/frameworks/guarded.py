@@ -7,8 +7,8 @@ runs the agent: a run that was cancelled or lost, a store that fails, a call in 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Protocol, TypeVar, Union, get_type_hints
 
 import msgspec
 
@@ -137,6 +137,23 @@ class Guarded:
             execution.record = Record(run, None, run.steps.block(bound.tool.name))
         return await _adriven(execution, bound, arguments, refused)
 
+    def each(self, tools: object, make: Callable[[Guarded, Any], Any]) -> list[Any]:
+        """All *tools* of an agent, `once` each."""
+        if not isinstance(tools, Iterable):
+            raise ConfigError(f"tools = {checks.shown(tools)}: must be a list of tools")
+        return [self.once(each, make) for each in tools]
+
+    def once(self, given: object, make: Callable[[Guarded, Any], Any]) -> Any:
+        """What is *given* as *make* guards it, or leaves it; guarded twice, its calls would be counted twice."""
+        kit = self._hf._kit
+        if getattr(given, GUARDED, None) is kit:
+            name = checks.shown(getattr(given, "name", given))
+            raise ConfigError(f"{name}: is guarded already; give it to guard() as it was before")
+        made = make(self, given)
+        if made is not given:
+            setattr(made, GUARDED, kit)
+        return made
+
     def guards(self, fn: Callable[..., Any] | None) -> Bound | None:
         """What guards *fn* if it is decorated with `@hf.tool`: guarded here too, it would be counted and limited twice,
         so what is to be called is the `fn` in there, as the `tool` in there.
@@ -209,6 +226,16 @@ def text(value: object) -> str:
         return str(value)
 
 
+def returning(fn: object, *others: object) -> dict[str, Any]:
+    """Annotations for what is called in place of *fn*: it gives the same, or *others*, and a log can give it back."""
+    try:
+        own = get_type_hints(fn, include_extras=True)["return"]
+    except Exception:  # there is no function, or the annotation is missing, or names what cannot be found
+        own = None
+    return {"return": Union[(own, *others)]}
+
+
+GUARDED = "__holdfast_guarded__"
 UNASKED = "__holdfast_unasked__"
 
 

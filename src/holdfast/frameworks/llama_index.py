@@ -24,10 +24,10 @@ from holdfast.frameworks.guarded import Aside, Failed, Guarded, Holdfast, text
 _PASSING: Final[ContextVar[Exception | None]] = ContextVar("holdfast_llama_index", default=None)
 
 
-def guard(hf: Holdfast, tools: Iterable[BaseTool | Callable[..., Any]], **policy: object) -> list[BaseTool]:
+def guard(hf: Holdfast, tools: Iterable[BaseTool | Callable[..., Any]], **policy: object) -> list[Any]:
     """Tools that are called by the guards of *hf* in place of *tools*; *policy* are settings of each."""
-    guarded = Guarded(hf, policy)
-    return [GuardedTool(guarded, tool) for tool in tools]
+    # A type checker takes no list of tools where an agent has one of tools or functions, nor that for one of tools.
+    return Guarded(hf, policy).each(tools, GuardedTool)
 
 
 class GuardedTool(FunctionTool):

@@ -11,9 +11,9 @@ import asyncio
 import copy
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
-from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, get_args, get_origin
 
 from agents import AgentsException, FunctionTool, Tool, ToolOriginType, ToolTimeoutError, function_tool
 from agents import tool as sdk
@@ -22,7 +22,7 @@ from agents.tracing import SpanError, get_current_span
 
 from holdfast.checks import shown
 from holdfast.errors import ConfigError, InDoubt, LeaseLost, RecordedError, RunCancelled, RunDiverged, StoreError
-from holdfast.frameworks.guarded import Guarded, Holdfast
+from holdfast.frameworks.guarded import Guarded, Holdfast, returning
 
 TOOLS = tuple(get_origin(each) or each for each in get_args(Tool))
 OUTPUTS = (sdk.ToolOutputText, sdk.ToolOutputImage, sdk.ToolOutputFileContent)
@@ -33,10 +33,7 @@ NOT_FOR_THE_MODEL = (ConfigError, InDoubt, LeaseLost, RunDiverged, StoreError)
 
 def guard(hf: Holdfast, tools: Iterable[Tool], **policy: object) -> list[Tool]:
     """The *tools* of an agent, guarded; *policy* are settings of each."""
-    guarded = Guarded(hf, policy)
-    if not isinstance(tools, Iterable):
-        raise ConfigError(f"tools = {shown(tools)}: must be a list of tools")
-    return [_guarded(guarded, each) for each in tools]
+    return Guarded(hf, policy).each(tools, _guarded)
 
 
 def _guarded(guarded: Guarded, tool: Tool) -> Tool:
@@ -72,7 +69,12 @@ class Invoker:
             plain = function_tool(own.fn, name_override=tool.name, strict_mode=tool.strict_json_schema)
             self._name, bare.on_invoke_tool = own.tool.name, plain.on_invoke_tool
         self._bare = copy.copy(bare)
-        self._call = _returning(self._invoke, tool)
+
+        async def call(ctx: ToolContext, given: str, /, **arguments: object) -> Any:
+            return await self._invoke(ctx, given)
+
+        call.__annotations__ = returning(getattr(tool, "__wrapped__", None), *OUTPUTS)
+        self._call = call
         origin = sdk.get_function_tool_origin(tool)
         self._is_agent = origin is not None and origin.type is ToolOriginType.AGENT_AS_TOOL
         self._is_handled = isinstance(tool.on_invoke_tool, HANDLED)
@@ -135,20 +137,6 @@ async def _failure(tool: FunctionTool, ctx: ToolContext, error: BaseException) -
     failure = sdk.maybe_invoke_function_tool_failure_error_function
     told: str | None = await failure(function_tool=tool, context=ctx, error=error)
     return told
-
-
-def _returning(invoke: Callable[..., Awaitable[Any]], tool: FunctionTool) -> Callable[..., Awaitable[Any]]:
-    """*invoke* as a function that says what the tool does of its answers, so that a log can give them back."""
-
-    async def call(ctx: ToolContext, given: str, /, **arguments: object) -> Any:
-        return await invoke(ctx, given)
-
-    try:
-        own = get_type_hints(tool.__wrapped__, include_extras=True)["return"]
-    except Exception:  # made by hand, or the annotation is missing, or names what cannot be found
-        own = None
-    call.__annotations__ = {"return": Union[(own, *OUTPUTS)]}
-    return call
 
 
 def _arguments(given: str) -> dict[str, Any]:

@@ -26,8 +26,8 @@ _KNOWN: Final[ContextVar[bool]] = ContextVar("holdfast_smolagents", default=Fals
 
 def guard(hf: Holdfast, tools: Iterable[Tool], **policy: object) -> list[Tool]:
     """Tools that are called by the guards of *hf* in place of *tools*; *policy* are settings of each."""
-    guarded, told = Guarded(hf, policy), dict[Run, Context]()
-    return [GuardedTool(guarded, tool, told) for tool in tools]
+    told = dict[Run, Context]()
+    return Guarded(hf, policy).each(tools, functools.partial(GuardedTool, told=told))
 
 
 class NoAnswer(Exception):

@@ -245,7 +245,7 @@ async def calls_whose_end_nobody_tells_are_bounded(hf: holdfast.Holdfast) -> obj
 async def what_is_no_tool_is_told(hf: holdfast.Holdfast) -> object:
     """At once."""
     came = []
-    for wrong in (None, [print]):
+    for wrong in (None, [print], guard(hf, ClaudeAgentOptions())):
         try:
             guard(hf, wrong)
         except holdfast.ConfigError as error:

@@ -19,6 +19,7 @@ from google.adk.sessions import InMemorySessionService, Session
 from google.adk.tools import AgentTool, BaseTool, FunctionTool, LongRunningFunctionTool, ToolContext, google_search
 from google.adk.tools.base_toolset import BaseToolset
 from google.genai import types
+from pydantic import BaseModel
 from tests.frameworks.agents.google_adk import Scripted
 from tests.frameworks.play import Ask
 from tests.frameworks.scenes import play_tasks
@@ -108,6 +109,38 @@ async def a_kept_answer_does_what_the_call_did(hf: holdfast.Holdfast) -> object:
     players = Player(ask, tools), Player(ask, tools)
     answers = [await each.say(GO) for each in players]
     return [answers, [(await each.state())["seen"] for each in players], made]
+
+
+class Seat(BaseModel):
+    """No plain data."""
+
+    row: int
+    place: str
+
+
+async def an_answer_is_known_again(hf: holdfast.Holdfast) -> object:
+    """Also one that is no plain data, as the function says what it is."""
+    made: list[int] = []
+
+    def find(row: int) -> Seat:
+        made.append(row)
+        return Seat(row=row, place="A")
+
+    async def book(row: int, tool_context: ToolContext) -> list[Seat]:
+        made.append(row)
+        tool_context.state["row"] = row
+        return [Seat(row=row, place="B")]
+
+    async def once() -> list[Any]:
+        asked = [Ask("find", {"row": 12}), Ask("book", {"row": 13})]
+        return await Player([asked], guard(hf, [find, book])).say(GO)
+
+    with suppress(TimeoutError):
+        async with hf.run(run_id="seats"):
+            first = await once()
+            raise TimeoutError
+    async with hf.resume("seats"):
+        return [first == await once(), str(first), made]
 
 
 async def a_call_waits_for_somebody(hf: holdfast.Holdfast) -> object:
@@ -315,15 +348,23 @@ async def an_answer_that_says_error_is_a_failure(hf: holdfast.Holdfast) -> objec
 
 async def what_is_no_tool_is_told(hf: holdfast.Holdfast) -> object:
     """At once."""
-    try:
-        return [guard(hf, ["search"])]
-    except TypeError as error:
-        return str(error)
+
+    def look(city: str) -> str:
+        return city
+
+    told = []
+    for wrong in (["look"], look, guard(hf, [look])):
+        try:
+            guard(hf, wrong)
+        except holdfast.ConfigError as error:
+            told.append(str(error).partition(" at 0x")[0])
+    return told
 
 
 SCENES = (
     what_a_tool_did_is_done_again,
     a_kept_answer_does_what_the_call_did,
+    an_answer_is_known_again,
     a_call_waits_for_somebody,
     somebody_is_to_log_in_or_to_listen,
     a_session_is_live,
