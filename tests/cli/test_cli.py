@@ -66,6 +66,23 @@ def test_a_usage_error_loads_no_command() -> None:
     assert {name for name in loaded if name.startswith("holdfast.cli")} == {"holdfast.cli"}
 
 
+@pytest.mark.skipif(not hasattr(click, "NoSuchCommand"), reason="this click likens nothing")
+def test_a_mistyped_command_is_likened_to_those_that_there_are() -> None:
+    assert "Did you mean 'doctor'?" in run("docter").stderr
+
+
+@pytest.mark.parametrize("group", ["runs", "tools", "policy", "config"])
+def test_the_summary_of_no_command_is_cut(group: str) -> None:
+    _, _, commands = run(group, "--help").stdout.partition("Commands:")
+
+    assert commands
+    assert "..." not in commands
+
+
+def test_a_configuration_that_is_not_there_is_told_in_words() -> None:
+    assert run("gateway", "--config", "no-such.json").stderr.endswith("Error: no-such.json: does not exist\n")
+
+
 def test_the_version_is_that_of_the_package() -> None:
     done = run("--version")
 

@@ -97,6 +97,26 @@ def test_people_get_a_table_with_the_origin_if_they_ask(tmp_path: Path) -> None:
                for line in origin.splitlines())  # fmt: skip
 
 
+def test_values_are_shown_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "holdfast.toml").write_text(
+        '[tool.seat]\nfallback.value = { City = ["Oslo", true], token = "hunter2" }'
+    )
+
+    shown = holdfast("config", "show", folder=tmp_path).stdout
+
+    assert '{"City":["Oslo",true],"token":' in shown
+    assert "hunter2" not in shown
+
+
+def test_what_is_said_of_a_server_alone_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "holdfast.toml").write_text("[server.github]\nhide_open_tools = true\n[server.files]\ntimeout = 3")
+
+    found = facts(tmp_path)
+
+    assert found["github.*", "hide_open_tools"] == (True, "file holdfast.toml")
+    assert ("files.*", "hide_open_tools") not in found
+
+
 def test_a_bad_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "holdfast.toml").write_text("[policy]\ntimeout = -1")
 

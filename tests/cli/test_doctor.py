@@ -359,6 +359,20 @@ def test_each_server_behind_a_living_proxy_is_looked_at(
     assert (found["fix"] is None) is (state == "ready")
 
 
+def test_a_server_that_nobody_has_asked_for_is_well(store: RunStore, doctor: Doctor) -> None:
+    show_server(store, state="idle")
+
+    found = doctor().checks["server"]
+
+    assert (found["status"], found["fix"]) == ("PASS", None)
+
+
+def test_a_server_over_http_is_to_answer_not_to_start(store: RunStore, doctor: Doctor) -> None:
+    show_server(store, state="failed", kind="http", last_error="cannot be reached")
+
+    assert doctor().checks["server"]["fix"] == "see that it answers: npx server"
+
+
 def test_the_servers_of_a_dead_proxy_are_no_matter(store: RunStore, doctor: Doctor) -> None:
     show_server(store, until=-1.0, state="failed")
 

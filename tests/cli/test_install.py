@@ -103,6 +103,19 @@ def test_one_line_says_what_became_of_each_server(file: Path, run: Run) -> None:
     assert done.err == f"holdfast: {file} as it was is in {file}.holdfast-backup; restart the client\n"
 
 
+def test_a_server_over_http_is_left_alone_where_it_could_not_be_run(
+    home: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = home / "mcp.json"
+    file.write_text('{"mcpServers": {"far": {"url": "https://h/mcp"}}}')
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+
+    done = run("install", file)
+
+    assert done.out == "left alone   far: servers over HTTP need an extra: pip install 'holdfast[http]'\n"
+    assert servers(file)["far"] == {"url": "https://h/mcp"}
+
+
 def test_uninstalling_gives_back_the_same_bytes(file: Path, run: Run) -> None:
     run("install", file)
 

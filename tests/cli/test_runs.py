@@ -211,6 +211,7 @@ def test_only_interrupted_runs_can_be_listed(store: RunStore, holdfast: Command)
         interrupt(store, name)
 
     assert ids(holdfast("runs", "ls", "--interrupted")) == ["c", "b", "a"]
+    assert ids(holdfast("runs", "ls", "--status", "interrupted")) == ["c", "b", "a"]
     assert ids(holdfast("runs", "ls", "--interrupted", "--session", "odd")) == ["c", "a"]
     assert ids(holdfast("runs", "ls", "--interrupted", "--limit", "1")) == ["c"]
     assert ids(holdfast("runs", "ls", "--interrupted", "--before", "c")) == ["b", "a"]
@@ -361,6 +362,17 @@ def test_show_says_how_to_go_on_with_an_interrupted_run(store: RunStore, holdfas
     leave(store, "my run", entry=ENTRY)
 
     assert "holdfast runs resume 'my run'" in holdfast("runs", "show", "my run").err
+
+
+def test_show_says_what_a_run_in_the_queue_waits_for(store: RunStore, holdfast: Command) -> None:
+    store.create_run("default", "", run_id="begun in code")
+    submitted = holdfast("runs", "submit", "agent:main", "--priority", "7").out.strip()
+
+    shown = holdfast("runs", "show", submitted, "--store", "./runs.db")
+
+    assert shown.err == "holdfast: it waits for a worker: holdfast worker agent:main --store ./runs.db\n"
+    assert "agent:main(), priority 7\n" in shown.out
+    assert holdfast("runs", "show", "begun in code").err == ""
 
 
 def test_a_run_that_no_command_resumes_is_resumed_in_code(store: RunStore, holdfast: Command) -> None:
@@ -566,6 +578,20 @@ def test_tail_says_when_nobody_runs_the_run(store: RunStore, tail: Callable[...,
     store.mark_failed("one", "given up")
 
     assert "holdfast runs resume one" in said
+    assert following.end().code == 5
+
+
+def test_tail_says_what_a_run_in_the_queue_waits_for(
+    store: RunStore, holdfast: Command, tail: Callable[..., Tail]
+) -> None:
+    holdfast("runs", "submit", "agent:main", "--run-id", "one")
+    following = tail("one")
+    assert following.process.stderr is not None
+
+    said = following.process.stderr.readline()
+    store.mark_failed("one", "given up")
+
+    assert said == "holdfast: it waits for a worker: holdfast worker agent:main\n"
     assert following.end().code == 5
 
 

@@ -128,7 +128,11 @@ class Lazy(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=Lazy,
+    commands={name: click.Command(name) for name in COMMANDS},  # what a mistyped one is likened to
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(package_name="holdfast", message="%(prog)s %(version)s")
 def holdfast() -> None:
     """The reliability layer for the tool calls of AI agents."""

@@ -63,7 +63,9 @@ def find(target: str, *, store: str | None) -> Callable[..., Any]:
     try:
         function = load_target(target)
     except ConfigError as error:
-        raise click.UsageError(f"{error}; MODULE is looked for in {folder}, then where Python looks") from error
+        is_lost = isinstance(error.__context__, ModuleNotFoundError)
+        where = f"; MODULE is looked for in {folder}, then where Python looks" if is_lost else ""
+        raise click.UsageError(f"{error}{where}") from error
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise click.UsageError(f"{target} is a generator function: wrap it in a function that uses it up")
     return function

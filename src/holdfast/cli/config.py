@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from holdfast.cli.options import json_option, store_option, text
+from holdfast.cli.options import Group, json_option, store_option, text
 from holdfast.cli.showing import Column, console, put_json, put_table
 from holdfast.wording import one_line
 
@@ -25,7 +25,7 @@ class Fact(NamedTuple):
     origin: str
 
 
-@click.group()
+@click.group(cls=Group)
 def config() -> None:
     """Show which store and which policies apply here."""
 
@@ -81,6 +81,8 @@ def _facts(store: str | None, tools: tuple[str, ...]) -> Iterator[Fact]:
     said = {(fact.key, str(fact.value), fact.origin) for fact in common}
     for name in (*book.names, *tools):
         yield from (fact for fact in _policy(book, name, name) if (fact.key, str(fact.value), fact.origin) not in said)
+        if book.server(name.removesuffix(".*")).hides:
+            yield Fact(name, "hide_open_tools", True, f"file {file}")
 
 
 def _shown(url: str | None) -> str | None:
@@ -108,14 +110,13 @@ def _fleet(book: PolicyBook, file: str | None) -> Iterator[Fact]:
 
 
 def _policy(book: PolicyBook, place: str, tool: str) -> Iterator[Fact]:
-    import msgspec
+    from holdfast.policy.explaining import explain
 
-    from holdfast.policy.explaining import value_of
-
-    policy = book.resolve(tool)
-    for key, origin in book.origins(tool).items():
-        yield Fact(place, key, msgspec.to_builtins(value_of(policy, key), enc_hook=str), origin)
+    for setting in explain(book, tool):
+        yield Fact(place, *setting)
 
 
 def _words(value: object) -> str:
-    return "-" if value is None else value if isinstance(value, str) else str(value).lower()
+    import msgspec
+
+    return "-" if value is None else value if isinstance(value, str) else msgspec.json.encode(value).decode()

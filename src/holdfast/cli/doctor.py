@@ -411,11 +411,12 @@ def _servers(store: RunStore) -> Iterator[Finding]:
         server = line.server
         restarts = f", {plural(server.restarts, 'restart')}" if server.restarts else ""
         message = one_line(f"{server.name} is {server.state} behind process {line.proxy_pid}{restarts}")
-        if server.state == "ready":
+        if server.state == "ready" or (server.state == "idle" and not server.last_error):  # nobody has asked it yet
             yield Finding("server", PASS, message)
             continue
         if server.last_error:
             message += f": {one_line(server.last_error, 300)}"
         message += "".join(f"\n{'':<18}| {one_line(said, 300)}" for said in server.stderr[-LAST_LINES:])
-        fix = f"see that it starts by itself: {one_line(server.target, 300)}"
+        what = "answers" if server.kind == "http" else "starts by itself"
+        fix = f"see that it {what}: {one_line(server.target, 300)}"
         yield Finding("server", FAIL if server.state == "failed" else WARN, message, fix)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -79,12 +78,10 @@ def _entries(path: str) -> list[ServerEntry]:
     """The servers of the file that are to be had, the later of two with one name."""
     from holdfast.errors import ConfigError, printable
     from holdfast.mcp.clients.configs import HTTP, servers
+    from holdfast.mcp.clients.saving import load
     from holdfast.mcp.http.endpoint import Endpoint
 
-    try:
-        found = servers(Path(path).read_text(encoding="utf-8"), path, os.environ)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {error}") from error
+    found = servers(load(path).text, path, os.environ)
     named = {entry.name: entry for entry in found if not entry.disabled}
     if not named:
         raise ConfigError(f"{path}: lists no server")

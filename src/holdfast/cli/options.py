@@ -14,6 +14,15 @@ Words = TypeVar("Words", str, None, tuple[str, ...])
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
+class Group(click.Group):
+    """A group that lists its commands with all of their summaries, which click would cut at the end of the line."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, each.get_short_help_str(1000)) for name, each in sorted(self.commands.items())])
+
+
 def text(ctx: click.Context, param: click.Parameter, value: Words) -> Words:
     """A callback that lets only whole texts through: arguments of a process may be any bytes."""
     for word in value if isinstance(value, tuple) else (value or "",):

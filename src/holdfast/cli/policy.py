@@ -9,7 +9,7 @@ import click
 
 from holdfast.cli import FAILED
 from holdfast.cli.finding import opened
-from holdfast.cli.options import Decorator, json_option, store_option, text
+from holdfast.cli.options import Decorator, Group, json_option, store_option, text
 from holdfast.cli.showing import Column, console, put_fitting, put_json, say
 from holdfast.errors import ConfigError, printable
 from holdfast.wording import in_full, moment, plural, span
@@ -30,7 +30,7 @@ _last_option: Final[Decorator] = click.option(
 )
 
 
-@click.group()
+@click.group(cls=Group)
 def policy() -> None:
     """Check policy files, suggest one, and play the calls on record against it."""
 

@@ -10,7 +10,7 @@ import click
 
 from holdfast.cli import FAILED
 from holdfast.cli.finding import opened
-from holdfast.cli.options import json_option, store_option, text
+from holdfast.cli.options import Group, json_option, store_option, text
 from holdfast.cli.showing import Column, console, put_fact, put_fitting, put_json, say
 from holdfast.errors import printable
 from holdfast.wording import age, moment, one_line, plural, span
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 DONE: Final = {"open": "held open", "close": "held closed", "auto": "automatic", "reset": "reset"}
 
 
-@click.group()
+@click.group(cls=Group)
 def tools() -> None:
     """List tools, and hold their circuits open or closed in all processes.
 

@@ -26,10 +26,10 @@ class Setting(NamedTuple):
 def explain(book: PolicyBook, tool: str, given: Mapping[str, object] | None = None) -> list[Setting]:
     """All settings of *tool*, whose decorator has *given*; values are plain, short and without secrets."""
     policy = book.resolve(tool, given)
-    return [Setting(key, _plain(value_of(policy, key)), origin) for key, origin in book.origins(tool, given).items()]
+    return [Setting(key, _plain(_value_of(policy, key)), origin) for key, origin in book.origins(tool, given).items()]
 
 
-def value_of(policy: Policy, key: str) -> object:
+def _value_of(policy: Policy, key: str) -> object:
     """The setting of *policy* that *key* names."""
     value: Any = policy
     for part in key.split(".", 1):

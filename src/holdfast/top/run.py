@@ -34,7 +34,8 @@ def facts(picture: Picture, named: str | None = None) -> Text:
     if run is None:
         name = printable(picture.look.name, 200)
         return Text(f"There is no run {name} in this store." if name else "No run is chosen; 3 shows all of them.")
-    when = f"began {began(run, picture.at)} ago, took {took(run, picture.at)}"
+    since, lasted = began(run, picture.at), took(run, picture.at)
+    when = f"began {since} ago, took {lasted}" if lasted else f"created {since} ago, has not begun"
     spent = "".join(f", {amount:g} {printable(unit)}" for unit, amount in list(run.spend.items())[:5])
     text = Text.assemble(run_state(run), ("  run ", "dim"), (identity(run.id), "bold"), ("  session ", "dim"))
     text.append(f"{one_line(run.session_id, 60)}\n")

@@ -79,7 +79,9 @@ def began(run: RunSnapshot, now: float) -> str:
 
 
 def took(run: RunSnapshot, now: float) -> str:
-    """How long a run has been going on, or went on."""
+    """How long a run has been going on, or went on; nothing of one that has not begun."""
+    if run.status == "created" and not run.interrupted:
+        return ""
     over = run.status.is_terminal or run.interrupted
     end = run.finished_at_ms or (run.updated_at_ms if over else now * 1000)
     return span(max(0.0, end - (run.started_at_ms or run.created_at_ms)) / 1000)

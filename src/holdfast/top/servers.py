@@ -34,6 +34,7 @@ NOTHING: Final = (
     "",
     "Or send all servers of a client through Holdfast:  holdfast install CLIENT",
 )
+AT_EASE: Final = ("ready", "idle")  # idle: behind a gateway, and nobody has asked for it
 NO_MATCH: Final = ("No server is like this; esc shows all of them.",)
 
 
@@ -43,7 +44,7 @@ def contents(picture: Picture) -> Contents:
     lines = [
         line
         for line in picture.servers or []
-        if (not failed or line.server.state != "ready")
+        if (not failed or line.server.state not in AT_EASE)
         and text in f"{line.server.name} {line.server.target}".casefold()
     ]
     return Contents(
@@ -60,7 +61,7 @@ def summary(picture: Picture) -> Text:
     if not lines:
         return Text("no servers")
     text = Text(plural(len(lines), "server"))
-    if bad := sum(line.server.state != "ready" for line in lines):
+    if bad := sum(line.server.state not in AT_EASE for line in lines):
         text.append(" · ").append(f"{bad} not ready", style="bold yellow")
     return text
 

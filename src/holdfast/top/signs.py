@@ -18,12 +18,12 @@ SIGNS: Final[Mapping[str, str]] = {
     "created": "○", "planning": "▶", "executing": "▶", "verifying": "▶", "running": "▶",
     "completed": "✔", "success": "✔", "failed": "✖", "timed_out": "✖", "cancelled": "■", "interrupted": "‖",
     "cached": "◇", "denied": "⊘", "unknown": "?", "mark": "◆",
-    "starting": "◐", "ready": "●", "restarting": "◐", "stopped": "○",
+    "starting": "◐", "ready": "●", "restarting": "◐", "stopped": "○", "idle": "○",
 }  # fmt: skip
 TONES: Final[Mapping[str, str]] = {
     "running": "cyan", "success": "green", "failed": "bold red", "timed_out": "bold red", "cancelled": "magenta",
     "cached": "blue", "denied": "yellow", "unknown": "bold yellow", "mark": "dim",
-    "starting": "yellow", "ready": "green", "restarting": "bold yellow", "stopped": "dim",
+    "starting": "yellow", "ready": "green", "restarting": "bold yellow", "stopped": "dim", "idle": "dim",
 }  # fmt: skip
 STEPS: Final = "▁▂▃▄▅▆▇█"
 

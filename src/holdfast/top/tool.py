@@ -36,7 +36,7 @@ def contents(picture: Picture, width: int) -> Contents:
         said = f"No process on this store has a tool called {name} now; 1 shows all of them." if name else NOTHING
         return page([Text(""), Text(f"  {said}")])
     left = [*_facts(line, picture), *_transitions(line, details), *_histogram(details, width)]
-    right = [*_recent(details, picture), *_policy(details), *_processes(line, picture.at)]
+    right = [*_recent(line, details, picture), *_policy(details), *_processes(line, picture.at)]
     if width < WIDE:
         return page([*left, *right])
     return page(_beside(left, right, width // 2 - 1))
@@ -106,7 +106,7 @@ def _histogram(details: Details, width: int) -> Iterator[Text]:
         yield Text("  no call has ended yet", style="dim")
 
 
-def _recent(details: Details, picture: Picture) -> Iterator[Text]:
+def _recent(line: ToolLine, details: Details, picture: Picture) -> Iterator[Text]:
     only = picture.look.failed
     yield from _heading("Recent calls that failed" if only else "Recent calls")
     found = sorted((call for _, detail in details for call in detail.recent), key=lambda call: -call.at_ms)
@@ -114,14 +114,17 @@ def _recent(details: Details, picture: Picture) -> Iterator[Text]:
     for call in shown:
         state = outcome("cached" if call.cached else call.status)
         state.truncate(13, pad=True)
-        line = Text.assemble((f"  {time_of_day(call.at_ms)[:8]}  ", "dim"), state, f" {duration(call.duration_ms):>8}")
+        said = Text.assemble((f"  {time_of_day(call.at_ms)[:8]}  ", "dim"), state, f" {duration(call.duration_ms):>8}")
         if call.attempts > 1:
-            line.append(f"  {call.attempts} attempts")
+            said.append(f"  {call.attempts} attempts")
         if call.category:
-            line.append(f"  {printable(call.category).replace('_', ' ')}", style="dim")
-        yield line
-    if not shown:
-        yield Text("  none of the last calls failed" if found else "  no call has ended yet", style="dim")
+            said.append(f"  {printable(call.category).replace('_', ' ')}", style="dim")
+        yield said
+    if not shown and found:
+        yield Text("  none of the last calls failed", style="dim")
+    elif not shown:  # a process keeps the last calls of all its tools together: those of a rare one may be gone
+        was = "of the last calls of its processes, none was of this tool" if line.calls else "no call has ended yet"
+        yield Text(f"  {was}", style="dim")
 
 
 def _policy(details: Details) -> Iterator[Text]:

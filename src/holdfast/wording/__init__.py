@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from holdfast.errors import printable
 
 if TYPE_CHECKING:
-    from holdfast.history import RunHeader
+    from holdfast.history import RunHeader, RunSnapshot
 
 LONGEST = 2000  # characters of one value where nothing else limits it
 LATEST = 253_000_000_000_000  # milliseconds since the epoch, in the year 9987: Python knows no time after 9999
@@ -77,6 +77,16 @@ def resume_command(run_id: str, store: str | None, *options: str) -> str:
     given = [*options] if store is None else ["--store", store, *options]
     words = [*given, "--", run_id] if run_id.startswith("-") else [run_id, *given]
     return f"holdfast runs resume {shlex.join(words)}"
+
+
+def standstill(run: RunSnapshot, header: RunHeader, store: str | None) -> str | None:
+    """Why nothing happens in a run, and what would change that; None where somebody runs it, or it has ended."""
+    if run.interrupted:
+        return f"nobody runs it any more; {way_on(header, store)}"
+    if run.status == "created" and header.priority is not None and header.entry is not None:
+        words = [str(header.entry.get("target")), *([] if store is None else ["--store", store])]
+        return f"it waits for a worker: holdfast worker {shlex.join(words)}"
+    return None
 
 
 def way_on(header: RunHeader, store: str | None) -> str:

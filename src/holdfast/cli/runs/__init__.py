@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from holdfast.cli.options import Group
 from holdfast.cli.runs.following import tail
 from holdfast.cli.runs.listing import ls, show
 from holdfast.cli.runs.moving import export, import_, prune
@@ -11,7 +12,7 @@ from holdfast.cli.runs.steering import cancel, resume
 from holdfast.cli.runs.submitting import submit
 
 
-@click.group()
+@click.group(cls=Group)
 def runs() -> None:
     """List, follow, submit, cancel, resume and move durable runs.
 

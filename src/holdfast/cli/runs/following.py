@@ -12,12 +12,12 @@ from holdfast.cli.finding import find, opened
 from holdfast.cli.options import json_option, store_option, text
 from holdfast.cli.showing import console, put_json, put_line, say
 from holdfast.errors import HoldfastError
-from holdfast.wording import way_on
+from holdfast.wording import standstill
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from holdfast.history import RunEventRecord
+    from holdfast.history import RunEventRecord, RunHeader
     from holdfast.stores import RunStore
 
 LOOK: Final = 1.0  # seconds between two looks whether anybody still runs it
@@ -40,7 +40,7 @@ def tail(run_id: str, after: int, store: str | None, as_json: bool) -> int:
         page = there.event_page(run.id, after, 1)
         if page.gap:
             say(f"events before {page.first_available} are no longer kept")
-        looking = _look(there, run.id, store)
+        looking = _look(there, there.memory(run.id).header, store)
         asyncio.run(_follow(there, run.id, after, put_json if as_json else _lines(), looking))
         return CODES[there.snapshot(run.id).status.value]
 
@@ -67,15 +67,15 @@ async def _follow(
         looking.cancel()
 
 
-async def _look(store: RunStore, run_id: str, named: str | None) -> None:
-    """Say that nobody runs it, where that is so: nothing may happen for ever."""
-    said = False
+async def _look(store: RunStore, header: RunHeader, named: str | None) -> None:
+    """Say why nothing happens, where that is so: it may be for ever."""
+    said = None
     while True:
         try:
-            interrupted = store.snapshot(run_id).interrupted
-            if interrupted and not said:
-                say(f"nobody runs it any more; {way_on(store.memory(run_id).header, named)}")
+            still = standstill(store.snapshot(header.id), header, named)
+            if still and still != said:
+                say(still)
         except HoldfastError:  # whoever follows learns of it
             return
-        said = interrupted
+        said = still
         await store.clock.asleep(LOOK)

@@ -12,7 +12,7 @@ from holdfast.cli.finding import all_runs, find, opened
 from holdfast.cli.options import json_option, store_option, text
 from holdfast.cli.showing import Column, console, put_fact, put_json, put_line, put_table, say
 from holdfast.errors import printable
-from holdfast.wording import age, in_full, moment, one_line, span, way_on
+from holdfast.wording import age, in_full, moment, one_line, span, standstill
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -38,7 +38,7 @@ ROOM: Final = 100  # columns that a table needs beside the ids
 
 
 @click.command()
-@click.option("--status", type=click.Choice(STATUSES), help="Only runs of this status.")
+@click.option("--status", type=click.Choice([*STATUSES, "interrupted"]), help="Only runs of this status.")
 @click.option("--session", callback=text, help="Only runs of this session.")
 @click.option("--interrupted", is_flag=True, help="Only runs that nobody runs any more and that are not finished.")
 @click.option("--limit", type=click.IntRange(1, 9999), default=20, show_default=True, help="At most so many.")
@@ -58,6 +58,8 @@ def ls(
     with opened(store) as hf:
         there = hf.runs
         last = None if before is None else find(there, before).id
+        if status == "interrupted":  # as lists show it; in the store it is what it was doing
+            status, interrupted = None, True
         if interrupted:
             left = (run for run in all_runs(there, status, session, last) if run.interrupted)
             found = list(islice(left, limit + 1))
@@ -98,8 +100,8 @@ def show(run_id: str, events: int, store: str | None, as_json: bool) -> None:
             put_fact(out, name, value, 13)
         if last:
             _put_events(out, last, run)
-    if run.interrupted:
-        say(f"nobody runs it any more; {way_on(header, store)}")
+    if still := standstill(run, header, store):
+        say(still)
 
 
 # -- the list ----------------------------------------------------------------------------------------------------------
@@ -173,7 +175,7 @@ def _facts(run: RunSnapshot, header: RunHeader, now: float) -> Iterator[tuple[st
     if run.forked_from:
         yield "forked from", identity(run.forked_from)
     if header.entry is not None:
-        yield "entry point", one_line(_call_of(header.entry))
+        yield "entry point", one_line(_call_of(header.entry, header.priority))
     yield "calls", calls(run)
     if tools := active(run):
         yield "calling" if run.owner else "was calling", tools
@@ -202,13 +204,13 @@ def _verification(summary: VerificationSummary) -> Text:
     return text
 
 
-def _call_of(entry: Mapping[str, object]) -> str:
-    """An entry point as a call."""
+def _call_of(entry: Mapping[str, object], priority: int | None) -> str:
+    """An entry point as a call; its priority in the queue, if it has one that is not everybody's."""
     import msgspec
 
     args = entry.get("args")
     shown = ", ".join(msgspec.json.encode(arg).decode() for arg in args) if isinstance(args, list) else ""
-    return f"{entry.get('target')}({shown})"
+    return f"{entry.get('target')}({shown}){f', priority {priority}' if priority else ''}"
 
 
 def _put_events(out: Console, last: list[RunEventRecord], run: RunSnapshot) -> None:

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from holdfast.errors import ConfigError, printable
 from holdfast.mcp.clients.configs import HTTP, SSE, STDIO, Listed, ServerEntry, Wrapping, entries, server, wrapping_of
 from holdfast.mcp.clients.jsonc import Array, Edit, Member, Object, Value, apply, instead, plain, quoted, removal
+from holdfast.mcp.http.client import require
 
 WRAPPED: Final = "wrapped"
 UNWRAPPED: Final = "unwrapped"
@@ -273,6 +274,7 @@ def _check_url(found: ServerEntry, body: Object) -> str | None:
     headers = body.get("headers")
     if isinstance(headers, Object) and len(headers.members) != len(found.headers):
         raise ConfigError("a header is there twice, or null")
+    require()
     scheme, host = _address(found.url or "")
     if scheme not in {"http", "https", None}:
         raise ConfigError(f"Holdfast speaks http and https, not {printable(scheme or 'without either')}")

@@ -232,8 +232,8 @@ export function run(app, route) {
     const pairs = [
       ["Id", run.id],
       ["Session", oneLine(run.session_id, 60)],
-      ["Began", `${moment(began, now)}, `, since(began, now)],
-      ["Took", isOver(run) ? span((run.finished_at_ms ?? run.updated_at_ms) - began) : run.interrupted ? "interrupted" : "still running"],
+      [run.started_at_ms === null ? "Created" : "Began", `${moment(began, now)}, `, since(began, now)],
+      ["Took", isOver(run) ? span((run.finished_at_ms ?? run.updated_at_ms) - began) : run.interrupted ? "interrupted" : run.status === "created" ? "has not begun" : "still running"],
       ["Calls", count(run.tool_calls)],
       ["Failed", count(run.tool_failures)],
       ["Refused", count(run.tool_denials)],

@@ -356,7 +356,7 @@ function row(app) {
         }
         fill(doing, ...activity(each, now));
         text(began, ago(each.started_at_ms ?? each.created_at_ms, now));
-        text(took, span((each.finished_at_ms ?? (isActive(each) ? now : each.updated_at_ms)) - (each.started_at_ms ?? each.created_at_ms)));
+        text(took, each.status === "created" && isActive(each) ? "–" : span((each.finished_at_ms ?? (isActive(each) ? now : each.updated_at_ms)) - (each.started_at_ms ?? each.created_at_ms)));
       },
     },
   };

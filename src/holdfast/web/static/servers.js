@@ -9,6 +9,7 @@ import { toTool } from "./routes.js";
 /** @typedef {import("./types.js").ServerLine} ServerLine */
 /** @typedef {import("./types.js").Screen} Screen */
 
+const AT_EASE = new Set(["ready", "idle"]); // idle: behind a gateway, and nobody has asked for it
 const COLUMNS = [
   ["tool", "Server"],
   ["state", "State"],
@@ -40,7 +41,7 @@ export function servers(app, route) {
   function draw() {
     const { shown } = app.live;
     const wanted = search.value.trim().toLowerCase();
-    const lines = shown.servers.filter(({ server }) => (!only || server.state !== "ready") && `${server.name} ${server.target}`.toLowerCase().includes(wanted));
+    const lines = shown.servers.filter(({ server }) => (!only || !AT_EASE.has(server.state)) && `${server.name} ${server.target}`.toLowerCase().includes(wanted));
     const keys = lines.map((line) => {
       const key = `${line.process} ${line.server.name}`;
       let made = groups.get(key);

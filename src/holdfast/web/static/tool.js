@@ -40,7 +40,7 @@ export function tool(app, route) {
   const took = h("div");
   const last = grid("Recent calls", "", ["When", "Outcome", "Took", "Attempts", "Category"]);
   const policy = grid("Policy in force", "times in seconds", ["Setting", "Value", "From"]);
-  const where = grid("Processes", "", ["Process", "Host", "Circuit", "Fleet", "Calls", "Failures", "Opened", "Told"]);
+  const where = grid("Processes", "", ["Process", "Host", "Circuit", "Fleet", "Calls", "Failed", "Opened", "Told"]);
   const content = h("div", { class: "panels", hidden: true }, changes.root, panel("Latency", "calls that took up to", took), last.root, policy.root, where.root);
   const empty = h("div", { class: "empty" }, h("p", {}, "Waiting for the server…"));
   const failing = toggle("Failed calls only", () => failed());
@@ -125,7 +125,7 @@ export function tool(app, route) {
     attr(content, "hidden", false);
     changes.set(transitions(details, now), "Its circuit has not changed since its processes began.");
     fill(took, latencies(line, details));
-    last.set(recent(details, only, now), only ? "None of the last calls failed." : "No call has ended yet.");
+    last.set(recent(details, only, now), none(line, details));
     policy.set(policies(details), "No living process tells its policy.");
     where.set(processes(line, now), "No process has it now; those to come find it held.");
     tick();
@@ -228,6 +228,17 @@ function recent(details, only, now) {
   ]);
 }
 
+/**
+ * Why no call is shown. A process keeps the last calls of all its tools together, so those of a rare one may be gone.
+ *
+ * @param {ToolLine} line
+ * @param {ToolDetail[]} details
+ */
+function none(line, details) {
+  if (details.some((each) => each.recent.length)) return "None of the last calls failed.";
+  return line.calls ? "Of the last calls of its processes, none was of this tool." : "No call has ended yet.";
+}
+
 /** @param {ToolDetail[]} details */
 function policies(details) {
   /** @type {Map<string, ToolDetail[]>} */
@@ -257,7 +268,7 @@ function processes(line, now) {
     state(each.tool.state, `${said(each.tool.state)}${each.pending ? " (on its way)" : ""}`),
     each.tool.shared === null ? "–" : each.tool.alone === null ? each.tool.shared.join(", ") : "away",
     count(each.tool.calls),
-    String(each.tool.failure_count),
+    count(each.tool.failed + each.tool.timed_out),
     String(each.tool.times_opened),
     since(each.at_ms, now),
   ]);

@@ -7,6 +7,8 @@
  * @property {number | null} failure_threshold
  * @property {number} times_opened
  * @property {number} calls
+ * @property {number} failed
+ * @property {number} timed_out
  * @property {string[] | null} shared
  * @property {string | null} alone
  */
