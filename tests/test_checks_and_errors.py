@@ -323,6 +323,7 @@ def test_whatever_the_name_what_is_shown_is_printable(name: str) -> None:
 def test_an_error_in_words_is_its_kind_and_its_text_safe_to_show() -> None:
     assert in_words(ValueError("no such page\x1b")) == r"ValueError: no such page\x1b"
     assert len(in_words(ValueError("x" * 100_000))) < 400
+    assert in_words(TimeoutError()) == "TimeoutError"
 
 
 def test_a_group_of_errors_in_words_names_the_first_that_is_none() -> None:

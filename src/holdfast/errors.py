@@ -125,7 +125,7 @@ class ToolTimeout(HoldfastError, TimeoutError):
         super().__init__(tool, seconds)
 
     def __str__(self) -> str:
-        return f"{printable(self.tool)}: no answer within {self.seconds:g} s"
+        return f"{printable(self.tool)}: no answer within {round(self.seconds, 3):g} s"
 
 
 class RunError(HoldfastError):
@@ -258,7 +258,7 @@ def in_words(error: BaseException) -> str:
     Whoever wrote the error wrote its text, which may fail.
     """
     try:
-        said = f"{type(error).__name__}: {printable(str(error), 500)}"
+        said = ": ".join(filter(None, (type(error).__name__, printable(str(error), 500))))
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
             if not isinstance(error, BaseExceptionGroup):

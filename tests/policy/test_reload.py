@@ -354,7 +354,7 @@ def test_a_bad_file_that_no_sink_hears_of_is_in_the_log(
 
     [record] = caplog.records
     assert record.levelname == "WARNING"
-    assert "the policies stay as they were: " in record.message
+    assert "policies are not taken up: " in record.message
     assert 'holdfast.toml: [policy] rate = "fast": must be like' in record.message
 
 

@@ -134,7 +134,7 @@ class ToolDetail(msgspec.Struct, kw_only=True):
 
 
 class ServerEntry(msgspec.Struct, kw_only=True):
-    """One server behind a proxy; *state* is starting, ready, restarting, stopped or failed."""
+    """One server behind a proxy; *state* is idle, starting, ready, restarting, stopped or failed."""
 
     name: str
     kind: str = "stdio"

@@ -105,7 +105,7 @@ class Toolbox:
         """Say that a file is not taken up: in an event and, where nobody hears that, in the log."""
         self.kit.bus.emit(events.POLICY_REJECTED, file=path, error=str(error))
         if not self.kit.bus.sinks:
-            _log.warning("the policies stay as they were: %s", error)
+            _log.warning("policies are not taken up: %s", error)
 
     def after_fork(self) -> None:
         """In a forked child: threads, locks and calls in flight are the parent's."""

@@ -45,7 +45,10 @@ class Address:
             listening.bind((self.host, self.port))
         except OSError as error:
             listening.close()
-            raise ConfigError(f"{printable(self.host)}:{self.port} cannot be listened on: {error}") from error
+            raise ConfigError(
+                f"{printable(self.host)}:{self.port} cannot be listened on: {error.strerror}; "
+                "choose another port, or 0 for any that is free"
+            ) from error
         return listening
 
 
