@@ -300,12 +300,20 @@ def test_any_other_answer_refuses_the_call(
 
 
 @pytest.mark.parametrize(
-    "error", [ValueError("boom"), StopIteration(), asyncio.CancelledError(), GeneratorExit(), TimeoutError()]
+    ("error", "what"),
+    [
+        (ValueError("boom"), "failed (ValueError: boom)"),
+        (StopIteration(), "failed (StopIteration)"),
+        (asyncio.CancelledError(), "was cancelled"),
+        (GeneratorExit(), "failed (GeneratorExit)"),
+        (TimeoutError(), "failed (TimeoutError)"),
+    ],
 )
-def test_a_hook_that_fails_refuses_the_call(drive: Driver, made: Callable[..., Hooks], error: BaseException) -> None:
+def test_a_hook_that_fails_refuses_the_call(
+    drive: Driver, made: Callable[..., Hooks], error: BaseException, what: str
+) -> None:
     denied = refused(drive, made(Hook("before_tool", raises(error), name="policy")))
 
-    what = "was cancelled" if isinstance(error, asyncio.CancelledError) else f"failed ({type(error).__name__}: {error})"
     assert denied.reason == f"the hook 'policy' {what}"
     assert denied.__cause__ is error
 
