@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests import worlds
 
 pytestmark = pytest.mark.slow
 
@@ -84,39 +80,3 @@ def test_a_function_with_guards_of_its_own_is_not_guarded_twice(scenes: dict[str
 
 def test_what_is_no_tool_is_refused(scenes: dict[str, Any]) -> None:
     assert scenes["bad"] == "tools: must be tools of LlamaIndex or functions, not str"
-
-
-TYPED = """
-from llama_index.core.agent.workflow import FunctionAgent
-from llama_index.core.tools import BaseTool
-
-import holdfast
-from holdfast.frameworks.llama_index import guard
-
-hf = holdfast.open()
-
-
-def search(query: str) -> str:
-    return query
-
-
-agent = FunctionAgent(tools=guard(hf, [search], timeout=10))
-tools: list[BaseTool] = guard(hf, [search])
-"""
-
-
-def test_a_type_checker_takes_the_tools_for_those_of_an_agent(tmp_path: Path) -> None:
-    python = worlds.had(lambda: worlds.python("llama-index"))
-    file = tmp_path / "typed.py"
-    file.write_text(TYPED)
-    options = ["--strict", "--follow-imports=silent", f"--python-executable={python}", f"--cache-dir={tmp_path}"]
-
-    checked = subprocess.run(
-        [sys.executable, "-m", "mypy", *options, str(file)],
-        env={"MYPYPATH": str(worlds.ROOT / "src")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-    assert checked.stdout == "Success: no issues found in 1 source file\n"
