@@ -46,6 +46,7 @@ from holdfast import (
     RunNotFound,
     ToolTimeout,
 )
+from holdfast.policy import PolicyBook
 from holdfast.runs import current, remembered
 from holdfast.stores import MemoryRunStore
 from holdfast.testing import ManualClock, Recorder, Script, fail, ok
@@ -1603,19 +1604,20 @@ def test_a_fork_that_was_pruned_is_not_there(hf: Holdfast) -> None:
 # --- an import ---
 
 
-def test_finished_calls_of_an_imported_run_are_in_doubt(memory: Place, clock: ManualClock) -> None:
-    import io
-
-    hf = memory.open()
-    pay = hf.tool("pay")(lambda number: number)
-    run_id = stopped(hf, lambda: pay(1))
+def moved(hf: Holdfast, clock: ManualClock) -> Holdfast:
+    """Another Holdfast, on a store that has the runs of the first by import."""
     text = io.StringIO()
     hf.runs.export(text)
     store = MemoryRunStore(clock=clock)
     store.import_(io.StringIO(text.getvalue()))
-    from holdfast.policy import PolicyBook
+    return Holdfast(PolicyBook.load({}), clock, store)
 
-    other = Holdfast(PolicyBook.load({}), clock, store)
+
+def test_finished_calls_of_an_imported_run_are_in_doubt(memory: Place, clock: ManualClock) -> None:
+    hf = memory.open()
+    pay = hf.tool("pay")(lambda number: number)
+    run_id = stopped(hf, lambda: pay(1))
+    other = moved(hf, clock)
     pay = other.tool("pay")(lambda number: pytest.fail("was called"))
 
     with other, pytest.raises(InDoubt), other.resume(run_id):
@@ -1630,13 +1632,7 @@ def test_calls_of_an_imported_run_are_known_by_what_its_events_show_of_their_arg
     pay = hf.tool("pay")(lambda value: 1)
     run_id = stopped(hf, lambda: [pay(value) for value in values])
     keys = [event.payload["key"] for event in of(hf, run_id, "tool_started")]
-    text = io.StringIO()
-    hf.runs.export(text)
-    store = MemoryRunStore(clock=clock)
-    store.import_(io.StringIO(text.getvalue()))
-    from holdfast.policy import PolicyBook
-
-    other = Holdfast(PolicyBook.load({}), clock, store)
+    other = moved(hf, clock)
     pay = other.tool("pay")(lambda value: pytest.fail("was called"))
 
     with other, pytest.raises(KeyboardInterrupt), other.resume(run_id):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import numbers
 import os
 from collections.abc import Callable, Hashable, Mapping
 from hashlib import blake2b
@@ -168,20 +167,9 @@ def _short(encoded: bytes) -> bytes:
 
 
 def _plain(value: object) -> object:
-    """What stands for a value that msgspec does not know: a path's text, a pydantic model's fields, the plain value of
-    a text or number that has a class of its own, as those of numpy have.
-    """
-    match value:
-        case os.PathLike():
-            return os.fspath(value)
-        case str():
-            return str.__str__(value)
-        case bytes():
-            return bytes.__bytes__(value)
-        case numbers.Integral():
-            return int(value)
-        case numbers.Real() if (number := float(value)) == value:  # else more digits than that tell it from others
-            return number
+    """What stands for a value that msgspec does not know: a path's text, a pydantic model's fields."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
     dump = getattr(type(value), "model_dump", None)
     if callable(dump):
         return (type(value).__qualname__, dump(value))
