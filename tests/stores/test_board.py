@@ -102,6 +102,19 @@ def test_tools_of_one_name_are_one_line_with_the_worst_state_and_the_sum_of_call
     assert [each.process for each in line.processes] == ["a", "b"]
 
 
+def test_of_processes_without_their_fleet_one_that_refuses_says_why(board: Board) -> None:
+    guards = ToolEntry(name="search", shared=[], alone="each guards by itself: gone")
+    refuses = ToolEntry(name="search", shared=[], alone="calls are refused: gone", shut=True)
+    shown(board, process("a"), guards)
+    shown(board, process("b"), refuses)
+    shown(board, process("c"), ToolEntry(name="search", shared=["circuit"]))
+
+    (line,) = board.tools()
+
+    assert (line.sharing, line.alone, line.why_alone) == (3, 2, "calls are refused: gone")
+    assert line.refuses
+
+
 def test_the_worst_come_first(board: Board, clock: ManualClock) -> None:
     now = int(NOON * 1000)
     shown(

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from tests.web.typecheck import node
 from holdfast.history import RunEventRecord
 from holdfast.stores import SqliteRunStore
 from holdfast.stores.board import Board
-from holdfast.stores.entries import Process, ToolDetail, ToolEntry, Transition, pack
+from holdfast.stores.entries import Process, ServerEntry, ToolDetail, ToolEntry, Transition, pack
 from holdfast.top import calls as in_terminal
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -127,6 +127,20 @@ class Alone(NamedTuple):
         self.store.writer.commit(
             lambda ledger: [ledger.say(ledger.run(f"r{number}"), "run_completed") for number in range(count)]
         )
+
+
+def shown(
+    alone: Alone,
+    *tools: ToolEntry,
+    id: str = "a",
+    details: Mapping[str, ToolDetail] | None = None,
+    servers: Sequence[ServerEntry] = (),
+) -> None:
+    """Have a process of another host show *tools*; it lives for ten minutes."""
+    now = int(time.time() * 1000)
+    process = Process(id=id, host="elsewhere", pid=7, at_ms=now, until_ms=now + 600_000, servers=list(servers))
+    packed = [(name, pack(detail)) for name, detail in (details or {}).items()]
+    Board(alone.store).publish(process, [(tool.name, pack(tool)) for tool in tools], details=packed)
 
 
 @pytest.fixture(scope="module")
@@ -259,11 +273,8 @@ def test_tool_shows_transitions_policy_latencies_and_calls(world: World, lived_i
 
 
 def test_a_circuit_that_opened_for_slow_calls_says_so(world: World, alone: Alone, opened: Any) -> None:
-    now = int(time.time() * 1000)
-    slow = Transition(at_ms=now, before="closed", after="open", backoff_ms=5000)
-    process = Process(id="a", host="elsewhere", pid=7, at_ms=now, until_ms=now + 600_000)
-    detail = pack(ToolDetail(transitions=[slow]))
-    Board(alone.store).publish(process, [("search", pack(ToolEntry(name="search")))], details=[("search", detail)])
+    slow = Transition(at_ms=int(time.time() * 1000), before="closed", after="open", backoff_ms=5000)
+    shown(alone, ToolEntry(name="search"), details={"search": ToolDetail(transitions=[slow])})
 
     page = opened("#/tools/search", server=alone.server)
 
@@ -271,11 +282,9 @@ def test_a_circuit_that_opened_for_slow_calls_says_so(world: World, alone: Alone
 
 
 def test_a_tool_whose_fleet_is_away_says_so_and_why(world: World, alone: Alone, opened: Any) -> None:
-    now = int(time.time() * 1000)
     away = ToolEntry(name="search", shared=[], alone="each guards by itself: Redis: connection refused")
-    for id, entry in (("a", ToolEntry(name="search", shared=["circuit", "rate"])), ("b", away)):
-        process = Process(id=id, host="elsewhere", pid=7, at_ms=now, until_ms=now + 600_000)
-        Board(alone.store).publish(process, [("search", pack(entry))])
+    shown(alone, ToolEntry(name="search", shared=["circuit", "rate"]))
+    shown(alone, away, id="b")
 
     page = opened("#/tools", server=alone.server)
     expect(row(page, "search")).to_contain_text("fleet away")
@@ -286,6 +295,49 @@ def test_a_tool_whose_fleet_is_away_says_so_and_why(world: World, alone: Alone, 
     expect(page.get_by_text("each guards by itself: Redis: connection refused")).to_be_visible()
     expect(page.get_by_role("table", name="Processes")).to_contain_text("circuit, rate")
     expect(page.get_by_role("table", name="Processes")).to_contain_text("away")
+
+
+def test_the_title_counts_the_tools_that_refuse(world: World, alone: Alone, opened: Any) -> None:
+    shown(
+        alone, ToolEntry(name="search", shared=[], alone="calls are refused: gone", shut=True), ToolEntry(name="book")
+    )
+
+    page = opened("#/tools", server=alone.server)
+
+    expect(page).to_have_title("(1 refusing) Tools · Holdfast")
+
+
+def test_a_tool_whose_calls_others_pushed_out_of_the_history_was_called(
+    world: World, alone: Alone, opened: Any
+) -> None:
+    shown(alone, ToolEntry(name="rare", calls=13, failed=12, timed_out=1), details={"rare": ToolDetail()})
+
+    page = opened("#/tools/rare", server=alone.server)
+
+    expect(page.get_by_text("none was of this tool")).to_be_visible()
+    expect(page.get_by_role("table", name="Processes").get_by_role("row").last).to_contain_text("13")
+    expect(page.get_by_role("columnheader", name="Failed", exact=True)).to_be_visible()
+
+
+def test_a_run_that_nobody_has_begun_took_nothing(world: World, alone: Alone, opened: Any) -> None:
+    alone.begin(1)
+
+    page = opened("#/runs", server=alone.server)
+    expect(page.locator("tbody tr:not(.space) td.took")).to_have_text("–")
+
+    page.locator("tbody tr:not(.space) a.to").click()
+    expect(page.get_by_text("has not begun")).to_be_visible()
+
+
+def test_a_server_that_nobody_has_asked_for_is_no_trouble(world: World, alone: Alone, opened: Any) -> None:
+    shown(alone, servers=[ServerEntry(name="calm", state="idle"), ServerEntry(name="broken", state="failed")])
+    page = opened("#/servers", server=alone.server)
+    expect(page.get_by_text("calm")).to_be_visible()
+
+    page.get_by_role("button", name="Not ready only").click()
+
+    expect(page.get_by_text("broken")).to_be_visible()
+    expect(page.get_by_text("calm")).to_have_count(0)
 
 
 def test_runs_shows_what_each_is_doing_and_how_it_ended(world: World, lived_in: Any, opened: Any) -> None:
