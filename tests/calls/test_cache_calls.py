@@ -200,6 +200,59 @@ def test_a_decorated_method_has_answers_for_each_object(hf: Holdfast) -> None:
     assert answers[2] is answers[0]
 
 
+def test_a_decorated_method_that_is_called_itself_has_answers_for_each_object(shape: Shape, hf: Holdfast) -> None:
+    class Guarded(Mailbox):
+        fetch = hf.tool("fetch", **CACHED)(shape.of(Mailbox.read))
+
+    alice, bob = Guarded("alice"), Guarded("bob")
+
+    answers = [shape.run(box.fetch)("inbox") for box in (alice, bob, alice)]
+
+    assert answers == ["alice's inbox", "bob's inbox", "alice's inbox"]
+    assert answers[2] is answers[0]
+
+
+def test_a_decorated_class_method_has_answers_for_each_class(hf: Holdfast) -> None:
+    class One:
+        @classmethod
+        @hf.tool("fetch", **CACHED)
+        def fetch(cls, folder: str) -> str:
+            return f"{cls.__name__}'s {folder}"
+
+    class Other(One): ...
+
+    answers = [each.fetch("inbox") for each in (One, Other, One)]
+
+    assert answers == ["One's inbox", "Other's inbox", "One's inbox"]
+    assert answers[2] is answers[0]
+
+
+def test_an_object_with_a_value_counts_by_it(hf: Holdfast) -> None:
+    @dataclasses.dataclass
+    class Account:
+        owner: str
+
+        @hf.tool("fetch", **CACHED)
+        def fetch(self, folder: str) -> str:
+            return f"{self.owner}'s {folder}"
+
+    alice = Account("alice")
+
+    first = alice.fetch("inbox")
+    assert Account("alice").fetch("inbox") is first
+    alice.owner = "bob"
+    assert alice.fetch("inbox") == "bob's inbox"
+
+
+def test_what_else_cannot_be_compared_keeps_a_method_out_of_the_cache(shape: Shape, hf: Holdfast) -> None:
+    class Guarded(Mailbox):
+        fetch = hf.tool("fetch", **CACHED)(shape.of(Mailbox.read))
+
+    call = shape.run(Guarded("alice").fetch)
+
+    assert call(folder := io.StringIO()) is not call(folder)
+
+
 def test_a_partial_made_anew_is_the_same_call(hf: Holdfast) -> None:
     script = numbered()
 

@@ -695,6 +695,36 @@ def test_the_same_call_that_failed_three_times_in_a_run_is_refused(shape: Shape,
     assert hf.tracker.stats("script").denied == 1
 
 
+def test_the_same_call_of_a_method_is_one_of_the_same_object(shape: Shape, hf: Holdfast) -> None:
+    class Client:
+        def ask(self, what: str) -> None:
+            raise ValueError(what)
+
+        guarded = hf.tool("ask", breaker=False)(shape.of(ask))
+
+    one, other = Client(), Client()
+
+    with hf.run():
+        for _ in range(3):
+            called_with(ValueError, shape.run(one.guarded), "same")
+        called_with(LoopDetected, shape.run(one.guarded), "same")
+        called_with(ValueError, shape.run(one.guarded), "other")
+        called_with(ValueError, shape.run(other.guarded), "same")
+
+
+def test_where_a_circuit_counts_distinct_arguments_the_object_of_a_method_is_none(shape: Shape, hf: Holdfast) -> None:
+    class Client:
+        def ask(self, what: str) -> None:
+            raise ConnectionError(what)
+
+        guarded = hf.tool("ask", breaker={"distinct_arguments": True})(shape.of(ask))
+
+    for what in ("same", "same", "other"):
+        called_with(ConnectionError, shape.run(Client().guarded), what)
+
+    assert hf.breaker.diagnostics("ask").failure_count == 2
+
+
 def test_outside_a_run_there_is_no_loop_guard(shape: Shape, hf: Holdfast) -> None:
     script = Script(fail(ValueError))
     call = shape(hf, script, breaker=False)

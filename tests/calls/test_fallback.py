@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 from typing import Any
 
 import pytest
@@ -134,6 +135,60 @@ def test_another_tool_answers_with_the_same_arguments(shape: Shape, hf: Holdfast
 
     assert call(1, key=2) == ["other"]
     assert other.calls == [((1,), {"key": 2})]
+
+
+class Shop:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def ask(self, what: str) -> list[str]:
+        raise ConnectionError(what)
+
+    def look(self, what: str) -> list[str]:
+        return [f"{what} of {self.name}"]
+
+
+def look(what: str) -> list[str]:
+    return [f"{what} of nobody"]
+
+
+@pytest.mark.parametrize(("other", "answer"), [(Shop.look, "tea of anna"), (look, "tea of nobody")])
+def test_a_method_is_answered_for_by_one_of_its_object_or_by_a_function(
+    shape: Shape, hf: Holdfast, other: Any, answer: str
+) -> None:
+    class Guarded(Shop):
+        guarded = hf.tool("ask", fallback={"tool": "look"})(shape.of(Shop.ask))
+
+    hf.tool("look")(shape.of(other))
+    call = shape.run(Guarded("anna").guarded)
+
+    assert [call("tea"), call(what="tea")] == [[answer]] * 2
+
+
+@pytest.mark.parametrize(("other", "answer"), [(Shop.look, "tea of anna"), (look, "tea of nobody")])
+def test_what_is_given_to_call_is_answered_for_as_if_it_were_called_itself(
+    hf: Holdfast, other: Any, answer: str
+) -> None:
+    class Guarded(Shop):
+        guarded = hf.tool("ask", fallback={"tool": "look"})(Shop.ask)
+
+    hf.tool("look")(other)
+    anna = Guarded("anna")
+
+    assert hf.call(anna.guarded, "tea") == [answer]
+    assert hf.call(functools.partial(anna.guarded, "tea")) == [answer]
+    assert hf.call(functools.partial(Guarded.guarded, anna), what="tea") == [answer]
+    assert hf.call(anna.ask, "tea", policy={"fallback": {"tool": "look"}}) == [answer]
+
+
+def test_what_a_decorated_partial_was_given_is_its_own(shape: Shape, hf: Holdfast) -> None:
+    other = Script(ok(["other"]), name="other")
+    shape(hf, other)
+    call = shape(hf, functools.partial(Shop("anna").ask), fallback={"tool": "other"})
+    given = shape.run(hf.tool("given", fallback={"tool": "other"})(functools.partial(shape.of(Shop.ask), Shop("anna"))))
+
+    assert call("tea") == given("coffee") == ["other"]
+    assert other.calls == [(("tea",), {}), (("coffee",), {})]
 
 
 @pytest.mark.parametrize(

@@ -186,6 +186,11 @@ TEXTS = {
     "Service temporarily unavailable": C.SERVICE_UNAVAILABLE,
     "Overloaded": C.SERVICE_UNAVAILABLE,
     "Internal Server Error": C.SERVICE_UNAVAILABLE,
+    "sqlite3.OperationalError: database is locked": C.SERVICE_UNAVAILABLE,
+    "database table is locked: notes": C.SERVICE_UNAVAILABLE,
+    "deadlock detected": C.SERVICE_UNAVAILABLE,
+    "Deadlock found when trying to get lock; try restarting transaction": C.SERVICE_UNAVAILABLE,
+    "could not serialize access due to concurrent update": C.SERVICE_UNAVAILABLE,
     "Unauthorized": C.AUTHENTICATION,
     "Incorrect API key provided: sk-…": C.AUTHENTICATION,
     "the access token has expired": C.AUTHENTICATION,
@@ -606,6 +611,21 @@ def test_a_library_s_exception_is_known_by_its_name_alone(name: str) -> None:
     module, _, kind = name.rpartition(".")
 
     assert classify(type(kind, (Exception,), {"__module__": module})("no")) is C.NETWORK
+
+
+@pytest.mark.parametrize(
+    ("module", "kind", "category"),
+    [
+        ("hyx.bulkhead.exceptions", "BulkheadFull", C.RESOURCE_EXHAUSTED),
+        ("hyx.circuitbreaker.exceptions", "BreakerFailing", C.CIRCUIT_OPEN),
+        ("hyx.timeout.exceptions", "MaxDurationExceeded", C.TIMEOUT),
+        ("nopanic.errors", "CircuitOpen", C.CIRCUIT_OPEN),
+        ("purgatory.domain.model", "OpenedState", C.CIRCUIT_OPEN),
+        ("pybreaker", "CircuitBreakerError", C.CIRCUIT_OPEN),
+    ],
+)
+def test_what_a_guard_of_another_library_raises_is_known(module: str, kind: str, category: C) -> None:
+    assert classify(type(kind, (Exception,), {"__module__": module})("no")) is category
 
 
 def test_the_type_of_an_exception_counts_before_its_status() -> None:

@@ -88,7 +88,7 @@ def _key(execution: Execution) -> Hashable | None:
     if sign is None or execution.given is not None:  # given are plain data, whatever function passes them on
         return sign
     kinds = tuple(map(_kinds, arguments.values())) if isinstance(arguments, dict) else ()
-    return (itself(execution._fn), kinds, sign)
+    return (itself(execution._whose), kinds, sign)
 
 
 def _kinds(argument: object) -> tuple[type, frozenset[type]]:

@@ -21,6 +21,7 @@ from holdfast.shape import Shape, dressed, shape_of
 from holdfast.tools.kit import Kit
 from holdfast.tools.tool import Tool
 from holdfast.tools.verdicts import Plan
+from holdfast.values.canonical import impersonal
 from holdfast.values.memo import Memo
 
 
@@ -96,6 +97,21 @@ class Bound:
         """The tool that answers in place of this one, which could not."""
         return _named(self.kit, execution.fallback or "")
 
+    def handed_on(
+        self, execution: Execution, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[Bound, tuple[Any, ...], Mapping[str, Any]]:
+        """The same, and what it is called with: what this one was; but the object of a method is for methods alone."""
+        other, fn = self.instead(execution), self.fn
+        if execution.given is not None:
+            return other, args, kwargs
+        while isinstance(fn, functools.partial) and self.face is None:  # what a decorated one was given is its own
+            args, kwargs, fn = (*fn.args, *args), {**fn.keywords, **kwargs}, fn.func
+        if is_method := isinstance(fn, MethodType):
+            args = (fn.__self__, *args)
+        if (is_method or _takes_object(fn)) and not _takes_object(other.fn):
+            args = args[1:]
+        return other, args, kwargs
+
     def guarded(self) -> Callable[..., Any]:
         """The function that users call."""
         make = {
@@ -129,6 +145,12 @@ def guards_of(kit: Kit, tool: object) -> Bound | None:
             "decorators below @hf.tool"
         )
     return Bound(kit, bound.tool, MethodType(bound.fn, tool.__self__)) if isinstance(tool, MethodType) else bound
+
+
+def _takes_object(fn: Callable[..., Any]) -> bool:
+    """Whether *fn* is the function of a method."""
+    call = ((None,), dict[str, Any]())
+    return not isinstance(fn, functools.partial) and impersonal(fn, call) is not call
 
 
 def _named(kit: Kit, name: str) -> Bound:

@@ -41,8 +41,8 @@ def drive(execution: Execution, bound: Bound, args: tuple[Any, ...], kwargs: Map
             pause(clock, wait)
     if execution.fallback is None:
         return execution.value
-    other = bound.instead(execution)
-    return drive(other.execution(args, kwargs, ONE_HOP, execution.given), other, args, kwargs)
+    other, given, named = bound.handed_on(execution, args, kwargs)
+    return drive(other.execution(given, named, ONE_HOP, execution.given), other, given, named)
 
 
 async def adrive(execution: Execution, bound: Bound, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -72,8 +72,8 @@ async def adrive(execution: Execution, bound: Bound, args: tuple[Any, ...], kwar
             await apause(clock, wait)
     if execution.fallback is None:
         return execution.value
-    other = bound.instead(execution)
-    return await adrive(other.execution(args, kwargs, ONE_HOP, execution.given), other, args, kwargs)
+    other, given, named = bound.handed_on(execution, args, kwargs)
+    return await adrive(other.execution(given, named, ONE_HOP, execution.given), other, given, named)
 
 
 def drive_stream(
@@ -102,8 +102,8 @@ def drive_stream(
         yield from _items(execution.remembered)
         return execution.value
     if execution.fallback is not None:
-        other = bound.instead(execution)
-        return (yield from drive_stream(other.execution(args, kwargs, ONE_HOP, execution.given), other, args, kwargs))
+        other, given, named = bound.handed_on(execution, args, kwargs)
+        return (yield from drive_stream(other.execution(given, named, ONE_HOP, execution.given), other, given, named))
     if execution.fell_back:
         yield from _items(_fallback_items(execution.value))
         return None
@@ -143,9 +143,9 @@ async def adrive_stream(
     for item in execution.remembered or ():
         yield item
     if execution.fallback is not None:
-        other = bound.instead(execution)
+        other, given, named = bound.handed_on(execution, args, kwargs)
         async with aclosing(
-            adrive_stream(other.execution(args, kwargs, ONE_HOP, execution.given), other, args, kwargs)
+            adrive_stream(other.execution(given, named, ONE_HOP, execution.given), other, given, named)
         ) as items:
             async for item in items:
                 yield item

@@ -15,7 +15,7 @@ import math
 import random
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
-from types import TracebackType
+from types import MethodType, TracebackType
 from typing import Any
 
 from holdfast import events
@@ -52,7 +52,7 @@ class Execution:
         "given", "left", "made", "origin", "policy", "record", "run", "threaded", "tool", "value", "waited", "watched",
         "yielded", "_args", "_arguments", "_cached", "_call", "_category", "_counted", "_delay", "_denied", "_error",
         "_flight", "_fn", "_forsaken", "_kit", "_kwargs", "_noted_at", "_over", "_same", "_silent", "_single", "_spent",
-        "_to_tell", "_told", "_unsettled", "_why",
+        "_to_tell", "_told", "_unsettled", "_whose", "_why",
     )  # fmt: skip
 
     def __init__(
@@ -90,7 +90,7 @@ class Execution:
         self.origin: Origin | None = None  # where it comes from, if from another program
         self.watched: WatchedCall | None = None
         self._kit = kit
-        self._fn = fn
+        self._fn = self._whose = fn  # the second tells it apart: as the method that it is, where `sign` makes it one
         self._args = args
         self._kwargs = kwargs or {}
         self._single = single
@@ -154,9 +154,12 @@ class Execution:
             yield Attempt(self)
 
     def sign(self) -> bytes | None:
-        """The canonical arguments, worked out when first needed; None if they cannot be told, as those of a block."""
+        """The canonical arguments, None if they cannot be told; a method's object that has no value is none of them."""
         if self._call is None and self._fn is not None:
-            self._call = encode(self.arguments())
+            self._call = encode(arguments := self.arguments())
+            if self._call is None and self.told() is not arguments and isinstance(arguments, dict):
+                self._call = encode(self.told())
+                self._whose = MethodType(self._fn, next(iter(arguments.values())))
         return self._call
 
     def arguments(self) -> object:
@@ -174,7 +177,7 @@ class Execution:
     def same(self) -> Hashable | None:
         """What the loop guard knows it by: tool, arguments, and the object of a method."""
         if self._same is None and (sign := self.sign()) is not None:
-            self._same = (self.tool.name, sign, *owner(self._fn))
+            self._same = (self.tool.name, sign, *owner(self._whose))
         return self._same
 
     def __enter__(self) -> Execution:
@@ -276,13 +279,12 @@ class Execution:
         run.check()
         if self.record is not None:  # it is made again, on purpose
             return
-        name = self.tool.name
         if self._fn is None:
-            self.record = Record(run, None, run.steps.block(name))
+            self.record = Record(run, None, run.steps.block(self.tool.name))
             return
         told = self.told()
         sign = self.sign() if told is self._arguments else encode(told)
-        record = self.record = Record(run, self.callee, run.steps.step(name, sign or likeness(told)))
+        record = self.record = Record(run, self.callee, run.steps.step(self.tool.name, sign or likeness(told)))
         harmless = self.policy.idempotent or self.policy.read_only
         if record.step.outcome is None or (record.step.is_tentative and harmless):
             return

@@ -224,7 +224,8 @@ _FOREIGN: Final = _table(
         " aiohttp.ClientPayloadError requests.ChunkedEncodingError requests.ContentDecodingError urllib3.ProtocolError"
         " urllib3.IncompleteRead urllib3.ProxyError urllib3.SSLError botocore.HTTPClientError"
         " botocore.IncompleteReadError anyio.BrokenResourceError anyio.ClosedResourceError anyio.EndOfStream",
-        _C.TIMEOUT: "urllib3.EmptyPoolError",
+        _C.TIMEOUT: "urllib3.EmptyPoolError hyx.MaxDurationExceeded",
+        _C.CIRCUIT_OPEN: "hyx.BreakerFailing purgatory.OpenedState",
         _C.AUTHENTICATION: "botocore.LoginError botocore.ProfileNotFound botocore.SSOError mcp.OAuthFlowError",
         _C.INVALID_PARAMETERS: "aiohttp.NonHttpUrlClientError",
         _C.EXECUTION_ERROR: "requests.JSONDecodeError",  # an InvalidJSONError, which the caller's own JSON may be too

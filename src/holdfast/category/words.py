@@ -178,7 +178,7 @@ _PHRASES: Final[Sequence[tuple[ErrorCategory, str]]] = (
         "spend limit, credit balance is too low, insufficient credits, insufficient funds,"
         "insufficient balance, not enough balance, balance is not enough, payment required,"
         "out of memory, cannot allocate memory, memory error, no space left on device, disk full, too many open files,"
-        "resource exhausted, too many calls of it are running, budget is used up",
+        "resource exhausted, bulkhead full, too many calls of it are running, budget is used up",
     ),
     (
         _C.RATE_LIMIT,
@@ -252,7 +252,8 @@ _PHRASES: Final[Sequence[tuple[ErrorCategory, str]]] = (
     (
         _C.SERVICE_UNAVAILABLE,
         "service unavailable, temporarily unavailable, currently unavailable, status code unavailable, bad gateway,"
-        "overloaded, server error, internal failure, over capacity, at capacity, under maintenance",
+        "overloaded, server error, internal failure, over capacity, at capacity, under maintenance, database is locked,"
+        "database table is locked, deadlock detected, deadlock found, could not serialize access",
     ),
     (
         _C.RESOURCE_NOT_FOUND,
