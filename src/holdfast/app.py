@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from holdfast import checks, events
@@ -14,7 +13,7 @@ from holdfast.calls.bound import Bound, guards_of
 from holdfast.calls.drivers import adrive, adrive_stream, drive, drive_stream
 from holdfast.calls.guarding import Guard
 from holdfast.clock import Clock
-from holdfast.defaults import default_store, is_store_named, policy_file, redis_url, store_url
+from holdfast.defaults import default_store, named_redis, named_store, policy_file
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.guards.circuit import CircuitState
 from holdfast.hooks import Hook
@@ -87,17 +86,17 @@ def open(
         checks.choice("on_outage", on_outage, OUTAGES)
     book = PolicyBook.load(policies if policies is not None else policy_file()[0], defaults=defaults)
     clock = checks.clock(clock)
-    url = store if store is not None else store_url(book.store)
-    is_named = store is not None or is_store_named(book.store)
+    named = store if store is not None else named_store(book.store)
+    url = named if named is not None else default_store()
     runs = open_store(url if url is not None else ":memory:", clock=clock)
     if redactor is not None:
         runs.payloads = Payloads(redactor)
-    shared = redis if redis is not None else redis_url(book.redis)
+    shared = redis if redis is not None else named_redis(book.redis)
     fleet = _fleet(shared, on_outage or book.on_outage or "local") if shared is not None else None
     hf = Holdfast(book, clock, runs, goes_on=on_store_error == "continue", hooks=hooks, fleet=fleet)
     hf._has_store = url is not None
     hf._prunes = url is not None and url == default_store()
-    if is_named:
+    if named is not None:
         hf._publisher.begin()
     return hf
 
@@ -370,17 +369,13 @@ class Holdfast:
     def __enter__(self) -> Holdfast:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Holdfast:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     # -- inside --------------------------------------------------------------------------------------------------------

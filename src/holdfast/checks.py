@@ -21,14 +21,13 @@ def number(
     name: str, value: object, *, least: float | None = None, above: float | None = None, most: float = math.inf
 ) -> None:
     """A finite number, at least *least* (or above *above*) and at most *most*."""
-    good = isinstance(value, int | float) and not isinstance(value, bool) and -MOST <= value <= MOST
-    if good and isinstance(value, int | float):
-        good = (least is None or value >= least) and (above is None or value > above) and value <= most
-    if not good:
-        bounds = [f"of at least {least:g}"] if least is not None else []
-        bounds += [f"above {above:g}"] if above is not None else []
-        bounds += [f"at most {most:g}"] if math.isfinite(most) else []
-        raise ConfigError(f"{name} = {shown(value)}: must be a number {' and '.join(bounds)}".rstrip())
+    if isinstance(value, int | float) and not isinstance(value, bool) and -MOST <= value <= min(most, MOST):
+        if (least is None or value >= least) and (above is None or value > above):
+            return
+    bounds = [f"of at least {least:g}"] if least is not None else []
+    bounds += [f"above {above:g}"] if above is not None else []
+    bounds += [f"at most {most:g}"] if math.isfinite(most) else []
+    raise ConfigError(f"{name} = {shown(value)}: must be a number {' and '.join(bounds)}".rstrip())
 
 
 def whole(name: str, value: object, *, least: int = 1, most: int = MOST_WHOLE) -> None:

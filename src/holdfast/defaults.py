@@ -6,19 +6,14 @@ import os
 import sys
 
 
-def store_url(named: str | None) -> str | None:
-    """The store to use when the caller names none: the environment's, the policy file's, else the user's own."""
-    return os.environ.get("HOLDFAST_STORE") or named or default_store()
+def named_store(in_file: str | None) -> str | None:
+    """The store that somebody has chosen where the caller names none: the environment's, else the policy file's."""
+    return os.environ.get("HOLDFAST_STORE") or in_file
 
 
-def redis_url(named: str | None) -> str | None:
-    """The Redis to share guards on when the caller names none: the environment's, the policy file's, else none."""
-    return os.environ.get("HOLDFAST_REDIS") or named
-
-
-def is_store_named(named: str | None) -> bool:
-    """Whether somebody has chosen a store, the environment or the policy file."""
-    return bool(os.environ.get("HOLDFAST_STORE") or named)
+def named_redis(in_file: str | None) -> str | None:
+    """The Redis to share guards on, likewise."""
+    return os.environ.get("HOLDFAST_REDIS") or in_file
 
 
 def default_store() -> str | None:

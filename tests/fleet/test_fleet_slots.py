@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 from tests.fleet.members import Member, member, take_all, wait_until
@@ -179,6 +180,31 @@ def test_a_thread_that_is_interrupted_while_it_waits_for_a_connection_leaves_all
         pool.give(taken.pop())
 
     assert len(pool._free) == pool.size == MOST
+
+
+def test_a_thread_that_is_interrupted_just_when_it_has_a_connection_gives_that_back(
+    one: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Struck:
+        """A lock whose holder is interrupted as soon as it has got what it waited for."""
+
+        def __init__(self) -> None:
+            self._lock = threading.Lock()
+            self.release = self._lock.release
+
+        def acquire(self, timeout: float = -1) -> None:
+            self._lock.acquire(timeout=timeout)
+            if timeout > 0:
+                raise KeyboardInterrupt
+
+    (pool,) = one.fleet.pools.values()
+    wait_until(lambda: len(pool._free) == pool.size > 0, "for connections that are free")
+    monkeypatch.setattr("holdfast.fleet.pool.threading", SimpleNamespace(Lock=Struck))
+
+    with pytest.raises(KeyboardInterrupt):
+        pool.wait(30.0)
+
+    assert len(pool._free) == pool.size
 
 
 # --- connections that cannot be had -----------------------------------------------------------------------------------

@@ -134,6 +134,31 @@ async def test_a_task_that_is_cancelled_in_the_turn_in_which_a_connection_comes_
         pool.give(link)
 
 
+async def test_a_task_that_was_cancelled_before_is_not_cancelled_again_for_want_of_a_connection(
+    own_redis: RedisServer,
+) -> None:
+    async def clean_up() -> str:
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:
+            return await one.acall("plain")
+        return "not cancelled"
+
+    with member(f"{own_redis.url}?wait=0.2", POLICIES) as one:
+        (pool,) = one.fleet.pools.values()
+        taken = take_all(pool)
+        cleaning = asyncio.create_task(clean_up())
+        await asyncio.sleep(0)
+
+        cleaning.cancel()
+        went = await asyncio.wait_for(cleaning, 30)
+        for link in taken:
+            pool.give(link)
+
+        assert went == "ok"
+        assert one.fleet.crowded > 0
+
+
 def test_a_thread_that_is_interrupted_while_it_asks_goes_on_under_another_name(
     own_redis: RedisServer, one: Member
 ) -> None:

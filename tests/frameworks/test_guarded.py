@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from copy import copy
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -419,3 +421,26 @@ def _guarded(guarded: Guarded, tool: Any) -> Any:
 )
 def test_an_answer_of_a_policy_is_told_as_text(value: object, said: str) -> None:
     assert text(value) == said
+
+
+@pytest.mark.parametrize(
+    ("framework", "missing", "package"),
+    [
+        ("agent_framework", "agent_framework", "agent-framework"),
+        ("claude_agent", "claude_agent_sdk", "claude-agent-sdk"),
+        ("fastmcp", "fastmcp.exceptions", "fastmcp"),
+        ("google_adk", "google.adk", "google-adk"),
+        ("langchain", "langchain.agents", "langchain"),
+        ("llama_index", "llama_index.core", "llama-index-core"),
+        ("openai_agents", "agents", "openai-agents"),
+        ("pydantic_ai", "pydantic_ai", "pydantic-ai"),
+        ("smolagents", "smolagents", "smolagents"),
+    ],
+)
+def test_of_a_framework_that_is_not_there_it_is_said_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, framework: str, missing: str, package: str
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+
+    with pytest.raises(ModuleNotFoundError, match=rf"; pip install -U {package}$"):
+        import_module(f"holdfast.frameworks.{framework}")

@@ -283,6 +283,13 @@ def test_a_table_named_exactly_like_a_tool_with_wild_characters_is_exact() -> No
     assert resolve(document, "s1").max_wait == 1.0
 
 
+def test_a_name_with_a_lone_bracket_is_that_of_a_tool() -> None:
+    book = PolicyBook.load({"tool": {"all[": {"timeout": 1.0}, "all[ab]": {"timeout": 2.0}}})
+
+    assert book.tools == ["all["]
+    assert [book.resolve(tool).timeout for tool in ("all[", "alla")] == [1.0, 2.0]
+
+
 def test_patterns_mind_the_case() -> None:
     assert resolve({"tool": {"S*": {"max_wait": 1.0}}}).max_wait == 5.0
 

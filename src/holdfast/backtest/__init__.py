@@ -7,23 +7,20 @@ called, nothing is written to the store.
 
 from __future__ import annotations
 
-from holdfast.backtest.comparing import Line, Recorded, compare
+from holdfast.backtest.comparing import Line, compare
 from holdfast.backtest.playing import ASSUMPTIONS, Played, play
-from holdfast.backtest.reading import MOST_CALLS, Attempt, Call, Recording, read
-from holdfast.backtest.suggesting import ENOUGH, Suggestion, suggest
+from holdfast.backtest.reading import Attempt, Call, Recording, read
+from holdfast.backtest.suggesting import ENOUGH, suggest
 from holdfast.backtest.writing import as_toml
 
 __all__ = [
     "ASSUMPTIONS",
     "ENOUGH",
-    "MOST_CALLS",
     "Attempt",
     "Call",
     "Line",
     "Played",
-    "Recorded",
     "Recording",
-    "Suggestion",
     "as_toml",
     "compare",
     "play",

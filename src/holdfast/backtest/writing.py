@@ -8,8 +8,7 @@ import msgspec
 
 from holdfast.backtest.suggesting import ENOUGH, Setting, Suggestion
 from holdfast.errors import printable
-
-_WILD = "*?["  # makes a name a pattern
+from holdfast.policy.rules import is_pattern
 
 
 def as_toml(suggestions: Iterable[Suggestion], head: Sequence[str] = ()) -> str:
@@ -19,7 +18,7 @@ def as_toml(suggestions: Iterable[Suggestion], head: Sequence[str] = ()) -> str:
     for each in suggestions:
         if not each.settings:
             left_out.append(f"{printable(each.tool, 200)}: {each.calls}")
-        elif not each.tool or any(letter in each.tool for letter in _WILD):
+        elif not each.tool or is_pattern(each.tool):
             lines += ["", f"# {printable(each.tool, 200)}: its name would be read as a pattern"]
         else:
             lines += ["", *_table(each)]

@@ -223,13 +223,13 @@ class Fleet:
                 link.close()
 
     async def _wait_for(self, pool: Pool, loop: asyncio.AbstractEventLoop) -> Link | None:
-        arrived: asyncio.Future[Link] = loop.create_future()
+        arrived: asyncio.Future[Link | None] = loop.create_future()
 
-        def arrive(link: Link) -> None:
-            if arrived.done():
-                pool.give(link)
-            else:
+        def arrive(link: Link | None) -> None:
+            if not arrived.done():
                 arrived.set_result(link)
+            elif link is not None:
+                pool.give(link)
 
         def give(link: Link) -> None:
             try:
@@ -238,19 +238,16 @@ class Fleet:
                 pool.give(link)
 
         pool.queue(give)
-        timer = loop.call_later(self.address.wait, arrived.cancel)
+        timer = loop.call_later(self.address.wait, arrive, None)
         try:
             return await arrived
         except asyncio.CancelledError:
-            pool.leave(give)
-            if not arrived.cancelled():  # it has come in the same turn of the loop
-                pool.give(arrived.result())
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            return None
+            if not arrived.cancelled() and (link := arrived.result()) is not None:  # it has come in the same turn
+                pool.give(link)
+            raise
         finally:
             timer.cancel()
+            pool.leave(give)
 
     def _moved(self, reply: Any) -> bool:
         """Whether a cluster says that the key is elsewhere."""

@@ -181,9 +181,9 @@ def bulk(part: bytes | str | float) -> bytes:
 
 
 def _greeting(address: Address, node: Node) -> list[bytes]:
-    commands: list[bytes] = []
     if node.sentinel:  # which has no databases, and logins of its own
         return [packed(("PING",))]
+    commands = []
     if address.password is not None:
         user = (address.user,) if address.user else ()
         commands.append(packed(("AUTH", *user, address.password)))

@@ -101,10 +101,10 @@ class Multiplexed:
         except _NOT_NOW:
             sent = 0
         except OSError as error:
-            sent = 0 if wants_more(error) else -1
-            if sent < 0:
+            if not wants_more(error):
                 self._give_up(Away(f"{self._link.node.shown}: {error.strerror or error}"))
                 return
+            sent = 0
         had_rest, self._rest = bool(self._rest), data[sent:]
         if self._rest and not had_rest:
             self._loop.add_writer(self._link.socket, self._send)

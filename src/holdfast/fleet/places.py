@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 from binascii import crc_hqx
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 from holdfast.errors import HoldfastError, printable
 from holdfast.fleet.address import Address, Place, at
@@ -18,6 +18,7 @@ from holdfast.fleet.link import Away, packed
 SLOTS = 16_384
 MOST_ASKED = 16  # of those that may know, before it counts as away
 
+T = TypeVar("T")
 Ask = Callable[["Node", bytes], Any]  # raises, or gives the reply, which may be an error's
 
 
@@ -105,20 +106,37 @@ class Places:
     # -- asking --------------------------------------------------------------------------------------------------------
 
     def _find_master(self) -> Node:
+        """The server that the sentinels call master."""
+
+        def keep(master: Node) -> None:
+            self._one = master
+
+        return self._asked_around(self._master_of, keep, "no sentinel knows the master")[0]
+
+    def _read_slots(self) -> tuple[list[Node | None], Node]:
+        """Who has each slot, and who said so."""
+
+        def keep(table: list[Node | None]) -> None:
+            self._table = table
+
+        return self._asked_around(self._table_of, keep, "no node says where the slots are")
+
+    def _asked_around(self, look: Callable[[Node], T], keep: Callable[[T], None], trouble: str) -> tuple[T, Node]:
+        """What *look* finds with the first who knows, to *keep* unless it is outdated; and who that is."""
         asked_at = self._times_forgotten
         problems = []
-        for sentinel in self._to_ask():
+        for node in self._to_ask():
             try:
-                master = self._master_of(sentinel)
+                found = look(node)
             except (HoldfastError, OSError) as error:
                 problems.append(str(error))
                 continue
             with self._lock:
-                self._answered = sentinel
+                self._answered = node
                 if asked_at == self._times_forgotten:
-                    self._one = master
-            return master
-        raise Away(f"{self._address.shown}: no sentinel knows the master: {_some(problems)}")
+                    keep(found)
+            return found, node
+        raise Away(f"{self._address.shown}: {trouble}: {_some(problems)}")
 
     def _master_of(self, sentinel: Node) -> Node:
         name = self._address.master
@@ -136,23 +154,6 @@ class Places:
                 return master
             case _:
                 raise Away(f"{master.shown}: is not the master that {sentinel.shown} says it is")
-
-    def _read_slots(self) -> tuple[list[Node | None], Node]:
-        """Who has each slot, and who said so."""
-        asked_at = self._times_forgotten
-        problems = []
-        for node in self._to_ask():
-            try:
-                table = self._table_of(node)
-            except (HoldfastError, OSError) as error:
-                problems.append(str(error))
-                continue
-            with self._lock:
-                self._answered = node
-                if asked_at == self._times_forgotten:
-                    self._table = table
-            return table, node
-        raise Away(f"{self._address.shown}: no node says where the slots are: {_some(problems)}")
 
     def _table_of(self, node: Node) -> list[Node | None]:
         reply = self._answer(node, ("CLUSTER", "SLOTS"))
@@ -198,7 +199,6 @@ def _host(said: object, node: Node) -> str:
     return host if isinstance(host, str) and host not in {"", "?"} else node.host
 
 
-def _some(problems: Iterable[str]) -> str:
-    several = list(problems)
-    more = f" (and {len(several) - 3} more)" if len(several) > 3 else ""
-    return "; ".join(several[:3]) + more
+def _some(problems: list[str]) -> str:
+    more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
+    return "; ".join(problems[:3]) + more

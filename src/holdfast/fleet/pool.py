@@ -71,7 +71,8 @@ class Pool:
             came = arrived.acquire(timeout=seconds)
         except BaseException:  # of a signal, say
             if not self.leave(give):
-                arrived.acquire()
+                if not box:  # else it may have come already, and would not come again
+                    arrived.acquire()
                 self.give(box[0])
             raise
         if not came and not self.leave(give):

@@ -12,19 +12,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from agent_framework import (
-    SKIP_PARSING,
-    Content,
-    FunctionInvocationContext,
-    FunctionMiddleware,
-    MiddlewareFailure,
-    MiddlewareTermination,
-)
-from agent_framework.exceptions import UserInputRequiredException
-
 from holdfast.calls.bound import Bound
 from holdfast.errors import Denied, HoldfastError, RecordedError, ToolTimeout
-from holdfast.frameworks.guarded import Aside, Guarded, Holdfast, refusal, text
+from holdfast.frameworks.guarded import Aside, Guarded, Holdfast, needing, refusal, text
+
+with needing("agent-framework"):
+    from agent_framework import (
+        SKIP_PARSING,
+        Content,
+        FunctionInvocationContext,
+        FunctionMiddleware,
+        MiddlewareFailure,
+        MiddlewareTermination,
+    )
+    from agent_framework.exceptions import UserInputRequiredException
 
 STEERING = (MiddlewareFailure, MiddlewareTermination, UserInputRequiredException)
 

@@ -15,13 +15,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 
-from claude_agent_sdk import ClaudeAgentOptions, HookMatcher, SdkMcpTool
-
 from holdfast.category import ErrorCategory
 from holdfast.checks import shown
 from holdfast.errors import ConfigError, RecordedError, RunCancelled
-from holdfast.frameworks.guarded import Failed, Guarded, Holdfast, text
+from holdfast.frameworks.guarded import Failed, Guarded, Holdfast, needing, text
 from holdfast.runs import Run, running
+
+with needing("claude-agent-sdk"):
+    from claude_agent_sdk import ClaudeAgentOptions, HookMatcher, SdkMcpTool
 
 T = TypeVar("T")
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from fastmcp.exceptions import ToolError
-from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
-from fastmcp.tools import InputRequiredToolResult, Tool, ToolResult
-from mcp.types import CallToolResult, TextContent
-
 from holdfast.calls.bound import Bound
 from holdfast.errors import Denied, HoldfastError, RecordedError, ToolTimeout
-from holdfast.frameworks.guarded import Answer, Aside, Failed, Guarded, Holdfast, refusal
+from holdfast.frameworks.guarded import Answer, Aside, Failed, Guarded, Holdfast, needing, refusal
+
+with needing("fastmcp"):
+    from fastmcp.exceptions import ToolError
+    from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
+    from fastmcp.tools import InputRequiredToolResult, Tool, ToolResult
+    from mcp.types import CallToolResult, TextContent
 
 CONTINUED = {"input_responses", "request_state"}  # what a client has answered: another call than the one that asked
 

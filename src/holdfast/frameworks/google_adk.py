@@ -14,15 +14,16 @@ from functools import partial
 from inspect import isasyncgen
 from typing import Any
 
-from google.adk.events import EventActions
-from google.adk.tools import BaseTool, FunctionTool, ToolContext
-from google.adk.tools.base_toolset import BaseToolset
-from google.adk.workflow import BaseNode
-
 from holdfast.category import ErrorCategory
 from holdfast.checks import shown
 from holdfast.errors import ConfigError
-from holdfast.frameworks.guarded import Aside, Failed, Guarded, Holdfast, returning, text
+from holdfast.frameworks.guarded import Aside, Failed, Guarded, Holdfast, needing, returning, text
+
+with needing("google-adk"):
+    from google.adk.events import EventActions
+    from google.adk.tools import BaseTool, FunctionTool, ToolContext
+    from google.adk.tools.base_toolset import BaseToolset
+    from google.adk.workflow import BaseNode
 
 ACTIONS = "__holdfast_actions__"  # what the tool did to its context, beside its answer
 

@@ -7,7 +7,8 @@ runs the agent: a run that was cancelled or lost, a store that fails, a call in 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar, Union, get_type_hints
 
 import msgspec
@@ -214,6 +215,16 @@ def _put_off(execution: Execution, aside: Aside) -> None:
     """Have the run's log say that the tool was not called, if that is so."""
     if aside.again and execution.record is not None and execution.attempts == 1:  # else one before did who knows what
         execution.record.called = False
+
+
+@contextmanager
+def needing(package: str) -> Iterator[None]:
+    """Around the imports of a framework, which *package* brings: its modules are not called like it."""
+    try:
+        yield
+    except ImportError as error:
+        error.msg = f"{error.msg}; pip install -U {package}"
+        raise
 
 
 def text(value: object) -> str:

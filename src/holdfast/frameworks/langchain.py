@@ -13,15 +13,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
-from langchain.agents.middleware import AgentMiddleware
-from langchain.agents.middleware.types import ToolCallRequest
-from langchain_core.messages import ToolMessage
-from langgraph import errors
-from langgraph.prebuilt.tool_node import TOOL_INVOCATION_ERROR_TEMPLATE
-from langgraph.types import Command
-
 from holdfast.category import ErrorCategory
-from holdfast.frameworks.guarded import Aside, Failed, Guarded, Holdfast, text
+from holdfast.frameworks.guarded import Aside, Failed, Guarded, Holdfast, needing, text
+
+with needing("langchain"):
+    from langchain.agents.middleware import AgentMiddleware
+    from langchain.agents.middleware.types import ToolCallRequest
+    from langchain_core.messages import ToolMessage
+    from langgraph import errors
+    from langgraph.prebuilt.tool_node import TOOL_INVOCATION_ERROR_TEMPLATE
+    from langgraph.types import Command
 
 MISUSED = TOOL_INVOCATION_ERROR_TEMPLATE.partition("{")[0]  # how the framework begins to tell of a wrong argument
 is_invalid_resume = getattr(errors, "is_invalid_resume", lambda error: False)  # older ones cannot tell

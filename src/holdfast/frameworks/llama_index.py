@@ -14,12 +14,21 @@ from functools import partial
 from typing import Any, Final
 
 import msgspec
-from llama_index.core.tools import AsyncBaseTool, BaseTool, FunctionTool, ToolMetadata, ToolOutput, adapt_to_async_tool
-from llama_index.core.workflow.errors import WorkflowCancelledByUser
-from workflows.runtime.types.results import WaitingForEvent
 
 from holdfast.errors import ConfigError, HoldfastError, RecordedError, RunCancelled
-from holdfast.frameworks.guarded import Aside, Failed, Guarded, Holdfast, text
+from holdfast.frameworks.guarded import Aside, Failed, Guarded, Holdfast, needing, text
+
+with needing("llama-index-core"):
+    from llama_index.core.tools import (
+        AsyncBaseTool,
+        BaseTool,
+        FunctionTool,
+        ToolMetadata,
+        ToolOutput,
+        adapt_to_async_tool,
+    )
+    from llama_index.core.workflow.errors import WorkflowCancelledByUser
+    from workflows.runtime.types.results import WaitingForEvent
 
 _PASSING: Final[ContextVar[Exception | None]] = ContextVar("holdfast_llama_index", default=None)
 

@@ -15,14 +15,15 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any, NamedTuple, get_args, get_origin
 
-from agents import AgentsException, FunctionTool, Tool, ToolOriginType, ToolTimeoutError, function_tool
-from agents import tool as sdk
-from agents.tool_context import ToolContext
-from agents.tracing import SpanError, get_current_span
-
 from holdfast.checks import shown
 from holdfast.errors import ConfigError, InDoubt, LeaseLost, RecordedError, RunCancelled, RunDiverged, StoreError
-from holdfast.frameworks.guarded import Guarded, Holdfast, returning
+from holdfast.frameworks.guarded import Guarded, Holdfast, needing, returning
+
+with needing("openai-agents"):
+    from agents import AgentsException, FunctionTool, Tool, ToolOriginType, ToolTimeoutError, function_tool
+    from agents import tool as sdk
+    from agents.tool_context import ToolContext
+    from agents.tracing import SpanError, get_current_span
 
 TOOLS = tuple(get_origin(each) or each for each in get_args(Tool))
 OUTPUTS = (sdk.ToolOutputText, sdk.ToolOutputImage, sdk.ToolOutputFileContent)

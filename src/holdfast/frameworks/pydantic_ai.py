@@ -11,16 +11,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NoReturn
 
-from pydantic import TypeAdapter, ValidationError
-from pydantic_ai import ApprovalRequired, CallDeferred, ModelRetry, RunContext, ToolFailed, ToolReturn
-from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
-from pydantic_ai.exceptions import RunCancelled
-from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
-
 from holdfast.category import ErrorCategory, classify
 from holdfast.errors import RecordedError
-from holdfast.frameworks.guarded import Answer, Aside, Guarded, Holdfast
+from holdfast.frameworks.guarded import Answer, Aside, Guarded, Holdfast, needing
 from holdfast.values.memo import Memo
+
+with needing("pydantic-ai"):
+    from pydantic import TypeAdapter, ValidationError
+    from pydantic_ai import ApprovalRequired, CallDeferred, ModelRetry, RunContext, ToolFailed, ToolReturn
+    from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
+    from pydantic_ai.exceptions import RunCancelled
+    from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
 
 ASIDE = (ApprovalRequired, CallDeferred, RunCancelled)  # the last: an agent inside the tool was told to stop
 

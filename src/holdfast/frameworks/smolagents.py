@@ -14,11 +14,12 @@ from collections.abc import Iterable, Mapping
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, Final, NoReturn
 
-from smolagents import Tool
-
 from holdfast.errors import ConfigError
-from holdfast.frameworks.guarded import Guarded, Holdfast
+from holdfast.frameworks.guarded import Guarded, Holdfast, needing
 from holdfast.runs import Run, running
+
+with needing("smolagents"):
+    from smolagents import Tool
 
 # Set where a CodeAgent tells its model of its tools: so in the agent's own context, and in no thread that code runs in.
 _KNOWN: Final[ContextVar[bool]] = ContextVar("holdfast_smolagents", default=False)

@@ -18,8 +18,6 @@ from holdfast.history.verification import (
     CheckStatus,
     Report,
     VerificationSummary,
-    read_reports,
-    summarise,
     write_reports,
 )
 
@@ -39,7 +37,5 @@ __all__ = [
     "apply",
     "begin",
     "fold",
-    "read_reports",
-    "summarise",
     "write_reports",
 ]

@@ -19,7 +19,7 @@ from holdfast.guards.breaking import BreakerConfig
 from holdfast.policy.file import Signature, absolute_store, glance, read_file
 from holdfast.policy.layers import DEFAULT, Layer, build, origins
 from holdfast.policy.parsing import Place, broken, parse, shown
-from holdfast.policy.rules import Rules
+from holdfast.policy.rules import Rules, is_pattern
 from holdfast.policy.settings import Policy
 
 CHECK_EVERY: Final = 1.0  # seconds between two looks at the file
@@ -116,7 +116,7 @@ class PolicyBook:
     @property
     def tools(self) -> list[str]:
         """Those of `names` that are tools and no patterns."""
-        return sorted(name for name in self.names if not any(letter in name for letter in "*?["))
+        return sorted(name for name in self.names if not is_pattern(name))
 
     def server(self, name: str) -> ServerRules:
         """What holds for a proxied server as a whole."""

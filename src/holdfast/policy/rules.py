@@ -27,6 +27,11 @@ class Pattern(NamedTuple):
     layer: Layer
 
 
+def is_pattern(name: str) -> bool:
+    """Whether *name* is a glob rather than the name of one tool."""
+    return _WILD.search(name) is not None
+
+
 class Rules:
     """What one document says; never changed once it is read."""
 
@@ -118,13 +123,13 @@ class _Reader:
 
     def _tools(self, path: str, value: object, prefix: str = "") -> None:
         for name, table in self._tables(path, value):
-            literals = len(prefix) + len(_WILD.sub("", name))
-            wild = literals < len(prefix) + len(name)
+            wild = is_pattern(name)
             hint = f'a name with dots needs quotes: [{path}."{name}.NAME"]'
             layer = self._layer(f"{path}.{quoted(name)}", table, tool=None if wild else prefix + name, hint=hint)
             self.rules.named.setdefault(prefix + name, []).append(layer)
             if wild:
                 matches = re.compile(re.escape(prefix) + translate(name)).match
+                literals = len(prefix) + len(_WILD.sub("", name))
                 self.rules.patterns.append(Pattern(literals, matches, layer))
 
     def _layer(self, path: str, table: Mapping[str, object], **how: Any) -> Layer:

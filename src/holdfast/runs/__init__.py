@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.runs.blame import mark
-from holdfast.runs.current import current_key, current_run, inside, open_runs, running
+from holdfast.runs.current import current_run, inside, open_runs, running
 from holdfast.runs.ending import is_lasting
 from holdfast.runs.home import Home, Plan
 from holdfast.runs.keeper import Keeper
@@ -19,7 +19,6 @@ __all__ = [
     "Run",
     "Step",
     "Write",
-    "current_key",
     "current_run",
     "inside",
     "is_lasting",
