@@ -230,6 +230,13 @@ class Holdfast:
         """Guard a block of code: `with hf.guard("name"):` or `async with hf.guard("name"):`."""
         return Guard(self._kit, self._box.tool(tool_name, policy), policy)
 
+    def forget(self, tool: Callable[..., Any] | str) -> None:
+        """Drop the cached answers of *tool*, a function or the name of a decorated one: they are no longer true."""
+        bound = guards_of(self._kit, tool)
+        known = self._box.find(name_of(tool)) if bound is None else bound.tool
+        if known is not None and known.cache is not None:
+            known.cache.clear()
+
     def bind(self, name: str, fn: Callable[..., Any], given: Mapping[str, object]) -> Bound:
         """The tool *name* around *fn*, with the settings *given* by whoever made it; for adapters."""
         bound = Bound(self._kit, self._box.keep(name, given, shape_of(fn)), fn)

@@ -380,6 +380,56 @@ def test_a_cached_answer_does_not_count_against_the_budget(shape: Shape, hf: Hol
         assert call("a") == 0
 
 
+@pytest.mark.parametrize("by_name", [False, True])
+def test_answers_that_are_no_longer_true_can_be_dropped(hf: Holdfast, by_name: bool) -> None:
+    price = hf.tool("price", **CACHED)(numbered().function)
+    other = hf.tool("other", **CACHED)(numbered().function)
+    price("tea"), price("milk"), other("tea")
+
+    hf.forget("price" if by_name else price)
+
+    assert [price("tea"), price("milk"), other("tea")] == [2, 3, 0]
+
+
+def test_the_answers_of_a_function_that_is_called_as_it_is_can_be_dropped(hf: Holdfast) -> None:
+    asked = []
+
+    def price(item: str) -> int:
+        asked.append(item)
+        return len(asked)
+
+    hf.forget(price)  # nothing yet
+    assert hf.call(price, "tea", policy=CACHED) == hf.call(price, "tea", policy=CACHED) == 1
+    hf.forget(price)
+
+    assert hf.call(price, "tea", policy=CACHED) == 2
+
+
+def test_whose_answers_to_drop_must_be_known(hf: Holdfast) -> None:
+    with pytest.raises(ConfigError, match="prize"):
+        hf.forget("prize")
+
+
+async def test_the_answer_of_a_call_on_its_way_is_dropped_too(hf: Holdfast) -> None:
+    answers, written = iter(["old", "new"]), asyncio.Event()
+
+    @hf.tool("price", **CACHED)
+    async def price() -> str:
+        answer = next(answers)
+        if answer == "old":
+            await written.wait()
+        return answer
+
+    early = [asyncio.create_task(price()) for _ in range(2)]
+    await settled()
+    hf.forget(price)
+    late = await price()
+    written.set()
+
+    assert await asyncio.gather(*early) == ["old", "old"]
+    assert (late, await price()) == ("new", "new")
+
+
 def test_one_call_can_do_without_the_cache_and_leaves_it_as_it_is(hf: Holdfast) -> None:
     tool = hf.tool(**CACHED)(numbered().function)
     tool()

@@ -109,15 +109,23 @@ class Cache:
             return flight
 
     def land(self, flight: Flight, value: object, expires: float) -> None:
-        """The leader has an answer, good until *expires*."""
+        """The leader has an answer, good until *expires*; for those who asked before a `clear`, if there was one."""
         with self._lock:
-            self._answers[flight.key] = (expires, value)
-            while len(self._answers) > self.max_entries:
-                self._answers.popitem(last=False)
-            self._awaited.pop(flight.key, None)
+            if self._awaited.get(flight.key) is flight.awaited:
+                self._answers[flight.key] = (expires, value)
+                while len(self._answers) > self.max_entries:
+                    self._answers.popitem(last=False)
+                del self._awaited[flight.key]
         flight.awaited.value = value
         flight.awaited.landed = True
         flight.awaited.end()
+
+    def clear(self) -> None:
+        """Keep none of the answers, nor those of the calls that are on their way."""
+        with self._lock:
+            dropped, self._answers = self._answers, OrderedDict()
+            self._awaited.clear()
+        del dropped  # not under the lock: it may be the last that holds an answer
 
     def crash(self, flight: Flight, error: BaseException | None) -> None:
         """The leader has none: its followers share *error*, or lead themselves if it was cancelled (None)."""
