@@ -849,7 +849,7 @@ def test_a_failure_that_does_not_trip_makes_no_entry(breaker: CircuitBreaker) ->
     assert names(breaker) == []
 
 
-@pytest.mark.parametrize(("threshold", "number"), [(7, 200_000), (1, 20_000)])
+@pytest.mark.parametrize(("threshold", "number"), [(7, 50_000), (1, 20_000)])
 def test_hostile_names_stay_within_max_tools(clock: ManualClock, threshold: int, number: int) -> None:
     breaker = steady(clock, failure_threshold=threshold, max_tools=1000)
 

@@ -769,7 +769,7 @@ def test_more_tools_in_one_batch_than_there_is_room_for_leave_the_totals_exact(c
 
 
 def test_hostile_names_stay_bounded_and_the_totals_exact() -> None:
-    tracker, number = ExecutionTracker(max_history=10, max_tools=100), 100_000
+    tracker, number = ExecutionTracker(max_history=10, max_tools=100), 30_000
 
     for n in range(number):
         tracker.record(f"hostile-{n}", SUCCESS, 0.5)
