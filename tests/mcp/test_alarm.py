@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from holdfast.mcp.alarm import Alarm
+from holdfast.clock import Timer
+from holdfast.mcp.alarm import MOMENT, Alarm
 from holdfast.testing import ManualClock
 
 
@@ -77,6 +80,35 @@ def test_who_enters_while_others_are_told_is_not_told_with_them(clock: ManualClo
         clock.advance(0.5)
 
     assert (first.at, again.at) == ([1.0], [2.0])
+
+
+class Sleeper(ManualClock):
+    """The clock of a process that can be stopped: what is due meanwhile comes late."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slept = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.slept
+
+    def call_at(self, when: float, fn: Callable[[], object]) -> Timer:
+        return super().call_at(when - self.slept, fn)
+
+
+def test_who_is_late_since_all_were_asleep_has_a_moment_to_leave() -> None:
+    clock = Sleeper()
+    alarm, now = Alarm(clock), clock.monotonic()
+    heard, silent = Told(clock), Told(clock)
+    alarm.enter(heard, now + 1.0)
+    alarm.enter(silent, now + 2.0)
+
+    clock.slept = 100.0
+    clock.advance(1.0)
+    alarm.leave(heard)
+    clock.advance(2 * MOMENT)
+
+    assert (heard.at, silent.at) == ([], [pytest.approx(101.0 + MOMENT)])
 
 
 def test_a_closed_alarm_tells_nobody(clock: ManualClock) -> None:

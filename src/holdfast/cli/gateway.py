@@ -62,33 +62,33 @@ def _serve(hf: Holdfast, entries: list[ServerEntry], address: Address, *, hides:
 
     from holdfast.cli import DONE
     from holdfast.mcp.http.front import path_of
-    from holdfast.mcp.http.gateway import gateway
+    from holdfast.mcp.http.gateway import gateway, problem
+    from holdfast.mcp.stdio.pipes import Echo
 
     def tell(url: str) -> None:
         for entry in entries:
-            click.echo(url + path_of(entry.name))
+            if problem(entry) is None:
+                click.echo(url + path_of(entry.name))
 
-    asyncio.run(
-        gateway(hf, entries, address, hides=hides, stderr=sys.stderr.buffer, env=dict(os.environ), on_ready=tell)
-    )
+    with Echo(sys.stderr.buffer) as stderr:
+        asyncio.run(gateway(hf, entries, address, hides=hides, stderr=stderr, env=dict(os.environ), on_ready=tell))
     return DONE
 
 
 def _entries(path: str) -> list[ServerEntry]:
-    """The servers of the file that are to be had, the later of two with one name."""
+    """The servers of the file that are to be had, the later of two with one name; what is wrong with one is told."""
     from holdfast.errors import ConfigError, printable
-    from holdfast.mcp.clients.configs import HTTP, servers
+    from holdfast.mcp.clients.configs import servers
     from holdfast.mcp.clients.saving import load
-    from holdfast.mcp.http.endpoint import Endpoint
+    from holdfast.mcp.http.gateway import problem
 
     found = servers(load(path).text, path, os.environ)
     named = {entry.name: entry for entry in found if not entry.disabled}
     if not named:
         raise ConfigError(f"{path}: lists no server")
-    for entry in named.values():
-        if entry.transport == HTTP and entry.url is not None:
-            try:
-                Endpoint(entry.url)  # whose complaint would name neither file nor server
-            except ConfigError as error:
-                raise ConfigError(f"{path}: {printable(entry.name)!r}: {error}") from error
+    problems = [f"{path}: {printable(name)!r}: {why}" for name, entry in named.items() if (why := problem(entry))]
+    if len(problems) == len(named):
+        raise ConfigError("\n".join(problems))
+    for each in problems:
+        click.echo(f"holdfast: not served: {each}", err=True)
     return list(named.values())

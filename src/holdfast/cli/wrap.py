@@ -13,6 +13,7 @@ from holdfast.cli.options import hides_option, policy_option, store_option, text
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
+    from holdfast.mcp.stdio.pipes import Echo
     from holdfast.mcp.wire import Upstream
 
 
@@ -56,10 +57,15 @@ def wrap(
     from holdfast.errors import ConfigError
     from holdfast.mcp.naming import name_of, name_of_url
     from holdfast.mcp.server import DEFAULTS
+    from holdfast.mcp.stdio.pipes import Echo
 
-    with opened(store, policies=policy, on_store_error="continue", defaults=DEFAULTS) as hf, exporting(hf):
+    with (
+        opened(store, policies=policy, on_store_error="continue", defaults=DEFAULTS) as hf,
+        exporting(hf),
+        Echo(sys.stderr.buffer) as stderr,
+    ):
         try:
-            upstream = _http(hf, url, kind, _headers(headers, header_envs)) if url else _child(hf, command)
+            upstream = _http(hf, url, kind, _headers(headers, header_envs)) if url else _child(hf, command, stderr)
         except ConfigError as error:
             raise click.UsageError(f"{'--url: ' if url else ''}{error}") from error
         return _serve(hf, name or (name_of_url(url) if url else name_of(command)), upstream, hides=hides)
@@ -80,11 +86,11 @@ def _serve(hf: Holdfast, name: str, upstream: Upstream, *, hides: bool) -> int:
     return DONE
 
 
-def _child(hf: Holdfast, command: tuple[str, ...]) -> Upstream:
+def _child(hf: Holdfast, command: tuple[str, ...], stderr: Echo) -> Upstream:
     from holdfast.mcp.stdio.child import Command
     from holdfast.mcp.stdio.upstream import ChildUpstream
 
-    return ChildUpstream(Command(command, stderr=sys.stderr.buffer), hf.clock)
+    return ChildUpstream(Command(command, stderr=stderr), hf.clock)
 
 
 def _http(hf: Holdfast, url: str, kind: str | None, headers: dict[str, str]) -> Upstream:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from typing import Final, Protocol
 
 from holdfast.clock import Clock, Timer
+
+ASLEEP: Final = 1.0  # seconds by which an alarm can be late only if its process was stopped, or its machine asleep
+MOMENT: Final = 0.2  # seconds after that for what was said meanwhile to be heard
 
 
 class Expires(Protocol):
@@ -49,6 +52,9 @@ class Alarm:
 
     def _ring(self) -> None:
         now = self._clock.monotonic()
+        if now - self._at > ASLEEP:
+            self._set(now + MOMENT)
+            return
         late = [who for who, when in self._limits.items() if when <= now]
         for who in late:
             del self._limits[who]

@@ -275,6 +275,10 @@ class Session:
             return False
         return True
 
+    def expects(self, id: Any) -> bool:
+        """Whether the client waits for an answer to *id*, or has cancelled what it is the answer to."""
+        return any(each in self._pending or each in self._stopped for each in (id, frames.as_number(id)))
+
     def _arrive_batch(self, data: bytes, event: Event, channel: Channel | None) -> bool:
         all_parts = [(frames.peek(part), part) for part in frames.batch(data)]
         parts = [(head, part) for head, part in all_parts if head is not None]
@@ -328,7 +332,7 @@ class Session:
         pending = self._pending.pop(head.id, None)
         if pending is None:
             number = frames.as_number(head.id)
-            if number is not None and (number in self._pending or number in self._stopped):
+            if number is not None and self.expects(number):
                 event = event._replace(data=frames.with_id(event.data, number))
                 self._answer(frames.head(event.data), event)
             else:

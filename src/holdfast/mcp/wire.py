@@ -41,6 +41,9 @@ class Listener(Protocol):
         False if it is no frame.
         """
 
+    def expects(self, id: object) -> bool:
+        """Whether an answer to *id* may be of interest."""
+
     def failed(self, id: Id, error: ServerLost) -> None:
         """A request will not be answered."""
 

@@ -577,17 +577,54 @@ def test_placeholders_stay_for_the_client_to_fill_in() -> None:
     assert (found.url, found.headers) == ("${env:U}/mcp", {"A": "Bearer ${input:t}"})
 
 
-def test_every_mistake_is_told_with_file_and_server() -> None:
-    text = json.dumps({"servers": {"a": {}, "b": {"command": 1}}, "projects": {"/p": {"mcpServers": {"c": 0}}}})
+def test_placeholders_are_filled_in_where_somebody_stands_in_the_client_s_place() -> None:
+    far = {"url": "${env:U}/mcp", "headers": {"A": "Bearer ${T}"}}
+    near = {"command": "${HERE:-/x}/run", "args": ["${T}", "$T ${f%.*} ${1}"], "env": {"E": "${T}"}, "cwd": "${T}"}
 
-    with pytest.raises(ConfigError) as error:
-        servers(text, "mcp.json")
+    found = servers(config(far=far, near=near), "file", {"U": "http://h", "T": "t"})
 
-    assert error.value.problems == (
-        "mcp.json: servers: 'a': has neither command nor url",
-        "mcp.json: servers: 'b': command must be a text",
-        "mcp.json: mcpServers of /p: 'c': must be an object",
-    )
+    assert found == [
+        ServerEntry(name="far", transport="http", url="http://h/mcp", headers={"A": "Bearer t"}),
+        ServerEntry(name="near", command="/x/run", args=("t", "$T ${f%.*} ${1}"), env={"E": "t"}, cwd="t"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("Bearer ${input:t}", "${input:t} is for its client to fill in; ${env:NAME} is a variable"),
+        ("${env:T}", "${env:T} cannot be filled in: there is no such variable"),
+        ("${workspaceFolder}", "${workspaceFolder} cannot be filled in: there is no such variable"),
+    ],
+)
+def test_a_placeholder_that_cannot_be_filled_in_is_a_problem_of_the_server(text: str, problem: str) -> None:
+    off = {"command": text, "disabled": True}
+
+    found = servers(config(far={"url": "http://h", "headers": {"A": text}}, near={"command": text}, off=off), "f", {})
+
+    assert [entry.problem for entry in found] == [problem, problem, None]
+
+
+def test_a_mistake_in_one_entry_is_the_problem_of_that_server() -> None:
+    listed = {"a": {}, "b": {"command": 1, "disabled": True}, "good": {"command": "x"}}
+    text = json.dumps({"servers": listed, "projects": {"/p": {"mcpServers": {"c": 0}}}})
+
+    found = servers(text, "mcp.json")
+
+    assert [(entry.name, entry.project, entry.disabled, entry.problem) for entry in found] == [
+        ("a", None, False, "has neither command nor url"),
+        ("b", None, True, "command must be a text"),
+        ("good", None, False, None),
+        ("c", "/p", False, "must be an object"),
+    ]
+
+
+def test_a_header_that_nobody_holds_is_a_problem_of_the_server() -> None:
+    text = config(s={"command": "holdfast", "args": ["wrap", "--url", "http://h", "--header-env", "A=TOKEN"]})
+
+    (found,) = servers(text, "file", {})
+
+    assert found.problem == "the variable TOKEN is not set, from which a header comes"
 
 
 def test_the_value_of_an_option_is_never_taken_for_the_end_of_options() -> None:

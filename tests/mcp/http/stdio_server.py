@@ -1,6 +1,6 @@
 """A server on standard input and output: `add` adds, `slow` tells of progress and waits for a cancel, `ask` asks.
 
-The method `release` has another call answered.
+The method `release` has another call answered, `anonymous` is answered twice, first without its id.
 """
 
 from __future__ import annotations
@@ -72,6 +72,9 @@ for line in sys.stdin:
         call(id, params)
     elif method == "release":
         text(params["of"], "released")
+        say(id=id, result={})
+    elif method == "anonymous":
+        say(id=None, result={})
         say(id=id, result={})
     elif method == "subscriptions/listen":
         meta = {"io.modelcontextprotocol/subscriptionId": id}

@@ -9,8 +9,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -242,6 +242,32 @@ async def test_a_stream_that_the_server_ends_is_taken_up_by_the_client() -> None
         assert len(made.asked("tools/call")) == 1
 
 
+async def test_an_answer_that_was_lost_on_the_way_to_the_client_is_said_again() -> None:
+    async def answer(reply: Reply) -> None:
+        if reply.request.method == "GET":
+            await reply.stream()
+            await reply.frame("8", id=1, result={"content": []})
+            await reply.end()
+        else:
+            await plain(call)(reply)
+
+    async def call(reply: Reply) -> None:
+        await reply.stream("id: 7\ndata:")
+        await reply.frame("8", id=1, result={"content": []})
+        await reply.end()
+
+    with holdfast.open(":memory:", policies={}) as hf:
+        async with server(answer) as made, gateway(remote(made.url), hf=hf) as url, web(url, "remote") as client:
+            await client.begin()
+            await client.call(id=1)
+            for _ in range(2):
+                async with client.stream("GET", last_event_id="7") as stream:
+                    assert await stream.next() == Event(b'{"jsonrpc": "2.0", "id": 1, "result": {"content": []}}', "8")
+        (run,) = hf.runs.list_runs()
+
+    assert (run.tool_calls, run.tool_failures) == (1, 0)
+
+
 async def test_a_stream_without_ids_that_ends_is_a_call_of_unknown_outcome() -> None:
     async def call(reply: Reply) -> None:
         await reply.stream()
@@ -453,6 +479,24 @@ async def test_the_answer_to_a_request_that_its_client_cancels_ends(
         assert made.asked("notifications/cancelled")[0].frame["params"]["requestId"] == 5
 
 
+async def test_who_waits_for_an_answer_when_the_session_ends_is_told() -> None:
+    asked = asyncio.Event()
+
+    async def call(reply: Reply) -> None:
+        asked.set()
+        await reply.gone.wait()
+
+    async with server(plain(call)) as made, gateway(remote(made.url)) as address, web(address, "remote") as client:
+        await client.begin()
+
+        waiting = asyncio.ensure_future(client.call(id=5))
+        await asked.wait()
+        await client.http.delete("", headers=client.session)
+        answer = (await waiting).json()
+
+    assert (answer["id"], answer["error"]["code"]) == (5, -32000)
+
+
 @pytest.mark.parametrize("session", ["one", None], ids=["session", "none"])
 async def test_who_cancels_one_request_of_a_batch_gets_the_answers_to_the_others(
     session: str | None, monkeypatch: pytest.MonkeyPatch
@@ -536,6 +580,50 @@ async def test_a_process_that_dies_is_started_again_in_the_same_session() -> Non
 
         assert failure_of(died)["called"] is True
         assert text_of(again) == "2"
+
+
+async def test_who_waits_for_an_answer_when_the_session_of_a_process_ends_is_told() -> None:
+    async with gateway(LOCAL) as address, web(address, "local") as client:
+        await client.begin()
+        call = frame("tools/call", 5, name="slow", _meta={"progressToken": "t"})
+
+        async with client.stream("POST", call) as stream:
+            assert (await stream.frame())["method"] == "notifications/progress"
+            await client.http.delete("", headers=client.session)
+            answer = await stream.frame()
+
+        assert (answer["id"], answer["error"]["code"]) == (5, -32000)
+
+
+async def test_a_process_that_cannot_be_started_is_listed_as_that_until_one_is_started(tmp_path: Path) -> None:
+    program = tmp_path / "server"
+    entry = ServerEntry(name="local", command=str(program))
+
+    async def listed() -> Any:
+        (server,) = (await get(address)).json()["servers"]
+        return server["state"], server["last_error"] is not None
+
+    async with gateway(entry) as address, web(address, "local") as client:
+        assert await listed() == ("idle", False)
+        assert "cannot be started" in (await client.begin()).text
+        while await listed() == ("idle", False):
+            pass
+        assert await listed() == ("failed", True)
+        program.write_text(f"#!/bin/sh\nexec {STDIO[0]} {STDIO[1]}")
+        program.chmod(0o700)
+        assert (await client.begin()).status_code == 200
+        assert await listed() == ("ready", False)
+        await client.http.delete("", headers=client.session)
+
+        assert await listed() == ("idle", False)
+
+
+async def test_an_answer_without_an_id_is_not_taken_for_that_to_a_request() -> None:
+    async with gateway(LOCAL) as address, web(address, "local") as client:
+        await client.begin()
+
+        async with client.stream("POST", frame("anonymous", 7)) as stream:
+            assert [(await stream.frame())["id"], (await stream.frame())["id"]] == [None, 7]
 
 
 async def test_an_answer_that_comes_first_is_json_and_else_a_stream() -> None:
@@ -880,25 +968,74 @@ def test_a_gateway_that_others_can_reach_needs_a_token(host: str) -> None:
 # --- the command ---
 
 
-def test_the_command_serves_what_a_client_s_file_lists_and_leaves_nobody_behind(tmp_path: Path) -> None:
+@contextmanager
+def serving(tmp_path: Path, **servers: object) -> Iterator[subprocess.Popen[str]]:
+    """The command, with a file that lists *servers*."""
     config = tmp_path / "mcp.json"
-    config.write_text(json.dumps({"mcpServers": {"50%41 local": {"command": STDIO[0], "args": [STDIO[1]]}}}))
+    config.write_text(json.dumps({"mcpServers": servers}))
     command = [str(Path(sys.executable).with_name("holdfast")), "gateway", "--config", str(config), "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
         try:
-            assert process.stdout is not None
-            url = process.stdout.readline().strip()
-            with httpx.Client(headers=ACCEPT, timeout=20) as http:
-                begun = http.post(url, json=BEGIN)
-                session = {"mcp-session-id": begun.headers["mcp-session-id"]}
-                answer = http.post(url, json=frame("tools/call", 1, name="pid"), headers=session)
-            pid = int(text_of(answer.json()))
-            process.send_signal(signal.SIGTERM)
-
-            assert process.wait(20) == 0
-            assert not alive(pid)
+            yield process
         finally:
             process.kill()
+
+
+def test_the_command_serves_what_a_client_s_file_lists_and_leaves_nobody_behind(tmp_path: Path) -> None:
+    with serving(tmp_path, **{"50%41 local": {"command": STDIO[0], "args": [STDIO[1]]}}) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        with httpx.Client(headers=ACCEPT, timeout=20) as http:
+            begun = http.post(url, json=BEGIN)
+            session = {"mcp-session-id": begun.headers["mcp-session-id"]}
+            answer = http.post(url, json=frame("tools/call", 1, name="pid"), headers=session)
+        pid = int(text_of(answer.json()))
+        process.send_signal(signal.SIGTERM)
+
+        assert process.wait(20) == 0
+        assert not alive(pid)
+
+
+def test_one_server_that_cannot_be_served_is_told_and_hides_none_of_the_others(tmp_path: Path) -> None:
+    good = {"command": STDIO[0], "args": [STDIO[1]]}
+    with serving(tmp_path, old={"type": "sse", "url": "http://x/sse"}, good=good, none={}) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        with httpx.Client(headers=ACCEPT, timeout=20) as http:
+            assert http.post(url, json=BEGIN).status_code == 200
+            listed = http.get(url.removesuffix("good/mcp")).json()["servers"]
+            refused = http.post(url.replace("good", "none"), json=BEGIN)
+            deaf = http.get(url.replace("good", "old"))
+        process.send_signal(signal.SIGTERM)
+        said, complaints = process.communicate(timeout=20)
+
+    assert url.endswith("/good/mcp")
+    assert said == ""
+    assert f"holdfast: not served: {tmp_path}/mcp.json: 'old': servers of type sse" in complaints
+    assert f"holdfast: not served: {tmp_path}/mcp.json: 'none': has neither command nor url\n" in complaints
+    assert [(server["name"], server["state"]) for server in listed] == [
+        ("old", "failed"), ("good", "ready"), ("none", "failed"),
+    ]  # fmt: skip
+    assert refused.json()["error"] == {"code": -32000, "message": listed[2]["last_error"]}
+    assert deaf.status_code == 502
+
+
+def test_stderr_tells_which_server_has_said_what(tmp_path: Path) -> None:
+    script = r"import os; os.write(2, b'one\xff \x1b[2J\n' + b'x' * 3000 + b'\nlast'); input()"
+    servers = {name: {"command": sys.executable, "args": ["-c", script]} for name in ("a", "b\n")}
+    with serving(tmp_path, **servers) as process:
+        assert process.stdout is not None
+        for _ in servers:
+            url = process.stdout.readline().strip()
+            httpx.post(url, json=BEGIN, headers=ACCEPT, timeout=20)
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate(timeout=20)[1].splitlines()
+
+    for name in ("a", "b\\n"):
+        own = [line.removeprefix(f"{name}: ") for line in said if line.startswith(f"{name}: ")]
+        assert own[:3] == ["one\N{REPLACEMENT CHARACTER} \\x1b[2J", "x" * 1000 + "…(3000 characters)", "last"]
+        assert "its last words: last" in own[3]
 
 
 @pytest.mark.parametrize("name", ["a?b", "a b", "50%41", "@s/p", "ü#"])

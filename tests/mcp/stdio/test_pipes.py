@@ -168,8 +168,8 @@ def test_an_echo_that_nobody_reads_drops_lines_and_keeps_nobody_waiting() -> Non
     reading, writing = pipe()
     with reading, writing:
         echo = Echo(writing)
-        for _ in range(3 * MOST_ECHOED):
-            echo.write(b"x" * 1000)
+        for _ in range(3):
+            echo.write(b"x" * MOST_ECHOED)
         [thread] = [each for each in threading.enumerate() if each.name == "echo"]
 
         echo.close(0.01)
@@ -189,6 +189,55 @@ def test_an_echo_writes_what_is_left_when_it_is_closed(tmp_path: Path) -> None:
         echo.close(10.0)
 
     assert (tmp_path / "log").read_bytes() == b"one\ntwo\n"
+
+
+def test_an_echo_that_is_read_drops_no_line_however_many_come_at_once(tmp_path: Path) -> None:
+    lines = [b"%d" % number for number in range(100_000)]
+    with (tmp_path / "log").open("wb", buffering=0) as file:
+        echo = Echo(file)
+        for line in lines:
+            echo.write(line)
+
+        echo.close(10.0)
+
+    assert (tmp_path / "log").read_bytes().splitlines() == lines
+
+
+def test_an_echo_says_where_lines_were_dropped() -> None:
+    reading, writing = pipe()
+    with reading, writing:
+        echo = Echo(writing)
+        echo.write(b"x" * 2**20)  # more than a pipe holds
+        while echo._waiting:  # until the thread is at it
+            pass
+        for _ in range(3):
+            echo.write(b"x" * (MOST_ECHOED - 10))
+        echo.write(b"end")
+
+        closing = threading.Thread(target=echo.close, args=(10.0,))
+        closing.start()
+        said = reading.read(MOST_ECHOED * 2)
+        while not said.endswith(b"end\n"):
+            said += reading.read(MOST_ECHOED * 2)
+        closing.join()
+
+    assert said.splitlines()[2:] == [b"holdfast: lines that nobody read were dropped here: 2", b"end"]
+
+
+def test_an_echo_waits_for_a_reader_where_the_file_does_not() -> None:
+    reading, writing = pipe()
+    with reading, writing:
+        os.set_blocking(writing.fileno(), False)
+        echo = Echo(writing)
+        echo.write(b"x" * 2**20)
+        echo.write(b"end")
+
+        said = b""
+        while not said.endswith(b"end\n"):
+            said += reading.read(2**20)
+        echo.close(10.0)
+
+    assert len(said) == 2**20 + 5
 
 
 def test_an_echo_into_something_closed_is_silent(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The MCP servers that a client's configuration lists: `mcpServers`, or the `servers` of VS Code.
 
 What is read is the server itself: of an entry that goes through Holdfast already, the one behind it. Placeholders such
-as `${input:token}` are the client's to fill in, and stay as they are.
+as `${input:token}` are the client's to fill in, and stay as they are unless somebody stands in its place.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from holdfast.errors import ConfigError, printable
 from holdfast.mcp.clients.jsonc import Member, Object, Scalar, Value, parse, plain
+from holdfast.mcp.clients.placeholders import filled
 
 STDIO: Final = "stdio"
 HTTP: Final = "http"
@@ -34,7 +35,10 @@ VALUED: Final = frozenset({"--name", "--policy", "--store", "--url", "--type", "
 
 
 class ServerEntry(Struct, frozen=True, kw_only=True):
-    """One server; *project* is the folder it is meant for, where the file has servers of several projects."""
+    """One server; *project* is the folder it is meant for, where the file has servers of several projects.
+
+    *problem* is why it is not clear what the server would be.
+    """
 
     name: str
     project: str | None = None
@@ -48,6 +52,7 @@ class ServerEntry(Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str] = {}
     disabled: bool = False
     wrapped: bool = False
+    problem: str | None = None
 
 
 class Listed(NamedTuple):
@@ -75,22 +80,12 @@ class Wrapping(NamedTuple):
 
 
 def servers(text: str, name: str, env: Mapping[str, str] | None = None) -> list[ServerEntry]:
-    """The servers that *text* lists; mistakes in it are a `ConfigError` with the *name* of the file.
+    """The servers that *text* lists; a `ConfigError` with the *name* of the file if it is no such text.
 
-    A header whose value is in the environment is looked for in *env* too.
+    A mistake in one entry is the `problem` of that server. With *env*, the environment of who is to run them, headers
+    that are held there are read, and placeholders are filled in.
     """
-    found, problems = [], []
-    for listed in entries(text, name):
-        try:
-            found.append(server(listed, env))
-        except ConfigError as error:
-            place = f" of {printable(listed.project)}" if listed.project is not None else ""
-            problems.append(f"{name}: {listed.table}{place}: {printable(listed.name)!r}: {error}")
-    if problems:
-        broken = ConfigError("\n".join(problems))
-        broken.problems = tuple(problems)
-        raise broken
-    return found
+    return [_server_or_problem(listed, env) for listed in entries(text, name)]
 
 
 def entries(text: str, name: str) -> list[Listed]:
@@ -132,6 +127,16 @@ def server(listed: Listed, env: Mapping[str, str] | None = None) -> ServerEntry:
     )
 
 
+def _server_or_problem(listed: Listed, env: Mapping[str, str] | None) -> ServerEntry:
+    try:
+        found = server(listed, env)
+        return found if env is None or found.disabled else _filled(found, env)
+    except ConfigError as error:
+        entry = listed.member.value
+        disabled = isinstance(entry, Object) and _flag(entry, "disabled")
+        return ServerEntry(name=listed.name, project=listed.project, disabled=disabled, problem=str(error))
+
+
 def wrapping_of(command: str, args: Sequence[str]) -> Wrapping | None:
     """What `holdfast wrap` is told by this command line; None if it does not run it, by whatever path."""
     before = command
@@ -156,6 +161,8 @@ def _behind(entry: ServerEntry, env: Mapping[str, str] | None) -> ServerEntry:
         return replace(entry, transport=_transport(entry))
     if wrapping.url is not None:
         ours, held = wrapping.header_envs, {**(env or {}), **entry.env}
+        if env is not None and (missing := sorted({*ours.values()} - {*held})):
+            raise ConfigError(f"the variable {printable(missing[0])} is not set, from which a header comes")
         behind = replace(
             entry,
             type=wrapping.type or HTTP,
@@ -170,6 +177,23 @@ def _behind(entry: ServerEntry, env: Mapping[str, str] | None) -> ServerEntry:
     else:
         raise ConfigError("its arguments of `holdfast wrap` have neither -- COMMAND nor --url URL")
     return replace(behind, transport=_transport(behind), wrapped=True)
+
+
+def _filled(entry: ServerEntry, env: Mapping[str, str]) -> ServerEntry:
+    """*entry* with its placeholders filled in."""
+
+    def fill(text: str | None) -> str | None:
+        return None if text is None else filled(text, env)
+
+    return replace(
+        entry,
+        command=fill(entry.command),
+        args=tuple(filled(word, env) for word in entry.args),
+        env={name: filled(text, env) for name, text in entry.env.items()},
+        cwd=fill(entry.cwd),
+        url=fill(entry.url),
+        headers={name: filled(text, env) for name, text in entry.headers.items()},
+    )
 
 
 def _tables(root: Object) -> Iterator[tuple[str, str | None, Value]]:

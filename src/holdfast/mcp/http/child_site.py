@@ -126,7 +126,7 @@ class Talk:
 
     async def _close(self) -> None:
         for exchange in [*self.posts, *([self.getter] if self.getter is not None else [])]:
-            exchange.end()
+            exchange.abandon()
         await self.session.close()
 
 
@@ -185,12 +185,13 @@ class ChildSite:
         self._talks: dict[str, Talk] = {}  # by session
         self._known: dict[str, Talk] = {}  # by who the client is
         self.alive: set[Conversation] = set()
-        self._idle = make().facts()
+        self._idle: dict[str, object] = {**make().facts(), "name": self.server.name, "state": "idle"}
+        self._failed: dict[str, object] | None = None  # the last that ended, if it could not be started
 
     def facts(self) -> list[dict[str, object]]:
         """What is to be known of the processes."""
         talks = [*self._talks.values(), *self._known.values()]
-        return [facts(talk.session) for talk in talks] or [{**self._idle, "name": self.server.name, "state": "idle"}]
+        return [facts(talk.session) for talk in talks] or [self._failed or self._idle]
 
     async def close(self) -> None:
         """End all."""
@@ -232,9 +233,19 @@ class ChildSite:
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
+    def _new(self, talks: dict[str, Talk], key: str) -> Talk:
+        """A client, to be *key* of *talks* until it ends."""
+
+        def ended() -> None:
+            forget(talks, key, talk)
+            self._failed = facts(talk.session) if talk.upstream.condition.state == "failed" else None
+
+        talk = Talk(self, key, ended)
+        return talk
+
     async def _begin(self, exchange: Exchange, heads: list[Head]) -> None:
         id = secrets.token_urlsafe(24)
-        talk = Talk(self, id, lambda: self._talks.pop(id, None))
+        talk = self._new(self._talks, id)
         await talk.open()
         self._talks[id] = talk
         exchange.more = [(SESSION, id)]
@@ -284,7 +295,7 @@ class ChildSite:
         key = client_key(self.server.name, exchange.headers, params)
         talk = self._known.get(key)
         if talk is None or not talk.is_open:
-            talk = self._known[key] = Talk(self, key, lambda: forget(self._known, key, talk))
+            talk = self._known[key] = self._new(self._known, key)
         if not talk.is_ready:
             return self._open_modern(talk, exchange, head, params)
         self._receive_modern(talk, exchange, head, params)

@@ -22,6 +22,7 @@ from holdfast.mcp.wire import Event, ServerLost
 MOST_QUEUED: Final = 2**20  # bytes for a client that reads slowly, before the server is asked to pause
 MOST_IDS: Final = 1000  # of events, from which a client may want to go on
 PING: Final = 15.0  # seconds between two signs of life on a stream of ours
+ENDED: Final = "the session ended before the answer: what was asked for may have been done or not"
 PATIENT: Final = {408, 425, 429}  # statuses below 500 that a model is told of rather than its client
 
 STREAM_HEADERS: Final = [
@@ -145,6 +146,12 @@ class Exchange:
         self.is_open = False
         self._flush_soon()
 
+    def abandon(self) -> None:
+        """The session ends before the answer: a stream that only ended would leave the client waiting."""
+        for id in list(self.due or ()):
+            self.send(Event(frames.error(id, frames.LOST, ENDED)))
+        self.end()
+
     def forgo(self, id: Id) -> None:
         """The client has cancelled a request, which nobody may answer ever."""
         if self.due and id in self.due:
@@ -162,13 +169,13 @@ class Exchange:
         if not self.due or not data:
             return False
         try:
-            ids = frames.answered(data)
+            heads = [frames.head(part) for part in frames.parts(data)]
         except msgspec.DecodeError:
             return False
-        for id in ids:
-            if id in self.due:
-                self.due.remove(id)
-            elif id is None and self.due:  # the server does not know what it answers
+        for head in heads:
+            if head.is_answer and head.id in self.due:
+                self.due.remove(head.id)
+            elif head.is_refusal and head.id is None and self.due:  # the server does not know what it refuses
                 del self.due[0]
         return not self.due
 

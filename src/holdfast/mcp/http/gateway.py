@@ -6,18 +6,19 @@ import asyncio
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_address
-from typing import IO
 
 from holdfast.errors import ConfigError, printable
-from holdfast.mcp.clients.configs import HTTP, STDIO, ServerEntry
+from holdfast.mcp.clients.configs import SSE, ServerEntry
 from holdfast.mcp.http.child_site import ChildSite
 from holdfast.mcp.http.endpoint import Endpoint
 from holdfast.mcp.http.front import LOOPBACK, HttpFront
 from holdfast.mcp.http.http_site import HttpSite
 from holdfast.mcp.http.serving import HttpServer
 from holdfast.mcp.http.sites import Site
+from holdfast.mcp.http.unserved import Unserved
 from holdfast.mcp.proxy import Home, proxied, stopping
 from holdfast.mcp.stdio.child import Command
+from holdfast.mcp.stdio.pipes import Echo
 from holdfast.mcp.stdio.upstream import ChildUpstream
 
 
@@ -58,14 +59,14 @@ async def gateway(
     address: Address,
     *,
     hides: bool = False,
-    stderr: IO[bytes] | None = None,
+    stderr: Echo | None = None,
     env: Mapping[str, str] | None = None,
     on_ready: Callable[[str], object] = lambda url: None,
     stop: asyncio.Event | None = None,
 ) -> None:
     """Serve *entries* at *address* until *stop*, or else until a signal.
 
-    *env* is what servers get besides their own variables.
+    *env* is what servers get besides their own variables. At the path of one that has a `problem`, that is told.
     """
     stop = stop if stop is not None else stopping()
     sites = {entry.name: _site(hf, entry, env or {}, hides=hides, stderr=stderr) for entry in entries}
@@ -99,20 +100,30 @@ def _is_wildcard(host: str) -> bool:
         return False
 
 
-def _site(hf: Home, entry: ServerEntry, env: Mapping[str, str], *, hides: bool, stderr: IO[bytes] | None) -> Site:
+def problem(entry: ServerEntry) -> str | None:
+    """Why the server that *entry* lists cannot be served, however often it is tried."""
+    if entry.transport == SSE:
+        return "servers of type sse cannot be served; give its http address"
+    if entry.url is not None:
+        try:
+            Endpoint(entry.url)
+        except ConfigError as error:
+            return str(error)
+    return entry.problem
+
+
+def _site(hf: Home, entry: ServerEntry, env: Mapping[str, str], *, hides: bool, stderr: Echo | None) -> Site:
+    if (why := problem(entry)) is not None:
+        return Unserved(entry, why, hf.clock)
     server = proxied(hf, entry.name, hides=hides)
-    if entry.transport == HTTP:
-        assert entry.url is not None
+    if entry.url is not None:
         return HttpSite(hf, server, Endpoint(entry.url, entry.headers, keeps_cookies=False))
-    if entry.transport != STDIO:
-        raise ConfigError(
-            f"{printable(entry.name)}: servers of type {entry.transport} cannot be served; give its http address"
-        )
     assert entry.command is not None
     words = [entry.command, *entry.args]
     variables = {**env, **entry.env}
 
     def make() -> ChildUpstream:
-        return ChildUpstream(Command(words, env=variables, cwd=entry.cwd, stderr=stderr), hf.clock)
+        command = Command(words, env=variables, cwd=entry.cwd, stderr=stderr, label=entry.name)
+        return ChildUpstream(command, hf.clock)
 
     return ChildSite(hf, server, make)

@@ -49,6 +49,8 @@ class Talk:
 
     async def close(self) -> None:
         """End what was begun."""
+        for exchange in list(self.posts):
+            exchange.abandon()
         await self.session.close()
         await self.link.http.close()
 

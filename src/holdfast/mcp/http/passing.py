@@ -286,7 +286,8 @@ class Passing:
                 if response.is_success and media_type(response.headers) == MEDIA_TYPE:
                     exchange.stream(headers)
                     async for event in events(self._endpoint, response, exchange.drained):
-                        self._hand_on(event, exchange, set())
+                        if last is None or not self._repeat(event, exchange):
+                            self._hand_on(event, exchange, set())
                 else:
                     exchange.answer(response.status, headers, await response.body())
             finally:
@@ -296,6 +297,14 @@ class Passing:
             _pass_refusal(exchange, error)
         finally:
             exchange.end()
+
+    def _repeat(self, event: Event, exchange: Exchange) -> bool:
+        """Whether an answer is said again, to a client that has missed it; guards and records have had it before."""
+        head = frames.peek(event.data)
+        if head is None or not head.is_answer or self._listener.expects(head.id):
+            return False
+        exchange.send(event)
+        return True
 
     def _headers(self, response: Response) -> Pairs:
         """The headers that go on to the client, who knows the session by its first name."""

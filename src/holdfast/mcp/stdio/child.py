@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import IO, Final
+from typing import Final
 
 from holdfast.errors import printable
 from holdfast.mcp.stdio.pipes import Echo, LineReader, Writer
@@ -32,7 +32,10 @@ ORPHANED: Final = 0.2  # seconds for pipes to end after their process, in case s
 
 
 class Command:
-    """How a server is started, and what was said by all that were."""
+    """How a server is started, and what was said by all that were.
+
+    That goes to *stderr* as it is; or printable and behind a *label*, where several speak there.
+    """
 
     def __init__(
         self,
@@ -40,14 +43,16 @@ class Command:
         *,
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
-        stderr: IO[bytes] | None = None,
+        stderr: Echo | None = None,
+        label: str | None = None,
     ) -> None:
         self.words = list(words)
         self.env = env
         self.cwd = cwd
         self.said: deque[str] = deque(maxlen=KEPT_LINES)
         self.last_words: str | None = None  # of the one that was started last
-        self._echo = Echo(stderr) if stderr is not None else None
+        self._stderr = stderr
+        self._label = label
 
     def hear(self, line: bytes) -> None:
         """Keep a line of stderr, and pass it on."""
@@ -58,15 +63,11 @@ class Command:
         """Keep a line of ours among those of stderr, and say it there."""
         self._keep(f"holdfast: {text}".encode())
 
-    def close(self) -> None:
-        """Say what is left to be said."""
-        if self._echo is not None:
-            self._echo.close(ORPHANED)
-
     def _keep(self, line: bytes) -> None:
-        self.said.append(printable(line.decode(errors="replace"), LONGEST_KEPT))
-        if self._echo is not None:
-            self._echo.write(line)
+        said = printable(line.decode(errors="replace"), LONGEST_KEPT)
+        self.said.append(said)
+        if self._stderr is not None:
+            self._stderr.write(line if self._label is None else f"{printable(self._label)}: {said}".encode())
 
 
 class Child:
@@ -87,8 +88,8 @@ class Child:
         command.last_words = None
         self._on_exit = on_exit
         self._grace = grace
-        self._out = LineReader(on_line, self._silent, on_long=lambda: command.note("a line that was too long: dropped"))
-        self._err = LineReader(command.hear, self._ended, limit=LONGEST_SAID)
+        self._out = LineReader(on_line, self._silent, on_long=self._note_long)
+        self._err = LineReader(command.hear, self._ended, limit=LONGEST_SAID, on_long=self._note_long)
         self._in = Writer(on_hold, self._useless)
         self._open = 3  # stdout, stderr and the process itself
         self._closing = False
@@ -217,6 +218,9 @@ class Child:
         for pipe in (self._out, self._err):
             loop.call_later(ORPHANED, pipe.close)
         self._ended()
+
+    def _note_long(self) -> None:
+        self._command.note("a line that was too long: dropped")
 
     def _silent(self) -> None:
         """It says no more."""

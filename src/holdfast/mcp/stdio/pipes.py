@@ -7,19 +7,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import queue
+import select
 import socket
 import stat
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import IO, Any, Final
+from typing import IO, Any, Final, Self
 
 from holdfast.mcp.frames import Lines
 
 LONGEST_LINE: Final = 64 * 2**20  # bytes; a frame is one line
 CHUNK: Final = 2**16  # bytes that are read at once: as many as a pipe holds
-MOST_ECHOED: Final = 1000  # lines that wait to be written to stderr; more are not
+MOST_ECHOED: Final = 4 * 2**20  # bytes that wait to be written to stderr; more are not
+LAST_LINES: Final = 0.2  # seconds for stderr to take what was said last
 
 _log = logging.getLogger("holdfast")
 
@@ -219,26 +220,40 @@ class Echo:
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        self._lines: queue.Queue[bytes | None] = queue.Queue(MOST_ECHOED)
+        self._waiting = bytearray()
+        self._dropped = 0  # lines since one was taken
+        self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._over = False
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close(LAST_LINES)
+
     def write(self, line: bytes) -> None:
-        """Write a line soon; it is dropped if too many wait."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, args=(self._number(),), name="echo", daemon=True)
-            self._thread.start()
-        with suppress(queue.Full):
-            self._lines.put_nowait(line)
+        """Write a line soon; it is dropped if too much waits."""
+        with self._changed:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, args=(self._number(),), name="echo", daemon=True)
+                self._thread.start()
+            if len(self._waiting) + len(line) > MOST_ECHOED:
+                self._dropped += 1
+                return
+            if self._dropped:
+                self._waiting += b"holdfast: lines that nobody read were dropped here: %d\n" % self._dropped
+                self._dropped = 0
+            self._waiting += line + b"\n"
+            self._changed.notify()
 
     def close(self, patience: float) -> None:
         """Write what is left, for *patience* seconds at most."""
-        thread, self._thread = self._thread, None
+        with self._changed:
+            thread, self._thread, self._over = self._thread, None, True
+            self._changed.notify()
         if thread is not None:
-            with suppress(queue.Full):
-                self._lines.put_nowait(None)
-                thread.join(patience)
-            self._over = True  # what is left now would wait for ever
+            thread.join(patience)
 
     def _number(self) -> int | None:
         try:
@@ -248,11 +263,26 @@ class Echo:
 
     def _serve(self, number: int | None) -> None:
         # Not through the file's buffer: its lock, held by a thread that never ends, would stop the process from ending.
-        while (line := self._lines.get()) is not None and not self._over:
-            left = memoryview(line + b"\n")
-            with suppress(OSError):  # nobody reads any more
-                while number is not None and left:
-                    left = left[os.write(number, left) :]
+        while data := self._next():
+            if number is not None:
+                with suppress(OSError):  # nobody reads any more
+                    _write_all(number, data)
+
+    def _next(self) -> bytes:
+        """All that waits, or else nothing once there will be no more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._over)
+            data, self._waiting = bytes(self._waiting), bytearray()
+            return data
+
+
+def _write_all(number: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        try:
+            left = left[os.write(number, left) :]
+        except BlockingIOError:  # whoever shares it with us has made it so
+            select.select([], [number], [])
 
 
 def _is_pipe(pipe: IO[bytes]) -> bool:

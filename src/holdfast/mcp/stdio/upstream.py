@@ -129,7 +129,6 @@ class ChildUpstream:
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._child is not None:
             await self._child.close()
-        self.command.close()
         self.condition.turn("stopped")
 
     # -- starting ------------------------------------------------------------------------------------------------------
