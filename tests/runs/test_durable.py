@@ -433,6 +433,17 @@ def test_what_is_no_report_is_refused_and_no_verification_begins(hf: Holdfast, w
     assert types(hf, run.id) == ["run_started", "run_completed"]
 
 
+def test_a_run_that_was_left_is_not_verified(hf: Holdfast) -> None:
+    with pytest.raises(KeyboardInterrupt), hf.run() as run:
+        raise KeyboardInterrupt
+
+    with pytest.raises(RunConflict, match="not open"):
+        run.verify(Report("taste"))
+
+    assert types(hf, run.id) == ["run_started", "run_interrupted"]
+    assert hf.runs.snapshot(run.id).status == "executing"
+
+
 def test_steps_what_was_spent_and_the_wish_to_cancel_are_in_the_log_alone(hf: Holdfast) -> None:
     recorder = Recorder()
     hf.bus.add(recorder)

@@ -988,6 +988,21 @@ def test_the_seconds_of_a_budget_start_anew_when_the_run_is_resumed(hf: Holdfast
             fetch(3)
 
 
+def test_of_the_seconds_of_a_budget_a_resumed_run_warns_anew(hf: Holdfast, clock: ManualClock) -> None:
+    fetch = hf.tool("fetch")(lambda number: number)
+
+    def agent() -> None:
+        clock.advance(50.0)
+        fetch(clock.monotonic())
+
+    run_id = stopped(hf, agent, budget={"seconds": 60.0})
+
+    with hf.resume(run_id):
+        agent()
+
+    assert types(hf, run_id).count("budget_warning") == 2
+
+
 def test_a_warning_that_was_given_is_not_given_again_when_the_run_is_resumed(hf: Holdfast) -> None:
     fetch = hf.tool("fetch", budget={"calls": 10})(lambda number: number)
 
@@ -1004,6 +1019,96 @@ def test_a_warning_that_was_given_is_not_given_again_when_the_run_is_resumed(hf:
         fetch(8)
 
     assert types(hf, run_id).count("budget_warning") == 3
+
+
+def test_a_warning_is_not_given_again_for_a_call_that_is_made_again(hf: Holdfast) -> None:
+    interrupts = [KeyboardInterrupt(), KeyboardInterrupt(), None]
+
+    @hf.tool(idempotent=True, budget={"calls": 1, "usd": 1.0})
+    def fetch() -> None:
+        if (interrupt := interrupts.pop(0)) is not None:
+            raise interrupt
+
+    def agent() -> None:
+        assert hf.current_run is not None
+        hf.current_run.spend("usd", 0.9)
+        fetch()
+
+    run_id = stopped(hf, agent, budget={"calls": 1})
+
+    with pytest.raises(KeyboardInterrupt), hf.resume(run_id):
+        agent()
+    with hf.resume(run_id):
+        agent()
+
+    warned = [(event.payload.get("tool"), event.payload["unit"]) for event in of(hf, run_id, "budget_warning")]
+    assert warned == [(None, "calls"), ("fetch", "calls"), ("fetch", "usd")]
+
+
+Call = tuple[str, int, bool, list[Any]]  # the tool, a number, whether it fails, and the calls that it makes
+TOOLS, NUMBERS = st.sampled_from(["a", "b"]), st.integers(0, 1)
+CALLS: st.SearchStrategy[Call] = st.recursive(
+    st.tuples(TOOLS, NUMBERS, st.booleans(), st.just([])),
+    lambda inner: st.tuples(TOOLS, NUMBERS, st.booleans(), st.lists(inner, max_size=3)),
+    max_leaves=6,
+)
+
+
+def under_a_budget(calls: list[Call], stops: list[int]) -> tuple[object, ...]:
+    """What *calls* come to in a run that is interrupted as often, each time after so many moments, and then is not."""
+    left: list[float] = []
+
+    def pass_by() -> None:
+        left[-1] -= 1
+        if left[-1] < 0:
+            raise KeyboardInterrupt
+
+    def body(number: int, fails: bool, inner: list[Call]) -> list[Any]:
+        pass_by()
+        given = [act(*each) for each in inner]
+        pass_by()
+        if fails:
+            raise ValueError("no")
+        return [number, given]
+
+    def act(tool: str, number: int, fails: bool, inner: list[Call]) -> object:
+        try:
+            return tools[tool](number, fails, inner)
+        except (ValueError, BudgetExceeded) as error:
+            return str(error)
+
+    with holdfast.open(":memory:", policies={"policy": {"loop": False, "breaker": False, "retry": False}}) as hf:
+        tools = {"a": hf.tool("a", idempotent=True, budget={"calls": 3})(body), "b": hf.tool("b", read_only=True)(body)}
+        for moments in [*stops, float("inf")]:
+            left.append(moments)
+            run = hf.resume("run") if left[1:] else hf.run(run_id="run", budget={"calls": 6})
+            with contextlib.suppress(KeyboardInterrupt), run:
+                given = [act(*each) for each in calls]
+                break
+        told = [(event.payload.get("tool"), event.payload["unit"]) for event in of(hf, "run", "budget_warning")]
+        return given, sorted(told, key=str), hf.runs.snapshot("run").tool_calls
+
+
+@settings(max_examples=50)
+@given(calls=st.lists(CALLS, min_size=1, max_size=6), stops=st.lists(st.integers(0, 12), min_size=1, max_size=3))
+def test_budgets_refuse_and_warn_the_same_however_often_a_run_is_interrupted(
+    calls: list[Call], stops: list[int]
+) -> None:
+    assert under_a_budget(calls, stops) == under_a_budget(calls, [])
+
+
+def test_a_fork_warns_of_its_budget_too(hf: Holdfast) -> None:
+    fetch = hf.tool("fetch")(lambda number: number)
+    with pytest.raises(ValueError, match="x"), hf.run(budget={"calls": 5}) as run:
+        for number in range(4):
+            fetch(number)
+        raise ValueError("x")
+
+    with hf.resume(run.id) as fork:
+        for number in range(5):
+            fetch(number)
+
+    assert [types(hf, each).count("budget_warning") for each in (run.id, fork.id)] == [1, 1]
 
 
 def test_a_resumed_run_warns_of_what_was_not_reached_before(hf: Holdfast) -> None:
@@ -1567,6 +1672,22 @@ def test_a_fork_of_a_fork_knows_what_both_knew_under_the_same_keys(place: Place)
     middle = hf.runs.snapshot(fork.id).forked_from
     assert middle is not None
     assert hf.runs.snapshot(middle).forked_from == last
+
+
+def test_a_fork_counts_each_call_that_it_makes_once(place: Place) -> None:
+    hf = place.open()
+    fetch = hf.tool("fetch", idempotent=True, remember=False)(lambda: 1)
+    with pytest.raises(ValueError, match="x"), hf.run() as run:
+        fetch()
+        raise ValueError("x")
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt), hf.resume(run.id) as fork:
+            fetch()
+            raise KeyboardInterrupt
+
+    assert hf.runs.snapshot(fork.id).tool_calls == 1
+    assert [event.payload.get("repeat") for event in of(hf, fork.id, "tool_started")] == [None, True]
 
 
 def test_a_fork_goes_on_with_what_was_spent(hf: Holdfast) -> None:

@@ -25,7 +25,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import ConfigError
-from holdfast.values.redaction import DEEPEST, MASK, Payloads, redact
+from holdfast.values.as_json import DEEPEST
+from holdfast.values.redaction import MASK, Payloads, redact
 
 
 @dataclass

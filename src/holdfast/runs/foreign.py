@@ -47,6 +47,11 @@ def history(store: RunStore, run_id: str) -> list[RunEventRecord]:
     return found
 
 
+def begun(log: Iterable[RunEventRecord]) -> set[str]:
+    """The keys of the calls that began in *log*."""
+    return {key for event in log if event.type in KINDS and is_key(key := event.payload.get("key"))}
+
+
 def tell(history: Iterable[RunEventRecord]) -> Iterator[Told]:
     """The calls and amounts, each once, in the order in which they began."""
     keys = {"": ""}  # by call id

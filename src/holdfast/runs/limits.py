@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Protocol
 
+import msgspec
+
 from holdfast import checks, events
 from holdfast.clock import Clock
 from holdfast.errors import BudgetExceeded, ConfigError, LoopDetected
@@ -23,6 +25,14 @@ class Tell(Protocol):
     def __call__(self, type: str, tool: str | None, /, **payload: object) -> object: ...
 
 
+class _Line(msgspec.Struct, frozen=True):
+    """A line of a budget that was warned of; *tool* is None for the run's own."""
+
+    unit: str
+    limit: float
+    tool: str | None = None
+
+
 class Limits:
     """The guards of a run; *tell* hears when one speaks."""
 
@@ -36,6 +46,7 @@ class Limits:
         self._calls = 0
         self._tool_calls: Counter[str] = Counter()  # of tools that have a budget of their own
         self._inner: Counter[str] = Counter()  # calls of each tool that were made by what is answered from the log
+        self._warned: set[_Line] = set()
         self._spend: dict[str, float] = {}
         self._loop = LoopGuard()
 
@@ -45,13 +56,13 @@ class Limits:
         with self._lock:
             return dict(self._spend)
 
-    def restart(self, budget: Mapping[str, float] | None, spend: Mapping[str, float]) -> None:
-        """Go on with the *budget* and the *spend* that a run had before it was interrupted."""
+    def restart(self, budget: Mapping[str, float] | None, spend: Mapping[str, float], warned: Iterable[str]) -> None:
+        """Go on with the *budget* and the *spend* that a run had before it was interrupted, and what it *warned* of."""
         with self._lock:
             self._begun = self._clock.monotonic()
             self._budget = Budget({} if budget is None else budget)
             self._spend = dict(spend)
-            self._budget.warnings(self._made())  # of what is reached already was warned before
+            self._warned = {line for payload in warned if (line := _read(payload)) is not None}
 
     def spend(self, unit: str, amount: float, record: Callable[[str, float], bool]) -> None:
         """Count *amount* of *unit* if *record* says that it is new."""
@@ -95,11 +106,9 @@ class Limits:
     def recount(self, tool: str, call: Hashable | None, policy: Policy, *, failed: bool) -> None:
         """Count a call that was made before the run was resumed, and is answered from its log."""
         with self._lock:
-            budget = self._tool_budget(tool, policy) if policy.budget else None
+            if policy.budget:
+                self._tool_budget(tool, policy)
             self._count(tool, 1)
-            self._budget.warnings(self._made())
-            if budget is not None:
-                budget.warnings(self._made(tool))
             if call is not None:
                 if policy.loop is not None:
                     self._loop.admit(call, policy.loop)
@@ -114,7 +123,6 @@ class Limits:
             for tool in tools:
                 self._inner[tool] += 1
                 self._loop.settle(None, failed=False)
-            self._budget.warnings(self._made())
 
     def forget(self, tool: str) -> None:
         """The call was refused further in: it does not count."""
@@ -131,13 +139,10 @@ class Limits:
 
     def _used(self, tool: str | None = None) -> dict[str, float]:
         """What was used of each unit; with *tool*, its calls stand for the calls."""
-        return {**self._made(tool), "seconds": self._clock.monotonic() - self._begun}
-
-    def _made(self, tool: str | None = None) -> dict[str, float]:
-        """What was used of each unit but for time, which starts anew when the run is resumed."""
         calls = self._calls if tool is None else self._tool_calls[tool]
         inner = self._inner.total() if tool is None else self._inner[tool]
-        return {**{unit: round(amount, _PLACES) for unit, amount in self._spend.items()}, "calls": calls + inner}
+        used = {unit: round(amount, _PLACES) for unit, amount in self._spend.items()}
+        return {**used, "calls": calls + inner, "seconds": self._clock.monotonic() - self._begun}
 
     def _count(self, tool: str, by: int) -> None:
         self._calls += by
@@ -148,8 +153,6 @@ class Limits:
         budget = self._tool_budgets.get(tool)
         if budget is None or budget.limits != policy.budget:
             budget = self._tool_budgets[tool] = Budget(policy.budget)
-            if self._inner[tool]:
-                budget.warnings(self._made(tool))
         return budget
 
     def _warn(self, *tools: str) -> None:
@@ -157,6 +160,19 @@ class Limits:
         with self._lock:
             budgets: list[tuple[str | None, Budget]] = [(None, self._budget)]
             budgets += [(tool, self._tool_budgets[tool]) for tool in tools if tool in self._tool_budgets]
-            lines = [(tool, line) for tool, budget in budgets for line in budget.warnings(self._used(tool))]
+            near = [(tool, line) for tool, budget in budgets for line in budget.warnings(self._used(tool))]
+            lines = [(tool, line) for tool, line in near if _Line(line.unit, line.limit, tool) not in self._warned]
         for whose, line in lines:
             self._tell(events.BUDGET_WARNING, whose, unit=line.unit, used=line.used, limit=line.limit)
+
+
+def _read(payload: str) -> _Line | None:
+    """The line that an event warned of; none where it is a user's own, or of the time, which starts anew."""
+    try:
+        line = _LINE.decode(payload)
+    except ValueError:
+        return None
+    return None if line.unit == "seconds" else line
+
+
+_LINE = msgspec.json.Decoder(_Line)

@@ -129,6 +129,7 @@ class Run:
 
     def verify(self, *reports: Report) -> None:
         """Record the reports of a verification; the snapshot has their summary."""
+        self.check_open()
         written = write_reports(reports)
         self.log.emit(events.VERIFICATION_STARTED, {})
         self.commit(events.VERIFICATION_ENDED, reports=written)
@@ -301,8 +302,9 @@ class Run:
         self.log.claim = begun.claim
         self.steps.begin(begun.header.root or begun.header.id, self._home.store.secret())
         if self._plan.resumed is not None:
-            self.steps.recall(self._home.store.memory(self.id))
-            self.limits.restart(begun.header.budget, begun.spend)
+            memory = self._home.store.memory(self.id)
+            self.steps.recall(memory)
+            self.limits.restart(begun.header.budget, begun.spend, memory.warned)
         if begun.cancel is not None:
             self.stop(begun.cancel)
 

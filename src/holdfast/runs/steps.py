@@ -20,7 +20,7 @@ import msgspec
 from holdfast import events
 from holdfast.history import RunSnapshot
 from holdfast.runs.current import current_key
-from holdfast.runs.foreign import history, is_key, tell
+from holdfast.runs.foreign import begun, history, is_key, tell
 from holdfast.runs.log import Log, Outcome, Write
 from holdfast.stores.ledger import Claim, Ledger
 from holdfast.stores.store import Memory
@@ -82,7 +82,7 @@ class Step(msgspec.Struct, eq=False):
             payload["key"] = self.key
         if arguments is not None:
             payload["arguments"] = arguments
-        if self.repeated:
+        if self.repeated and self._is_counted:
             payload["repeat"] = True
         if self._parent:
             payload["parent"] = self._parent[:16]
@@ -109,7 +109,7 @@ class Step(msgspec.Struct, eq=False):
         memo = self._steps.lost if self.outcome == LOST else None
         if memo is None and not self._steps.says and not self.is_block:
             memo = AGAIN  # in the place of what its begin left
-        if not self.repeated:
+        if not (self.repeated and self._is_counted):
             facts = {**facts, "uncalled": True}
         write = self._end(facts, None if memo is None else Outcome(self.key, self.name, memo))
         self.give_back()
@@ -140,6 +140,11 @@ class Step(msgspec.Struct, eq=False):
         payload.update(facts)
         return self._steps.log.write(events.STEP_ENDED if self.is_step else events.TOOL_ENDED, payload, outcome)
 
+    @property
+    def _is_counted(self) -> bool:
+        """Whether it has begun in this very run before, not only in one that this is a fork of."""
+        return self.key not in self._steps.inherited
+
     def _named(self) -> dict[str, Any]:
         return {"call_id": self.call_id, "name" if self.is_step else "tool": self.name}
 
@@ -152,6 +157,7 @@ class Steps:
         self._count = count  # is told the tools of calls that nobody will ask for again
         self.standing: set[str] = set()  # the first digits of the keys of calls that stand as they were
         self.undecided: dict[bytes, dict[str, Step]] = {}  # by what is asked for, the oldest first
+        self.inherited: set[str] = set()  # the keys of calls that a fork knows from before it, and that began not in it
         self.is_noted = False  # nobody will ask for its calls again
         self.says = True  # events may stand for memos: not those of another store
         self._secret = b""
@@ -184,6 +190,8 @@ class Steps:
         below = _descendants(known, again)
         self._tentative = {key for key in below if is_error(known[key][1].removeprefix(CACHED))}
         self._memory = known
+        if memory.snapshot.forked_from is not None:
+            self.inherited = known.keys() - begun(self.log.store.events(memory.snapshot.id))
         self.says = not memory.is_foreign
         if memory.is_foreign:
             self._recognise(memory)

@@ -19,7 +19,7 @@ from holdfast.stores.ledger import USES, Ledger, OwnerRow
 from holdfast.stores.rows import event, pack, pack_header, unpack, unpack_header
 from holdfast.stores.schema import statements
 from holdfast.stores.trouble import errors_of
-from holdfast.values.redaction import DEEPEST
+from holdfast.values.as_json import DEEPEST
 from holdfast.values.said import ENDS
 
 if TYPE_CHECKING:

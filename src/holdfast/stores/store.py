@@ -56,6 +56,7 @@ class Memory(NamedTuple):
     snapshot: RunSnapshot
     header: RunHeader
     is_foreign: bool  # imported: its keys were made with another secret
+    warned: list[str]  # the payloads of its warnings
 
 
 class RunStore:
@@ -312,7 +313,8 @@ class RunStore:
         # What an imported run gave is not believed: whoever wrote its events may have made it up.
         ended = self.file.fetch("ended", run) if origin is None else []
         memos = known((payload for (payload,) in ended), self.file.fetch("memos", run))
-        return Memory(memos, state, head, origin is not None)
+        warned = [payload for (payload,) in self.file.fetch("warned", run)]
+        return Memory(memos, state, head, origin is not None, warned)
 
     def renew(self) -> None:
         """Give a sign of life, if this process owns anything."""

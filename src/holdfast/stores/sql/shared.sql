@@ -19,6 +19,9 @@ SELECT key, name, outcome FROM holdfast.memos WHERE run = $1
 -- What the calls of a run gave, where its events say it; see said.py.
 SELECT payload FROM holdfast.events WHERE run = $1 AND type IN ('tool_ended', 'step_ended') ORDER BY sequence
 
+-- name: warned
+SELECT payload FROM holdfast.events WHERE run = $1 AND type = 'budget_warning'
+
 -- name: drop_owner
 DELETE FROM holdfast.owners WHERE id = $1
 
