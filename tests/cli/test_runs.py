@@ -324,7 +324,7 @@ def test_show_tells_all_there_is_to_know(store: RunStore, holdfast: Command) -> 
     assert (done.code, done.err) == (0, "")
     assert (facts["run"], facts["status"], facts["session"]) == (run.id, "completed", "nightly")
     assert "prompt       Find\n             a flight\n" in done.out
-    assert (facts["calls"], facts["spent"], facts["result"]) == ("0 calls (1 denied)", "0.5 usd", "Booked")
+    assert (facts["calls"], facts["spent"], facts["result"]) == ("0 calls (1 refused)", "0.5 usd", "Booked")
     assert "verification passed (1 passed)\n             risk: it may rise\n" in done.out
     assert [line.split()[2] for line in done.out.partition("events\n")[2].splitlines()] == [
         event.type for event in store.events(run.id)

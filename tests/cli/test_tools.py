@@ -159,7 +159,7 @@ def test_one_tool_is_shown_process_by_process(board: Board, tools: Tools) -> Non
     assert code == 0
     for fact in (
         "tool        x", "state       open", "process     7 on elsewhere (agent.py, proxy)", "wait        20 h",
-        "opened      2 times", "failures    2 in a row", "calls       3 (2 failed, 1 cached); 4 denied",
+        "opened      2 times", "failures    2 in a row", "calls       3 (2 failed, 1 cached); 4 refused",
         "durations   mean 1 ms, p50 1 ms, p95 2 ms, p99 3 ms", "in flight   2 of 3, 1 waiting", "rate        5/s",
         "last error  E: no", "circuit     closed",
     ):  # fmt: skip

@@ -207,6 +207,17 @@ def test_attempts_are_events_of_one_span(shape: Shape, hf: Holdfast, traces: Tra
     assert [point.value for point in traces.points("holdfast.retries")] == [2]
 
 
+def test_a_retry_that_is_refused_is_none(shape: Shape, hf: Holdfast, traces: Traces) -> None:
+    traces.of(hf)
+    script = Script(fail(ConnectionError("one")), ok([2]))
+    call = shape(hf, script, idempotent=True, breaker={"failure_threshold": 1})
+
+    with pytest.raises(ConnectionError):
+        call()
+
+    assert not traces.points("holdfast.retries")
+
+
 def test_a_refusal_is_a_span_that_says_who_refused(shape: Shape, hf: Holdfast, traces: Traces) -> None:
     traces.of(hf)
     call = shape(hf, Script(fail(ConnectionError("x"))), breaker={"failure_threshold": 1, "jitter": 0.0})

@@ -412,11 +412,13 @@ def test_a_question_that_makes_no_sense_is_refused_with_a_reason(ui: Ui, query: 
 def test_a_body_that_makes_no_sense_is_refused_with_a_reason(ui: Ui, body: bytes, kind: str, status: int) -> None:
     ui.store.create_run("s", "p", run_id="one")
 
-    answer = ui.client.post("/api/runs/one/cancel", content=body, headers={"Content-Type": kind})
+    for path in ("/api/runs/one/cancel", "/api/tools/x/open"):
+        answer = ui.client.post(path, content=body, headers={"Content-Type": kind})
 
-    assert answer.status_code == status
-    assert set(answer.json()["error"]) == {"code", "message", "hint"}
+        assert answer.status_code == status
+        assert set(answer.json()["error"]) == {"code", "message", "hint"}
     assert ui.store.snapshot("one").status == "created"
+    assert ui.get("/api/tools")["tools"] == []
 
 
 def test_a_path_or_method_that_is_not_there_is_said(ui: Ui) -> None:

@@ -25,6 +25,7 @@ from holdfast.history import RunEventRecord
 from holdfast.stores import SqliteRunStore
 from holdfast.stores.board import Board
 from holdfast.stores.entries import Process, ServerEntry, ToolDetail, ToolEntry, Transition, pack
+from holdfast.testing import ManualClock
 from holdfast.top import calls as in_terminal
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -913,6 +914,24 @@ def test_each_screen_fits_and_is_kept_as_a_picture(
         ready(page)
         (SCREENSHOTS / f"{screen}-{theme}-{width}.png").write_bytes(page.screenshot())
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("width", [390, 1600])
+def test_the_times_of_a_long_run_are_not_cut_off(world: World, alone: Alone, opened: Any, width: int) -> None:
+    clock = ManualClock(time.time() - 86_400)
+    with SqliteRunStore(alone.store.file.path, clock=clock) as store:
+        store.create_run("s", "p", run_id="long")
+        store.record_event("long", "tool_started", {"call_id": "1", "tool": "crawl"})
+        clock.advance(59 * 60 + 59)
+        store.record_event("long", "tool_ended", {"call_id": "1", "tool": "crawl", "status": "success"})
+        store.record_event("long", "run_completed")
+
+    page = opened("#/runs/long", server=alone.server)
+    page.set_viewport_size({"width": width, "height": 860})
+
+    times = page.get_by_role("cell", name="59 min 59 s", exact=True)
+    expect(times).to_have_count(3)
+    assert times.evaluate_all("(all) => all.map((each) => each.scrollWidth - each.clientWidth)") == [0, 0, 0]
 
 
 def test_nothing_is_cut_off_or_covered_where_there_is_little_room(world: World, lived_in: Any, opened: Any) -> None:

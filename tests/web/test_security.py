@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import httpx
 import pytest
-from tests.web.conftest import LIMIT, TOKEN, Ui, get, post
+from tests.web.conftest import LIMIT, TOKEN, Ui, get, next_of, post
 
 from holdfast.web import files
 from holdfast.web.security import host_of, is_local, rules
+from holdfast.web.serving import MOST_CONNECTIONS
 
 
 def raw(ui: Ui, request: bytes) -> bytes:
@@ -339,3 +340,31 @@ def test_a_request_without_end_is_cut_off(calm: Ui) -> None:
     answer = raw(calm, b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 100_000)
 
     assert answer.split(b" ", 2)[1] == b"400"
+
+
+def test_connections_that_ask_for_nothing_keep_nobody_out(calm: Ui) -> None:
+    with ExitStack() as stack:
+        silent = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", calm.port), LIMIT))
+            for _ in range(MOST_CONNECTIONS + 1)
+        ]
+        for each in silent:
+            each.sendall(b"GET / HTTP/1.1\r\nHost: local")  # and never the rest
+
+        answer = get(f"{calm.url}/healthz")
+
+        with suppress(ConnectionResetError):
+            assert silent[0].recv(1) == b""  # the one that has been silent for longest
+    assert answer.status_code == 200
+
+
+def test_a_stream_is_not_let_go_for_connections_that_ask_for_nothing(ui: Ui) -> None:
+    with ui.stream() as found, ExitStack() as stack:
+        assert next(found).event == "hello"
+        for _ in range(MOST_CONNECTIONS):
+            stack.enter_context(socket.create_connection(("127.0.0.1", ui.port), LIMIT))
+        assert get(f"{ui.url}/healthz").status_code == 200
+
+        ui.store.create_run("s", "p", run_id="seen")
+
+        assert next_of(found, "runs").data["runs"][0]["id"] == "seen"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import socket
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.web.conftest import LIMIT, get, messages, next_of, post
+from tests.web.conftest import LIMIT, get, messages, next_of, post, until
 
 import holdfast
 
@@ -61,6 +62,31 @@ def test_the_address_that_is_printed_lets_in(start: Start) -> None:
         assert page.url == url.copy_with(query=None)
         assert browser.get(url.join("/api/tools")).json()["tools"] == []
     assert get(url.join("/api/tools")).status_code == 401
+
+
+def test_a_browser_that_is_opened_gets_no_token_but_a_word_that_lets_in_once(path: Path, tmp_path: Path) -> None:
+    told = tmp_path / "told"  # the command line of the browser, which everybody on the machine can see
+    told.touch()
+    reader, terminal = pty.openpty()
+    command = [sys.executable, "-m", "holdfast", "ui", "--port", "0", "--store", str(path)]
+    opens = {"DISPLAY": ":0", "BROWSER": f"sh -c 'echo %s > {told}'"}
+
+    with subprocess.Popen(command, stdout=terminal, stderr=subprocess.DEVNULL, env={**os.environ, **opens}) as child:
+        try:
+            until(told.read_text, "the browser")
+            url = httpx.URL(told.read_text().strip())
+            printed = httpx.URL(os.read(reader, 1000).decode().split()[0])
+            first, second = get(url), get(url)
+        finally:
+            child.kill()
+            os.close(reader)
+            os.close(terminal)
+
+    assert (url.host, url.port) == (printed.host, printed.port)
+    assert url.params["token"] != printed.params["token"]
+    assert (first.status_code, second.status_code) == (303, 401)
+    assert first.cookies
+    assert not second.cookies
 
 
 def test_each_start_has_a_token_of_its_own(start: Start) -> None:

@@ -44,11 +44,13 @@ def ui(
     if no_token and not is_local(host):
         raise click.UsageError(f"--no-token with --host {host}: others could ask; leave one of them out")
     token = None if no_token else _token(least=1 if is_local(host) else SHORTEST)
+    opens = not no_open and _has_display()
+    once = secrets.token_urlsafe(32) if opens and token is not None else None
     with opened(store) as hf:
         listening = bind(host, port)
-        allowed = rules(host, listening.getsockname()[1], token=token, read_only=read_only, names=names)
+        allowed = rules(host, listening.getsockname()[1], token=token, read_only=read_only, names=names, once=once)
         app = App(hf.runs, allowed, book=hf.policies, named=None if store is None else hf.runs.file.path)
-        server = Server(app, on_ready=lambda: _announce(host, allowed, hf.runs.file.name, opens=not no_open))
+        server = Server(app, on_ready=lambda: _announce(host, allowed, hf.runs.file.name, opens=opens))
         server.answer(listening)
 
 
@@ -64,19 +66,23 @@ def _token(*, least: int) -> str:
 
 
 def _announce(host: str, rules: Rules, store: str, *, opens: bool) -> None:
-    from urllib.parse import quote
-
     name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host.strip("[]"), host.strip("[]"))
     address = f"http://{f'[{name}]' if ':' in name else name}:{rules.port}/"
-    if rules.token is not None:
-        address += f"?token={quote(rules.token, safe='')}"
-    click.echo(address)
+    click.echo(_with(rules.token, address))
     say(f"showing {store}{', read-only' if rules.read_only else ''}; Ctrl-C ends it")
-    if opens and _has_display():
+    if opens:
         import threading
         import webbrowser
 
+        # Everybody on the machine can see what a browser is started with: that must not be the token.
+        address = _with(rules.once, address)
         threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()  # some wait for their browser
+
+
+def _with(token: str | None, address: str) -> str:
+    from urllib.parse import quote
+
+    return address if token is None else f"{address}?token={quote(token, safe='')}"
 
 
 def _has_display() -> bool:

@@ -71,6 +71,8 @@ class CallSpan:
     def admitted(self) -> None:
         """An attempt was let in; of the first, only if it had to wait."""
         call = self._call
+        if call.attempts > 1:
+            self._instruments.meters.retries.add(1, {TOOL: call.tool.name})
         if call.waited or call.attempts > 1:
             facts = {"holdfast.attempt": call.attempts, "holdfast.wait.duration": call.waited}
             self._span.add_event("holdfast.admitted", facts)
@@ -84,7 +86,6 @@ class CallSpan:
         }
         if retry_in is not None:
             facts["holdfast.retry.delay"] = retry_in
-            self._instruments.meters.retries.add(1, {TOOL: self._call.tool.name})
         self._span.add_event("holdfast.attempt_failed", facts)
 
     def carried(self, id: str) -> Mapping[str, str]:

@@ -21,7 +21,7 @@ COLUMNS: Final = (
     Column("prompt", most=44, need=2),
     Column("calls", right=True, need=6),
     Column("failed", right=True, need=7),
-    Column("denied", right=True, need=4),
+    Column("refused", right=True, need=4),
     Column("began", right=True, need=7),
     Column("took", right=True, need=5),
     Column("now, or how it ended", most=1000),

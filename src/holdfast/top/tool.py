@@ -60,7 +60,7 @@ def _facts(line: ToolLine, picture: Picture) -> Iterator[Text]:
     yield _fact("failed", Text(f"{line.failed} ({percent(line.error_rate) or 'none ended'})"))
     if (opens := trip(line)) and line.state != "open":
         yield _fact("opens at", Text(f"{opens} failed calls" if "%" in opens else f"{opens} failures"))
-    yield _fact("denied", Text(f"{line.denied}, from cache {line.cached}"))
+    yield _fact("refused", Text(f"{line.denied}, from cache {line.cached}"))
     times = [("p50", line.p50_ms), ("p95", line.p95_ms), ("p99", line.p99_ms)]
     if line.p50_ms is not None:
         yield _fact("durations", Text(", ".join(f"{name} {duration(ms)}" for name, ms in times if ms is not None)))

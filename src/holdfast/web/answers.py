@@ -198,7 +198,7 @@ class ManyCancelled(msgspec.Struct, kw_only=True):
 
 
 class Reason(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Why something is cancelled."""
+    """Why something is done."""
 
     reason: str | None = None
 

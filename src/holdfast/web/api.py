@@ -68,6 +68,7 @@ class Api:
         """Open, close, auto or reset a tool in all processes."""
         asking.asked(request)
         name, verb = asking.named(request, "name"), request.url.path.rpartition("/")[2]
+        await asking.reason(request)  # nobody keeps it; what is wrong with it is said all the same
         return answer(answers.Ordered(tool=await self._desk.run(self._order, verb, name)))
 
     async def servers(self, request: Request) -> Response:

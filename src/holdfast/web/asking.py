@@ -76,7 +76,7 @@ def wanted(given: Mapping[str, str]) -> Wanted:
 
 
 async def reason(request: Request) -> str | None:
-    """Why something is to be cancelled, if the body says so."""
+    """Why something is to be done, if the body says so."""
     body = await _body(request)
     if not body:
         return None

@@ -82,7 +82,7 @@ def _paths() -> Parts:
         },
         **{
             f"/api/tools/{{name}}/{order}": {
-                "post": _operation(ORDERED[order], _json(answers.Ordered), [tool], [404])
+                "post": _with_body(_operation(ORDERED[order], _json(answers.Ordered), [tool], [404, 413, 415]))
             }
             for order in ORDERS
         },

@@ -49,7 +49,8 @@ WITHOUT_TOKEN = """<!doctype html>
 
 class Rules(NamedTuple):
     """What is allowed: the *hosts* under which the server may be asked, and by *any_address* all that are no names; the
-    *token* that must be shown, None for none; whether anything may be changed.
+    *token* that must be shown, None for none; whether anything may be changed. In the address of the page *once* is as
+    good as the token, a single time.
     """
 
     hosts: frozenset[str]
@@ -57,6 +58,7 @@ class Rules(NamedTuple):
     token: str | None
     read_only: bool = False
     any_address: bool = False
+    once: str | None = None
 
     @property
     def cookie(self) -> str:
@@ -76,11 +78,12 @@ def rules(
     token: str | None,
     read_only: bool = False,
     names: Iterable[str] = (),
+    once: str | None = None,
 ) -> Rules:
     """The rules for a server bound to *host*; it may be asked under that, the local names and *names*."""
     everywhere = not is_local(host)
     hosts = LOCAL | {host.lower().strip("[]"), *(name.lower().strip("[]") for name in names)}
-    return Rules(frozenset(hosts), port, token, read_only, everywhere)
+    return Rules(frozenset(hosts), port, token, read_only, everywhere, once)
 
 
 def is_local(host: str) -> bool:
@@ -99,6 +102,7 @@ class Gate:
     def __init__(self, app: ASGIApp, rules: Rules) -> None:
         self._app = app
         self._rules = rules
+        self._once = rules.once
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -168,7 +172,9 @@ class Gate:
         if scope["path"] != "/" or scope["method"] not in SAFE or b"token=" not in query:
             return None
         given = parse_qs(query.decode("latin-1"), keep_blank_values=True).get("token", [""])
-        if self._rules.token is not None and not same(given[-1], self._rules.token):
+        if self._once is not None and same(given[-1], self._once):
+            self._once = None
+        elif self._rules.token is not None and not same(given[-1], self._rules.token):
             return None
         answer = RedirectResponse("/", 303)
         if self._rules.token is not None:

@@ -8,13 +8,15 @@ from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from holdfast.errors import HoldfastError
 from holdfast.web.app import App
 
 PATIENCE = 2  # seconds that answers under way may take when the server ends
-BACKLOG = 128
+BACKLOG = 128  # connections that are taken at once
 LONGEST_HEAD = 32_768  # bytes of a request before its body
+MOST_CONNECTIONS = 200  # each is a file, of which a process may have few
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -38,6 +40,28 @@ def bind(host: str, port: int) -> socket.socket:
     return made
 
 
+class Connection(H11Protocol):
+    """One connection; where there are too many, the one goes that has asked for nothing for longest."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """It begins; uvicorn calls it."""
+        super().connection_made(transport)
+        self._idle_since = self.loop.time()
+        if len(self.connections) > MOST_CONNECTIONS:
+            idle = [each for each in self.connections if isinstance(each, Connection) and each._is_idle()]
+            longest = min(idle, key=lambda each: each._idle_since)
+            self.connections.discard(longest)
+            longest.transport.abort()
+
+    def on_response_complete(self) -> None:
+        """It was answered, and may ask again; uvicorn calls it."""
+        self._idle_since = self.loop.time()
+        super().on_response_complete()
+
+    def _is_idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+
 class Server(uvicorn.Server):
     """Serves *app*; tells it of the end before it waits for its streams to end."""
 
@@ -45,9 +69,10 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http="h11",
+                http=Connection,
                 ws="none",
                 lifespan="on",
+                backlog=BACKLOG,
                 access_log=False,
                 log_config=None,
                 server_header=False,

@@ -64,7 +64,7 @@ def standing(run: RunSnapshot) -> Text:
 
 def calls(run: RunSnapshot) -> str:
     """How many calls were made, and what became of them where it was not success."""
-    rest = [(run.tool_failures, "failed"), (run.tool_denials, "denied"), (run.cached_hits, "cached")]
+    rest = [(run.tool_failures, "failed"), (run.tool_denials, "refused"), (run.cached_hits, "cached")]
     said = ", ".join(f"{count} {what}" for count, what in rest if count)
     return f"{plural(run.tool_calls, 'call')}{f' ({said})' if said else ''}"
 

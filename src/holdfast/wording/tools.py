@@ -91,5 +91,5 @@ def calls(tool: ToolEntry) -> str:
         (tool.failed, "failed"), (tool.timed_out, "timed out"), (tool.cancelled, "cancelled"), (tool.cached, "cached"),
     ]  # fmt: skip
     said = ", ".join(f"{count} {what}" for count, what in rest if count)
-    denied = f"; {tool.denied} denied" if tool.denied else ""
-    return f"{tool.calls}{f' ({said})' if said else ''}{denied}"
+    refused = f"; {tool.denied} refused" if tool.denied else ""
+    return f"{tool.calls}{f' ({said})' if said else ''}{refused}"

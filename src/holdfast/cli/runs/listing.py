@@ -30,7 +30,7 @@ COLUMNS: Final = (
     Column("age", right=True),
     Column("calls", right=True),
     Column("failed", right=True),
-    Column("denied", right=True),
+    Column("refused", right=True),
     Column("now", most=24),
     Column("prompt or error"),
 )
