@@ -310,6 +310,18 @@ def log(bus: Bus, caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     return caplog
 
 
+def test_a_line_tells_which_run_it_is_of(bus: Bus, log: pytest.LogCaptureFixture) -> None:
+    bus.emit(events.RUN_STARTED, None, "nightly-7", prompt="report")
+    bus.emit(events.TOOL_DENIED, "fetch", "two\nlines", reason="circuit_open")
+    bus.emit(events.CIRCUIT_OPENED, "fetch", failures=7)
+
+    assert log.messages == [
+        "run_started - run=nightly-7 prompt=report",
+        r"tool_denied fetch run=two\nlines reason=circuit_open",
+        "circuit_opened fetch failures=7",
+    ]
+
+
 LEVELS = {
     events.TOOL_STARTED: "DEBUG",
     events.TOOL_ENDED: "DEBUG",
@@ -348,10 +360,10 @@ def test_an_event_is_logged_at_the_level_of_what_it_means(
     assert [record.levelname for record in log.records] == [level]
 
 
-def test_a_log_line_has_the_type_the_tool_and_the_facts(bus: Bus, log: pytest.LogCaptureFixture) -> None:
+def test_a_log_line_has_the_type_the_tool_the_run_and_the_facts(bus: Bus, log: pytest.LogCaptureFixture) -> None:
     bus.emit("tool_denied", "search", "run-1", reason="its rate limit is used up", retry_after_ms=500)
 
-    assert log.messages == ["tool_denied search reason=its rate limit is used up retry_after_ms=500"]
+    assert log.messages == ["tool_denied search run=run-1 reason=its rate limit is used up retry_after_ms=500"]
 
 
 def test_an_event_without_a_tool_has_a_dash_for_one(bus: Bus, log: pytest.LogCaptureFixture) -> None:

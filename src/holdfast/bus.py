@@ -214,10 +214,11 @@ class LoggingSink:
             raise ConfigError(f"logger = {checks.shown(logger)}: must be a logger, such as logging.getLogger(NAME)")
 
     def __call__(self, event: Event) -> None:
-        """Write one line: type, tool, and what else the event says."""
+        """Write one line: type, tool, run, and what else the event says."""
         level = self.levels.get(event.type, logging.INFO)
         if self._logger.isEnabledFor(level):
-            facts = "".join(f" {printable(key)}={_shown(value)}" for key, value in event.payload.items())
+            known = [*([] if event.run is None else [("run", event.run)]), *event.payload.items()]
+            facts = "".join(f" {printable(key)}={_shown(value)}" for key, value in known)
             self._logger.log(level, "%s %s%s", printable(event.type), printable(event.tool or "-"), facts)
 
 

@@ -112,10 +112,12 @@ _order("reset", "Close circuits and forget their failures, and that they were he
 
 def _chosen(board: Board, names: Sequence[str]) -> list[str]:
     """The tools that are meant: of a pattern those that are known, else the name itself."""
+    from holdfast.policy.rules import is_pattern
+
     known = board.names()
     chosen: dict[str, None] = {}
     for name in names:
-        if name not in known and any(letter in name for letter in "*?["):
+        if name not in known and is_pattern(name):
             chosen.update(dict.fromkeys(each for each in known if fnmatchcase(each, name)))
         else:
             chosen[name] = None
