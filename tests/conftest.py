@@ -25,8 +25,8 @@ settings.register_profile("ci", settings.get_profile("dev"), derandomize=True, p
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 
-# What starts processes, servers and browsers, or plays thousands of calls, takes most of the time, and says little of the
-# Python it runs on.
+# What starts processes, servers and browsers, or plays thousands of calls, takes most of the time and
+# says little about the Python that it runs on.
 LONG = (
     *("tests/web/", "tests/mcp/http/", "tests/mcp/stdio/", "tests/servers/", "tests/fleet/", "tests/top/"),
     *("tests/calls/test_real_traffic.py", "tests/cli/test_worker.py", "tests/demo/test_whole.py"),

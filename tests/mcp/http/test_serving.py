@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -455,6 +457,54 @@ async def test_a_client_that_waits_for_its_answer_is_not_let_go() -> None:
             echoes(exchange)
 
             assert await client.answer() == (200, b"late")
+
+
+async def test_of_too_many_the_one_goes_that_has_asked_for_nothing_for_longest() -> None:
+    async with served(waits) as it:
+        it.server.most = 3
+        asking, silent, other = [await it.connect() for _ in range(3)]
+        asking.say(request(b"one"))
+        first = await it.site.next()
+        silent.say(HEAD)  # and never the rest
+        other.say(request(b"two"))
+        echoes(await it.site.next())
+        assert await other.answer() == (200, b"two")
+
+        last = await it.connect()
+
+        assert await asyncio.wait_for(silent.reader.read(), PATIENCE) == b""
+        last.say(request(b"three"))
+        echoes(await it.site.next())
+        assert await last.answer() == (200, b"three")
+        echoes(first)
+        assert await asking.answer() == (200, b"one")
+
+
+async def test_where_all_are_being_answered_nobody_else_is_taken() -> None:
+    async with served(waits) as it:
+        it.server.most = 1
+        asking = await it.connect()
+        asking.say(request(b"one"))
+        first = await it.site.next()
+
+        other = await it.connect()
+
+        assert await asyncio.wait_for(other.reader.read(), PATIENCE) == b""
+        echoes(first)
+        assert await asking.answer() == (200, b"one")
+
+
+def test_there_are_half_as_many_connections_as_there_may_be_files() -> None:
+    code = (
+        "import resource\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (120, 120))\n"
+        "from holdfast.clock import SystemClock\n"
+        "from holdfast.mcp.http.front import HttpFront\n"
+        "from holdfast.mcp.http.serving import HttpServer\n"
+        "print(HttpServer(HttpFront({}, hosts=frozenset(), token=None), SystemClock()).most)"
+    )
+
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"60\n"
 
 
 async def test_a_client_that_goes_on_after_a_refusal_is_let_go() -> None:

@@ -1,13 +1,15 @@
 """The connections of clients over HTTP: requests are read one at a time, and their answers written as they come.
 
 One request is answered before the next is read, nothing is kept of what a client sends ahead beyond a little, and a
-connection on which nothing whole is asked for a while is let go. Bad requests are an answer, and nobody's trouble.
+connection on which nothing whole is asked for a while is let go; sooner where there are too many. Bad requests are an
+answer, and nobody's trouble.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+import resource
 import socket
 from email.utils import formatdate
 from http import HTTPStatus
@@ -25,7 +27,7 @@ LAST_ANSWERS: Final = 3.0  # seconds for what is being written when the server e
 MOST_AHEAD: Final = 64 * 2**10  # bytes of requests that have to wait for their turn
 BUFFER: Final = 64 * 2**10  # bytes that are read at once
 TURNS: Final = 4  # of the event loop, in which a client that was taken has become a connection
-WAITING: Final = 2048  # connections that the system may hold for us
+MOST_CONNECTIONS: Final = 4000
 
 _PHRASES: Final = {status.value: status.phrase for status in HTTPStatus}
 _BODYLESS: Final = frozenset({204, 304})
@@ -40,6 +42,7 @@ class HttpServer:
         self.front = front
         self.clock = clock
         self.is_stopping = False
+        self.most = _most_connections()
         # Of all connections, since it is read from before another may write; asyncio would make one for every read.
         self.buffer = memoryview(bytearray(BUFFER))
         self._connections: set[Connection] = set()
@@ -51,7 +54,8 @@ class HttpServer:
     async def start(self, listening: socket.socket) -> None:
         """Take connections; the socket is ours from now on."""
         loop = asyncio.get_running_loop()
-        self._listening = await loop.create_server(lambda: Connection(self), sock=listening, backlog=WAITING)
+        # So many are taken at once, before it is seen that they are too many.
+        self._listening = await loop.create_server(lambda: Connection(self), sock=listening, backlog=self.most // 2)
 
     def stop(self) -> None:
         """Take nothing more: who is not being answered is let go, the others when they are."""
@@ -79,9 +83,11 @@ class HttpServer:
             await self._empty.wait()
 
     def join(self, connection: Connection) -> None:
-        """A client has connected."""
+        """A client has connected; of too many, the one goes that has asked for nothing for longest."""
         self._connections.add(connection)
         self._empty.clear()
+        if len(self._connections) > self.most:
+            min((each for each in self._connections if each.is_idle), key=lambda each: each.heard).abort()
 
     def leave(self, connection: Connection) -> None:
         """A client has gone."""
@@ -113,7 +119,12 @@ class Connection(asyncio.BufferedProtocol):
         self._is_over = False  # what comes now is not looked at
         self._is_chunked = self._is_bare = False  # the answer
         self._timer: Timer | None = None
-        self._heard = 0.0
+        self.heard = 0.0  # when it was last of use
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing whole is asked for: no, once it has been let go."""
+        return (self._exchange is None or self._reads) and not self._transport.is_closing()
 
     # -- from the client -----------------------------------------------------------------------------------------------
 
@@ -121,8 +132,8 @@ class Connection(asyncio.BufferedProtocol):
         """It begins."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self.heard = self._server.clock.monotonic()
         self._server.join(self)
-        self._heard = self._server.clock.monotonic()
         self._watch()
         if self._server.is_stopping:
             transport.abort()
@@ -136,7 +147,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_over:
             return
         if self._reads:
-            self._heard = self._server.clock.monotonic()
+            self.heard = self._server.clock.monotonic()
         self._incoming.feed(bytes(self._server.buffer[:nbytes]))
         self._proceed()
 
@@ -269,7 +280,7 @@ class Connection(asyncio.BufferedProtocol):
     def _finish(self) -> None:
         """The answer is written."""
         self._exchange = None
-        self._heard = self._server.clock.monotonic()
+        self.heard = self._server.clock.monotonic()
         if self._is_over:
             return
         if not self._keeps and self._reads:
@@ -315,12 +326,18 @@ class Connection(asyncio.BufferedProtocol):
         clock = self._server.clock
         now = clock.monotonic()
         if (self._exchange is not None and not self._reads) or self._transport.get_write_buffer_size():
-            self._heard = now
-        if now - self._heard >= KEEP_ALIVE:
+            self.heard = now
+        if now - self.heard >= KEEP_ALIVE:
             self._is_over = True
             self._transport.abort()
             return
-        self._timer = clock.call_at(self._heard + KEEP_ALIVE, self._watch)
+        self._timer = clock.call_at(self.heard + KEEP_ALIVE, self._watch)
+
+
+def _most_connections() -> int:
+    """Half of the files that the process may have: a server on stdio needs some for each of its clients."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_CONNECTIONS if files == resource.RLIM_INFINITY else min(MOST_CONNECTIONS, files // 2)
 
 
 def _encoded(text: str) -> bytes:
