@@ -22,6 +22,7 @@ from tests.mcp.http.servers import INITIALIZED, STDIO, Reply, plain, server
 import holdfast
 from holdfast.errors import ConfigError
 from holdfast.mcp.clients.configs import ServerEntry
+from holdfast.mcp.http import child_site
 from holdfast.mcp.http.child_site import ChildSite
 from holdfast.mcp.http.conversation import IDLE
 from holdfast.mcp.http.exchange import Exchange, Start
@@ -897,6 +898,26 @@ async def test_a_session_that_is_silent_for_half_an_hour_is_interrupted() -> Non
 
         assert response.status_code == 404
         assert run.interrupted
+
+
+async def test_of_too_many_sessions_the_one_goes_that_was_silent_for_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_site, "MOST_CLIENTS", 2)
+    call = frame("tools/call", 5, name="slow", _meta={"progressToken": "t"})
+    async with gateway(LOCAL) as address, web(address, "local") as busy, web(address, "local") as silent:
+        await busy.begin()
+        async with busy.stream("POST", call) as stream, web(address, "local") as last:
+            assert (await stream.frame())["method"] == "notifications/progress"
+            await silent.begin()
+            pid = int(text_of((await silent.call("pid")).json()))
+
+            await last.begin()
+
+            async with asyncio.timeout(20):
+                while (response := await silent.call("pid")).status_code == 200:
+                    pass
+            assert response.status_code == 404
+            assert not alive(pid)
+            assert [(await each.call("pid", 6)).status_code for each in (busy, last)] == [200, 200]
 
 
 # --- who may ---

@@ -29,6 +29,7 @@ from holdfast.mcp.stdio.upstream import ChildUpstream
 from holdfast.mcp.wire import Event
 
 VERSIONS: Final = frozenset({"2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"})
+MOST_CLIENTS: Final = 100  # of one server, since each has a process; more only while all are at something
 MOST_KEPT: Final = 1000  # frames for a client that does not listen
 SUBSCRIPTION: Final = "io.modelcontextprotocol/subscriptionId"
 
@@ -240,6 +241,10 @@ class ChildSite:
             forget(talks, key, talk)
             self._failed = facts(talk.session) if talk.upstream.condition.state == "failed" else None
 
+        if len(self.alive) >= MOST_CLIENTS:
+            longest = min(self.alive, key=lambda each: each.idle_since)
+            if not longest.live:
+                longest.interrupt()
         talk = Talk(self, key, ended)
         return talk
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from typing import Final, ParamSpec, TypeVar
 
@@ -61,6 +62,11 @@ class Conversation:
         """Whether it has begun, so that nobody has to wait for that."""
         return self._opened.is_set()
 
+    @property
+    def idle_since(self) -> float:
+        """When it was last heard of; never, while something is being answered."""
+        return math.inf if self.live else self._heard
+
     async def open(self) -> None:
         """Begin, if it has not."""
         if self._task is None:
@@ -83,9 +89,14 @@ class Conversation:
             await self._close()
             return
         if interrupted:
-            self._interrupt()
+            self.interrupt()
         self._over.set()
         await asyncio.wait({self._task})
+
+    def interrupt(self) -> None:
+        """Have it end as one that was abandoned."""
+        if self._task is not None and not self._over.is_set():  # else it is ending, and not to be disturbed
+            self._task.cancel()
 
     async def _live(self) -> None:
         try:
@@ -109,16 +120,12 @@ class Conversation:
         self._on_end()
         await self._close()
 
-    def _interrupt(self) -> None:
-        if self._task is not None and not self._over.is_set():  # else it is ending, and not to be disturbed
-            self._task.cancel()
-
     def _watch(self) -> None:
         """End it when it has been silent for too long."""
         now = self._hf.clock.monotonic()
         if self.live:
             self._heard = now
         if now - self._heard >= IDLE:
-            self._interrupt()
+            self.interrupt()
             return
         self._timer = self._hf.clock.call_at(self._heard + IDLE, self._watch)
