@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 PATIENCE = 30.0  # seconds a thread may take to end; the timer thread lingers for one
 
 configuration.set_hypothesis_home_dir(Path(__file__).parents[1] / ".cache" / "hypothesis")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; children would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # How long an example takes depends on the machine, so it never decides.
 settings.register_profile("dev", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("dev"), derandomize=True, print_blob=True)
