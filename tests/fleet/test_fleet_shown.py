@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.fleet.members import wait_until
 from tests.servers import RedisServer
+from tests.servers.redis import ask_all
 
 import holdfast
 from holdfast import cli
@@ -157,3 +158,14 @@ def test_why_one_tool_is_without_the_fleet_is_shown(path: Path, store: SqliteRun
 
     assert "WRONGTYPE" in (away.why_alone or "")
     assert good.alone == 0
+
+
+def test_why_the_fleet_is_away_is_shown_as_it_was_last_found(
+    path: Path, store: SqliteRunStore, own_redis: RedisServer
+) -> None:
+    with two(path, own_redis.url + PATIENT, "search"):
+        ask_all(
+            "127.0.0.1", own_redis.port, [["CONFIG", "SET", "requirepass", "new"], ["CLIENT", "KILL", "TYPE", "pubsub"]]
+        )
+
+        wait_until(lambda: "NOAUTH" in (line(store, "search").why_alone or ""), "for the login to be named")

@@ -169,6 +169,16 @@ def test_a_flushed_server_starts_anew(client: Client) -> None:
     assert client.ask(ASK).verdict == ADMITTED
 
 
+def test_a_generation_that_nobody_can_read_is_made_anew(client: Client) -> None:
+    before = client.ask(ASK).generation
+    client.command("HSET", "hf:{tool}", "generation", "of another program")
+
+    after = client.ask(ASK)
+
+    assert after.verdict == ADMITTED
+    assert after.generation > before
+
+
 def test_a_clock_that_goes_back_an_hour_does_not_stop_the_tool_for_an_hour(client: Client) -> None:
     def at(second: int, take: int = 1) -> Reply:
         return client.ask(Question(now_us=START + second * SECOND, rate=RATE, cost=1.0, take=take))

@@ -227,6 +227,18 @@ def test_holders_that_the_server_evicted_do_not_block_the_tool(client: Client) -
     assert verdicts == [BY_CONCURRENCY, ADMITTED]
 
 
+@pytest.mark.parametrize("asks", [False, True])
+def test_slots_are_given_back_although_the_server_evicted_their_holders(client: Client, asks: bool) -> None:
+    ask(client, "a")
+    ask(client, "b")
+    client.command("DEL", "hf:{tool}:holders")
+
+    given = [ask(client, "a", gives=1)] if asks else [tell(client, "a", slots=1), ask(client, "a")]
+
+    assert given[-1].verdict == ADMITTED
+    assert ask(client, "c").verdict == BY_CONCURRENCY  # b has the other one
+
+
 def test_leases_that_the_server_evicted_run_out_all_the_same(client: Client) -> None:
     ask(client, "dead")
     ask(client, "dead")

@@ -140,3 +140,19 @@ def test_a_run_after_one_whose_thread_could_not_be_started_is_looked_after(
             other.cancel(run.id)
             assert run.cancelled.wait(30)
             run.check()
+
+
+def test_a_store_that_is_away_is_complained_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path, aside = tmp_path / "runs.db", tmp_path / "aside.db"
+    with holdfast.open(path, policies={}) as hf, hf.run():
+        mine = hf._home.keeper
+        for _ in range(2):
+            path.rename(aside)
+            for _ in range(3):
+                mine._try(mine.look)
+            aside.rename(path)
+            mine._try(mine.look)
+
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        "the owner of runs could not reach the store"
+    ] * 2

@@ -52,7 +52,7 @@ class Fleet:
         self.channel = f"{self.name}:changes"  # what is published knows no databases
         self._on_change: Callable[[], object] = lambda: None
         self.outages = 0
-        self.trouble = "not connected yet"  # why it is away, when it last was
+        self.trouble = "not connected yet"  # why it is away, as last heard
         self.fallbacks = 0  # attempts that local guards decided for want of shared ones
         self.crowded = 0  # of them, those for which all connections were in use
         self._emit: Emit = lambda *_, **__: None
@@ -297,12 +297,15 @@ class Fleet:
         """Redis is away, until the service finds it again."""
         self.rename()  # also where it is away already: what was asked was asked under the newest name
         with self._lock:
-            if not self.there:
-                return
-            self.there = False
-            self.outages += 1
-            self.trouble = str(error)
-            self.given_up.clear()
+            was_there, was_trouble = self.there, self.trouble
+            self.there, self.trouble = False, str(error)
+            if was_there:
+                self.outages += 1
+                self.given_up.clear()
+        if not was_there:
+            if was_trouble != self.trouble:  # it was pulled out, say, and is back with another password
+                self._on_change()
+            return
         try:
             self._give_up()
             self.places.forget()

@@ -24,7 +24,8 @@ RECEIVE = 65_536
 LONGEST_ERROR = 300  # characters of a server's that are shown
 _ENORMOUS = re.compile(rb"[*%~>][0-9]{7}")  # parts of an answer, for which the parser makes room when it reads of them
 # The system's own way to notice that the other side is gone; it also keeps what lies between from forgetting us.
-_ALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 3, "TCP_KEEPCNT": 3}
+# The idle time is called TCP_KEEPALIVE on macOS.
+_ALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPALIVE": 10, "TCP_KEEPINTVL": 3, "TCP_KEEPCNT": 3}
 
 
 class Away(HoldfastError):

@@ -48,6 +48,7 @@ class Keeper:
         self._owner = ""  # whose it is
         self._resting = False  # the thread has seen that there is no run, and looks again soon
         self._used = False  # there was one since
+        self._complained = False  # of a store that is away
         self._early: dict[str, str] = {}  # why runs are to be cancelled that are not here yet
         self._owed: deque[Debt] = deque(maxlen=MOST_OWED)
         self._offers: list[_Offer] = []  # of what is owed, the last time
@@ -173,12 +174,14 @@ class Keeper:
                     self._mailbox = None
                 self._resting, self._used = not self._runs, False
 
-    @staticmethod
-    def _try(fn: Callable[[], object]) -> None:
+    def _try(self, fn: Callable[[], object]) -> None:
         try:
             fn()
+            self._complained = False
         except HoldfastError as error:  # the store may be back for the next sign of life
-            _log.warning("the owner of runs could not reach the store: %s", error)
+            if not self._complained:
+                self._complained = True
+                _log.warning("the owner of runs could not reach the store: %s", error)
 
 
 class _Offer:

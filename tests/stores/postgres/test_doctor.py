@@ -43,6 +43,13 @@ def test_a_server_that_may_forget_is_a_warning(tmp_path: Path) -> None:
     )
 
 
+def test_a_server_that_is_read_only_is_a_failure(database: str) -> None:
+    found = checks(f"{database}?options=-cdefault_transaction_read_only%3Don")["store"]
+
+    assert found["status"] == "FAIL"
+    assert "is read-only: a standby, or set so; use the address of the primary" in found["message"]
+
+
 def test_a_pool_is_noticed_and_a_direct_address_beside_it(database: str, pgbouncer: PgBouncer) -> None:
     pooled = pgbouncer.through(database)
 

@@ -64,6 +64,22 @@ def test_of_many_who_come_at_once_one_makes_the_tables(database: str, server: ps
     assert server.execute("SELECT number FROM holdfast.migrations").fetchall() == [(n + 1,) for n in range(SCHEMA)]
 
 
+def test_one_that_is_frozen_while_it_makes_the_tables_does_not_keep_others_waiting(
+    database: str, server: psycopg.Connection[Any]
+) -> None:
+    server.execute("CREATE TABLE public.bounds (bound text)")
+    server.execute(
+        "CREATE FUNCTION public.look() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "INSERT INTO public.bounds VALUES (current_setting('idle_in_transaction_session_timeout')); END $$"
+    )
+    server.execute("CREATE EVENT TRIGGER look ON ddl_command_start EXECUTE FUNCTION public.look()")
+
+    with PostgresRunStore(database) as store:
+        store.create_run("s", "p")
+
+    assert server.execute("SELECT DISTINCT bound FROM public.bounds").fetchall() == [("5s",)]
+
+
 def test_a_newer_schema_is_left_alone(database: str, server: psycopg.Connection[Any]) -> None:
     with PostgresRunStore(database) as store:
         store.create_run("s", "p")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -230,6 +233,43 @@ def test_statements_that_the_server_has_forgotten_are_made_ready_again(url: str)
 
         assert store.snapshot("r").event_count == 1
         assert store.record_event("r", "note").event_count == 2
+
+
+def test_whoever_reads_may_be_interrupted_anywhere_and_others_still_can(url: str) -> None:
+    left, is_struck = 0, True
+
+    def strike(frame: FrameType, what: str, _: object) -> Any:
+        nonlocal left, is_struck
+        if frame.f_locals.get("self") is links and what in {"call", "return"}:
+            left -= 1
+            if left < 0 and not is_struck:
+                is_struck = True
+                raise KeyboardInterrupt
+        return strike
+
+    with PostgresRunStore(url) as store:
+        assert isinstance(store.file, PostgresDatabase)
+        links = store.file.links
+        for at in itertools.count():
+            left, is_struck = at, False
+            traced = sys.gettrace()
+            try:
+                sys.settrace(strike)
+                links.use(lambda link: link.ask("SELECT 1"))
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(traced)
+            if not is_struck:
+                break
+
+        def nested(deep: int) -> int:
+            return links.use(lambda _: nested(deep + 1)) if deep < connections.MOST else deep
+
+        reading = threading.Thread(target=nested, args=(0,), daemon=True)
+        reading.start()
+        reading.join(20.0)
+        assert (at > 5, reading.is_alive()) == (True, False)
 
 
 def test_a_connection_that_reads_while_the_store_is_closed_is_closed_after_that(
@@ -469,6 +509,12 @@ def test_a_server_that_ends_what_is_idle_is_not_said_to_be_shutting_down(line: L
     error = explained("s", ServerError("57P05", "terminating connection due to idle-session timeout", line))
 
     assert "raise its idle_session_timeout" in str(error)
+
+
+def test_a_server_that_ends_what_takes_long_is_named_with_the_setting(line: Link) -> None:
+    error = explained("s", ServerError("25P04", "terminating connection due to transaction timeout", line))
+
+    assert "raise its transaction_timeout" in str(error)
 
 
 def test_a_password_is_never_shown(network: Toxic) -> None:

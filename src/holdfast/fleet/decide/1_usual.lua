@@ -82,7 +82,7 @@ end
 -- as the functions below cost more to make than all of this; what it cannot answer it leaves to them, as it was.
 
 repeat
-  local young = touched and now - touched < TOUCH and now >= touched - BACK
+  local young = generation and touched and now - touched < TOUCH and now >= touched - BACK
   local calm = (kept[2] or '') == '' and (not per_second or (kept[4] == terms and (kept[5] or '') == ''))
   if not (young and calm) or ARGV[14] ~= '' then break end
 

@@ -21,13 +21,15 @@ local function live_on() -- renew the holder's lease; when it is a new one, look
   end
 end
 
-local function give_back(who, slots) -- one that was purged or flushed has nothing to give
+local function let_go(slots, known) -- one that was purged has nothing to give, and is believed where nobody has
+  if slots > known and call('HLEN', HOLDERS) == 0 then known = min(slots, used) end -- the server evicted them all
+  used = used - known
+end
+
+local function give_back(who, slots)
   local left = call('HINCRBY', HOLDERS, who, -slots)
-  if left < 0 then
-    call('HDEL', HOLDERS, who)
-    slots = slots + left
-  end
-  used = used - slots
+  if left < 0 then call('HDEL', HOLDERS, who) end
+  let_go(slots, slots + min(0, left))
 end
 
 local function balance() -- where a server that evicts keys may have taken one from under the others

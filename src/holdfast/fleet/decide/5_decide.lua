@@ -27,7 +27,7 @@ for who, slots in pairs(given) do
   if who == holder and limit and asked and ARGV[14] == '' then -- it may take one at once: written together, below
     held = tonumber(call('HGET', HOLDERS, holder)) or 0
     given[who] = min(slots, held)
-    used = used - given[who]
+    let_go(slots, given[who])
   else
     give_back(who, slots)
   end

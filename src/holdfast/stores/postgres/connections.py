@@ -6,7 +6,9 @@ Whoever has the writer's turn has the first, one thread at a time each of the ot
 from __future__ import annotations
 
 import logging
+import queue
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -43,7 +45,9 @@ class Connections:
         self.write: Link | None = None
         self.idle: list[Link] = []
         self._lock = threading.Lock()  # guards the list alone
-        self._free = threading.BoundedSemaphore(MOST)
+        self._seats: queue.SimpleQueue[_Seat] = queue.SimpleQueue()
+        for _ in range(MOST):
+            self._seats.put(_Seat(weakref.ref(self._seats)))
 
     # -- to write with -------------------------------------------------------------------------------------------------
 
@@ -107,6 +111,13 @@ class Connections:
         return self._use(fn)
 
     def _use(self, fn: Callable[[Link], T]) -> T:
+        seat = self._seats.get()
+        try:
+            return self._lend(fn)
+        finally:
+            self._seats.put(seat)
+
+    def _lend(self, fn: Callable[[Link], T]) -> T:
         closings, link = self._closings, self._take()
         try:
             return fn(link)
@@ -118,15 +129,10 @@ class Connections:
             self._put_back(link, closings)
 
     def _take(self) -> Link:
-        self._free.acquire()
-        try:
-            with self._lock:
-                if self.idle:
-                    return self.idle.pop()
-            return self.connect(reads=True)
-        except BaseException:
-            self._free.release()
-            raise
+        with self._lock:
+            if self.idle:
+                return self.idle.pop()
+        return self.connect(reads=True)
 
     def _put_back(self, link: Link, closings: int) -> None:
         with self._lock:
@@ -135,7 +141,6 @@ class Connections:
                 self.idle.append(link)
         if not is_kept:
             link.close()
-        self._free.release()
 
     def _close_readers(self) -> None:
         with self._lock:
@@ -203,6 +208,19 @@ class Connections:
             link.abandon()
         self._abandoned += links  # kept, so that nothing finalizes them
         self._reset()
+
+
+class _Seat:
+    """Room for one who reads; where an interrupt lets it fall, another takes its place."""
+
+    __slots__ = ("_seats",)
+
+    def __init__(self, seats: weakref.ref[queue.SimpleQueue[_Seat]]) -> None:
+        self._seats = seats
+
+    def __del__(self) -> None:
+        if (seats := self._seats()) is not None:
+            seats.put(_Seat(self._seats))
 
 
 def milliseconds(seconds: float) -> str:

@@ -72,6 +72,7 @@ def _version(link: Link, schema: str, name: str) -> int:
 def _migrate(link: Link, schema: str, name: str) -> None:
     link.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
     link.execute("SET LOCAL lock_timeout = 0")
+    link.execute(statements(schema)["hurry"])
     link.execute(_LOCK, (schema,)).fetchall()  # others may be at it, and take their time
     version = _version(link, schema, name)
     if version == 0:

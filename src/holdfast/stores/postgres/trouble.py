@@ -10,17 +10,19 @@ from holdfast.stores.trouble import explained as of_sqlite
 from holdfast.stores.trouble import worded
 
 STALE = "HF001"  # our own: others have written
+READ_ONLY = "25006"
 _LOCKED = "55P03"
 _CANCELLED = "57014"
 _AGAIN = {STALE, "23505", "40001", "40P01"}  # a number taken twice, transactions that cross, a circle of waiting
-_FOR_ALL = ("25006", "3F", "42", "53", "58")  # read-only, no rights or tables, out of something
+_FOR_ALL = (READ_ONLY, "3F", "42", "53", "58")  # read-only, no rights or tables, out of something
 _GONE = {"57P01", "57P02", "57P03", "57P05", "25P03", "26000", "0A000", "08P01"}  # of the connection, or with it
 
 _MEANINGS = {  # by the beginning of the code
     "28": "this user may not connect; look at user, password and pg_hba.conf",
     "3D": "there is no such database; create it first",
     "42501": "this user may not do that; grant it what it needs, or have its owner make the schema first",
-    "25006": "is read-only: a standby, or set so; use the address of the primary",
+    "25P04": "the server ends transactions that take long; raise its transaction_timeout, or set it to 0 for this user",
+    READ_ONLY: "is read-only: a standby, or set so; use the address of the primary",
     "53100": "the server's disk is full; make room there and go on",
     "53200": "the server is out of memory; see what else runs there",
     "53300": "the server has no connection left; raise max_connections, or put a pool before it",
