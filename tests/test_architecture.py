@@ -124,7 +124,7 @@ def circles_of_modules(modules: list[Module]) -> Iterator[str]:
 
 
 def foreign_imports(modules: list[Module]) -> Iterator[str]:
-    allowed = sys.stdlib_module_names | {"holdfast", "msgspec"}
+    allowed = sys.stdlib_module_names | {"annotationlib", "holdfast", "msgspec"}  # the first is new in 3.14
     for module in modules:
         if ROW.get(module.room) not in PLAIN_ROWS:
             continue

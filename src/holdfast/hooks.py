@@ -22,7 +22,7 @@ from holdfast import checks
 from holdfast.clock import Clock
 from holdfast.errors import ConfigError, Denied, in_words
 from holdfast.guards.line import Signal
-from holdfast.shape import Shape, name_of, shape_of
+from holdfast.shape import Shape, name_of, shape_of, signature_of
 from holdfast.waiting.threads import Job, Workers, elsewhere, may_hold_a_lock
 from holdfast.waiting.waits import Wait
 
@@ -323,7 +323,7 @@ def _check_function(fn: object) -> None:
     if shape not in (Shape.FUNCTION, Shape.COROUTINE):
         raise ConfigError(f"fn = {checks.shown(fn)}: is {shape.value}; must be a function or coroutine function")
     try:
-        signature = inspect.signature(fn)
+        signature = signature_of(fn)
     except (TypeError, ValueError):  # some builtins do not tell
         return
     try:

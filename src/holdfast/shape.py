@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final, TypeVar
@@ -12,6 +13,14 @@ from typing import Any, Final, TypeVar
 from holdfast.errors import ConfigError, printable
 
 D = TypeVar("D", bound=Callable[..., Any])
+
+if sys.version_info >= (3, 14):  # annotations are read when they are asked for: they may name what is not there
+    from annotationlib import Format
+
+    signature_of = functools.partial(inspect.signature, annotation_format=Format.FORWARDREF)
+    annotations_of = functools.partial(inspect.get_annotations, format=Format.FORWARDREF)
+else:
+    signature_of, annotations_of = inspect.signature, inspect.get_annotations
 
 
 class Shape(Enum):
@@ -73,7 +82,7 @@ def dressed(fn: Callable[..., Any], made: Callable[..., Any]) -> Callable[..., A
     made = functools.wraps(fn)(made)
     if not hasattr(fn, "__name__"):  # a partial, or an object that can be called
         made.__name__ = made.__qualname__ = name_of(fn)
-    if not inspect.isroutine(fn) or not (hasattr(fn, "__annotations__") or hasattr(fn, "__annotate__")):
+    if not inspect.isroutine(fn) or not (hasattr(fn, "__annotate__") or hasattr(fn, "__annotations__")):
         made.__annotations__ = {}  # ours say nothing of it, nor do the fields of a class
     elif getattr(fn, "__annotate__", None) is None:  # set by hand, which `wraps` takes no notice of from 3.14 on
         made.__annotations__ = fn.__annotations__

@@ -1011,6 +1011,18 @@ def test_annotations_that_were_set_by_hand_are_kept(hf: Holdfast) -> None:
     assert typing.get_type_hints(hf.tool(made)) == {"city": str, "return": int}
 
 
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="annotations are read where they are written")
+def test_an_annotation_may_name_what_only_a_type_checker_imports(hf: Holdfast) -> None:
+    names: dict[str, Any] = {}
+    exec(compile("def fn(a: Missing, b: int = 1) -> int: return b", "fn.py", "exec", dont_inherit=True), names)
+    fn = names["fn"]
+
+    guarded = hf.tool(fn, read_only=True, cache=10)
+
+    assert guarded(1) == hf.call(fn, 1) == holdfast.retrying(attempts=2)(fn)(1) == 1
+    assert holdfast.Hook("after_tool", fn).name == "fn"
+
+
 def has_shape(shape: Shape, fn: object) -> bool:
     found = {
         "coroutine": inspect.iscoroutinefunction(fn),

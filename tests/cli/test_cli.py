@@ -8,7 +8,7 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -182,6 +182,12 @@ def test_a_command_is_where_its_name_says_and_its_summary_is_its_own(name: str) 
     assert command.get_short_help_str(limit=200) == cli.COMMANDS[name]
 
 
+def test_every_option_says_what_it_is_for() -> None:
+    silent = [f"{name} {option.opts[0]}" for name, option in options_below(cli.holdfast) if not option.help]
+
+    assert silent == []
+
+
 def test_an_error_of_holdfast_is_one_line_on_stderr(plant: Plant, capsys: pytest.CaptureFixture[str]) -> None:
     def work() -> None:
         raise ConfigError("holdfast.toml: timeout = -1\nholdfast.toml: retry = 0")
@@ -230,6 +236,18 @@ def run_nowhere(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]
         check=False,
         env={**kept, "HOME": str(home)},
     )
+
+
+def options_below(command: click.Command) -> Iterator[tuple[str, click.Option]]:
+    """All options of *command* and of those in its group, each with the name of its command."""
+    for option in command.params:
+        if isinstance(option, click.Option):
+            yield command.name or "", option
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            if (each := command.get_command(context, name)) is not None:
+                yield from options_below(each)
 
 
 @cache

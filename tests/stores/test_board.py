@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -353,6 +354,14 @@ def test_an_order_pokes_the_processes_on_the_board(kind: str, tmp_path: Path) ->
 
 
 # --- the file ---
+
+
+def test_the_parameters_of_a_statement_stand_in_their_order_and_have_no_numbers() -> None:
+    shared = schema.by_name(schema.read_sql(schema.FOLDER, "shared.sql"))
+    numbers = {name: [int(each) for each in re.findall(r"\$(\d+)", text)] for name, text in shared.items()}
+
+    assert {name for name, found in numbers.items() if found != [*range(1, len(found) + 1)]} == set()
+    assert {name for name, text in schema.statements().items() if re.search(r"\?\d", text)} == set()
 
 
 def test_a_file_of_the_first_schema_gets_a_board_and_keeps_its_runs(

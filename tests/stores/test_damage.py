@@ -268,10 +268,11 @@ def test_the_file_is_durable_by_default_and_quicker_by_choice(tmp_path: Path) ->
             store.create_run("s", "p")
             ask = store.file.writing().execute
             found[name] = [
-                ask(f"PRAGMA {each}").fetchone()[0] for each in ("synchronous", "journal_mode", "auto_vacuum")
+                ask(f"PRAGMA {each}").fetchone()[0]
+                for each in ("synchronous", "fullfsync", "journal_mode", "auto_vacuum")
             ]
 
-    assert found == {"full": [2, "wal", 2], "normal": [1, "wal", 2]}
+    assert found == {"full": [2, 1, "wal", 2], "normal": [1, 0, "wal", 2]}
 
 
 def test_a_link_leads_to_the_same_store(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ An ignored error is an assertion too: mypy complains once the line is no error a
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
-from typing import Any, assert_type
+from typing import Any, Generic, TypeVar, assert_type, overload
 
 import holdfast
 from holdfast import (
@@ -39,6 +39,8 @@ from holdfast import (
     ToolResilience,
 )
 from holdfast.testing import ManualClock
+
+T = TypeVar("T")
 
 hf = holdfast.open(":memory:")
 assert_type(hf, Holdfast)
@@ -82,6 +84,57 @@ async def decorated() -> None:
         assert_type(text, str)
     for number in generator(1):
         assert_type(number, int)
+
+
+class Shop(Generic[T]):
+    def __init__(self, thing: T) -> None:
+        self.thing = thing
+
+    @hf.tool
+    def sell(self, count: int) -> T:
+        return self.thing
+
+    @classmethod
+    @hf.tool("shops", read_only=True)
+    def shops(cls, city: str) -> int:
+        return len(city)
+
+    @hf.tool()
+    @staticmethod
+    async def greet(name: str) -> bytes:
+        return name.encode()
+
+
+@overload
+def doubled(value: int) -> int: ...
+@overload
+def doubled(value: str) -> str: ...
+@hf.tool
+def doubled(value: int | str) -> int | str:
+    return value * 2
+
+
+@hf.tool(timeout=5.0)
+def same(value: T) -> T:
+    return value
+
+
+@holdfast.retrying(attempts=3)
+@holdfast.protecting(CircuitBreaker())
+async def kept(city: str) -> int:
+    return len(city)
+
+
+async def more_decorated(shop: Shop[bytes]) -> None:
+    assert_type(shop.sell(1), bytes)
+    shop.sell("one")  # type: ignore[arg-type]
+    assert_type(shop.shops("Kyoto"), int)
+    assert_type(await Shop.greet("Ada"), bytes)
+    assert_type(hf.call(shop.sell, 1), bytes)
+    assert_type(doubled(1), int)
+    assert_type(doubled("a"), str)
+    assert_type(same([1]), list[int])
+    assert_type(await kept("Kyoto"), int)
 
 
 # --- one call of anything ---

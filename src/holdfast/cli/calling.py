@@ -22,6 +22,7 @@ from holdfast.cli import CANCELLED, DONE, FAILED, INTERRUPTED, NO_STORE
 from holdfast.cli.showing import put_json, say
 from holdfast.errors import ConfigError, InDoubt, LeaseLost, RunDiverged, StoreError, in_words, printable
 from holdfast.runs.recovery import as_text, call_inside, load_target
+from holdfast.shape import signature_of
 from holdfast.wording import in_full, one_line, resume_command
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def find(target: str, *, store: str | None) -> Callable[..., Any]:
 def _check(target: str, function: Callable[..., Any], args: Sequence[Any]) -> None:
     """That the arguments are those the function takes."""
     try:
-        signature = inspect.signature(function)
+        signature = signature_of(function)
     except ValueError:  # some builtins do not say what they take
         return
     try:

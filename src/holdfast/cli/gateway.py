@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--config", required=True, metavar="FILE", callback=text, help="A client's file with `mcpServers`.")
 @click.option("--host", default="127.0.0.1", callback=text, show_default=True, help="Where to listen.")
-@click.option("--port", default=8643, type=click.IntRange(0, 65535), show_default=True)
+@click.option("--port", default=8643, type=click.IntRange(0, 65535), show_default=True, help="The port; 0 for any.")
 @click.option("--token", callback=text, help="What clients must show as a bearer token; else $HOLDFAST_TOKEN.")
 @click.option(
     "--allow-host", "names", multiple=True, callback=text, help="Another name by which clients call the HOST."

@@ -17,6 +17,7 @@ from typing import Any, Final, NoReturn
 from holdfast.errors import ConfigError
 from holdfast.frameworks.guarded import Guarded, Holdfast, needing
 from holdfast.runs import Run, running
+from holdfast.shape import signature_of
 
 with needing("smolagents"):
     from smolagents import Tool
@@ -107,7 +108,7 @@ class GuardedTool(Tool):
 
 def _named(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments by their names, also those that code gave by position."""
-    signature = inspect.signature(tool.forward)  # that of @tool has a *self* that nobody gives
+    signature = signature_of(tool.forward)  # that of @tool has a *self* that nobody gives
     parameters = [each for each in signature.parameters.values() if each.name != "self"]
     try:
         named = dict(signature.replace(parameters=parameters).bind(*args, **kwargs).arguments)

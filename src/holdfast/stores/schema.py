@@ -6,6 +6,7 @@ One numbered migration a file; all that are missing are applied, with the number
 from __future__ import annotations
 
 import os
+import re
 import uuid
 from typing import TYPE_CHECKING
 
@@ -50,8 +51,8 @@ def prepare(file: SqliteFile, connection: sqlite3.Connection) -> None:
 
 def statements() -> dict[str, str]:
     """The statements of SQLite, by name."""
-    shared = read_sql(FOLDER, "shared.sql").replace("holdfast.", "").replace("$", "?").replace("json_list", "json_each")
-    return by_name(shared + read_sql(FOLDER, "statements.sql"))
+    shared = read_sql(FOLDER, "shared.sql").replace("holdfast.", "").replace("json_list", "json_each")
+    return by_name(re.sub(r"\$\d+", "?", shared) + read_sql(FOLDER, "statements.sql"))
 
 
 def by_name(text: str) -> dict[str, str]:

@@ -216,6 +216,8 @@ class SqliteFile:
                 connection = self._connect()
                 try:
                     connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+                    if self._synchronous == "FULL":  # on macOS the disk itself would keep in memory what was synced
+                        connection.execute("PRAGMA fullfsync = ON")
                     connection.execute(f"PRAGMA journal_size_limit = {MOST_LOG}")
                     prepare(self, connection)
                     if self.path is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import os
 from collections.abc import Callable, Hashable, Mapping
 from hashlib import blake2b
@@ -12,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.shape import signature_of
 from holdfast.values.said import gives_back
 from holdfast.values.telling import exact
 
@@ -102,7 +102,7 @@ _Binder = Callable[[tuple[Any, ...], Mapping[str, Any]], dict[str, Any]]
 def _binder(fn: Callable[..., Any]) -> _Binder | None:
     """What gives the arguments of a call of *fn* by name, with defaults; a `TypeError` if it cannot be called so."""
     try:
-        signature = inspect.signature(fn)
+        signature = signature_of(fn)
     except (TypeError, ValueError):
         return None
 
@@ -132,7 +132,7 @@ def _subject(fn: Callable[..., Any] | None) -> str | None:
     within, _, _ = getattr(fn, "__qualname__", "").rpartition(".")
     if fn is None or not within or within.endswith("<locals>") or isinstance(fn, MethodType):
         return None
-    first = next(iter(inspect.signature(fn).parameters), None)
+    first = next(iter(signature_of(fn).parameters), None)
     return first if first in ("self", "cls") else None
 
 

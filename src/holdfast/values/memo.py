@@ -26,6 +26,7 @@ import msgspec
 from holdfast.category import ErrorCategory
 from holdfast.category.looking import attribute
 from holdfast.errors import RecordedError, ToolTimeout
+from holdfast.shape import annotations_of
 from holdfast.values.said import SAID, load_said
 from holdfast.values.tagged import Tagger, fields_of, is_plain, is_utf8, pack_plain, unpack, unpack_plain
 
@@ -241,7 +242,7 @@ def _returned(fn: Any) -> object:
         fn = inspect.unwrap(fn)
         fn = inspect.unwrap(fn if inspect.isroutine(fn) else type(fn).__call__)
         # Only the answer counts: an argument's annotation may name what only a type checker imports.
-        answer = SimpleNamespace(__annotations__={"return": fn.__annotations__.get("return")})
+        answer = SimpleNamespace(__annotations__={"return": annotations_of(fn).get("return")})
         return typing.get_type_hints(answer, globalns=fn.__globals__, include_extras=True)["return"]
     except Exception:  # the annotation is the user's: a name that cannot be found, or anything
         return None

@@ -1,7 +1,8 @@
 -- The statements that are the same for all stores, by name, as PostgreSQL has them: `holdfast.` is its schema, which is
--- always named, as nobody knows the search path. SQLite has no schema, and writes ?1 for $1. What is called json_list
--- has another name in each. All that the two do not say alike is in their own statements.sql; the tables, and who writes
--- them, are described in 001_runs.sql and those that follow.
+-- always named, as nobody knows the search path. SQLite has no schema, and ? for $1, $2 …, which therefore stand here in
+-- their order and once each: some releases of Python 3.12 warn of ?1. What is called json_list has another name in each.
+-- All that the two do not say alike is in their own statements.sql; the tables, and who writes them, are described in
+-- 001_runs.sql and those that follow.
 
 -- name: change_header
 UPDATE holdfast.runs SET header = $1 WHERE key = $2
@@ -119,10 +120,11 @@ ORDER BY created_at, key LIMIT $3
 
 -- name: too_many
 -- The first event to keep, if there are more than so many.
-SELECT keep FROM (
-    SELECT (SELECT max(sequence) FROM holdfast.events e WHERE e.run = r.key) + 1 - CAST($2 AS BIGINT) AS keep, r.first
+WITH found AS (
+    SELECT (SELECT max(sequence) FROM holdfast.events e WHERE e.run = r.key) + 1 AS next, r.first
     FROM holdfast.runs r WHERE r.key = $1
-) AS found WHERE keep > first
+), given AS (SELECT CAST($2 AS BIGINT) AS most)
+SELECT next - most FROM found, given WHERE next - most > first
 
 -- name: drop_first_events
 DELETE FROM holdfast.events WHERE run = $1 AND sequence < $2
@@ -206,12 +208,13 @@ WHERE target = $1 AND status = 'created' AND fence = 0 AND session NOT IN (SELEC
 ORDER BY priority DESC, created_at, key LIMIT 1
 
 -- name: next_released
--- Begun, and given back by whoever had it; the oftener it has changed hands, the longer it rests.
+-- Begun, and given back by whoever had it; the oftener it has changed hands, the longer it rests, unless that was so far
+-- in the future that the clock must have gone back since.
 SELECT id FROM holdfast.runs
 WHERE target = $1 AND fence > 0 AND status IN ('created', 'planning', 'executing', 'verifying') AND owner IS NULL
-    AND touched_at + CASE
-        WHEN fence < 4 THEN 0 WHEN fence > 12 THEN 300000 ELSE CAST(1000 AS BIGINT) << CAST(fence - 4 AS INT)
-    END <= $2
+    AND (fence < 4 OR $2 NOT BETWEEN touched_at - 300000 AND touched_at - 1 + CASE
+        WHEN fence > 12 THEN 300000 ELSE CAST(1000 AS BIGINT) << CAST(fence - 4 AS INT)
+    END)
     AND session NOT IN (SELECT value FROM json_list($3))
 ORDER BY key LIMIT 1
 
@@ -219,9 +222,9 @@ ORDER BY key LIMIT 1
 -- Begun by somebody who is not among the living.
 SELECT id FROM holdfast.runs
 WHERE target = $1 AND fence > 0 AND status IN ('created', 'planning', 'executing', 'verifying') AND owner IS NOT NULL
-    AND touched_at + CASE
-        WHEN fence < 4 THEN 0 WHEN fence > 12 THEN 300000 ELSE CAST(1000 AS BIGINT) << CAST(fence - 4 AS INT)
-    END <= $2
+    AND (fence < 4 OR $2 NOT BETWEEN touched_at - 300000 AND touched_at - 1 + CASE
+        WHEN fence > 12 THEN 300000 ELSE CAST(1000 AS BIGINT) << CAST(fence - 4 AS INT)
+    END)
     AND session NOT IN (SELECT value FROM json_list($3)) AND owner NOT IN (SELECT value FROM json_list($4))
 ORDER BY key LIMIT 1
 

@@ -29,7 +29,7 @@ SELECT id, host, pid, until FROM owners WHERE id = ?
 
 -- name: keep_owner
 -- That it has a lock is not written down: whoever asks for that sees it.
-INSERT INTO owners (id, host, pid, until) SELECT ?1, ?2, ?3, ?4 WHERE ?5 IS NOT NULL
+INSERT INTO owners (id, host, pid, until) SELECT ?, ?, ?, ? WHERE ? IS NOT NULL
 ON CONFLICT (id) DO UPDATE SET until = excluded.until WHERE until < excluded.until
 
 -- name: list_of_session
