@@ -298,11 +298,14 @@ class Holdfast:
         self._prepare()
         return submit(self.runs, target, args, session=session, prompt=prompt, priority=priority, run_id=run_id)
 
-    def worker(self, *targets: str, on_end: Callable[[Ended], object] | None = None, **settings: Any) -> Worker:
-        """A worker that takes runs of *targets* from the queue; *settings* are those of `WorkerConfig`."""
+    def worker(
+        self, *targets: str | Callable[..., Any], on_end: Callable[[Ended], object] | None = None, **settings: Any
+    ) -> Worker:
+        """A worker that takes runs of *targets*, as of `submit`, from the queue; *settings* are of `WorkerConfig`."""
         from holdfast.workers import Worker, WorkerConfig
+        from holdfast.workers.submitting import target_of
 
-        config = WorkerConfig(targets=targets, **settings)
+        config = WorkerConfig(targets=tuple(map(target_of, targets)), **settings)
         self._prepare()
         return Worker(self._home, config, on_end=on_end)
 
@@ -313,7 +316,12 @@ class Holdfast:
         "leave" touches none at all.
         """
         checks.choice("policy", policy, POLICIES)
-        return recover(self.runs, policy, self.resume)
+
+        def resume(run_id: str) -> Run:
+            self._prepare()
+            return Run(self._home, Plan(resumed=run_id, forks=False))
+
+        return recover(self.runs, policy, resume)
 
     @property
     def policies(self) -> PolicyBook:

@@ -53,16 +53,18 @@ def plain(name: str, value: object, depth: int = 0) -> Any:
     """*value* as JSON would give it back; what JSON cannot hold, or would give back as something else, is wrong."""
     if depth > DEEPEST:
         raise ConfigError(f"{printable(name, 60)}: is nested deeper than {DEEPEST} levels")
-    if value is None or isinstance(value, bool | int):
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, int):
+        return int.__int__(value)
     if isinstance(value, str) and is_text(value):
-        return value
+        return str.__str__(value)
     if isinstance(value, float) and math.isfinite(value):
-        return value
+        return float.__float__(value)
     if isinstance(value, list | tuple):
         return [plain(f"{name}[{at}]", each, depth + 1) for at, each in enumerate(value)]
     if isinstance(value, Mapping) and all(isinstance(key, str) and is_text(key) for key in value):
-        return {key: plain(f"{name}[{shown(key)}]", each, depth + 1) for key, each in value.items()}
+        return {str.__str__(key): plain(f"{name}[{shown(key)}]", each, depth + 1) for key, each in value.items()}
     raise ConfigError(
         f"{name} = {shown(value)}: must be what JSON can hold: a text, a number, true, false, null, or a list or "
         "object of these"

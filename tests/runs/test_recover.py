@@ -14,7 +14,7 @@ import sys
 import tempfile
 import textwrap
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -66,6 +66,13 @@ def broken() -> None:
 
 def in_doubt() -> None:
     raise InDoubt("tool", "id", "key", "why")
+
+
+called_back: list[Callable[[], object]] = []
+
+
+def calls_back() -> None:
+    called_back.pop()()
 
 
 def works(*args: Any) -> None:
@@ -254,6 +261,28 @@ def test_a_run_that_somebody_wanted_cancelled_is_cancelled_and_the_others_go_on(
     assert hf.runs.snapshot(run.id).status == "cancelled"
     assert hf.runs.snapshot(other).status == "completed"
     assert called == [(2,)]
+
+
+def test_what_ends_or_goes_while_others_are_called_again_is_not_called(place: Place) -> None:
+    gone = dead(place, entry=target("entry"))
+    unknown = dead(place)
+    cancelled = dead(place, entry=target("entry"))
+    first = dead(place, entry=target("calls_back"))
+    hf = place.open()
+
+    def meanwhile() -> None:
+        for run_id in (gone, unknown):
+            hf.runs.handle(run_id).cancel()
+        hf.runs.prune(max_runs=0)
+        hf.runs.handle(cancelled).cancel("enough")
+
+    called_back.append(meanwhile)
+
+    done = hf.recover()
+
+    assert (done.resumed, done.left, done.failed, done.errors) == ([first], [cancelled], [], {})
+    assert called == []
+    assert [run.forked_from for run in hf.runs.list_runs()] == [None, None]
 
 
 def test_a_zombie_whose_run_was_failed_may_not_go_on(disk: Place) -> None:

@@ -101,7 +101,8 @@ def test_the_same_again_submits_nothing_new(store: RunStore) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"session": "t"}, {"prompt": "q"}, {"priority": 1}, {"target": "agent:other"}, {"args": [2]}]
+    "change",
+    [{"session": "t"}, {"prompt": "q"}, {"priority": 1}, {"target": "agent:other"}, {"args": [2]}, {"args": [True]}],
 )
 def test_an_id_that_is_taken_by_another_run_is_a_conflict(change: dict[str, Any]) -> None:
     given: dict[str, Any] = {"target": "agent:main", "args": [1], "session": "s", "prompt": "p", "run_id": "r"}
@@ -117,6 +118,16 @@ def test_a_run_that_was_only_created_is_not_taken_for_a_submitted_one(store: Run
 
     with pytest.raises(RunConflict, match="exists with another"):
         submit(store, "agent:main", run_id="r")
+
+
+def test_texts_and_numbers_of_a_class_of_their_own_are_plain_arguments(store: RunStore) -> None:
+    word, whole, real = type("Word", (str,), {}), type("Whole", (int,), {}), type("Real", (float,), {})
+
+    run = submit(store, "agent:main", [word("a"), {word("k"): [whole(3), real(2.5)]}])
+
+    args = (store.memory(run.id).header.entry or {})["args"]
+    assert args == ["a", {"k": [3, 2.5]}]
+    assert [type(value) for value in (args[0], *args[1], *args[1]["k"])] == [str, str, int, float]
 
 
 def test_a_function_can_be_given_itself(store: RunStore) -> None:
@@ -358,6 +369,20 @@ def test_a_run_rests_the_longer_the_oftener_it_has_changed_hands(store: RunStore
     assert rests == [0.0, 0.0, 1.0, 4.0, 16.0, 64.0]
 
 
+@pytest.mark.parametrize("times", [1, 4])
+def test_a_clock_that_went_back_keeps_no_run_from_going_on(store: RunStore, clock: ManualClock, times: int) -> None:
+    put(store, "r")
+    for _ in range(times):
+        clock.advance(400)
+        found = queue.take(store, MAIN)
+        assert found is not None
+        queue.give_back(store, [found.claim], "stopped")
+
+    clock.shift_time(-3600)
+
+    assert taken(store) == "r"
+
+
 def test_a_run_that_has_changed_hands_too_often_is_failed(store: RunStore) -> None:
     put(store, "r")
     put(store, "next")
@@ -367,7 +392,7 @@ def test_a_run_that_has_changed_hands_too_often_is_failed(store: RunStore) -> No
 
     assert found == "next"
     assert store.snapshot("r").status is RunStatus.FAILED
-    assert "begun 2 times" in (store.snapshot("r").error or "")
+    assert "changed hands 2 times" in (store.snapshot("r").error or "")
 
 
 def test_a_run_whose_owner_died_before_it_was_cancelled_is_cancelled_and_not_taken(store: RunStore) -> None:

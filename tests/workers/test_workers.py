@@ -77,6 +77,29 @@ async def aleaves() -> None:
     raise SystemExit(3)
 
 
+def is_cancelled() -> None:
+    raise asyncio.CancelledError
+
+
+async def cancels_itself() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(0)
+
+
+def is_closed() -> None:
+    raise GeneratorExit
+
+
+def gives_a_coroutine() -> object:
+    return coroutine()
+
+
+async def agives_a_coroutine() -> object:
+    return coroutine()
+
+
 async def leaves_behind() -> str:
     async def child() -> None:
         raise SystemExit(4)
@@ -265,6 +288,14 @@ def test_a_holdfast_submits_runs_and_works_them_off(tmp_path: Path) -> None:
         assert stage.called == [(1, "x")]
 
 
+def test_a_worker_takes_functions_themselves_as_submit_does(hf: Holdfast, store: RunStore) -> None:
+    run_id = submit(store, plain).id
+
+    hf.worker(plain, drain=True).run()
+
+    assert store.snapshot(run_id).status is RunStatus.COMPLETED
+
+
 def test_coroutine_functions_share_one_event_loop(hf: Holdfast, store: RunStore) -> None:
     run_ids = [put(store, coroutine, number) for number in range(3)]
 
@@ -275,7 +306,13 @@ def test_coroutine_functions_share_one_event_loop(hf: Holdfast, store: RunStore)
     assert len(stage.loops) == 1
 
 
-@pytest.mark.parametrize("function", [raises, leaves, aleaves, is_in_doubt, is_in_doubt_in_a_group])
+@pytest.mark.parametrize(
+    "function",
+    [
+        raises, leaves, aleaves, is_in_doubt, is_in_doubt_in_a_group, is_cancelled, cancels_itself, is_closed,
+        gives_a_coroutine, agives_a_coroutine,
+    ],
+)  # fmt: skip
 def test_a_function_that_raises_fails_its_run_and_the_worker_goes_on(
     hf: Holdfast, store: RunStore, function: Callable[..., Any]
 ) -> None:
@@ -341,14 +378,15 @@ def test_whoever_asked_is_told_how_each_run_ended(hf: Holdfast, store: RunStore)
     ]
 
 
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit])
 def test_one_who_fails_to_hear_how_a_run_ended_stops_nothing(
-    hf: Holdfast, store: RunStore, caplog: pytest.LogCaptureFixture
+    hf: Holdfast, store: RunStore, caplog: pytest.LogCaptureFixture, error: type[BaseException]
 ) -> None:
     run_ids = [put(store, plain), put(store, plain)]
     config = WorkerConfig(targets=(target(plain),), drain=True)
 
     def deaf(ended: Ended) -> None:
-        raise RuntimeError("what?")
+        raise error("what?")
 
     Worker(hf._home, config, on_end=deaf).run()
 
@@ -598,6 +636,7 @@ def test_a_coroutine_is_interrupted_after_the_grace_and_its_run_is_not_cancelled
     run = store.snapshot(run_id)
     assert isinstance(stage.raised[0], asyncio.CancelledError)
     assert (run.status, run.interrupted) == ("executing", True)
+    assert "its worker was stopped" in store.events(run_id)[-1].payload["reason"]
 
 
 def test_a_second_stop_can_shorten_the_grace(hf: Holdfast, store: RunStore) -> None:
@@ -682,6 +721,7 @@ def test_a_run_that_cannot_be_begun_is_given_back(
         ({"targets": ()}, "targets"),
         ({"targets": "a:b"}, "targets"),
         ({"targets": ("a",)}, "MODULE:FUNCTION"),
+        ({"targets": (plain,)}, "must be a text"),
         ({"concurrency": 0}, "concurrency"),
         ({"per_session": 0}, "per_session"),
         ({"in_doubt": "guess"}, "one of raise, repeat"),

@@ -76,14 +76,15 @@ class Resume(NamedTuple):
     taken: list[Claim]
     claim: Claim | None = None  # the right to it, where that was taken before, by a worker
     prompt: Mapping[str, Any] = {}  # as it may be shown
+    forks: bool = True  # one that has ended is no conflict
 
     def write(self, ledger: Ledger) -> Begun:
         """Begin it."""
         self.taken.clear()
         owner = self.owner()
         live = ledger.run(self.run_id) if self.claim is None else ledger.claimed(self.claim)
-        if self.claim is not None and live.snapshot.status.is_terminal:
-            raise RunConflict(f"run {self.run_id!r} has ended since it was taken")
+        if not self.forks and live.snapshot.status.is_terminal:
+            raise RunConflict(f"run {self.run_id!r} has ended meanwhile")
         if live.header.noted:
             raise RunConflict(f"run {self.run_id!r} was only noted, as the sessions of proxies are: begin a new one")
         if live.origin is not None and live.first > 0:

@@ -37,6 +37,7 @@ class Plan(NamedTuple):
     resumed: str | None = None
     repeats: bool = False  # calls in doubt are made again
     is_noted: bool = False  # nobody waits for the disk, and it cannot be resumed
+    forks: bool = True  # where the resumed one has ended, and did not complete, its fork is gone on with
     diverges: bool = True  # finished calls that are not asked for are recorded, and no error
     claim: Claim | None = None  # the right to the resumed run, where it was taken before
     is_new: bool = False  # nobody has begun the resumed run before

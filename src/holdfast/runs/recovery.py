@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from holdfast import events
 from holdfast.checks import shown
-from holdfast.errors import ConfigError, RunConflict
+from holdfast.errors import ConfigError, RunConflict, RunNotFound
 from holdfast.history import RunSnapshot, RunStatus
 from holdfast.runs import Run
 from holdfast.shape import Shape, name_of, shape_of
@@ -35,22 +37,30 @@ class Recovered(NamedTuple):
 def recover(store: RunStore, policy: str, resume: Callable[[str], Run]) -> Recovered:
     """Look after every interrupted run of *store*."""
     done = Recovered([], [], [], {}, [])
-    for run in interrupted(store):
+    for run in list(interrupted(store)):  # before any is called: a page begins after a run that may be gone by then
         if policy == "leave":
             done.left.append(run.id)
-        elif (entry := _entry(store, run.id)) is not None:
-            try:
-                call_entry(resume(run.id), entry)
-                done.resumed.append(run.id)
-            except RunConflict:  # somebody else was quicker
-                done.left.append(run.id)
-            except (Exception, asyncio.CancelledError, SystemExit) as error:  # the process is not its own to end
-                done.resumed.append(run.id)
-                done.errors[run.id] = error
-        else:
+            continue
+        with suppress(RunNotFound):  # retention was quicker
+            if (entry := _entry(store, run.id)) is not None:
+                _call_again(resume(run.id), entry, done)
+                continue
             became = _end(store, run.id, fails=policy == "fail")
             {RunStatus.FAILED: done.failed, RunStatus.CANCELLED: done.cancelled}.get(became, done.left).append(run.id)
     return done
+
+
+def _call_again(run: Run, entry: Mapping[str, Any], done: Recovered) -> None:
+    try:
+        call_entry(run, entry)
+    except (Exception, asyncio.CancelledError, SystemExit) as error:  # the process is not its own to end
+        if run.log.claim is None and isinstance(error, RunNotFound):
+            raise
+        if run.log.claim is None and isinstance(error, RunConflict):  # somebody else was quicker, or has ended it
+            done.left.append(run.id)
+            return
+        done.errors[run.id] = error
+    done.resumed.append(run.id)
 
 
 def interrupted(store: RunStore) -> Iterator[RunSnapshot]:
@@ -61,7 +71,7 @@ def interrupted(store: RunStore) -> Iterator[RunSnapshot]:
         page = store.list_runs(status, limit=PAGE)
         while page:
             yield from (run for run in page if run.interrupted)
-            page = store.list_runs(status, limit=PAGE, before=page[-1].id)
+            page = store.list_runs(status, limit=PAGE, before=page[-1].id) if len(page) == PAGE else []
 
 
 def call_entry(run: Run, entry: Mapping[str, Any]) -> Any:
@@ -125,9 +135,15 @@ def load_target(target: object) -> Callable[..., Any]:
 
 
 def as_text(value: object) -> str:
-    """The result of a run: a text as it is, anything else as JSON where that is possible."""
+    """The result of a run: a text as it is, anything else as JSON where that is possible; a `ConfigError` if it is yet
+    to be awaited, since nobody would.
+    """
     if value is None:
         return ""
+    if hasattr(type(value), "__await__"):
+        if inspect.iscoroutine(value):
+            value.close()
+        raise ConfigError("the function of the run gives something to await: await it there, in an `async def`")
     if isinstance(value, str):
         return value.encode(errors="backslashreplace").decode()  # the name of a file may be any bytes
     try:

@@ -283,7 +283,7 @@ class Run:
         self._entered = True
         if resumed is None:
             return Start(self._header, prompt, store.ownership.row, [])
-        return Resume(resumed, store.ownership.row, [], claim, prompt)
+        return Resume(resumed, store.ownership.row, [], claim, prompt, self._plan.forks)
 
     def _shown(self, prompt: str) -> Mapping[str, Any]:
         """What its first event says."""

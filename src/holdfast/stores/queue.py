@@ -22,7 +22,7 @@ LEAST_PRIORITY, MOST_PRIORITY = -100, 100
 ATTEMPTS = 20  # owners that a run may have before it is given up
 
 Ask = Callable[..., list[tuple[Any, ...]]]
-_JSON = msgspec.json.Encoder()
+_JSON = msgspec.json.Encoder(order="sorted")
 
 
 class Taken(NamedTuple):
@@ -65,7 +65,8 @@ def submit(store: RunStore, header: RunHeader) -> RunSnapshot:
 
 
 def _facts(header: RunHeader) -> tuple[object, ...]:
-    return (header.session_id, header.prompt, header.entry, header.priority)
+    entry = _JSON.encode(header.entry)  # in which 1, 1.0 and true are three
+    return (header.session_id, header.prompt, entry, header.priority)
 
 
 # -- out ---------------------------------------------------------------------------------------------------------------
@@ -157,7 +158,7 @@ def _give_up(ledger: Ledger, live: Live) -> None:
     ledger.say(
         live,
         events.RUN_FAILED,
-        error=f"it was begun {live.fence - 1} times, and each time its process died or gave it back; resume it by hand",
+        error=f"it has changed hands {live.fence - 1} times, as its process died or gave it back; resume it by hand",
     )
 
 

@@ -5,6 +5,7 @@ Whatever the function raises is the run's own affair: it is recorded there, and 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -16,18 +17,20 @@ from holdfast.stores.queue import Taken
 from holdfast.waiting.threads import Job
 from holdfast.workers.lane import Lane
 
+FINAL = (InDoubt, SystemExit, KeyboardInterrupt, GeneratorExit)
 Done = Callable[["Slot", BaseException | None], object]
 
 
 class Slot:
     """One run in hand."""
 
-    __slots__ = ("cancel", "is_left", "run", "taken")
+    __slots__ = ("cancel", "is_left", "is_stopped", "run", "taken")
 
     def __init__(self, home: Home, taken: Taken, *, repeats: bool) -> None:
         header = taken.header
         self.taken = taken
         self.cancel: Callable[[], object] | None = None  # interrupts its task, if it is one
+        self.is_stopped = False  # its task is interrupted, if it is one: the time of its worker is over
         self.is_left = False  # it was given to others, though its function may still run
         self.run = Run(
             home,
@@ -36,10 +39,17 @@ class Slot:
                 header.prompt,
                 resumed=header.id,
                 repeats=repeats,
+                forks=False,
                 claim=taken.claim,
                 is_new=taken.is_new,
             ),
         )
+
+    def stop(self) -> None:
+        """Interrupt its task, if it is one."""
+        self.is_stopped = True
+        if self.cancel is not None:
+            self.cancel()
 
     def leave(self) -> None:
         """It is for others now: what its function still asks for is refused."""
@@ -67,7 +77,7 @@ def begin(home: Home, lane: Lane, slot: Slot, done: Done) -> None:
             if shape_of(function) is Shape.COROUTINE:
                 slot.cancel = lane.begin(lambda: _acall(home, slot, function, done))
                 return
-            call_inside(slot.run, lambda *args: _plainly(slot.run, function, args), slot.args)
+            call_inside(slot.run, lambda *args: _plainly(slot, function, args), slot.args)
         except BaseException as raised:  # this thread is ours: nobody is above to hear of it
             error = raised
         done(slot, error)
@@ -80,7 +90,7 @@ async def _acall(home: Home, slot: Slot, function: Callable[..., Any], done: Don
         try:
             return await function(*args)
         except BaseException as raised:
-            if _is_final(raised) and not slot.run.cancelled.is_set():
+            if _is_final(raised, slot):
                 await slot.run.afail(raised)
             raise
 
@@ -95,22 +105,25 @@ async def _acall(home: Home, slot: Slot, function: Callable[..., Any], done: Don
         done(slot, error)
 
 
-def _plainly(run: Run, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+def _plainly(slot: Slot, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     try:
         return function(*args)
     except BaseException as raised:
-        if _is_final(raised) and not run.cancelled.is_set():
-            run.fail(raised)
+        if _is_final(raised, slot):
+            slot.run.fail(raised)
         raise
 
 
-def _is_final(error: BaseException) -> bool:
-    """Whether an error that would leave the run interrupted is its end: nobody is here to decide what is in doubt, and
-    the process is not the function's own to end.
+def _is_final(error: BaseException, slot: Slot) -> bool:
+    """Whether an error that would leave the run interrupted is its end: nobody is here to decide what is in doubt, the
+    process is not the function's own to end, and a cancellation that is not of our making is its own, too.
     """
+    if slot.run.cancelled.is_set():
+        return False
+    kinds = FINAL if slot.is_stopped else (*FINAL, asyncio.CancelledError)
     if isinstance(error, BaseExceptionGroup):
-        return error.subgroup((InDoubt, SystemExit, KeyboardInterrupt)) is not None
-    return isinstance(error, InDoubt | SystemExit | KeyboardInterrupt)
+        return error.subgroup(kinds) is not None
+    return isinstance(error, kinds)
 
 
 def _function(target: str) -> Callable[..., Any]:

@@ -14,6 +14,7 @@ from typing import Any
 
 _log = logging.getLogger("holdfast")
 
+STOPPED = "its worker was stopped"
 LAST = 1.0  # seconds that tasks have to end when the lane is closed
 GONE = 5.0  # seconds after which a loop that is blocked is left behind
 
@@ -33,7 +34,7 @@ class Lane:
         loop.call_soon_threadsafe(lambda: tasks.append(loop.create_task(make())))
 
         def cancel_task() -> None:
-            tasks[0].cancel()
+            tasks[0].cancel(STOPPED)
 
         def cancel() -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed, and the task gone with it

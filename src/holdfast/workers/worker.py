@@ -22,7 +22,7 @@ from holdfast.stores.ledger import Claim
 from holdfast.waiting.waits import Wait, pause
 from holdfast.workers.calling import Slot, begin
 from holdfast.workers.ear import SHARE, Ear
-from holdfast.workers.lane import Lane
+from holdfast.workers.lane import STOPPED, Lane
 from holdfast.workers.submitting import target_of
 
 LOOKS = 3  # for what dead workers left, in the time of one lease
@@ -53,6 +53,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
         if not isinstance(self.targets, tuple) or not self.targets:
             raise ConfigError(f"targets = {checks.shown(self.targets)}: must be functions, such as ('agent:main',)")
         for target in self.targets:
+            checks.text("target", target)
             target_of(target)
         checks.whole("concurrency", self.concurrency, most=MOST_AT_ONCE)
         if self.per_session is not None:
@@ -196,10 +197,12 @@ class Worker:
             with self._lock:
                 self._unsure.append(slot.taken.claim)
         finally:
-            self._tell(slot, error)
-            with self._lock:
-                self._slots.pop(slot.run.id, None)
-            self._signal.fire()
+            try:
+                self._tell(slot, error)
+            finally:
+                with self._lock:
+                    self._slots.pop(slot.run.id, None)
+                self._signal.fire()
 
     def _tell(self, slot: Slot, error: BaseException | None) -> None:
         if self._on_end is None:
@@ -213,7 +216,9 @@ class Worker:
             why = why or in_words(trouble)
         try:
             self._on_end(Ended(run_id, slot.target, slot.taken.header.session_id, status, why))
-        except Exception:
+        except KeyboardInterrupt:  # of whoever waits for the worker to end
+            raise
+        except BaseException:
             _log.exception("on_end failed for run %r", run_id)
 
     # -- stopping ------------------------------------------------------------------------------------------------------
@@ -224,15 +229,14 @@ class Worker:
             if self._until == until:
                 break
         for slot in self._left():
-            if slot.cancel is not None:
-                slot.cancel()
+            slot.stop()
         self._wait_for_all(self._clock.monotonic() + LAST, only_tasks=True)
         left = self._left()
         for slot in left:
             slot.leave()
         if claims := [*(slot.taken.claim for slot in left), *self._unsure]:
             try:
-                queue.give_back(self._store, claims, "its worker was stopped")
+                queue.give_back(self._store, claims, STOPPED)
             except StoreError as error:
                 _log.warning("%d runs are for others when the lease of this process ends: %s", len(claims), error)
         for slot in left:
