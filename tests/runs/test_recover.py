@@ -27,6 +27,7 @@ from tests.runs.durable import Killed, Place, stopped, types
 
 from holdfast import ConfigError, Holdfast, InDoubt, LeaseLost, RunCancelled
 from holdfast.policy import PolicyBook
+from holdfast.runs import recovery
 from holdfast.runs.recovery import PAGE, call_inside
 from holdfast.stores import MemoryRunStore
 from holdfast.stores.store import LEASE
@@ -263,7 +264,11 @@ def test_a_run_that_somebody_wanted_cancelled_is_cancelled_and_the_others_go_on(
     assert called == [(2,)]
 
 
-def test_what_ends_or_goes_while_others_are_called_again_is_not_called(place: Place) -> None:
+@pytest.mark.parametrize("page", [PAGE, 3])  # of which the last goes
+def test_what_ends_or_goes_while_others_are_called_again_is_not_called(
+    place: Place, page: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "PAGE", page)
     gone = dead(place, entry=target("entry"))
     unknown = dead(place)
     cancelled = dead(place, entry=target("entry"))
