@@ -7,9 +7,9 @@ from holdfast.runs.current import current_run, inside, open_runs, running
 from holdfast.runs.ending import is_lasting
 from holdfast.runs.home import Home, Plan
 from holdfast.runs.keeper import Keeper
-from holdfast.runs.log import Write
+from holdfast.runs.log import LOST, Write
 from holdfast.runs.run import Run
-from holdfast.runs.steps import LOST, Step
+from holdfast.runs.steps import Step
 
 __all__ = [
     "LOST",

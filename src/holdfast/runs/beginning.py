@@ -12,7 +12,7 @@ import msgspec
 from holdfast import events
 from holdfast.errors import RunConflict
 from holdfast.history import RunHeader, RunStatus
-from holdfast.runs.steps import AGAIN, LOST
+from holdfast.runs.log import AGAIN, LOST
 from holdfast.stores import RunStore
 from holdfast.stores.ledger import Claim, Ledger, Live, OwnerRow
 

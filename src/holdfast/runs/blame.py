@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.runs.steps import is_made_by
+from holdfast.runs.identity import is_made_by
 
 MOST_MARKS = 100  # on one error, which may be raised again and again
 MOST_LOOKED_AT = 1000  # errors, in search of a call

@@ -41,11 +41,11 @@ class Closing:
         end = self._unsaid or ending(error, cancelled=cancelled, reason=reason)
         over = end.type in (events.RUN_COMPLETED, events.RUN_FAILED) or isinstance(error, RunDiverged)
         blamed = error if end.type == events.RUN_FAILED else None
-        return self._write(claim, end, blamed, self._steps.unasked if over else [])
+        return self._write(claim, end, blamed, self._steps.recalled.unasked() if over else [])
 
     def diverged(self) -> RunDiverged | None:
         """The error of a run that did not do what it had done before."""
-        unasked = () if self._diverges else tuple(self._steps.unasked)
+        unasked = () if self._diverges else tuple(self._steps.recalled.unasked())
         return RunDiverged(unasked) if unasked else None
 
     def settle(self, last: Last | None) -> None:
@@ -81,7 +81,7 @@ class Closing:
         if (claim := self._claim) is None:
             return None
         shown = End(end.type, self._log.given(end.type, end.payload))
-        return self._write(claim, shown, error, self._steps.unasked)
+        return self._write(claim, shown, error, self._steps.recalled.unasked())
 
     def _write(self, claim: Claim, end: End, error: BaseException | None, unasked: list[str]) -> Last:
         return Last.of(self._home.store, Finish(claim, end, unasked, fatal_calls(error, claim.run_id)))

@@ -20,7 +20,7 @@ from holdfast.errors import (
     StoreError,
     in_words,
 )
-from holdfast.runs.steps import AGAIN
+from holdfast.runs.log import AGAIN
 from holdfast.stores import RunStore
 from holdfast.stores.ledger import Claim, Ledger
 from holdfast.stores.writer import Pending

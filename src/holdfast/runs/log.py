@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -22,11 +22,19 @@ _JSON = msgspec.json.Encoder()
 
 
 class Outcome(NamedTuple):
-    """The exact outcome of a call: its key, the name of what was called, and the memo; empty where none was kept."""
+    """The exact outcome of a call: its key, the name of what was called, and the memo, or what stands for it."""
 
     key: str
     name: str
     memo: bytes
+
+
+# What stands in the place of a memo:
+LOST: Final = b""  # the call ended, or may have, and nobody knows with what
+AGAIN: Final = b"a"  # its failure ended the run: whoever forks the run makes it anew
+SPENT: Final = b"$"  # it is no call, but an amount that was spent
+OURS: Final = b"o"  # LOST, in an imported run: but this store made the key
+ELSEWHERE: Final = b"f"  # before the key that the call has had since before the run was imported: all else stands there
 
 
 class Write(msgspec.Struct, eq=False):

@@ -12,8 +12,9 @@ from holdfast.errors import ConfigError, in_words
 from holdfast.runs.blame import mark
 from holdfast.runs.current import current_key, leave
 from holdfast.runs.ending import is_lasting
-from holdfast.runs.log import Write
-from holdfast.runs.steps import LOST, Step
+from holdfast.runs.identity import STEP
+from holdfast.runs.log import LOST, Write
+from holdfast.runs.steps import Step
 from holdfast.values.canonical import encode
 from holdfast.values.memo import Memo, dump_error, is_error, load_error
 from holdfast.values.said import SAID
@@ -90,7 +91,7 @@ class Remembered:
         self._args = list(args)  # as JSON has them
         self._fn = fn
         self._value: Any = None
-        self.step: Step = run.steps.step(name, encode(self._args) or likeness(args), kind=b"s")
+        self.step: Step = run.steps.step(name, encode(self._args) or likeness(args), kind=STEP)
         self.known = self.step.outcome is not None and self._look(self.step.outcome)
         self._begun = run.clock.monotonic()
 

@@ -1,43 +1,29 @@
-"""The calls and steps of a run: who each one is, what is remembered of it, and how it gets into the log.
+"""The calls and steps of a run as they are made, and how they get into the log.
 
-A call is known by the call or step that makes it, its name, its arguments, and how many such calls have begun before it
-in this run; not by its place in time, so calls that run side by side keep their identity. It gets its number when it
-begins or is found in memory: one whose tool was not called is no call, and is asked anew.
+A call gets its number, and so its key, when it begins or is found in what a resumed run recalls: one whose tool was not
+called is no call, and is asked anew.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from hashlib import blake2b
 from typing import Any
 
 import msgspec
 
 from holdfast import events
-from holdfast.history import RunSnapshot
 from holdfast.runs.current import current_key
-from holdfast.runs.foreign import begun, history, is_key, tell
-from holdfast.runs.log import Log, Outcome, Write
+from holdfast.runs.foreign import AHEAD
+from holdfast.runs.identity import AMOUNT, STEP, TOOL, Identity
+from holdfast.runs.log import AGAIN, ELSEWHERE, LOST, OURS, SPENT, Log, Outcome, Write
+from holdfast.runs.recalled import Recalled
 from holdfast.stores.ledger import Claim, Ledger
 from holdfast.stores.store import Memory
 from holdfast.values.canonical import untyped
-from holdfast.values.memo import is_error
 from holdfast.values.said import CACHED, SAID
-
-# What stands in the place of a memo:
-LOST = b""  # the call ended, or may have, and nobody knows with what
-AGAIN = b"a"  # its failure ended the run: whoever forks the run makes it anew
-AMOUNT = b"$"  # it is no call, but an amount that was spent
-OURS = b"o"  # LOST, in an imported run: but this store made the key
-ELSEWHERE = b"f"  # before the key that the call has had since before the run was imported: all else stands there
-
-_WHO, _WHOSE = 24, 8  # the digits of a key: who it is, and the first of whoever made it
-_NOBODY = "0" * _WHOSE
-_AHEAD = 8  # numbers at which a call of a resumed run is looked for
 
 
 class Step(msgspec.Struct, eq=False):
@@ -143,7 +129,7 @@ class Step(msgspec.Struct, eq=False):
     @property
     def _is_counted(self) -> bool:
         """Whether it has begun in this very run before, not only in one that this is a fork of."""
-        return self.key not in self._steps.inherited
+        return self.key not in self._steps.recalled.inherited
 
     def _named(self) -> dict[str, Any]:
         return {"call_id": self.call_id, "name" if self.is_step else "tool": self.name}
@@ -155,21 +141,13 @@ class Steps:
     def __init__(self, log: Log, count: Callable[[list[str]], None]) -> None:
         self.log = log
         self._count = count  # is told the tools of calls that nobody will ask for again
-        self.standing: set[str] = set()  # the first digits of the keys of calls that stand as they were
-        self.undecided: dict[bytes, dict[str, Step]] = {}  # by what is asked for, the oldest first
-        self.inherited: set[str] = set()  # the keys of calls that a fork knows from before it, and that began not in it
         self.is_noted = False  # nobody will ask for its calls again
         self.says = True  # events may stand for memos: not those of another store
-        self._secret = b""
-        self._digest = blake2b()  # of what all keys of the run have in common
+        self.recalled = Recalled()
+        self.undecided: dict[bytes, dict[str, Step]] = {}  # by what is asked for, the oldest first
+        self._identity = Identity()
         self._lock = threading.Lock()
         self._begun: dict[bytes, int] = {}  # how many calls of each kind have begun
-        self._memory: dict[str, tuple[str, bytes]] = {}  # key → name and outcome, of calls made before a resume
-        self._inner: dict[str, list[str]] = {}  # those within calls, by the first digits of whoever made them
-        self._tentative: set[str] = set()  # failed calls within calls that are made again
-        self._uncounted: set[str] = set()  # steps of an imported run
-        self._elsewhere: dict[str, str] = {}  # the keys that calls had before the run was imported, by those of here
-        self._unclaimed: dict[tuple[str, str], dict[str, str]] = {}  # by name and maker, those nobody has asked for yet
 
     @property
     def lost(self) -> bytes:
@@ -179,37 +157,27 @@ class Steps:
     def begin(self, root: str, secret: bytes, *, is_noted: bool = False) -> None:
         """Be ready for the calls of a run; their keys start from *root* and *secret*."""
         self.is_noted = is_noted
-        self._secret = secret
-        self._digest = blake2b(root.encode() + b"\0", key=secret, digest_size=_WHO // 2)
+        self._identity = Identity(root, secret)
 
     def recall(self, memory: Memory) -> None:
         """Know what was done before the run was interrupted."""
-        known = {key.hex(): (name, outcome) for key, name, outcome in memory.memos}
-        known |= _in_doubt(memory.snapshot)
-        again = [key for key, (_, outcome) in known.items() if outcome == AGAIN]
-        below = _descendants(known, again)
-        self._tentative = {key for key in below if is_error(known[key][1].removeprefix(CACHED))}
-        self._memory = known
-        if memory.snapshot.forked_from is not None:
-            self.inherited = known.keys() - begun(self.log.store.events(memory.snapshot.id))
+        self.recalled = Recalled.of(memory, self.log.store, self._identity)
         self.says = not memory.is_foreign
-        if memory.is_foreign:
-            self._recognise(memory)
-        for key in known:
-            if key[_WHO:] != _NOBODY:
-                self._inner.setdefault(key[_WHO:], []).append(key)
 
-    def step(self, name: str, sign: bytes, *, kind: bytes = b"t") -> Step:
+    def step(self, name: str, sign: bytes, *, kind: bytes = TOOL) -> Step:
         """The next call of *name* with the arguments *sign*; its `outcome` is set if it was made before."""
-        step = self._asked(current_key.get(), name, sign, kind)
-        if self._memory:
+        parent = current_key.get()
+        if not self.says:
+            sign = untyped(sign)  # what an event shows of a value does not say of what type it was
+        step = Step(self, name, parent, self._identity.base(parent, name, sign, kind), is_step=kind == STEP)
+        if self.recalled.calls:
             self._look_up(step)
         waiting = self.undecided.get(step._base)
         return next(iter(waiting.values())) if step.outcome is None and waiting else step
 
     def block(self, name: str) -> Step:
         """A guarded block, which is like no other."""
-        return Step(self, name, current_key.get(), os.urandom(_WHO // 2), is_block=True)
+        return Step(self, name, current_key.get(), os.urandom(12), is_block=True)
 
     def spent(self, unit: str, amount: float) -> Outcome | None:
         """What to remember of an amount that is reported outside of any call; None if it was reported before."""
@@ -217,30 +185,20 @@ class Steps:
         if step.outcome is not None:
             return None
         step.take()
-        return Outcome(step.key, unit, AMOUNT)
+        return Outcome(step.key, unit, SPENT)
 
     def stand(self, key: str) -> None:
         """The call *key* is answered from the log, and what it called counts."""
-        self.standing.add(key[:_WHOSE])
-        if not self._inner:
-            return
-        tools: list[str] = []
-        todo = [key]
-        with self._lock:
-            while todo:
-                below = self._inner.pop(todo.pop()[:_WHOSE], [])
-                todo += below
-                found = [self._memory[each] for each in below if each in self._memory and each not in self._uncounted]
-                tools += [name for name, outcome in found if not outcome.startswith(CACHED)]
-        self._count(tools)
+        if tools := self.recalled.stand(key):
+            self._count(tools)
 
     def number(self, step: Step) -> None:
         """Give *step* the next number of its kind."""
         with self._lock:
             number = self._begun.get(step._base, 0)
-            key = self._key(step, number)
-            if self._memory:
-                key, known = self._recollect(key)
+            key = self._identity.key(step._base, step._parent, number)
+            if self.recalled.calls:
+                key, known = self.recalled.take(key)
                 if known is not None:  # others were quicker, and left it this number
                     step._known = known[1]
             self._give(step, number, key)
@@ -252,98 +210,30 @@ class Steps:
                 return
             self._begun[step._base] = step._number
             if step._known is not None:
-                self._memory[step.key] = (step.name, step._known)
+                self.recalled.calls[step.key] = (step.name, step._known)
             step.key = ""
 
-    @property
-    def unasked(self) -> list[str]:
-        """The names of the finished calls that were made before and that nobody has asked for."""
-        if not self._memory:
-            return []
-        with self._lock:
-            left = dict(self._memory)
-        for key in list(_descendants(left, self.standing)):
-            del left[key]
-        return [name for name, outcome in left.values() if outcome not in (LOST, AGAIN, AMOUNT)]
-
-    # -- inside --------------------------------------------------------------------------------------------------------
-
-    def _asked(self, parent: str, name: str, sign: bytes, kind: bytes) -> Step:
-        if not self.says:
-            sign = untyped(sign)  # what an event shows of a value does not say of what type it was
-        digest = self._digest.copy()
-        digest.update(b"\0".join((parent.encode(), kind, name.encode("utf-8", "surrogatepass"), sign)))
-        return Step(self, name, parent, digest.digest(), is_step=kind == b"s")
-
     def _look_up(self, step: Step) -> None:
+        identity, base, parent = self._identity, step._base, step._parent
         with self._lock:
-            first = self._begun.get(step._base, 0)
-            for number in range(first, first + _AHEAD):  # one may have ended without a trace: its twin stands for it
-                key, known = self._recollect(self._key(step, number))
+            first = self._begun.get(base, 0)
+            for number in range(first, first + AHEAD):  # one may have ended without a trace: its twin stands for it
+                key, known = self.recalled.take(identity.key(base, parent, number))
                 if known is not None:
                     break
-            if known is None and self._unclaimed:
+            else:
                 number = first
-                key, known = self._claim_any(step, number)
+                key, known = self.recalled.take_any(identity.key(base, parent, number), step.name)
             if known is None:
                 return
             self._give(step, number, key)
-        if not self.says and self.log.claim is not None and (own := self._key(step, number)) != key:
+        if not self.says and self.log.claim is not None and (own := identity.key(base, parent, number)) != key:
             self.log.store.writer.submit(partial(_move, self.log.claim, own, step.name, key))
         step._known = outcome = known[1]
         if outcome != AGAIN:
             step.is_cached = outcome.startswith(CACHED)
-            step.is_tentative = key in self._tentative
+            step.is_tentative = key in self.recalled.tentative
             step.outcome = outcome.removeprefix(CACHED)
-
-    def _recollect(self, key: str) -> tuple[str, tuple[str, bytes] | None]:
-        """What is known of *key*, or of the one that stands for it."""
-        if key not in self._memory and (other := self._elsewhere.get(key)) in self._memory:
-            key = other or key
-        return key, self._memory.pop(key, None)
-
-    def _claim_any(self, step: Step, number: int) -> tuple[str, tuple[str, bytes] | None]:
-        """Take *step* for the oldest call of its name and maker that is left: its arguments may not have been shown."""
-        left = self._unclaimed.get((step.name, step._parent[:_WHOSE] or _NOBODY), {})
-        for key, own in list(left.items()):
-            del left[key]
-            if key in self._memory:
-                self._memory[own] = (step.name, LOST)  # who has its arguments may be it, and must not be called unasked
-                self._elsewhere[self._key(step, number)] = key
-                break
-        return self._recollect(self._key(step, number))
-
-    def _recognise(self, memory: Memory) -> None:
-        """Find out who the calls of an imported run are."""
-        known, told = self._memory, dict[str, str]()  # the keys of here by those of elsewhere
-        begun: Counter[bytes] = Counter()
-        for key, name, kind, parent, sign in tell(history(self.log.store, memory.snapshot.id)):
-            step = self._asked(parent, name, sign, kind)
-            numbers = range(begun[step._base], begun[step._base] + _AHEAD)
-            number = next((number for number in numbers if self._key(step, number) == key), numbers[0])
-            begun[step._base] = number + 1
-            own = self._key(step, number)
-            if kind == AMOUNT:
-                known.setdefault(own, (name, AMOUNT))
-            elif own != key:
-                told[key] = own
-            if kind == b"s":
-                self._uncounted.add(key)
-        kept = {key.hex(): outcome for key, _, outcome in memory.memos}
-        ours = {key for key, outcome in kept.items() if outcome == OURS}
-        taken = {outcome[1:].decode(): key for key, outcome in kept.items() if outcome.startswith(ELSEWHERE)}
-        for key in taken.values():
-            del known[key]
-        for key in ours:
-            known[key] = (known[key][0], LOST)
-        in_doubt = {key for key, (_, outcome) in known.items() if outcome == LOST and is_key(key)}
-        for key in (*told, *in_doubt):
-            if key in in_doubt and key not in ours and key not in taken:
-                self._unclaimed.setdefault((known[key][0], key[_WHO:]), {})[key] = told.get(key, key)
-        for key, own in told.items():
-            if key in known and taken.get(key, own) != own:
-                known.setdefault(own, (known[key][0], LOST))
-        self._elsewhere = {own: key for key, own in (*told.items(), *taken.items())}
 
     def _give(self, step: Step, number: int, key: str) -> None:
         self._begun[step._base] = number + 1
@@ -351,36 +241,6 @@ class Steps:
         step.key = key
         step.call_id = key[:16]
 
-    def _key(self, step: Step, number: int) -> str:
-        who = step._base
-        if number:
-            who = blake2b(who + number.to_bytes(8, "big"), key=self._secret, digest_size=_WHO // 2).digest()
-        return who.hex() + (step._parent[:_WHOSE] or _NOBODY)
-
 
 def _move(claim: Claim, own: str, name: str, key: str, ledger: Ledger) -> None:
     ledger.remember(ledger.claimed(claim), bytes.fromhex(own), name, ELSEWHERE + key.encode())
-
-
-def _in_doubt(snapshot: RunSnapshot) -> dict[str, tuple[str, bytes]]:
-    """The calls that had begun and not ended; those of blocks have no key, and are not asked for again."""
-    return {call.key: (call.name, LOST) for call in snapshot.active_calls.values() if call.key}
-
-
-def is_made_by(key: str, other: str) -> bool:
-    """Whether the call *key* was made by the call *other*."""
-    return key[_WHO:] == other[:_WHOSE]
-
-
-def _descendants(keys: Iterable[str], ancestors: Iterable[str]) -> list[str]:
-    """Those of *keys* that were called by *ancestors*, or by what they called."""
-    children: dict[str, list[str]] = {}
-    for key in keys:
-        children.setdefault(key[_WHO:], []).append(key)
-    found: list[str] = []
-    todo = [key[:_WHOSE] for key in ancestors]
-    while todo:
-        below = children.pop(todo.pop(), [])
-        found += below
-        todo += [key[:_WHOSE] for key in below]
-    return found

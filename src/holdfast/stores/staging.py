@@ -19,7 +19,7 @@ from holdfast.stores.ledger import USES, Ledger, OwnerRow
 from holdfast.stores.rows import event, pack, pack_header, unpack, unpack_header
 from holdfast.stores.schema import statements
 from holdfast.stores.trouble import errors_of
-from holdfast.values.as_json import DEEPEST
+from holdfast.values.as_json import DEEPEST, check_depth
 from holdfast.values.said import ENDS
 
 if TYPE_CHECKING:
@@ -125,8 +125,7 @@ class Staging:
         self, run: Incoming, sequence: int, at: int, type: str, late: bool, payload: Mapping[str, Any], encoded: str
     ) -> None:
         """The next event of *run*; *payload* is what *encoded* says."""
-        if len(encoded) > 4 * DEEPEST and _is_deep(encoded, payload):
-            raise ValueError(f"payload is nested deeper than {2 * DEEPEST} levels")
+        check_depth(encoded.encode(), 2 * DEEPEST)
         ended = run.take(sequence, at, type, late, payload)
         self.events += 1
         self._events.append((self.events, run.number, sequence, at, type, late, encoded))
@@ -278,16 +277,6 @@ def _check_base(base: RunSnapshot, header: RunHeader, first: int) -> None:
         raise ValueError("base has a spend that is no number")
     if not header.created_at_ms <= base.updated_at_ms <= MOST:
         raise ValueError("base was not updated after the run was created")
-
-
-def _is_deep(encoded: str, payload: Mapping[str, Any]) -> bool:
-    if encoded.count("{") + encoded.count("[") <= 2 * DEEPEST:
-        return False
-    level: list[Any] = [payload]
-    for _ in range(2 * DEEPEST):
-        inner = [each for one in level for each in (one.values() if isinstance(one, dict) else one)]
-        level = [each for each in inner if isinstance(each, dict | list)]
-    return bool(level)
 
 
 def _from_hex(key: str) -> bytes:

@@ -42,16 +42,16 @@ def members(payload: Mapping[str, object]) -> bytes:
         return _by_parts(payload.items())
 
 
-def check_depth(data: bytes) -> None:
-    """Raise a `ValueError` if the JSON *data* is too deep."""
-    if data.count(b"[") + data.count(b"{") > DEEPEST:
+def check_depth(data: bytes, deepest: int = DEEPEST) -> None:
+    """Raise a `ValueError` if the JSON *data* is deeper."""
+    if len(data) > 2 * deepest and data.count(b"[") + data.count(b"{") > deepest:
         brackets = _TEXTS.sub(b"", data).translate(None, _NO_BRACKETS)
-        for _ in range(DEEPEST):  # each round takes off the innermost level
+        for _ in range(deepest):  # each round takes off the innermost level
             if not brackets:
                 break
             brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
         if brackets:
-            raise ValueError(f"nested deeper than {DEEPEST} levels")
+            raise ValueError(f"nested deeper than {deepest} levels")
 
 
 def _strict(value: object) -> bytes:
@@ -63,8 +63,10 @@ def _strict(value: object) -> bytes:
 
 def _encoded(encoder: msgspec.json.Encoder, value: object) -> bytes:
     data = encoder.encode(value)
-    is_plain = len(data) <= _MOST_COPIED and gives_back(READ, data, value)  # which is seen sooner, and hides no names
-    if not is_plain and _hides_names(value):
+    if len(data) <= _MOST_COPIED and gives_back(READ, data, value):  # which can be read, then, and hides no names
+        check_depth(data)
+        return data
+    if _hides_names(value):
         raise ValueError("names that may say what is secret would be left out")
     return _checked(data)
 
@@ -99,8 +101,7 @@ def _checked(data: bytes) -> bytes:
     _SKIP.decode(data)
     if not data.isascii():
         data.decode()
-    if len(data) > 2 * DEEPEST:
-        check_depth(data)
+    check_depth(data)
     return data
 
 

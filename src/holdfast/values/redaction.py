@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast import checks
 from holdfast.errors import ConfigError
-from holdfast.values.as_json import DEEPEST, PLAIN, READ, check_depth, lenient, members
+from holdfast.values.as_json import PLAIN, READ, check_depth, lenient, members
 from holdfast.values.said import gives_back
 
 Redactor = Callable[[object], object]  # gets plain data (dict, list, str, number, bool, None), gives plain data
@@ -25,15 +25,17 @@ Redactor = Callable[[object], object]  # gets plain data (dict, list, str, numbe
 MASK: Final = "[redacted]"
 _LONGEST_KEY = 100  # characters; what is longer is no name
 
-_WORDS = (
-    r"passw|passphrase|passcode|secret(?!ar)|token(?!i[sz])|authorization|cookie|credential"
-    r"|(?:api|private|access|ssh|signing|encryption)[-_ .]?key"
+_KINDS = ("api", "private", "access", "ssh", "signing", "encryption")  # of keys
+_WORDS = (  # each begins with a letter: where none of these stands, a search goes on at once
+    r"pass(?:w|phrase|code)|secret(?!ar)|token(?!i[sz])|authorization|cookie|credential|"
+    + "|".join(f"{kind}[-_ .]?key" for kind in _KINDS)
 )
 _SECRET = re.compile(_WORDS)
 _SECRET_ALONE = re.compile(r"(?:\b|_)(?:auth$|jwt(?:\b|_))", re.ASCII)  # a word of its own: an author is no secret
 _SUSPECT = re.compile(rf"""{_WORDS}|auth[\\"']|jwt""".encode())
 _STEMS = b"passw passphrase passcode secret token authorization cookie credential auth\" auth' auth\\ jwt".split()
 _KEYS = re.compile(rb"key(?:(?<=(?:api|ate|ess|ssh|ing|ion)key)|(?<=(?:api|ate|ess|ssh|ing|ion)[-_ .]key))")
+_COLON = ord(":")  # a number is found at once, a text of one letter in four times as long
 _HARMLESS = re.compile(
     r"(?:^|_)(?:page|next|prev|previous|continuation|cursor|sync|eos|bos|pad|stop|unk)_?token$"
     r"|_(?:counts?|limits?|types?|names?|ids?|url|uri|endpoint|usage|budget|length|policy|ttl|expir\w*)$"
@@ -98,8 +100,7 @@ class Payloads:
         """The JSON of a tool's result, and whether that is all of it: the very same value can be read from it."""
         try:
             data = _AS_IT_IS.encode(value)
-            if len(data) > 2 * DEEPEST:
-                check_depth(data)
+            check_depth(data)
             if len(data) <= self.limit and gives_back(READ, data, value) and not (self._always or _suspect(data)):
                 return msgspec.Raw(data), True
         except Exception:  # no plain data: something of it can be shown
@@ -127,6 +128,8 @@ class Payloads:
 
 def _suspect(data: bytes) -> bool:
     """Whether there may be a secret's key in *data*; finds them all, and some words in texts."""
+    if _COLON not in data:  # nothing has a key
+        return False
     data = data.lower()
     if len(data) < 256:
         return _SUSPECT.search(data) is not None
