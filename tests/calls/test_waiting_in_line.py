@@ -25,7 +25,7 @@ from holdfast.guards.rate import RateConfig
 from holdfast.policy import Policy
 from holdfast.testing import ManualClock, Recorder, Script, fail, ok, slow
 from holdfast.tools.limiting import Limiting
-from holdfast.tools.verdicts import Refusal
+from holdfast.tools.verdicts import Asker, Refusal
 
 shape, hf, memory = shapes.shape, shapes.hf, durable.memory
 
@@ -730,9 +730,9 @@ async def test_who_stands_behind_those_that_wait_for_a_slot_is_refused_for_the_s
 def test_who_stands_behind_others_that_wait_for_a_shared_rate_is_not_told_a_time() -> None:
     limiting, policy = Limiting(), Policy(rate=RateConfig(per_second=1, burst=5))
     limiting.configure(policy, 0.0)
-    ahead = limiting.stay_in_line(0.0, policy, None, 5.0, Refusal(RateLimited, 2.0), 1.8)
+    ahead = limiting.stay_in_line(Asker(0.0, policy, None, 5.0), Refusal(RateLimited, 2.0), 1.8)
 
-    refusal = limiting.line_up(0.0, policy, None, 0.0, shared=True)
+    refusal = limiting.line_up(Asker(0.0, policy, None, 0.0), shared=True)
 
     assert ahead.ticket is not None
     assert refusal == Refusal(RateLimited, math.inf)

@@ -182,7 +182,7 @@ def test_the_next_master_is_found_through_the_sentinel() -> None:
 
         assert went == {"ok"}
         wait_until_agreed(one, other)
-        assert {node.port for node in one.fleet.pools} == {group.replica.port}
+        assert {node.port for node in one.fleet.exchange.pools} == {group.replica.port}
 
 
 # --- apart ------------------------------------------------------------------------------------------------------------

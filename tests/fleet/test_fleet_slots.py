@@ -15,11 +15,10 @@ from tests.servers import RedisServer, Toxic
 
 from holdfast.events import Event
 from holdfast.fleet import desk
-from holdfast.fleet.desk import Shared
 from holdfast.fleet.fleet import Fleet
 from holdfast.fleet.link import Away
 from holdfast.fleet.pool import MOST
-from holdfast.fleet.script import Outcome
+from holdfast.fleet.script import Outcome, Shared
 from holdfast.tools import toolbox
 
 PATIENT = "?wait=10"
@@ -111,7 +110,7 @@ def test_a_sign_of_life_says_how_many_slots_are_left_once_those_are_given_back_t
             one.fleet.rename()
             own_redis.command("HSET", "holdfast:{slots}:holders", name, 3)  # one was given without our knowing
         form = share.desk.form_of(Shared(None, None, 9), name)
-        one.fleet.ask(form, lambda: share.desk.sign_of_life(form))
+        one.fleet.exchange.ask(form, lambda: share.desk.sign_of_life(form))
         one.fleet.service._tell()
 
         assert own_redis.command("HGET", "holdfast:{slots}:holders", name) == b"1"
@@ -123,7 +122,7 @@ def test_a_sign_of_life_says_how_many_slots_are_left_once_those_are_given_back_t
 def test_the_service_does_not_wait_for_a_connection_that_it_is_to_open_itself(own_redis: RedisServer) -> None:
     with member(own_redis.url + "?wait=60", POLICIES) as one:
         with one.hf.guard("slots"):
-            one.fleet._give_up()
+            one.fleet.exchange.close()
 
         wait_until(lambda: used(own_redis) == 0, "for the slot to come back")
 
@@ -164,7 +163,7 @@ def test_a_thread_that_is_interrupted_while_it_waits_for_a_connection_leaves_all
         wait_until(lambda: pool._waiters, "for it to wait")
         signal.pthread_kill(thread, signal.SIGUSR1)
 
-    (pool,) = one.fleet.pools.values()
+    (pool,) = one.fleet.exchange.pools.values()
     taken = take_all(pool)
     handler = signal.signal(signal.SIGUSR1, interrupt)
     interrupting = threading.Thread(target=when_it_waits, args=(threading.get_ident(),))
@@ -197,7 +196,7 @@ def test_a_thread_that_is_interrupted_just_when_it_has_a_connection_gives_that_b
             if timeout > 0:
                 raise KeyboardInterrupt
 
-    (pool,) = one.fleet.pools.values()
+    (pool,) = one.fleet.exchange.pools.values()
     wait_until(lambda: len(pool._free) == pool.size > 0, "for connections that are free")
     monkeypatch.setattr("holdfast.fleet.pool.threading", SimpleNamespace(Lock=Struck))
 
@@ -214,7 +213,7 @@ async def test_a_server_that_takes_no_more_connections_serves_those_who_have_one
     with member(own_redis.url + PATIENT, POLICIES) as one:
         await one.acall("slots")
         own_redis.command("CONFIG", "SET", "maxclients", 1)  # those who are there stay
-        (pool,) = one.fleet.pools.values()
+        (pool,) = one.fleet.exchange.pools.values()
         lent = [link for link in [pool.take(), pool.take()] if link is not None]
 
         went = await asyncio.gather(*(one.acall("slots") for _ in range(9)))

@@ -122,14 +122,14 @@ def guarded(state: Reached, one: Operation) -> Reached | None:
         last = reply.now_us
         ask = Ask() if step.asked.cost is not None else None
         expected = model.decide(reply.now_us, step.asked.holder, told, ask)
-        known = generations.setdefault(model.circuit.generation, reply.generation)
+        known = generations.setdefault(model.circuit.grant.generation, reply.generation)
         if (reply.verdict, reply.generation) != (expected.verdict, known) or not _shows(reply, expected.look):
             return None
         if reply.verdict == ADMITTED:
             grants[reply.generation, reply.probe] = expected.grant
     circuit = model.circuit
     probes = tuple(circuit._probes.items())
-    look = (last, circuit.generation, circuit.state, circuit._until, len(circuit._signs), probes, tuple(grants))
+    look = (last, circuit.grant.generation, circuit.state, circuit._until, len(circuit._signs), probes, tuple(grants))
     return Reached(look, (*state.path, one))
 
 

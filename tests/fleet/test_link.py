@@ -59,7 +59,7 @@ def link_to(answering: Answering) -> Iterator[Link]:
         port = listener.getsockname()[1]
         link = Link(Node("127.0.0.1", port), Address.parse(f"redis://127.0.0.1:{port}"), bound=30.0)
         try:
-            link.wait_at_most(BOUND)
+            link.bound = BOUND
             yield link
         finally:
             gone.set()

@@ -206,7 +206,7 @@ class Pair:
             self._same_circuit(reply.circuit or Shown(0, 0, 0, 0, 0, 0, "", -1), expected.look)
 
     def _same_generation(self, reply: Reply) -> None:
-        known = self.generations.setdefault(self.model.circuit.generation, reply.generation)
+        known = self.generations.setdefault(self.model.circuit.grant.generation, reply.generation)
         assert reply.generation == known
         assert len(set(self.generations.values())) == len(self.generations)
 

@@ -775,7 +775,7 @@ def test_who_turns_a_request_away_from_a_circuit_held_open_names_no_time() -> No
     it = circuit()
     it.force(OPEN)
 
-    assert it.turn_away(2.0) is None
+    assert it.turn_away(2.0) == math.inf
 
 
 def test_requests_turned_away_do_not_pile_up() -> None:

@@ -26,15 +26,15 @@ from holdfast.torture import journal, session
 from holdfast.torture.agent import POLICIES, STEP
 from holdfast.torture.case import Case, Expected, Journalled
 from holdfast.torture.desk import PROGRESS
+from holdfast.torture.driver import Task, Trouble
 from holdfast.torture.journal import JUDGE, Journal, Line, read
 from holdfast.torture.judge import Judge
-from holdfast.torture.life import POINTS, Orders, live
+from holdfast.torture.life import POINTS, live
 from holdfast.torture.places import FilePlace
 from holdfast.torture.process import STOPS, stopped_once
 from holdfast.torture.promises import Kept, Progress, Promise, Tally, Verdict
 from holdfast.torture.session import torture
 from holdfast.torture.shapes import SHAPES
-from holdfast.torture.tasks import Task, Trouble
 from holdfast.torture.view import closing, line
 
 SEED = 20
@@ -193,8 +193,8 @@ def test_an_undisturbed_agent_makes_more_than_thirty_calls_of_every_kind_and_fin
 ) -> None:
     path = str(tmp_path / "journal")
 
-    live(Orders(1, "one", shape, path, place, resumes=False))
-    live(Orders(2, "two", shape, path, place, resumes=False))
+    live(Case("one", shape, path, None), 1, place)
+    live(Case("two", shape, path, None), 2, place)
     lines = read(path)
 
     calls = [line for line in lines if line.life == 1 and line.word == journal.END]

@@ -6,7 +6,7 @@ Nobody follows a call that cannot end before the follower does: such a follower 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 from holdfast.calls.attempt import OF_ITS_RUN
 from holdfast.category import classify
 from holdfast.tools.cache import Awaited, Flight, Hit
-from holdfast.values.canonical import itself
 from holdfast.waiting.waits import Wait
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ _led: Final[ContextVar[tuple[Awaited, ...]]] = ContextVar("holdfast_led", defaul
 
 def ask(execution: Execution) -> Iterator[Wait]:
     """Answer from the cache if possible, perhaps after an identical call; yields what to wait for meanwhile."""
-    cache, key, clock = execution.tool.cache, _key(execution), execution._kit.clock
+    cache, key, clock = execution.tool.cache, execution.subject.key(), execution.kit.clock
     timeout = execution.policy.timeout
     while cache is not None and key is not None:
         now = clock.monotonic()
@@ -33,7 +32,7 @@ def ask(execution: Execution) -> Iterator[Wait]:
         if isinstance(answer, Hit):
             return _answer(execution, answer.value)
         if isinstance(answer, Flight):
-            execution._flight = answer
+            execution.flight = answer
             answer.awaited.loop = _running_loop() if execution.as_task else None
             return None
         until, limit = execution.deadline, execution.policy.deadline
@@ -48,13 +47,13 @@ def ask(execution: Execution) -> Iterator[Wait]:
             finally:
                 answer.unfollow(signal)
         if answer.error is not None:
-            execution._cached = True
-            execution._category = classify(answer.error)
+            execution.cached = True
+            execution.category = classify(answer.error)
             raise answer.error
         if answer.landed:
             return _answer(execution, answer.value)
         if clock.monotonic() >= until:
-            raise execution._too_late(limit)
+            raise execution.too_late(limit)
     return None
 
 
@@ -64,7 +63,7 @@ def end(execution: Execution, flight: Flight, error: BaseException | None) -> No
     if cache is None:
         return
     if error is None and policy is not None:
-        cache.land(flight, execution.value, execution._kit.clock.monotonic() + policy.ttl)
+        cache.land(flight, execution.value, execution.kit.clock.monotonic() + policy.ttl)
     else:
         own = not isinstance(error, Exception) or isinstance(error, OF_ITS_RUN)
         cache.crash(flight, None if own else error)
@@ -82,24 +81,9 @@ def leading(flight: Flight, inside: AbstractContextManager[None]) -> Iterator[No
             _led.reset(token)
 
 
-def _key(execution: Execution) -> Hashable | None:
-    """Which calls are identical: of the same function and object, with arguments of the same types and values."""
-    sign, arguments = execution.sign(), execution.arguments()
-    if sign is None or execution.given is not None:  # given are plain data, whatever function passes them on
-        return sign
-    kinds = tuple(map(_kinds, arguments.values())) if isinstance(arguments, dict) else ()
-    return (itself(execution._whose), kinds, sign)
-
-
-def _kinds(argument: object) -> tuple[type, frozenset[type]]:
-    """Its type, and those of what it holds; what is deeper inside has classes of the same name, which will do."""
-    held = argument.values() if isinstance(argument, dict) else argument if isinstance(argument, list | tuple) else ()
-    return type(argument), frozenset(map(type, held))
-
-
 def _answer(execution: Execution, value: object) -> None:
     execution.value = value
-    execution._cached = execution._over = True
+    execution.cached = execution.over = True
 
 
 @contextmanager

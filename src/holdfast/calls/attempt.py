@@ -7,9 +7,8 @@ from collections.abc import Generator, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
 from holdfast import checks, events
+from holdfast.calls import reporting
 from holdfast.category import ErrorCategory, classify, retry_after
 from holdfast.errors import (
     BudgetExceeded,
@@ -50,17 +49,20 @@ class Made(NamedTuple):
     begun: float
 
 
-class Attempt(msgspec.Struct, eq=False):
+class Attempt:
     """One try of a call."""
 
-    _execution: Execution
-    _ticket: Ticket | None = None
-    _pass: Pass | None = None
-    _question: Question | None = None  # to the fleet, on its way
-    _reserved: Pass | None = None  # a yes whose token is not due yet
-    _told: ErrorCategory | None = None
-    _pause: float | None = None
-    begun: float = 0.0
+    __slots__ = ("begun", "_execution", "_pass", "_pause", "_question", "_reserved", "_ticket", "_told")
+
+    def __init__(self, execution: Execution) -> None:
+        self.begun = 0.0
+        self._execution = execution
+        self._ticket: Ticket | None = None
+        self._pass: Pass | None = None
+        self._question: Question | None = None  # to the fleet, on its way
+        self._reserved: Pass | None = None  # a yes whose token is not due yet
+        self._told: ErrorCategory | None = None
+        self._pause: float | None = None
 
     def fail(self, category: ErrorCategory | str, retry_after: float | None = None) -> None:
         """Count the attempt as failed although it raises nothing: the tool's answer says so."""
@@ -78,16 +80,16 @@ class Attempt(msgspec.Struct, eq=False):
 
     def _turn(self) -> Iterator[Wait]:
         execution = self._execution
-        clock, policy = execution._kit.clock, execution.policy
+        clock, policy = execution.kit.clock, execution.policy
         now = clock.monotonic()
-        if execution._delay:
-            yield from self._wait(now, Wait(now + execution._delay))
+        if execution.delay:
+            yield from self._wait(now, Wait(now + execution.delay))
             now = clock.monotonic()
         until = min(now + policy.max_wait, execution.deadline)
         while True:
             if now >= execution.deadline:
-                raise execution._error or execution._too_late()
-            if execution.threaded and execution._kit.workers.full:
+                raise execution.error or execution.too_late()
+            if execution.threaded and execution.kit.workers.full:
                 why = "too many timed-out calls still run in threads"
                 raise self._refuse(Refusal(ConcurrencyFull, math.inf, why=why))
             if self._ticket is not None:
@@ -106,7 +108,7 @@ class Attempt(msgspec.Struct, eq=False):
         self._pass = answer
         self.begun = clock.monotonic()
         execution.attempts += 1
-        execution._delay = 0.0
+        execution.delay = 0.0
         if execution.watched is not None:
             execution.watched.admitted()
         if execution.attempts == 1 and (write := execution.begun()) is not None:
@@ -130,9 +132,9 @@ class Attempt(msgspec.Struct, eq=False):
             self._question = question
             yield Wait(write=question)
             self._question = None
-            now = execution._kit.clock.monotonic()
+            now = execution.kit.clock.monotonic()
         execution.asked = None
-        answer = execution.tool.judge(now, execution.policy, question, self._ticket, until - now)
+        answer = execution.tool.judge(now, execution.policy, self._ticket, until - now, question)
         if isinstance(answer, Pass) and answer.held is not None and answer.held.wait > 0:
             self._ticket = None
             self._reserved = answer
@@ -144,7 +146,7 @@ class Attempt(msgspec.Struct, eq=False):
         """Wait for its turn, as long as the run is wanted."""
         execution = self._execution
         yield from execution.patiently(wait)
-        execution.waited += execution._kit.clock.monotonic() - now
+        execution.waited += execution.kit.clock.monotonic() - now
 
     def rest(self, seconds: float) -> None:
         """The consumer of a stream took *seconds*: they are not the tool's."""
@@ -159,8 +161,8 @@ class Attempt(msgspec.Struct, eq=False):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
         if isinstance(error, GeneratorExit) and may_hold_a_lock():
-            self._execution._over = True
-            self._execution._unsettled = self
+            self._execution.over = True
+            self._execution.unsettled = self
             return False
         return self.leave(error)
 
@@ -173,39 +175,42 @@ class Attempt(msgspec.Struct, eq=False):
             execution.tool.forsake(question, execution.policy)
         if self._reserved is not None:
             execution.tool.give_back(self._reserved)
-        execution._over = True
+        execution.over = True
         if passed is None:  # refused, or cancelled while it waited
-            if error is not None and error is not execution._error and not isinstance(error, Denied):
-                execution._category = self._verdict(error)
+            if error is not None and error is not execution.error and not isinstance(error, Denied):
+                execution.category = self._verdict(error)
             return False
-        now = execution._kit.clock.monotonic()
-        took = now - self.begun
-        execution._spent += took
+        now = execution.kit.clock.monotonic()
+        execution.spent += now - self.begun
         if error is None and self._told is None and execution.attempts == 1:
             if execution.tool.has_nothing_to_tell(now, passed, self.begun):
-                execution._noted_at = now
+                execution.noted_at = now
                 return False
-        category = self._verdict(error)
-        execution._category = category if error is None or not is_refusal(error) else classify(error)
-        pause = self._pause
+        return self._settle(passed, error, now)
+
+    def _settle(self, passed: Pass, error: BaseException | None, now: float) -> bool:
+        execution, category, pause = self._execution, self._verdict(error), self._pause
+        execution.category = category if error is None or not is_refusal(error) else classify(error)
         if pause is None and category is not None and category.retryable and error is not None:
-            pause = retry_after(error, now=execution._kit.clock.time())
+            pause = retry_after(error, now=execution.kit.clock.time())
         distinct = execution.policy.breaker is not None and execution.policy.breaker.distinct_arguments
-        sign = execution.sign() if category is not None and distinct else None
+        sign = execution.subject.sign() if category is not None and distinct else None
         execution.tool.settle(now, passed, self.begun, category, pause=pause, sign=sign)
         if category is None or error is None or category is ErrorCategory.CANCELLED:
             return False
-        again = execution._again(category, error, pause, now)
-        execution._over = not again
+        again = execution.again(category, error, pause, now)
+        execution.over = not again
+        delay = execution.delay if again else None
         if execution.watched is not None:
-            execution.watched.failed(error, category, execution._delay if again else None)
-        execution._emit(
+            execution.watched.failed(error, category, delay)
+        reporting.emit(
+            execution,
             events.TOOL_ATTEMPT_FAILED,
             attempt=execution.attempts,
             category=str(category),
             error=in_words(error),
-            duration_ms=round(took * 1000),
-            retry_in_ms=round(execution._delay * 1000) if again else None,
+            duration_ms=round((now - self.begun) * 1000),
+            retry_in_ms=None if delay is None else round(delay * 1000),
         )
         return again
 
@@ -219,12 +224,12 @@ class Attempt(msgspec.Struct, eq=False):
     def _refuse(self, refusal: Refusal) -> BaseException:
         """The refusal to raise; if the tool has failed before in this call, that failure instead."""
         execution, reason = self._execution, refusal.why
-        if execution._error is not None:
-            execution._why = f"not repeated: {reason or refusal.kind.reason}"
-            return execution._error
+        if execution.error is not None:
+            execution.why = f"not repeated: {reason or refusal.kind.reason}"
+            return execution.error
         wait = refusal.wait if refusal.wait < math.inf else None
-        execution._denied = refusal.kind(execution.tool.name, reason, wait)
-        return execution._denied
+        execution.denied = refusal.kind(execution.tool.name, reason, wait)
+        return execution.denied
 
     def _verdict(self, error: BaseException | None) -> ErrorCategory | None:
         """What the attempt says about the tool: None is a success, cancelled nothing at all."""

@@ -8,19 +8,19 @@ from types import MethodType
 from typing import Any
 
 from holdfast import checks
-from holdfast.calls import quick
 from holdfast.calls.attempt import Made
-from holdfast.calls.drivers import adrive, adrive_stream, drive, drive_stream
+from holdfast.calls.drivers import DRIVERS, ONE_HOP
 from holdfast.calls.execution import Execution
+from holdfast.calls.quick import GUARDS
 from holdfast.calls.recording import Record
+from holdfast.calls.subject import Subject
 from holdfast.errors import ConfigError
 from holdfast.fleet.desk import Question
 from holdfast.guards.concurrency import Slots
 from holdfast.runs import Step, running
-from holdfast.shape import Shape, dressed, shape_of
+from holdfast.shape import dressed, shape_of
 from holdfast.tools.kit import Kit
 from holdfast.tools.tool import Tool
-from holdfast.tools.verdicts import Plan
 from holdfast.values.canonical import impersonal
 from holdfast.values.memo import Memo
 
@@ -46,10 +46,8 @@ class Bound:
         arguments: object = None,
     ) -> Execution:
         """A call to be driven; *call* holds settings for this one, *arguments* what it is about if *args* do not."""
-        policy = self.tool.override(call)
-        execution = Execution(self.kit, self.tool, policy, running(), self.fn, args, kwargs, arguments=arguments)
-        execution.callee = self
-        return execution
+        policy, subject = self.tool.override(call), Subject(self.fn, args, kwargs, arguments)
+        return Execution(self.kit, self.tool, policy, running(), subject, self)
 
     @property
     def memo(self) -> Memo:
@@ -60,31 +58,24 @@ class Bound:
 
     def repeat(self, before: Execution, step: Step | None) -> Any:
         """Make a call in doubt again, as the same *step* of its run; without one, as another call."""
-        args, kwargs, run = before._args, before._kwargs, before.run
+        subject, run = before.subject, before.run
         assert run is not None
-        execution = Execution(self.kit, self.tool, before.policy, run, self.fn, args, kwargs, arguments=before.given)
-        execution.callee = self
+        execution = Execution(self.kit, self.tool, before.policy, run, subject, self)
         execution.record = None if step is None else Record(run, self, step)
-        drivers: dict[Shape | None, Callable[..., Any]] = {
-            Shape.FUNCTION: drive,
-            Shape.COROUTINE: adrive,
-            Shape.GENERATOR: drive_stream,
-            Shape.ASYNC_GENERATOR: adrive_stream,
-        }
-        return drivers[before.driver](execution, self, args, kwargs)
+        return DRIVERS[before.driver](execution, self, subject.args, subject.kwargs)
 
     def failed(
         self,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         error: BaseException,
-        plan: Plan,
         begun: float,
+        generation: int,
         taken: Slots | Question | bool,
     ) -> Execution:
         """A call whose first attempt was made by the quick path, and failed."""
         execution = self.execution(args, kwargs)
-        execution.made = Made(error, self.tool.passed(plan[0], taken), begun)
+        execution.made = Made(error, self.tool.passed(generation, taken), begun)
         return execution
 
     def asked(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], question: Question) -> Execution:
@@ -99,28 +90,23 @@ class Bound:
 
     def handed_on(
         self, execution: Execution, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[Bound, tuple[Any, ...], Mapping[str, Any]]:
-        """The same, and what it is called with: what this one was; but the object of a method is for methods alone."""
+    ) -> tuple[Execution, Bound, tuple[Any, ...], Mapping[str, Any]]:
+        """The call of that tool, as a driver takes it: with the same arguments; but a method's object is for methods
+        alone.
+        """
         other, fn = self.instead(execution), self.fn
-        if execution.given is not None:
-            return other, args, kwargs
-        while isinstance(fn, functools.partial) and self.face is None:  # what a decorated one was given is its own
-            args, kwargs, fn = (*fn.args, *args), {**fn.keywords, **kwargs}, fn.func
-        if is_method := isinstance(fn, MethodType):
-            args = (fn.__self__, *args)
-        if (is_method or _takes_object(fn)) and not _takes_object(other.fn):
-            args = args[1:]
-        return other, args, kwargs
+        if execution.given is None:
+            while isinstance(fn, functools.partial) and self.face is None:  # what a decorated one was given is its own
+                args, kwargs, fn = (*fn.args, *args), {**fn.keywords, **kwargs}, fn.func
+            if is_method := isinstance(fn, MethodType):
+                args = (fn.__self__, *args)
+            if (is_method or _takes_object(fn)) and not _takes_object(other.fn):
+                args = args[1:]
+        return other.execution(args, kwargs, ONE_HOP, execution.given), other, args, kwargs
 
     def guarded(self) -> Callable[..., Any]:
         """The function that users call."""
-        make = {
-            Shape.FUNCTION: quick.guard_function,
-            Shape.COROUTINE: quick.guard_coroutine,
-            Shape.GENERATOR: quick.guard_generator,
-            Shape.ASYNC_GENERATOR: quick.guard_async_generator,
-        }
-        self.face = dressed(self.fn, make[self.shape](self))
+        self.face = dressed(self.fn, GUARDS[self.shape](self))
         self.face.__holdfast__ = self  # type: ignore[attr-defined]
         return self.face
 

@@ -5,7 +5,7 @@ generator each have one, of a few lines, around the same `Execution`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -41,8 +41,7 @@ def drive(execution: Execution, bound: Bound, args: tuple[Any, ...], kwargs: Map
             pause(clock, wait)
     if execution.fallback is None:
         return execution.value
-    other, given, named = bound.handed_on(execution, args, kwargs)
-    return drive(other.execution(given, named, ONE_HOP, execution.given), other, given, named)
+    return drive(*bound.handed_on(execution, args, kwargs))
 
 
 async def adrive(execution: Execution, bound: Bound, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -72,8 +71,7 @@ async def adrive(execution: Execution, bound: Bound, args: tuple[Any, ...], kwar
             await apause(clock, wait)
     if execution.fallback is None:
         return execution.value
-    other, given, named = bound.handed_on(execution, args, kwargs)
-    return await adrive(other.execution(given, named, ONE_HOP, execution.given), other, given, named)
+    return await adrive(*bound.handed_on(execution, args, kwargs))
 
 
 def drive_stream(
@@ -102,8 +100,7 @@ def drive_stream(
         yield from _items(execution.remembered)
         return execution.value
     if execution.fallback is not None:
-        other, given, named = bound.handed_on(execution, args, kwargs)
-        return (yield from drive_stream(other.execution(given, named, ONE_HOP, execution.given), other, given, named))
+        return (yield from drive_stream(*bound.handed_on(execution, args, kwargs)))
     if execution.fell_back:
         yield from _items(_fallback_items(execution.value))
         return None
@@ -143,15 +140,20 @@ async def adrive_stream(
     for item in execution.remembered or ():
         yield item
     if execution.fallback is not None:
-        other, given, named = bound.handed_on(execution, args, kwargs)
-        async with aclosing(
-            adrive_stream(other.execution(given, named, ONE_HOP, execution.given), other, given, named)
-        ) as items:
+        async with aclosing(adrive_stream(*bound.handed_on(execution, args, kwargs))) as items:
             async for item in items:
                 yield item
     elif execution.fell_back:
         for item in _fallback_items(execution.value):
             yield item
+
+
+DRIVERS: Mapping[Shape | None, Callable[..., Any]] = {
+    Shape.FUNCTION: drive,
+    Shape.COROUTINE: adrive,
+    Shape.GENERATOR: drive_stream,
+    Shape.ASYNC_GENERATOR: adrive_stream,
+}
 
 
 def _items(made: Iterable[Any]) -> Iterator[Any]:

@@ -9,6 +9,7 @@ from types import TracebackType
 from holdfast.calls.attempt import Attempt
 from holdfast.calls.execution import Execution
 from holdfast.calls.making import limiting
+from holdfast.calls.subject import Subject
 from holdfast.errors import ConfigError
 from holdfast.runs import running
 from holdfast.tools.kit import Kit
@@ -102,6 +103,6 @@ class Guard:
             self._free.append(True)
 
     def _execution(self, *, as_task: bool = False) -> Execution:
-        execution = Execution(self._kit, self._tool, self._policy, running(), single=True)
+        execution = Execution(self._kit, self._tool, self._policy, running(), Subject())
         execution.as_task = as_task
         return execution

@@ -126,7 +126,7 @@ def _without_thread(execution: Execution, attempt: Attempt) -> BaseException:
     if execution.is_stream or passed is None:  # some of it may have been called
         return ConcurrencyFull(tool.name, why)
     attempt._pass = None
-    tool.settle(execution._kit.clock.monotonic(), passed, attempt.begun, ErrorCategory.CANCELLED)
+    tool.settle(execution.kit.clock.monotonic(), passed, attempt.begun, ErrorCategory.CANCELLED)
     if execution.record is not None and execution.attempts == 1:
         execution.record.called = False
     return attempt._refuse(Refusal(ConcurrencyFull, math.inf, why=why))
@@ -140,7 +140,7 @@ def _close(stream: Iterator[Any]) -> None:
 
 def limiting(execution: Execution, attempt: Attempt) -> AbstractContextManager[None]:
     """Around an await that must end in time."""
-    tool, now = execution.tool, execution._kit.clock.monotonic()
+    tool, now = execution.tool, execution.kit.clock.monotonic()
     seconds = attempt.limit(now)
     if seconds is None:
         return _UNLIMITED

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.calls.drivers import adrive, adrive_stream, drive, drive_stream
 from holdfast.fleet.desk import Question
 from holdfast.runs import current_run
-from holdfast.shape import kind_of
+from holdfast.shape import Shape, kind_of
 from holdfast.tools.verdicts import Plan
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def guard_function(bound: Bound) -> Callable[..., Any]:
                     if type(result) is not kind:
                         kind = kind_of(result, name)
                 except BaseException as error:
-                    execution = bound.failed(args, kwargs, error, plan, begun, gate is None or taken)
+                    execution = bound.failed(args, kwargs, error, begun, generation, gate is None or taken)
                 else:
                     now = monotonic()
                     duration = now - begun
@@ -53,7 +53,7 @@ def guard_function(bound: Bound) -> Callable[..., Any]:
                         if len(journal) >= full:
                             kit.tracker.file()
                     else:
-                        tool.succeeded(now, duration, generation, gate is None or taken)
+                        tool.succeeded(now, begun, generation, gate is None or taken)
                     return result
                 return drive(execution, bound, args, kwargs)
         elif tool.brisk and tool.circuit.shut_until > (now := monotonic()) and not runs:
@@ -84,7 +84,7 @@ def guard_coroutine(bound: Bound) -> Callable[..., Any]:
                         with tool.deadlines.within(limit, begun):
                             result = await fn(*args, **kwargs)
                 except BaseException as error:
-                    execution = bound.failed(args, kwargs, error, plan, begun, gate is None or taken)
+                    execution = bound.failed(args, kwargs, error, begun, generation, gate is None or taken)
                 else:
                     now = monotonic()
                     duration = now - begun
@@ -95,7 +95,7 @@ def guard_coroutine(bound: Bound) -> Callable[..., Any]:
                         if len(journal) >= full:
                             kit.tracker.file()
                     else:
-                        tool.succeeded(now, duration, generation, gate is None or taken)
+                        tool.succeeded(now, begun, generation, gate is None or taken)
                     return result
                 return await adrive(execution, bound, args, kwargs)
         elif tool.brisk and tool.circuit.shut_until > (now := monotonic()) and not runs:
@@ -121,6 +121,14 @@ def guard_async_generator(bound: Bound) -> Callable[..., Any]:
     return guarded
 
 
+GUARDS: Mapping[Shape, Callable[[Bound], Callable[..., Any]]] = {
+    Shape.FUNCTION: guard_function,
+    Shape.COROUTINE: guard_coroutine,
+    Shape.GENERATOR: guard_generator,
+    Shape.ASYNC_GENERATOR: guard_async_generator,
+}
+
+
 def _ask_first(bound: Bound, plan: Plan, question: Question, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """A call of the quick path that has to ask the fleet, and nobody else."""
     kit, tool = bound.kit, bound.tool
@@ -136,9 +144,9 @@ def _ask_first(bound: Bound, plan: Plan, question: Question, args: tuple[Any, ..
         result = bound.fn(*args, **kwargs)
         kind_of(result, tool.name)
     except BaseException as error:
-        execution = bound.failed(args, kwargs, error, plan, begun, question)
+        execution = bound.failed(args, kwargs, error, begun, plan[0], question)
     else:
-        tool.answered(kit.clock.monotonic(), begun, plan, question, is_plan=plan is tool.plan_untimed)
+        tool.answered(kit.clock.monotonic(), begun, plan, question)
         return result
     return drive(execution, bound, args, kwargs)
 
@@ -163,8 +171,8 @@ async def _aask_first(
             with tool.deadlines.within(limit, begun):
                 result = await bound.fn(*args, **kwargs)
     except BaseException as error:
-        execution = bound.failed(args, kwargs, error, plan, begun, question)
+        execution = bound.failed(args, kwargs, error, begun, plan[0], question)
     else:
-        tool.answered(kit.clock.monotonic(), begun, plan, question, is_plan=plan is tool.plan)
+        tool.answered(kit.clock.monotonic(), begun, plan, question)
         return result
     return await adrive(execution, bound, args, kwargs)

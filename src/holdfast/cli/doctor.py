@@ -234,7 +234,7 @@ def _fleet(hf: Holdfast) -> Iterator[Finding]:
     fleet = hf.fleet
     if fleet is None:
         return
-    from holdfast.fleet.service import PATIENCE
+    from holdfast.fleet.link import PATIENCE
 
     where = fleet.address.shown
     if fleet.service.settled.wait(PATIENCE) and fleet.there:  # to open does not wait for all of the first try

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.fleet.link import Away
-from holdfast.fleet.script import ADMITTED, BACK_US, MICRO, NO_PROBE, Answer, Asked, Form, Outcome, answer, checked
-from holdfast.guards.breaking import BreakerConfig
+from holdfast.fleet.script import ADMITTED, MICRO, Answer, Asked, Form, Outcome, Shared, answer, checked
 from holdfast.guards.circuit import Seen
 from holdfast.guards.rate import RateConfig
 
@@ -27,14 +26,6 @@ MOST_TOLD = 10_000  # outcomes that wait to be told
 MOST_FORMS = 64
 NO_TROUBLE = ("ok", "reset")  # of what is said of a tool, all that is no failure
 PRISTINE = Seen()
-
-
-class Shared(NamedTuple):
-    """The guards that a question is about, None for those that are not shared."""
-
-    breaker: BreakerConfig | None
-    rate: RateConfig | None
-    limit: int | None
 
 
 class Held(NamedTuple):
@@ -127,7 +118,7 @@ class Desk:
         if known is not None:
             return known[1]
         fleet = self.fleet
-        form = Form(fleet.script, self.key, fleet.channel, holder, fleet.lease, *shared)
+        form = Form(fleet.script, self.key, fleet.channel, holder, fleet.lease, shared)
         if len(self._forms) >= MOST_FORMS:
             self._forms.clear()
         self._forms[id(shared), holder] = (shared, form)
@@ -186,10 +177,9 @@ class Desk:
     def see(self, reply: Answer) -> None:
         """Follow the circuit as an answer shows it; an older answer than the last says nothing.
 
-        It is older by the server's clock, which may be set back: a new generation is newer whatever the clock says.
+        It is older by the server's clock: a new generation is newer whatever the clock says.
         """
-        is_older = 0 < self._seen_at - reply.now_us <= BACK_US
-        if not is_older or reply.generation > self.generation:
+        if not reply.is_before(self._seen_at) or reply.generation > self.generation:
             self._seen_at = reply.now_us
             self.rate = reply.rate
             self.turn(reply.generation, reply.seen or PRISTINE)
@@ -228,8 +218,7 @@ class Desk:
         with self._lock:
             self._let_go(outcome.holder, outcome.slots)
             was_troubled = self.troubled
-            says_more = outcome.says or outcome.refund or outcome.probe != NO_PROBE
-            if says_more and self.there and len(self._told) < MOST_TOLD:
+            if outcome.says_more and self.there and len(self._told) < MOST_TOLD:
                 self._told.append(outcome)
                 if outcome.says:
                     self.troubled = outcome.says not in NO_TROUBLE
@@ -294,7 +283,7 @@ class Question:
         """Ask as a thread."""
         fleet = self.desk.fleet
         try:
-            self._took(fleet.ask(self.form, self._words))
+            self._took(fleet.exchange.ask(self.form, self._words))
         except Away as error:
             fleet.miss(self.desk, error)
         except BaseException:  # of a signal, say: nobody will ever know what was given under this name
@@ -304,14 +293,15 @@ class Question:
     async def asettle(self) -> None:
         """Ask as a task."""
         fleet, form = self.desk.fleet, self.form
+        exchange = fleet.exchange
         try:
-            link = fleet.linked(form.key) or await fleet.connected(form.key)
+            link = exchange.linked(form.key) or await exchange.connected(form.key)
             if link is None:
                 return
             words = self._words()
             reply = await self.heard(link.ask(words, self))
             if type(reply) is not list:
-                reply = await fleet.aask(form, words, reply, self)
+                reply = await exchange.aask(form, words, reply, self)
             self._took(reply)
         except Away as error:
             fleet.miss(self.desk, error)

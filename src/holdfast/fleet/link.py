@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from holdfast.fleet.places import Node
 
 RECEIVE = 65_536
+PATIENCE = 1.0  # seconds that a connection may take to be made
 LONGEST_ERROR = 300  # characters of a server's that are shown
 _ENORMOUS = re.compile(rb"[*%~>][0-9]{7}")  # parts of an answer, for which the parser makes room when it reads of them
 # The system's own way to notice that the other side is gone; it also keeps what lies between from forgetting us.
@@ -39,11 +40,11 @@ class Refused(Away):
 class Link:
     """A connection to *node*, at *place* if that is known; *bound* is how long a question waits for its answer."""
 
-    __slots__ = ("node", "socket", "_bound", "_reader", "__weakref__")
+    __slots__ = ("bound", "node", "socket", "_reader", "__weakref__")
 
     def __init__(self, node: Node, address: Address, *, bound: float, place: Place | None = None) -> None:
         self.node = node
-        self._bound = bound
+        self.bound = bound
         self._reader = reader()
         try:
             self.socket = _connect(node, bound, place or (node.host, node.port))
@@ -77,9 +78,9 @@ class Link:
 
     def send(self, data: bytes) -> float:
         """Send all of *data*; until when the answer has to be there."""
-        until = SystemClock.monotonic() + self._bound
+        until = SystemClock.monotonic() + self.bound
         try:
-            self.socket.settimeout(self._bound)
+            self.socket.settimeout(self.bound)
             self.socket.sendall(data)
         except OSError as error:
             raise Away(f"{self.node.shown}: {error.strerror or error}") from error
@@ -88,7 +89,7 @@ class Link:
     def ready(self) -> list[Any]:
         """What has come in, where something has."""
         reader, found = self._reader, []
-        self._read(reader, SystemClock.monotonic() + self._bound)
+        self._read(reader, SystemClock.monotonic() + self.bound)
         while (reply := reader.gets()) is not False:
             found.append(reply)
         return found
@@ -131,10 +132,6 @@ class Link:
         ready = select.poll()
         ready.register(self.socket, select.POLLIN)
         return bool(ready.poll(0))
-
-    def wait_at_most(self, seconds: float) -> None:
-        """Have every question end after *seconds* from now on."""
-        self._bound = seconds
 
     def close(self) -> None:
         """Close it; harmless when it is closed."""

@@ -7,12 +7,13 @@ waits.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
 
-from holdfast.fleet.address import Place
+from holdfast.fleet.address import Address, Place
 from holdfast.fleet.link import Away, Link
 from holdfast.fleet.places import Node
 
@@ -24,7 +25,7 @@ Give = Callable[[Link], object]  # of somebody who waits for a connection: calle
 
 
 class Room:
-    """The place of a connection that is about to be opened."""
+    """The place of a connection that is about to be opened; it is kept as long as this is."""
 
     __slots__ = ("__weakref__",)
 
@@ -32,8 +33,9 @@ class Room:
 class Pool:
     """The connections of one process to *node*; *wanted* is called when another one would be of use."""
 
-    def __init__(self, node: Node, wanted: Callable[[], object]) -> None:
+    def __init__(self, node: Node, address: Address, wanted: Callable[[], object]) -> None:
         self.node = node
+        self._address = address
         self._wanted = wanted
         self._free: deque[Link] = deque()
         self._waiters: deque[Give] = deque()
@@ -41,10 +43,18 @@ class Pool:
         # Those that are free, lent or about to be: what an interrupt lets fall counts no more.
         self._open: weakref.WeakSet[Link | Room] = weakref.WeakSet()
         self._reached = False  # one was opened
-        self.place: Place | None = None  # where it led
+        self._place: Place | None = None  # where it led
         self.closed = False
         self.trouble: Away | None = None  # why there is none, and none is waited for
         self.full_until = 0.0  # a server that takes no more is left alone
+
+    def lend(self) -> Link | None:
+        """A connection for a thread; None if there is none in time."""
+        return self.take() or self._one_more() or self.wait(self._address.wait)
+
+    async def alend(self) -> Link | None:
+        """The same for a task, which opens none: all of its loop need but one."""
+        return self.take() or await self._await_one(self._address.wait)
 
     def take(self) -> Link | None:
         """A connection, if one is free."""
@@ -66,20 +76,48 @@ class Pool:
             box.append(link)
             arrived.release()
 
-        self.queue(give)
+        self._queue(give)
         try:
             came = arrived.acquire(timeout=seconds)
         except BaseException:  # of a signal, say
-            if not self.leave(give):
+            if not self._leave(give):
                 if not box:  # else it may have come already, and would not come again
                     arrived.acquire()
                 self.give(box[0])
             raise
-        if not came and not self.leave(give):
+        if not came and not self._leave(give):
             arrived.acquire()  # it is on its way
         return box[0] if box else None
 
-    def queue(self, give: Give) -> None:
+    async def _await_one(self, seconds: float) -> Link | None:
+        loop = asyncio.get_running_loop()
+        arrived: asyncio.Future[Link | None] = loop.create_future()
+
+        def arrive(link: Link | None) -> None:
+            if not arrived.done():
+                arrived.set_result(link)
+            elif link is not None:
+                self.give(link)
+
+        def give(link: Link) -> None:
+            try:
+                loop.call_soon_threadsafe(arrive, link)
+            except RuntimeError:  # the loop is closed, and the waiter gone with it
+                self.give(link)
+
+        self._queue(give)
+        timer = loop.call_later(seconds, arrive, None)
+        try:
+            return await arrived
+        except asyncio.CancelledError:
+            if not arrived.cancelled() and (link := arrived.result()) is not None:  # it has come in the same turn
+                self.give(link)
+            raise
+        finally:
+            timer.cancel()
+            self._leave(give)
+
+    def _queue(self, give: Give) -> None:
         """Have *give* called with the next connection that is free."""
         if self.trouble is not None:
             raise Away(str(self.trouble))
@@ -88,7 +126,7 @@ class Pool:
         if (link := self.take()) is not None:
             self.give(link)
 
-    def leave(self, give: Give) -> bool:
+    def _leave(self, give: Give) -> bool:
         """Wait no more; false if a connection is on its way all the same."""
         try:
             self._waiters.remove(give)
@@ -116,21 +154,25 @@ class Pool:
 
     def add(self, link: Link) -> None:
         """Put a new connection in."""
-        self.count(link)
-        self._reached, self.place = True, link.place or self.place
+        self._count(link)
+        self._reached, self._place = True, link.place or self._place
         self.give(link)
 
-    def grow(self) -> Room | None:
-        """Room for one more that a caller may open, as long as it is kept."""
+    def _one_more(self) -> Link | None:
+        """Another connection, if a caller may open one and it can be had."""
         room = Room()
         with self._lock:
             if self.is_full or not self._reached or self.closed:
                 return None
             self._open.add(room)
-        return room
+        try:
+            link = Link(self.node, self._address, bound=self._address.wait, place=self._place)
+        except Away:
+            return None
+        self._count(link)
+        return link
 
-    def count(self, link: Link) -> None:
-        """*link* was opened, and is the pool's."""
+    def _count(self, link: Link) -> None:
         with self._lock:
             self._open.add(link)
             self.trouble = None

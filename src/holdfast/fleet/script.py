@@ -32,6 +32,14 @@ _PACK = msgspec.msgpack.Encoder()
 _UNPACK = msgspec.msgpack.Decoder()
 
 
+class Shared(NamedTuple):
+    """The guards that a question is about, None for those that are not shared."""
+
+    breaker: BreakerConfig | None
+    rate: RateConfig | None
+    limit: int | None
+
+
 class Outcome(NamedTuple):
     """What became of an attempt, or of what was taken for it."""
 
@@ -47,6 +55,11 @@ class Outcome(NamedTuple):
     pause_us: int = -1
     admitted_at_us: int = -1
 
+    @property
+    def says_more(self) -> bool:
+        """Whether it says more than that slots are free."""
+        return bool(self.says or self.refund or self.probe != NO_PROBE)
+
 
 class Answer(NamedTuple):
     """What the script says; *seen* is None while the circuit is as new."""
@@ -59,6 +72,10 @@ class Answer(NamedTuple):
     now_us: int
     rate: float | None
     seen: Seen | None
+
+    def is_before(self, seen_at_us: int) -> bool:
+        """Whether it is older than what was seen then; by far older it cannot be: the clock was set back."""
+        return 0 < seen_at_us - self.now_us <= BACK_US
 
 
 class Script:
@@ -80,23 +97,13 @@ class Form:
 
     __slots__ = ("holder", "key", "paid", "slots", "_channel", "_count", "_head", "_known", "_script")
 
-    def __init__(
-        self,
-        script: Script,
-        key: bytes,
-        channel: str,
-        holder: str,
-        lease: float,
-        breaker: BreakerConfig | None,
-        rate: RateConfig | None,
-        limit: int | None,
-    ) -> None:
+    def __init__(self, script: Script, key: bytes, channel: str, holder: str, lease: float, shared: Shared) -> None:
         self.key = key
         self.holder = holder
-        self.slots = int(bool(limit))  # that a call takes
-        self.paid = rate is not None  # a call costs tokens
+        self.slots = int(bool(shared.limit))  # that a call takes
+        self.paid = shared.rate is not None  # a call costs tokens
         keys = [key + suffix.encode() for suffix in KEYS]
-        facts = [bulk(part) for part in ("", holder, int(lease * MICRO), *_guards(breaker, rate, limit))]
+        facts = [bulk(part) for part in ("", holder, int(lease * MICRO), *_guards(shared))]
         self._count = b"*%d\r\n" % (3 + len(keys) + 15)
         self._script = script
         self._head = self._call("EVALSHA", script.digest) + b"".join([bulk(len(keys)), *map(bulk, keys), *facts])
@@ -185,8 +192,9 @@ def _seen(circuit: Any) -> Seen:
     raise Away(f"Redis: not a circuit of the script: {printable(repr(circuit))}")
 
 
-def _guards(breaker: BreakerConfig | None, rate: RateConfig | None, limit: int | None) -> list[bytes | str | int]:
+def _guards(shared: Shared) -> list[bytes | str | int]:
     """Breaker, rate and limit as the script takes them; empty where there is none."""
+    breaker, rate, limit = shared
     packed_breaker = b"" if breaker is None else _PACK.encode(_breaker(breaker))
     rates = ["", "", ""]
     if rate is not None:

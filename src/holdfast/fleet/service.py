@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.clock import SystemClock
 from holdfast.errors import in_words
-from holdfast.fleet.link import Away, Link, packed
-from holdfast.fleet.script import Answer, Form, Outcome, answer, change, checked, load
+from holdfast.fleet.link import PATIENCE, Away, Link, packed
+from holdfast.fleet.script import Answer, Form, Outcome, Shared, answer, change, checked, load
 from holdfast.guards.breaking import BreakerConfig
 from holdfast.solo import Solo
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 GATHER = 0.002  # seconds in which outcomes come together before they are told
 PERIOD = 1.0  # seconds between two signs of life of the connection that hears
-PATIENCE = 1.0  # seconds that a connection may take to be made
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0  # seconds between two looks for a Redis that is away
 WHILE = 5.0  # seconds for which it must have been there to be looked for that soon again
 
@@ -56,27 +55,24 @@ class Service:
         os.set_blocking(self._waker, False)
         weakref.finalize(self, _close, self._woken, self._waker).atexit = False
 
-    def start(self) -> None:
-        """Start the thread unless there is one. Nothing here blocks."""
-        if self._solo.there:
+    def ring(self) -> None:
+        """There is something to do. Nothing here blocks."""
+        if self._rung:
             return
+        self._rung = True
+        if not self._solo.there:
+            self._start()
+        try:
+            os.write(self._waker, b"\0")
+        except BlockingIOError:  # full of rings that nobody has heard yet
+            return
+
+    def _start(self) -> None:
         self._closing.clear()
         try:
             self._thread = self._solo.start() or self._thread
         except RuntimeError as error:  # no more threads, or the interpreter ends
             self._fleet.lose(Away(in_words(error)))
-
-    def ring(self) -> None:
-        """There is something to do."""
-        if self._rung:
-            return
-        self._rung = True
-        if not self._solo.there:
-            self.start()
-        try:
-            os.write(self._waker, b"\0")
-        except BlockingIOError:  # full of rings that nobody has heard yet
-            return
 
     def close(self) -> None:
         """Tell what is to be told, and end."""
@@ -113,18 +109,18 @@ class Service:
 
     def _attend(self) -> None:
         """Be connected until the connection is lost."""
-        fleet = self._fleet
+        fleet, exchange = self._fleet, self._fleet.exchange
         fleet.given_up.wait(PATIENCE)  # else it might give up what is found now
-        node = fleet.places.any()
-        ear = fleet.open_link(node)
+        node = exchange.places.any()
+        ear = exchange.open_link(node)
         try:
             _do(ear, load(fleet.script))
-            ear.wait_at_most(fleet.address.wait)  # one that is too slow for calls is not back
+            ear.bound = fleet.address.wait  # one that is too slow for calls is not back
             ear.ask(_PING)
-            ear.wait_at_most(PATIENCE)
+            ear.bound = PATIENCE
             self._try(ear)
             _do(ear, packed(("SUBSCRIBE", fleet.channel)))
-            fleet.pool(node)
+            exchange.pool(node)
             self._stock()
             for desk in fleet.desks():
                 if desk.has_news:  # of before, which nobody was there to be told
@@ -139,7 +135,8 @@ class Service:
         """One that answers and will not write, run the script or publish, as calls have it do, is not back."""
         fleet = self._fleet
         key = f"{fleet.address.prefix}:tried{{once}}".encode()
-        form = Form(fleet.script, key, f"{fleet.channel}:tried", fleet.holder, fleet.lease, BreakerConfig(), None, None)
+        shared = Shared(BreakerConfig(), None, None)
+        form = Form(fleet.script, key, f"{fleet.channel}:tried", fleet.holder, fleet.lease, shared)
         words = form.telling([Outcome(fleet.holder, says="reset")])
         for reply in _do(ear, words, form.in_full(words)):
             if not isinstance(reply, Exception):
@@ -160,7 +157,7 @@ class Service:
                     raise Away(f"{ear.node.shown}: did not answer in time")
                 asked = now
                 ear.send(_PING)
-                for pool in list(fleet.pools.values()):
+                for pool in list(fleet.exchange.pools.values()):
                     pool.sweep()
                 self._look_again()
                 self._warn()
@@ -207,7 +204,7 @@ class Service:
 
     def _stock(self) -> None:
         """Open connections that are of use."""
-        for pool in list(self._fleet.pools.values()):
+        for pool in list(self._fleet.exchange.pools.values()):
             for _ in range(pool.lacks):
                 if not self._add_to(pool):
                     break
@@ -218,25 +215,25 @@ class Service:
         if SystemClock.monotonic() < pool.full_until:
             return False
         try:
-            link = fleet.open_link(pool.node)
+            link = fleet.exchange.open_link(pool.node)
         except Away as error:
-            if not fleet.is_linked(pool):
+            if not fleet.exchange.is_linked(pool):
                 if fleet.address.kind != "cluster":
                     raise
                 pool.trouble = error
             pool.full_until = SystemClock.monotonic() + PERIOD
             return False
-        link.wait_at_most(fleet.address.wait)
+        link.bound = fleet.address.wait
         pool.add(link)
         return True
 
     def _warn(self) -> None:
         fleet = self._fleet
-        if fleet.crowded and not self._is_crowded:
+        if fleet.exchange.crowded and not self._is_crowded:
             _log.warning(
                 "%s: no connection was free within %g s for %d calls, which were decided here alone; a longer ?wait= "
                 "or fewer threads would help",
-                fleet.address.shown, fleet.address.wait, fleet.crowded,
+                fleet.address.shown, fleet.address.wait, fleet.exchange.crowded,
             )  # fmt: skip
             self._is_crowded = True
 
@@ -247,7 +244,7 @@ class Service:
         fleet = self._fleet
         doubted = list(fleet.doubted)
         if doubted:
-            link = fleet.open_link(ear.node)  # the other one only hears what is published
+            link = fleet.exchange.open_link(ear.node)  # the other one only hears what is published
             try:
                 self._try(link)
             finally:
@@ -257,14 +254,14 @@ class Service:
 
     def _look_again(self) -> None:
         """Ask once more where it was of no use; a cluster may have another in the place of a node that is gone."""
-        fleet = self._fleet
-        if (key := fleet.unplaced) is not None:
-            fleet.unplaced = None
-            with suppress(Away):  # nobody may have it
-                fleet.places.node(key)
+        fleet, exchange = self._fleet, self._fleet.exchange
+        if exchange.unplaced:
+            exchange.unplaced = False
+            with suppress(Away):  # others may be answered all the same
+                exchange.places.any()
         if fleet.missing and fleet.address.kind == "cluster":
-            fleet.places.any()
-            fleet.forget_troubled()
+            exchange.places.any()
+            exchange.forget_troubled()
         for desk in list(fleet.missing):
             form = desk.form(desk.shared)
             if self._say(desk, form, partial(form.telling, [])) is not None:
@@ -283,7 +280,7 @@ class Service:
     def _renew(self) -> None:
         """Give a sign of life for the slots that are held."""
         fleet = self._fleet
-        fleet.forget_closed_loops()
+        fleet.exchange.forget_closed_loops()
         for desk in fleet.desks():
             for holder, slots in desk.holding().items():
                 form = desk.form_of(desk.shared, holder)
@@ -295,11 +292,11 @@ class Service:
 
     def _say(self, desk: Desk, form: Form, compose: Callable[[], bytes]) -> Answer | None:
         """Tell something; None if it was not told."""
-        fleet = self._fleet
-        if (node := fleet.places.peek(form.key)) is not None and not fleet.pool(node).size:
+        fleet, exchange = self._fleet, self._fleet.exchange
+        if (node := exchange.places.peek(form.key)) is not None and not exchange.pool(node).size:
             self._stock()  # else it would wait for itself
         try:
-            reply = fleet.ask(form, compose)
+            reply = exchange.ask(form, compose)
             said = None if reply is None else answer(checked(reply))
         except Away as error:
             fleet.miss(desk, error)

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from holdfast.calls.bound import Bound
-from holdfast.errors import Denied, HoldfastError, RecordedError, ToolTimeout
-from holdfast.frameworks.guarded import Aside, Guarded, Holdfast, needing, refusal, text
+from holdfast.errors import HoldfastError, RecordedError
+from holdfast.frameworks.guarded import Aside, Guarded, Holdfast, decorated, needing, text
 
 with needing("agent-framework"):
     from agent_framework import (
@@ -49,11 +48,9 @@ class Middleware(FunctionMiddleware):
         made: list[Any] = []
         try:
             if (own := self._guarded.guards(tool.func)) is not None:  # the framework calls it as it is
-                answer = await _decorated(own, context, call_next, made)
+                answer = await decorated(own, _made(context, call_next, made), str)
             else:
                 answer = await self._guarded.acall(tool.name, partial(_call, context, call_next, made), arguments, str)
-        except Pending:
-            return
         except RecordedError:  # the tool's own
             raise
         except HoldfastError as error:
@@ -69,10 +66,6 @@ class Contents:
     items: list[dict[str, Any]]
 
 
-class Pending(Exception):
-    """No answer of the tool: somebody is to approve of the call, says a middleware."""
-
-
 async def _call(
     context: FunctionInvocationContext, call_next: Callable[[], Awaitable[None]], made: list[Any], /, **arguments: Any
 ) -> Contents | Any:
@@ -81,19 +74,14 @@ async def _call(
     except STEERING as error:
         raise Aside(error, again=isinstance(error, UserInputRequiredException)) from error
     if isinstance(context.result, Content) and context.result.type == "function_approval_request":
-        raise Aside(Pending(), again=True)
+        made.append(context.result)  # of a middleware: somebody is to approve of the call
+        raise Aside(answer=context.result, again=True)
     made.append(_data(context.result))
     return made[-1]
 
 
-async def _decorated(
-    own: Bound, context: FunctionInvocationContext, call_next: Callable[[], Awaitable[None]], made: list[Any]
-) -> Any:
-    """Call a tool that has guards of its own, and tell what these say."""
-    try:
-        await call_next()
-    except (Denied, ToolTimeout) as error:
-        return refusal(error, own.tool.policy)
+async def _made(context: FunctionInvocationContext, call_next: Callable[[], Awaitable[None]], made: list[Any]) -> Any:
+    await call_next()
     made.append(context.result)
     return context.result
 

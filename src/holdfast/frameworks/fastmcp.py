@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any
 
 from holdfast.calls.bound import Bound
-from holdfast.errors import Denied, HoldfastError, RecordedError, ToolTimeout
-from holdfast.frameworks.guarded import Answer, Aside, Failed, Guarded, Holdfast, needing, refusal
+from holdfast.errors import HoldfastError, RecordedError
+from holdfast.frameworks.guarded import Answer, Aside, Failed, Guarded, Holdfast, decorated, needing
 
 with needing("fastmcp"):
     from fastmcp.exceptions import ToolError
@@ -41,14 +41,12 @@ class Guards(Middleware):
         if tool is None:  # whatever a client makes up, and is told so
             return await call_next(context)
         if (own := self._own(tool)) is not None:
-            return await _decorated(own, context, call_next)
+            return await decorated(own, _made(context, call_next), _refused)
         asked = context.message.model_dump(mode="json", include=CONTINUED, exclude_none=True)
         given = {**(context.message.arguments or {}), **asked}
         made = partial(_call, context, call_next)
         try:
             answer = await self._guarded.acall(name, made, given, _refused)
-        except Elsewhere as other:
-            return other.answer
         except RecordedError as error:  # the tool's own, in another process
             raise ToolError(error.message) from error
         if isinstance(answer, Answer):
@@ -65,18 +63,11 @@ class Guards(Middleware):
         return None
 
 
-class Elsewhere(Exception):
-    """The tool has not answered: it asks the client something first, or goes on as a task."""
-
-    def __init__(self, answer: Any) -> None:
-        super().__init__()
-        self.answer = answer
-
-
 async def _call(context: MiddlewareContext, call_next: CallNext, /, **arguments: object) -> Answer:
     result = await _made(context, call_next)
     if not isinstance(result, ToolResult) or isinstance(result, InputRequiredToolResult):
-        raise Aside(Elsewhere(result), again=isinstance(result, InputRequiredToolResult))
+        # The tool asks the client something first, or goes on as a task.
+        raise Aside(answer=Answer.of(result, {}), again=isinstance(result, InputRequiredToolResult))
     if result.is_error:
         raise Failed("\n".join(each.text for each in result.content if isinstance(each, TextContent)), result)
     made = {"content": result.content, "structured_content": result.structured_content, "_meta": result.meta}
@@ -89,14 +80,6 @@ async def _call(context: MiddlewareContext, call_next: CallNext, /, **arguments:
 def _read(written: dict[str, Any]) -> ToolResult:
     made = CallToolResult.model_validate(written)
     return ToolResult(made.content, made.structured_content, made.meta)
-
-
-async def _decorated(own: Bound, context: MiddlewareContext, call_next: CallNext) -> Any:
-    """Make a call that has guards of its own, and tell the model what those say."""
-    try:
-        return await _made(context, call_next)
-    except (Denied, ToolTimeout) as error:
-        return _refused(refusal(error, own.tool.policy))
 
 
 async def _made(context: MiddlewareContext, call_next: CallNext) -> Any:

@@ -81,22 +81,11 @@ class Toolset(BaseToolset):
         await self._toolset.close()
 
 
-class Pending(Exception):
-    """No answer of the tool yet: somebody is to confirm the call or to log in, or a live stream has begun."""
-
-    def __init__(self, answer: Any) -> None:
-        super().__init__("pending")
-        self.answer = answer
-
-
 Call = Callable[..., Awaitable[Any]]
 
 
 async def _run(guarded: Guarded, name: str, call: Call, *, args: Mapping[str, Any], tool_context: ToolContext) -> Any:
-    try:
-        answer = await guarded.acall(name, partial(call, tool_context), args, _refused)
-    except Pending as pending:
-        return pending.answer
+    answer = await guarded.acall(name, partial(call, tool_context), args, _refused)
     if not isinstance(answer, dict) or ACTIONS not in answer:
         return answer
     for action, value in answer[ACTIONS].items():
@@ -127,7 +116,8 @@ async def _call(tool: BaseTool, context: ToolContext, arguments: dict[str, Any])
         raise Aside(error) from error
     actions = {name: _new(old, getattr(context.actions, name)) for name, old in before.items()}
     if isasyncgen(answer) or actions["requested_auth_configs"] or actions["requested_tool_confirmations"]:
-        raise Aside(Pending(answer), again=not isasyncgen(answer))
+        # Somebody is to confirm the call or to log in, or a live stream has begun.
+        raise Aside(answer=answer, again=not isasyncgen(answer))
     if isinstance(answer, dict) and (answer.get("error") or answer.get("isError")):
         raise _failed(tool, text(answer.get("error") or answer.get("content")), answer)
     done = {name: value for name, value in actions.items() if value is not None}

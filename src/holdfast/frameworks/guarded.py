@@ -20,7 +20,6 @@ from holdfast.calls.execution import Execution
 from holdfast.calls.recording import Record
 from holdfast.category import ErrorCategory, classify
 from holdfast.errors import ConfigError, Denied, RecordedError, ToolTimeout, printable
-from holdfast.policy import Policy
 from holdfast.tools.kit import Kit
 from holdfast.wording.refusals import for_model
 
@@ -48,7 +47,8 @@ class Failed(Exception):
 
 
 class Aside(BaseException):
-    """The tool ended by something that says nothing about it: an exception by which a framework steers itself.
+    """The tool ended by something that says nothing about it: an *error* by which a framework steers itself, else an
+    *answer* that is not the tool's own, which says that it asks somebody first, or goes on elsewhere.
 
     To a run such a call is in doubt; with *again* it was not made, since it is the framework's rule to call the tool
     from the start once more, as when it has asked somebody and goes on with the answer.
@@ -56,9 +56,10 @@ class Aside(BaseException):
 
     category = ErrorCategory.CANCELLED
 
-    def __init__(self, error: BaseException, *, again: bool = False) -> None:
+    def __init__(self, error: BaseException | None = None, *, answer: Any = None, again: bool = False) -> None:
         super().__init__(error)
         self.error = error
+        self.answer = answer
         self.again = again
 
 
@@ -191,7 +192,9 @@ async def _adriven(execution: Execution, bound: Bound, arguments: Mapping[str, A
 
 def _instead(error: BaseException, execution: Execution, refused: Callable[[str], T]) -> T:
     """What the model is told in place of the tool's answer; an *error* that is not for it is raised."""
-    if isinstance(error, Failed):
+    if isinstance(error, Aside) and error.error is not None:
+        raise error.error
+    if isinstance(error, Failed | Aside):
         answer: T = error.answer
         return answer
     if isinstance(error, RecordedError) and error.type == FAILED:  # in another process
@@ -202,13 +205,16 @@ def _instead(error: BaseException, execution: Execution, refused: Callable[[str]
         called = is_late or (is_other and execution.attempts > 0)
         repeatable = (policy.read_only or policy.idempotent) and not (is_other and is_late)
         return refused(for_model(error, called=called, repeatable=repeatable))
-    raise error.error if isinstance(error, Aside) else error
+    raise error
 
 
-def refusal(error: Denied | ToolTimeout, policy: Policy) -> str:
-    """What the model is told where a tool's own guards have refused it."""
-    repeatable = policy.read_only or policy.idempotent
-    return for_model(error, called=isinstance(error, ToolTimeout), repeatable=repeatable)
+async def decorated(own: Bound, call: Awaitable[T], refused: Callable[[str], T]) -> T:
+    """Make a call of a tool that has guards of its *own*, and tell the model what those say."""
+    try:
+        return await call
+    except (Denied, ToolTimeout) as error:
+        policy, is_late = own.tool.policy, isinstance(error, ToolTimeout)
+        return refused(for_model(error, called=is_late, repeatable=policy.read_only or policy.idempotent))
 
 
 def _put_off(execution: Execution, aside: Aside) -> None:

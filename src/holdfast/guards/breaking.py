@@ -70,6 +70,16 @@ class BreakerConfig(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "trips", frozenset(map(ErrorCategory, self.trips)))
 
     @property
+    def is_rated(self) -> bool:
+        """Whether rates open it, too: every call counts then."""
+        return self.failure_rate is not None or self.slow_call_rate is not None
+
+    @property
+    def slow_from(self) -> float:
+        """The seconds from which a call is slow; infinite where none is."""
+        return math.inf if self.slow_call is None else self.slow_call
+
+    @property
     def judged_from(self) -> int:
         """How many calls a rate needs: `minimum_calls`, but no more than the window holds."""
         return min(self.minimum_calls, self.window_calls or self.minimum_calls)

@@ -61,9 +61,8 @@ class Circuit:
     """
 
     __slots__ = (
-        "calm", "closed_at", "config", "evicted", "forced", "generation", "grant", "last_category", "last_used",
-        "moves", "on_mark", "on_reset", "opened_at",
-        "shut_until", "state", "times_opened", "turned_away", "window", "_denied",
+        "calm", "closed_at", "config", "evicted", "forced", "grant", "last_category", "last_used", "moves", "on_mark",
+        "on_reset", "opened_at", "shut_until", "state", "times_opened", "turned_away", "window", "_denied",
         "_generations", "_last_denied", "_lock", "_numbers", "_probe_successes", "_probes", "_random", "_rung",
         "_shown", "_signs", "_until",
     )  # fmt: skip
@@ -75,7 +74,6 @@ class Circuit:
         self._generations = generations  # shared by all circuits of a breaker: a circuit made anew matches no old grant
         self._random = random
         self._numbers = itertools.count()
-        self.generation = generation
         self.grant = Grant(generation)  # what every request gets while the circuit is closed
         self.times_opened = self._denied = 0
         self._last_denied: float | None = None
@@ -116,7 +114,7 @@ class Circuit:
             self._mark()
             probe = next(self._numbers)
             self._probes[probe] = now + self.config.probe_lease
-            return Grant(self.generation, probe)
+            return Grant(self.grant.generation, probe)
 
     def settle(
         self,
@@ -137,7 +135,7 @@ class Circuit:
                 return
             was_calm = self.calm
             if self.state is CircuitState.CLOSED:
-                if grant is None or grant.generation == self.generation:
+                if grant is None or grant.generation == self.grant.generation:
                     self._settle_closed(now, category, duration, sign)
             elif self.state is CircuitState.HALF_OPEN and self._answers_probe(grant, now):
                 self._settle_probe(now, category)
@@ -152,8 +150,8 @@ class Circuit:
         if grant.probe is not None:
             self._probes.pop(grant.probe, None)
 
-    def turn_away(self, now: float) -> float | None:
-        """Refuse a request before *shut_until*, without asking: how long it will be refused, None if nobody knows."""
+    def turn_away(self, now: float) -> float:
+        """Refuse a request before *shut_until*, without the lock; gives what `admit` would."""
         self.turned_away.append(now)
         if len(self.turned_away) >= MOST_NOTED:
             self.count_denials()
@@ -163,7 +161,7 @@ class Circuit:
             return 0.0
         if now + wait < shut_until:  # by the last digit; a call of `until` for each refusal is dear
             wait = until(now, shut_until)
-        return wait if wait < math.inf else None
+        return wait
 
     def count_denials(self) -> None:
         """Count the requests that were turned away; what is noted meanwhile stays for the next time."""
@@ -226,7 +224,7 @@ class Circuit:
         with self._lock:
             before, self.config = self.config, config
             same = (before.window, before.window_calls) == (config.window, config.window_calls)
-            if not same or _rated(before) != _rated(config):
+            if not same or before.is_rated != config.is_rated:
                 self.window = _window(config)
             self._mark()
 
@@ -324,7 +322,7 @@ class Circuit:
         """Whether an outcome belongs to a probe that is out and whose lease holds; takes the slot back."""
         live = [probe for probe, lease in list(self._probes.items()) if lease > now]
         probe = grant.probe if grant is not None else (live[0] if live else None)
-        if probe not in live or (grant is not None and grant.generation != self.generation):
+        if probe not in live or (grant is not None and grant.generation != self.grant.generation):
             return False
         return self._probes.pop(probe, None) is not None
 
@@ -369,8 +367,7 @@ class Circuit:
             self.window.clear()
 
     def _renew(self) -> None:
-        self.generation = next(self._generations)
-        self.grant = Grant(self.generation)
+        self.grant = Grant(next(self._generations))
         self._mark()
 
     def _mark(self) -> None:
@@ -404,9 +401,5 @@ class Look(msgspec.Struct, frozen=True):
     last_category: ErrorCategory | None
 
 
-def _rated(config: BreakerConfig) -> bool:
-    return config.failure_rate is not None or config.slow_call_rate is not None
-
-
 def _window(config: BreakerConfig) -> Window | None:
-    return Window(config.window, config.window_calls) if _rated(config) else None
+    return Window(config.window, config.window_calls) if config.is_rated else None

@@ -91,9 +91,9 @@ class CircuitBreaker:
         self._founding = Grant(0)  # of a circuit that is yet to be made
         self._opened = self._half_opened = self._closed = self._refused = 0
         self._lock = threading.Lock()
-        self._slow = self._config.slow_call is not None
-        self._slow_call = self._config.slow_call or math.inf
-        self._rated = self._config.failure_rate is not None or self._config.slow_call_rate is not None
+        self._slow_from = self._config.slow_from
+        self._slow = self._slow_from < math.inf
+        self._rated = self._config.is_rated
 
     # -- asking and telling --------------------------------------------------------------------------------------------
 
@@ -112,14 +112,13 @@ class CircuitBreaker:
         now = self._monotonic()
         if now < circuit.shut_until:
             wait = circuit.turn_away(now)
-            raise CircuitOpen(tool, HELD) if wait is None else CircuitOpen(tool, None, wait)
-        answer = circuit.admit(now)
-        self.tell(tool, circuit)
-        if isinstance(answer, Grant):
-            return Permit(self, tool, circuit, answer, now)
-        if answer == math.inf:
-            raise CircuitOpen(tool, HELD)
-        raise CircuitOpen(tool, None, answer)
+        else:
+            answer = circuit.admit(now)
+            self.tell(tool, circuit)
+            if isinstance(answer, Grant):
+                return Permit(self, tool, circuit, answer, now)
+            wait = answer
+        raise CircuitOpen(tool, HELD) if wait == math.inf else CircuitOpen(tool, None, wait)
 
     def allow_request(self, tool: str) -> bool:
         """Whether *tool* may be tried now; tell the outcome with `record_success` or `record_failure`."""
@@ -167,10 +166,10 @@ class CircuitBreaker:
         """All circuits at one instant, unless they change state without pause, and which of them refuse now."""
         for _ in range(_MOST_LOOKS):
             circuits = sorted(self._all())
-            states = [(circuit.generation, circuit.state) for _, circuit in circuits]
+            states = [(circuit.grant, circuit.state) for _, circuit in circuits]
             now = self._now()
             diagnostics = tuple(self._diagnose(tool, circuit, *now) for tool, circuit in circuits)
-            if states == [(circuit.generation, circuit.state) for _, circuit in circuits]:
+            if states == [(circuit.grant, circuit.state) for _, circuit in circuits]:
                 break  # none has changed between the first look and the last
         refusing = tuple(d.tool for d in diagnostics if d.is_open)
         return BreakerSnapshot(diagnostics, refusing, len(refusing))
@@ -260,7 +259,7 @@ class CircuitBreaker:
             return
         now = self._monotonic()
         duration = now - permit._at if self._slow else 0.0
-        if category is None and circuit.calm and permit._grant is circuit.grant and duration < self._slow_call:
+        if category is None and circuit.calm and permit._grant is circuit.grant and duration < self._slow_from:
             circuit.succeeded_many(now, 1)
             return
         circuit.settle(permit._grant, now, category, duration=duration)

@@ -127,8 +127,8 @@ class _Watch:
             circuit = self._breaker.circuit(self._tool)
         grant, now = circuit.grant, self.monotonic()
         width = circuit.window.width if circuit.window is not None else math.inf
-        slow = circuit.config.slow_call if circuit.config.slow_call is not None else math.inf
-        self.plan = (circuit, grant, now + width if circuit.calm else now, min(slow, width))
+        brief = min(circuit.config.slow_from, width)
+        self.plan = (circuit, grant, now + width if circuit.calm else now, brief)
         return self._breaker.admit(self._tool)
 
     def ended(self, circuit: Circuit, grant: Grant, begun: float, error: BaseException | None = None) -> None:

@@ -16,11 +16,12 @@ from holdfast.guards.concurrency import Slots
 from holdfast.guards.line import Line, Ticket
 from holdfast.guards.rate import UNDIVIDED, Bucket
 from holdfast.policy import Policy
-from holdfast.tools.verdicts import Limits, Refusal
+from holdfast.tools.verdicts import Asker, Limits, Refusal
 
 OVERLOADED = frozenset({ErrorCategory.TIMEOUT, ErrorCategory.RATE_LIMIT, ErrorCategory.SERVICE_UNAVAILABLE})
 
 Take = Callable[[float, float], bool]
+SlotGate = Callable[[float], Slots | bool]
 
 
 class Limiting:
@@ -46,16 +47,14 @@ class Limiting:
 
     # -- asked ---------------------------------------------------------------------------------------------------------
 
-    def line_up(
-        self, now: float, policy: Policy, ticket: Ticket | None, patience: float, *, shared: bool = False
-    ) -> Refusal | None:
-        """Reserve, with both or with none; who can wait *patience* seconds gets a place in line if that is not enough.
+    def line_up(self, asker: Asker, *, shared: bool = False) -> Refusal | None:
+        """Reserve, with both or with none; an *asker* that can wait gets a place in line if its patience is enough.
 
         With *shared* the rate is another's to ask, and the place in line is kept until that has answered.
         """
+        now, policy, ticket, patience = asker.now, asker.policy, asker.ticket, asker.patience
         if ticket is None and policy.rate is None and policy.concurrency is None:
             return None
-        mine = ticket
         with self._lock:
             refusal = self._reserve(now, policy, ticket, shared=shared)
             if refusal is not None and ticket is None and patience > 0:
@@ -66,19 +65,19 @@ class Limiting:
                 return refusal._replace(ticket=ticket)
             if refusal is not None and not shared and self.line.head() is not ticket:
                 refusal = self._behind(now, policy, ticket, refusal)
-            if ticket is not None and not (shared and refusal is None and ticket is mine):
+            is_kept = shared and refusal is None and ticket is asker.ticket
+            if ticket is not None and not is_kept:
                 self.line.leave(ticket)
         self.wake()
         return refusal
 
-    def stay_in_line(
-        self, now: float, policy: Policy, ticket: Ticket | None, patience: float, refusal: Refusal, wait: float
-    ) -> Refusal:
-        """A *refusal* from elsewhere, with a place in line and a *wait* for callers whose *patience* is enough."""
+    def stay_in_line(self, asker: Asker, refusal: Refusal, wait: float) -> Refusal:
+        """A *refusal* from elsewhere, with a place in line and a *wait* for an *asker* whose patience is enough."""
+        ticket, priority = asker.ticket, asker.policy.priority
         with self._lock:
-            if _is_awaited(refusal, patience):
+            if _is_awaited(refusal, asker.patience):
                 if ticket is None:
-                    ticket = self.line.join(now, policy.priority.rank, policy.priority.cost)
+                    ticket = self.line.join(asker.now, priority.rank, priority.cost)
                 return refusal._replace(wait=wait, ticket=ticket)
             if ticket is not None:
                 self.line.leave(ticket)
@@ -100,16 +99,21 @@ class Limiting:
             if head is not None:
                 head.signal.fire()
 
-    def gate(self, policy: Policy, leased: Take | None) -> Callable[[float], Slots | bool]:
-        """Takes a slot and a token, one that was *leased* if any are, if both are there and nobody waits.
+    def gate(self, policy: Policy, leased: Take | None = None) -> SlotGate | None:
+        """What the quick path asks for a slot and a token, one that was *leased* if any are; None if it needs neither.
 
-        It answers with the slots that it took of.
+        It passes if both are there and nobody waits, and answers with the slots that it took of.
         """
-        heap, cost, lock = self.line.heap, policy.priority.cost, self._lock
+        if policy.rate is None and policy.concurrency is None:
+            return None
         bucket = self.bucket if policy.rate is not None else None
+        return self.slot_gate(policy, leased if leased is not None or bucket is None else bucket.take)
+
+    def slot_gate(self, policy: Policy, take: Take | None = None) -> SlotGate:
+        """The same for a slot alone, if slots are limited, and what is to *take* besides."""
+        heap, cost, lock = self.line.heap, policy.priority.cost, self._lock
         slots = self.slots if policy.concurrency is not None else None
         pop = slots.free.pop if slots is not None else None
-        take: Take | None = leased if leased is not None or bucket is None else bucket.take
 
         def gate(now: float) -> Slots | bool:
             if heap:
@@ -154,14 +158,14 @@ class Limiting:
                 slots.settle(None if neutral else now - begun, overloaded=category in OVERLOADED)
         self.wake()
 
-    def leave(self, now: float, duration: float, slots: Slots | bool) -> None:
-        """Give back after a success what the gate took; for the quick path."""
+    def leave(self, now: float, duration: float, taken: Slots | bool | None) -> None:
+        """Give back after a success what the gate has *taken*; for the quick path."""
         bucket = self.bucket
         if bucket is not None and bucket.learnt is not None:
             with self._lock:
                 bucket.succeeded(now)
-        if not isinstance(slots, bool):
-            self.give(slots, duration)
+        if isinstance(taken, Slots):
+            self.give(taken, duration)
         if self.line.heap:
             self.wake()
 

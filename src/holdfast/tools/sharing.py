@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.category import ErrorCategory
 from holdfast.errors import CircuitOpen, ConcurrencyFull, RateLimited
-from holdfast.fleet.desk import HORIZON, Desk, Held, Question, Shared, block_of
-from holdfast.fleet.script import CIRCUIT, CONCURRENCY, MICRO, NO_PROBE, RATE, Outcome
+from holdfast.fleet.desk import HORIZON, Desk, Held, Question, block_of
+from holdfast.fleet.script import CIRCUIT, MICRO, NO_PROBE, RATE, Outcome, Shared
 from holdfast.guards.circuit import Circuit, CircuitState, Grant
-from holdfast.guards.line import Ticket
 from holdfast.policy import Policy
-from holdfast.tools.verdicts import Gate, Pass, Refusal
+from holdfast.tools.verdicts import Asker, Gate, Pass, Refusal
 
 if TYPE_CHECKING:
     from holdfast.fleet.fleet import Fleet
@@ -31,13 +30,21 @@ HORIZON_US = int(HORIZON * MICRO)
 
 
 class _Terms(NamedTuple):
-    """What of a policy is shared, with and without its circuit."""
+    """What a policy shares, and how."""
 
     policy: Policy
     whole: Shared
-    forced: Shared
+    forced: Shared  # while the circuit is held by hand
     before: Shared  # without a slot to be had: nothing is given, and those who are asked before slots may refuse
     take: int  # calls' tokens at once
+    is_any: bool  # is there anything to share?
+    leases: bool  # tokens are taken ahead of time; a concurrency limit is exact: who has one asks each time
+    counts_all: bool  # every success counts, not only those that end something
+
+    @property
+    def asks(self) -> bool:
+        """Whether each attempt has to ask."""
+        return self.is_any and self.policy.mode != "view" and not self.leases
 
 
 class Share:
@@ -51,49 +58,40 @@ class Share:
 
     @property
     def is_quick(self) -> bool:
-        """Whether a call may pass without asking, as far as the fleet is concerned."""
-        policy = self._tool.policy
-        if not self._is_about(policy):
+        """Whether a call may take the quick path, as far as the fleet is concerned."""
+        if not self._of(self._tool.policy).is_any:
             return True
-        known = self.desk.there and self.desk.fresh  # else it is counted who goes on alone
-        return known and self._is_calm and (policy.mode == "view" or _leases(policy) or self.asks(policy))
+        return self.desk.there and self.desk.fresh and self._is_calm  # else it is counted who goes on alone
 
-    def asks(self, policy: Policy) -> bool:
-        """Whether each call has to ask."""
-        exact = policy.mode == "exact" or (policy.mode == "leased" and policy.concurrency is not None)
-        return exact and self.desk.there and self._is_about(policy)
+    def gate(self, policy: Policy) -> Gate | None:
+        """Whom the quick path asks: limits of this process, tokens taken ahead of time, or the whole fleet."""
+        terms, limiting = self._of(policy), self._tool.limiting
+        if self.desk.there and terms.asks:
+            return self._asking_gate(terms)
+        return limiting.gate(policy, self.desk.block.take if self.desk.there and terms.leases else None)
 
-    def gate(self, policy: Policy) -> Gate:
+    def _asking_gate(self, terms: _Terms) -> Gate:
         """Takes a slot of this process, if there is one and nobody waits; answers with the question to be asked."""
-        limiting, desk, terms = self._tool.limiting, self.desk, self._of(policy)
-        heap, shared = limiting.line.heap, terms.whole
-        slots = limiting.slots if policy.concurrency is not None else None
-        pop = slots.free.pop if slots is not None else None
+        desk, shared, policy = self.desk, terms.whole, terms.policy
+        take_slot = self._tool.limiting.slot_gate(policy)
         asked = (policy.priority.cost, terms.take, max(0, int(min(policy.max_wait, HORIZON) * MICRO)))
 
         def gate(now: float) -> Question | bool:
-            if heap:
-                return False
-            if pop is not None:
-                try:
-                    pop()
-                except IndexError:
-                    return False
-            return Question(desk, desk.form(shared), asked)
+            return take_slot(now) is not False and Question(desk, desk.form(shared), asked)
 
         return gate
 
     def leave(self, now: float, duration: float, question: Question) -> None:
         """Give back after a success what was given; where the success counts, it is told, too."""
-        held, slots = question.held, self._tool.limiting.slots
+        held = question.held
         if held is None:
             return
-        if not self._is_calm or _counts_all(self._tool.policy):
+        if not self._is_calm or self._of(self._tool.policy).counts_all:
             self.settle(Grant(held.generation), held, None, duration=duration, pause=None, sign=None)
         elif held.slots:
             self.desk.return_slot(held.holder)
         if held.slots:
-            self._tool.limiting.leave(now, duration, slots if slots is not None else True)
+            self._tool.limiting.leave(now, duration, self._tool.limiting.slots)
 
     @property
     def knows(self) -> bool:
@@ -112,74 +110,79 @@ class Share:
         """Why the fleet is away."""
         return str(self.fleet.missing.get(self.desk, self.fleet.trouble))
 
-    def leases_now(self, policy: Policy) -> bool:
-        """Whether tokens are leased, not taken from a bucket of one's own."""
-        return self.desk.there and _leases(policy)
-
-    def _is_about(self, policy: Policy) -> bool:
-        """Whether there is anything to share under *policy*."""
-        return any(each is not None for each in self._of(policy).whole)
-
     # -- asked ---------------------------------------------------------------------------------------------------------
 
-    def admit(
-        self, now: float, policy: Policy, circuit: Circuit, ticket: Ticket | None, patience: float
-    ) -> Pass | Refusal | Question | None:
+    def admit(self, asker: Asker, circuit: Circuit) -> Pass | Refusal | Question | None:
         """A question to be asked, or an answer that needs none; None where local guards decide."""
-        tool = self._tool
-        if circuit.forced is CircuitState.OPEN or not self._is_about(policy):
+        now, policy, patience = asker.now, asker.policy, asker.patience
+        desk, terms = self.desk, self._of(policy)
+        if circuit.forced is CircuitState.OPEN or not terms.is_any:
             return None
-        if not self.desk.there:
+        if not desk.there:
             return self._alone()
-        if self.desk.fresh and circuit.calm and policy.mode != "exact":
-            if policy.mode == "view":
-                return None
-            if _leases(policy) and self._may_lease(now, policy, ticket):
-                return tool.let_in(circuit, circuit.grant, ticket, policy)
-        if self.desk.fresh and now < circuit.shut_until:
-            return Refusal(CircuitOpen, circuit.turn_away(now) or math.inf)
-        terms = self._of(policy)
-        shared = terms.whole if circuit.forced is None else terms.forced
-        if policy.mode != "view":
-            ordered = ticket is None and circuit.forced is None and self._others_may_refuse(policy, circuit)
-            refusal = tool.limiting.line_up(now, policy, ticket, 0.0 if ordered else patience, shared=True)
-            if refusal is not None and ordered:
-                if circuit.calm and refusal.kind is RateLimited:  # there is a line, and who stands in it asks in turn
-                    refusal = tool.limiting.line_up(now, policy, ticket, patience, shared=True)
-                else:
-                    shared, refusal = terms.before, None
-            if refusal is not None:
-                return refusal
-        form = self.desk.form(shared)
+        if desk.fresh and circuit.calm and policy.mode == "view":
+            return None
+        if desk.fresh and circuit.calm and terms.leases and self._may_lease(asker):
+            return self._tool.let_in(circuit, circuit.grant, asker)
+        if desk.fresh and now < circuit.shut_until:
+            return Refusal(CircuitOpen, circuit.turn_away(now))
+        shared = self._reserve_here(asker, circuit, terms)
+        if isinstance(shared, Refusal):
+            return shared
         horizon = HORIZON_US if patience >= HORIZON else max(0, int(patience * MICRO))
-        take = terms.take if terms.take == 1 or self.desk.block.ask(now) else 1
-        return Question(self.desk, form, (policy.priority.cost, take, horizon))
+        take = terms.take if terms.take == 1 or desk.block.ask(now) else 1
+        return Question(desk, desk.form(shared), (policy.priority.cost, take, horizon))
 
-    def judge(
-        self, now: float, policy: Policy, circuit: Circuit, question: Question, ticket: Ticket | None, patience: float
-    ) -> Pass | Refusal | None:
+    def _reserve_here(self, asker: Asker, circuit: Circuit, terms: _Terms) -> Shared | Refusal:
+        """Reserve a slot of this process, where slots are shared; gives what the fleet is to be asked about."""
+        limiting, policy = self._tool.limiting, asker.policy
+        shared = terms.whole if circuit.forced is None else terms.forced
+        if policy.mode == "view":
+            return shared
+        limits_both = policy.rate is not None and policy.concurrency is not None
+        if asker.ticket is None and circuit.forced is None and (limits_both or not circuit.calm):
+            # Somebody who is asked before the slots of this process may have something against the attempt.
+            refusal = limiting.line_up(Asker(asker.now, policy, None, 0.0), shared=True)
+            if refusal is None:
+                return shared
+            if not circuit.calm or refusal.kind is not RateLimited:
+                return terms.before
+            # There is a line, and who stands in it asks in turn.
+        return limiting.line_up(asker, shared=True) or shared
+
+    def judge(self, asker: Asker, circuit: Circuit, question: Question) -> Pass | Refusal | None:
         """What the answer to *question* means; None where there was none, and local guards decide."""
-        tool, reply, held = self._tool, question.reply, question.held
+        tool, block, reply, held = self._tool, self.desk.block, question.reply, question.held
+        cost, taken, _ = question.asked
         if reply is None or held is None:
             if question.form.slots:
-                tool.give_slot(policy)
-            if question.asked[1] > 1:
-                self.desk.block.asked_until = 0.0
-            if reply is None:
-                return self._alone()
-            if reply[0] == CONCURRENCY and not question.form.slots:  # those who come before have nothing against it
-                refusal = tool.limiting.line_up(now, policy, ticket, patience, shared=True)
-                if refusal is not None:
-                    return refusal
-                tool.give_slot(policy)  # one is free by now; it is looked for again at once
-            return self._refused(now, policy, reply[0], reply[1] / MICRO, ticket, patience)
+                tool.give_slot(asker.policy)
+            if taken > 1:
+                block.asked_until = 0.0
+            return self._alone() if reply is None else self._refused(asker, question, reply[0], reply[1] / MICRO)
         question.held = None
-        if policy.mode == "view" and (refusal := tool.limiting.line_up(now, policy, ticket, patience)) is not None:
+        if asker.policy.mode == "view" and (refusal := tool.limiting.line_up(asker)) is not None:
             self.desk.give_back(held)
             return refusal
-        if question.asked[1] > 1:
-            self.desk.block.put(now, (reply[4] - 1) * question.asked[0])
-        return tool.let_in(circuit, circuit.grant, ticket, policy, held)
+        if taken > 1:
+            block.put(asker.now, (reply[4] - 1) * cost)
+        return tool.let_in(circuit, circuit.grant, asker, held)
+
+    def _refused(self, asker: Asker, question: Question, verdict: int, wait: float) -> Refusal:
+        limiting = self._tool.limiting
+        if verdict == CIRCUIT:
+            return Refusal(CircuitOpen, wait)
+        if verdict == RATE:
+            # Asked again a little before its time, the token can be reserved.
+            again = max(wait - 0.8 * HORIZON, 0.001)
+            return limiting.stay_in_line(asker, Refusal(RateLimited, wait), again)
+        if not question.form.slots:  # those who come before have nothing against it
+            refusal = limiting.line_up(asker, shared=True)
+            if refusal is not None:
+                return refusal
+            self._tool.give_slot(asker.policy)  # one is free by now; it is looked for again at once
+        again = LOOK_AGAIN * random.uniform(0.5, 1.5)
+        return limiting.stay_in_line(asker, Refusal(ConcurrencyFull, math.inf, wakes=True), again)
 
     def _alone(self) -> Refusal | None:
         self.fleet.fallbacks += 1
@@ -187,30 +190,11 @@ class Share:
             return Refusal(CircuitOpen, math.inf, why=AWAY)
         return None
 
-    def _others_may_refuse(self, policy: Policy, circuit: Circuit) -> bool:
-        """Whether somebody who is asked before the slots of this process may have something against an attempt."""
-        return not circuit.calm or (policy.rate is not None and policy.concurrency is not None)
-
-    def _may_lease(self, now: float, policy: Policy, ticket: Ticket | None) -> bool:
-        line = self._tool.limiting.line
-        if line.heap and line.head() is not ticket:
+    def _may_lease(self, asker: Asker) -> bool:
+        line, policy = self._tool.limiting.line, asker.policy
+        if line.heap and line.head() is not asker.ticket:
             return False
-        return policy.rate is None or self.desk.block.take(now, policy.priority.cost)
-
-    def _refused(
-        self, now: float, policy: Policy, verdict: int, wait: float, ticket: Ticket | None, patience: float
-    ) -> Refusal:
-        tool = self._tool
-        if verdict == CIRCUIT:
-            return Refusal(CircuitOpen, wait)
-        if verdict == RATE:
-            # Asked again a little before its time, the token can be reserved.
-            again = max(wait - 0.8 * HORIZON, 0.001)
-            return tool.limiting.stay_in_line(now, policy, ticket, patience, Refusal(RateLimited, wait), again)
-        again = LOOK_AGAIN * random.uniform(0.5, 1.5)
-        return tool.limiting.stay_in_line(
-            now, policy, ticket, patience, Refusal(ConcurrencyFull, math.inf, wakes=True), again
-        )
+        return policy.rate is None or self.desk.block.take(asker.now, policy.priority.cost)
 
     # -- told ----------------------------------------------------------------------------------------------------------
 
@@ -231,12 +215,12 @@ class Share:
             return False
         neutral = category is ErrorCategory.CANCELLED
         says = "" if neutral else "ok" if category is None else str(category)
-        policy = self._tool.policy
         if held is None:
-            if grant.generation != self._tool.circuit.generation:
+            if grant.generation != self._tool.circuit.grant.generation:
                 return True  # it began before the circuit changed, and says nothing any more
             held = Held(self.fleet.holder, self.desk.generation, NO_PROBE, 0, 0.0, -1, 0.0)
-        if held.probe == NO_PROBE and (not says or (says == "ok" and self._is_calm and not _counts_all(policy))):
+        counts_all = self._of(self._tool.policy).counts_all
+        if held.probe == NO_PROBE and (not says or (says == "ok" and self._is_calm and not counts_all)):
             if held.slots:
                 self.desk.return_slot(held.holder)
             return True
@@ -274,23 +258,26 @@ class Share:
     def _of(self, policy: Policy) -> _Terms:
         terms = self._terms.get(id(policy))
         if terms is None:
-            is_view = policy.mode == "view"
-            limit = None if policy.concurrency is None or is_view else policy.concurrency.limit
-            whole = Shared(policy.breaker, None if is_view else policy.rate, limit)
-            take = block_of(policy.rate, policy.priority.cost) if policy.rate is not None and _leases(policy) else 1
-            terms = _Terms(policy, whole, whole._replace(breaker=None), whole._replace(limit=0), take)
+            terms = _terms(policy)
             if len(self._terms) >= MOST_POLICIES:
                 self._terms.clear()
             self._terms[id(policy)] = terms
         return terms
 
 
-def _counts_all(policy: Policy) -> bool:
-    """Whether every success counts, not only those that end something."""
-    breaker = policy.breaker
-    return breaker is not None and (breaker.failure_rate is not None or breaker.slow_call_rate is not None)
-
-
-def _leases(policy: Policy) -> bool:
-    """A concurrency limit is exact: who has one asks each time."""
-    return policy.mode == "leased" and policy.concurrency is None
+def _terms(policy: Policy) -> _Terms:
+    breaker, rate, concurrency = policy.breaker, policy.rate, policy.concurrency
+    if policy.mode == "view":
+        rate = concurrency = None
+    whole = Shared(breaker, rate, None if concurrency is None else concurrency.limit)
+    leases = policy.mode == "leased" and concurrency is None
+    return _Terms(
+        policy,
+        whole,
+        forced=whole._replace(breaker=None),
+        before=whole._replace(limit=0),
+        take=block_of(rate, policy.priority.cost) if rate is not None and leases else 1,
+        is_any=any(each is not None for each in whole),
+        leases=leases,
+        counts_all=breaker is not None and breaker.is_rated,
+    )

@@ -23,7 +23,7 @@ from holdfast.tools.cache import Cache
 from holdfast.tools.kit import Kit
 from holdfast.tools.limiting import Limiting
 from holdfast.tools.sharing import Share
-from holdfast.tools.verdicts import Gate, Limits, Pass, Plan, Refusal
+from holdfast.tools.verdicts import Asker, Gate, Limits, Pass, Plan, Refusal
 from holdfast.tracking.records import ExecutionStatus
 from holdfast.tracking.tracker import BATCH
 from holdfast.values.canonical import canonical
@@ -72,17 +72,6 @@ class Tool:
 
     # -- asked and told ------------------------------------------------------------------------------------------------
 
-    def turn_away(self, now: float) -> CircuitOpen:
-        """Refuse a call because the circuit is shut; for the quick path."""
-        if now >= self._due:
-            self.tidy(now)
-        tracker = self._kit.tracker
-        tracker.refusals.append(self.name)
-        if len(tracker.refusals) >= BATCH:
-            tracker.file()
-        wait = self.circuit.turn_away(now)
-        return CircuitOpen(self.name, HELD) if wait is None else CircuitOpen(self.name, None, wait)
-
     def admit(self, now: float, policy: Policy, ticket: Ticket | None, patience: float) -> Pass | Refusal | Question:
         """Reserve an attempt with every guard, or with none; in a fleet, perhaps after a question (see `judge`).
 
@@ -90,56 +79,43 @@ class Tool:
         """
         if (free := self._free) is not None and policy is self.policy and ticket is None:
             return free
+        asker = Asker(now, policy, ticket, patience)
         circuit = self._circuit(policy)
         if circuit is not self.circuit:
             self._attach(circuit)
         if self.share is not None:
-            answer = self.share.admit(now, policy, circuit, ticket, patience)
+            answer = self.share.admit(asker, circuit)
             if answer is not None:
                 return answer
-        return self._admit_here(now, policy, circuit, ticket, patience)
+        return self._admit_here(asker, circuit)
 
     def judge(
-        self, now: float, policy: Policy, question: Question, ticket: Ticket | None, patience: float
+        self, now: float, policy: Policy, ticket: Ticket | None, patience: float, question: Question
     ) -> Pass | Refusal:
         """The same, once *question* was asked."""
         assert self.share is not None
-        answer = self.share.judge(now, policy, self.circuit, question, ticket, patience)
-        return answer if answer is not None else self._admit_here(now, policy, self.circuit, ticket, patience)
+        asker = Asker(now, policy, ticket, patience)
+        answer = self.share.judge(asker, self.circuit, question)
+        return answer if answer is not None else self._admit_here(asker, self.circuit)
 
-    def _admit_here(
-        self, now: float, policy: Policy, circuit: Circuit, ticket: Ticket | None, patience: float
-    ) -> Pass | Refusal:
+    def _admit_here(self, asker: Asker, circuit: Circuit) -> Pass | Refusal:
         grant: Grant | float = circuit.grant
         if not circuit.calm:
-            grant = circuit.admit(now)
+            grant = circuit.admit(asker.now)
         self._kit.breaker.tell(self.name, circuit)
         if not isinstance(grant, Grant):
             return Refusal(CircuitOpen, grant, why=HELD if grant == math.inf else None)
-        refusal = self.limiting.line_up(now, policy, ticket, patience)
+        refusal = self.limiting.line_up(asker)
         if refusal is None:
-            return self.let_in(circuit, grant, ticket, policy)
+            return self.let_in(circuit, grant, asker)
         circuit.release(grant)
         return refusal
 
-    def let_in(
-        self, circuit: Circuit, grant: Grant, ticket: Ticket | None, policy: Policy, held: Held | None = None
-    ) -> Pass:
+    def let_in(self, circuit: Circuit, grant: Grant, asker: Asker, held: Held | None = None) -> Pass:
         """All have said yes."""
-        if ticket is not None:
-            self.limiting.leave_line(ticket)
-        return Pass(circuit, grant, self.limiting.slots if policy.concurrency is not None else None, held)
-
-    def has_nothing_to_tell(self, now: float, passed: Pass, begun: float) -> bool:
-        """Whether the guards need not hear of a success, unless by its `note`."""
-        return passed is self._free and now - begun < self._slow and now < self._due
-
-    def note(self, now: float, duration: float) -> None:
-        """Note a success that had nothing to tell."""
-        tracker = self._kit.tracker
-        tracker.journal.extend((self.name, now, duration))
-        if len(tracker.journal) >= tracker.journal_is_full:
-            tracker.file()
+        if asker.ticket is not None:
+            self.limiting.leave_line(asker.ticket)
+        return Pass(circuit, grant, self.limiting.slots if asker.policy.concurrency is not None else None, held)
 
     def settle(
         self,
@@ -169,17 +145,6 @@ class Tool:
         finally:  # a slot comes back whatever strikes whoever hears of a circuit
             self.limiting.settle(now, passed.slots, begun, category, pause)
 
-    def passed(self, generation: int, taken: Slots | Question | bool) -> Pass:
-        """What the quick path was given: by the circuit, and by the gate."""
-        held = taken.held if isinstance(taken, Question) else None
-        slots = self._slots_of(taken)
-        return Pass(self.circuit, Grant(generation), None if isinstance(slots, bool) else slots, held)
-
-    def _slots_of(self, taken: Slots | Question | bool) -> Slots | bool:
-        if isinstance(taken, Question):
-            return (taken.form.slots and self.limiting.slots) or True
-        return taken
-
     def _tell_circuit(
         self,
         now: float,
@@ -187,8 +152,8 @@ class Tool:
         category: ErrorCategory | None,
         *,
         duration: float,
-        pause: float | None = None,
-        sign: bytes | None = None,
+        pause: float | None,
+        sign: bytes | None,
     ) -> None:
         """Tell the circuit, the fleet's if there is one, how an attempt went."""
         if self.share is not None and self.share.settle(
@@ -200,24 +165,6 @@ class Tool:
             return
         passed.circuit.settle(passed.grant, now, category, duration=duration, sign=sign)
         self._kit.breaker.tell(self.name, passed.circuit)
-
-    def succeeded(self, now: float, duration: float, generation: int, taken: Slots | Question | bool) -> None:
-        """Settle a success of the quick path that is more than a duration: slow, or the circuit has changed."""
-        self.drain(now)
-        self._tell_circuit(now, self.passed(generation, taken), None, duration=duration)
-        self.limiting.leave(now, duration, self._slots_of(taken))
-        self._kit.tracker.record(self.name, ExecutionStatus.SUCCESS, duration)
-        if now >= self._due:
-            self._kit.ended(self.name)
-
-    def answered(self, now: float, begun: float, plan: Plan, question: Question, *, is_plan: bool) -> None:
-        """Settle a success of the quick path that asked the fleet; *is_plan* if the plan is still the same."""
-        duration, share = now - begun, self.share
-        if share is None or not is_plan or duration >= plan[3]:
-            self.succeeded(now, duration, plan[0], question)
-            return
-        share.leave(now, duration, question)
-        self.note(now, duration)
 
     def give_slot(self, policy: Policy) -> None:
         """Give a slot back that was taken for an attempt which the fleet refused."""
@@ -251,6 +198,74 @@ class Tool:
         with self._lock:  # the count too, so that counts come in order
             calls, _ = self._kit.tracker.counts(self.name)
             return self.retries.take(share, calls)
+
+    # -- the quick path ------------------------------------------------------------------------------------------------
+
+    def turn_away(self, now: float) -> CircuitOpen:
+        """Refuse a call because the circuit is shut; for the quick path."""
+        if now >= self._due:
+            self.tidy(now)
+        tracker = self._kit.tracker
+        tracker.refusals.append(self.name)
+        if len(tracker.refusals) >= BATCH:
+            tracker.file()
+        wait = self.circuit.turn_away(now)
+        return CircuitOpen(self.name, HELD) if wait == math.inf else CircuitOpen(self.name, None, wait)
+
+    def passed(self, generation: int, taken: Slots | Question | bool) -> Pass:
+        """What the quick path was given: by the circuit, and by the gate."""
+        slots = taken if isinstance(taken, Slots) else None
+        held = None
+        if isinstance(taken, Question):
+            slots, held = (self.limiting.slots if taken.form.slots else None), taken.held
+        return Pass(self.circuit, Grant(generation), slots, held)
+
+    def succeeded(self, now: float, begun: float, generation: int, taken: Slots | Question | bool) -> None:
+        """Settle a success of the quick path that is more than a duration: slow, or the circuit has changed."""
+        self.settle(now, self.passed(generation, taken), begun, None)
+        self._kit.tracker.record(self.name, ExecutionStatus.SUCCESS, now - begun)
+
+    def answered(self, now: float, begun: float, plan: Plan, question: Question) -> None:
+        """Settle a success of the quick path that asked the fleet."""
+        generation, _, _, slow, _ = plan
+        duration = now - begun
+        if self.share is None or plan is not self.plan or duration >= slow:
+            self.succeeded(now, begun, generation, question)
+            return
+        self.share.leave(now, duration, question)
+        self.note(now, duration)
+
+    def has_nothing_to_tell(self, now: float, passed: Pass, begun: float) -> bool:
+        """Whether the guards need not hear of a success, unless by its `note`."""
+        return passed is self._free and now - begun < self._slow and now < self._due
+
+    def note(self, now: float, duration: float) -> None:
+        """Note a success that had nothing to tell."""
+        tracker = self._kit.tracker
+        tracker.journal.extend((self.name, now, duration))
+        if len(tracker.journal) >= tracker.journal_is_full:
+            tracker.file()
+
+    def replan(self) -> None:
+        """Work out anew how the quick path goes, if it is open; called whenever something it rests on has changed."""
+        with self._planning:
+            policy, circuit, breaker, share = self.policy, self.circuit, self.policy.breaker, self.share
+            grant = circuit.grant
+            calm = self._applied is policy and circuit.calm
+            self.limit = _shorter(policy.timeout, policy.deadline)
+            self._slow = breaker.slow_from if breaker is not None else math.inf
+            unlimited = share is None and policy.rate is None and policy.concurrency is None
+            self._free = Pass(circuit, grant, None) if calm and unlimited else None
+            heard = self._kit.bus.sinks or self._kit.bus.watcher is not None or self._kit.hooks is not None
+            plain = self._applied is policy and policy.cache is None and not heard
+            knows = share is None or share.knows
+            self.brisk = plain and knows and policy.fallback is None and not self._resting
+            plan = None
+            if plain and calm and (share is None or share.is_quick):
+                gate: Gate | None = self.limiting.gate(policy) if share is None else share.gate(policy)
+                plan = (grant.generation, gate, self.limit, self._slow, self._due)
+            self.plan = plan
+            self.plan_untimed = plan if self.limit is None else None
 
     # -- settings ------------------------------------------------------------------------------------------------------
 
@@ -287,49 +302,39 @@ class Tool:
         self._attach(circuit)
         self.limiting.wake()
 
-    def replan(self) -> None:
-        """Work out anew how the quick path goes, if it is open; called whenever something it rests on has changed."""
-        with self._planning:
-            policy, circuit, breaker, share = self.policy, self.circuit, self.policy.breaker, self.share
-            grant = circuit.grant
-            calm = self._applied is policy and circuit.calm
-            self.limit = _shorter(policy.timeout, policy.deadline)
-            self._slow = breaker.slow_call if breaker is not None and breaker.slow_call is not None else math.inf
-            unlimited = share is None and policy.rate is None and policy.concurrency is None
-            self._free = Pass(circuit, grant, None) if calm and unlimited else None
-            heard = self._kit.bus.sinks or self._kit.bus.watcher is not None or self._kit.hooks is not None
-            plain = self._applied is policy and policy.cache is None and not heard
-            knows = share is None or share.knows
-            self.brisk = plain and knows and policy.fallback is None and not self._resting
-            plan = None
-            if plain and calm and (share is None or share.is_quick):
-                plan = (grant.generation, self._gate(policy), self.limit, self._slow, self._due)
-            self.plan = plan
-            self.plan_untimed = plan if self.limit is None else None
-
-    def _gate(self, policy: Policy) -> Gate | None:
-        """Who is to be asked on the quick path."""
-        limiting, share = self.limiting, self.share
-        if share is not None and share.asks(policy):
-            return share.gate(policy)
-        if policy.rate is None and policy.concurrency is None:
-            return None
-        leases = share is not None and policy.rate is not None and share.leases_now(policy)
-        return limiting.gate(policy, share.desk.block.take if share is not None and leases else None)
-
     def take_up(self, given: Mapping[str, object]) -> None:
         """Be decorated anew, with other settings."""
         policy = self._kit.book.resolve(self.name, given)
         self.given = given
+        self._change(policy)
+
+    def reload(self) -> None:
+        """Take up changed policies."""
+        self._change(self._kit.book.resolve(self.name, self.given))
+
+    def _change(self, policy: Policy) -> None:
         self._overrides = {}
         self.policy = policy
         self.use(policy)
 
-    def reload(self) -> None:
-        """Take up changed policies."""
-        self._overrides = {}
-        self.policy = self._kit.book.resolve(self.name, self.given)
-        self.use(self.policy)
+    def _attach(self, circuit: Circuit) -> None:
+        """Rest on *circuit*, and hear when it changes its mind."""
+        self.circuit = circuit
+        if circuit is not self._kit.no_circuit:
+            circuit.on_mark = self.replan
+            circuit.on_reset = self.share.reset if self.share is not None else None
+        self.replan()
+
+    def _circuit(self, policy: Policy) -> Circuit:
+        """The circuit under *policy*; another one if the breaker had to forget the one of before."""
+        if policy.breaker is None:
+            return self._kit.no_circuit
+        circuit = self.circuit
+        if circuit is self._kit.no_circuit or circuit.evicted or circuit.config is not policy.breaker:
+            return self._kit.breaker.circuit(self.name, policy.breaker)
+        return circuit
+
+    # -- what time changes ---------------------------------------------------------------------------------------------
 
     def drain(self, now: float) -> None:
         """Tell the circuit of the successes that the quick path only noted; they matter to its rates."""
@@ -363,6 +368,8 @@ class Tool:
         self._resting = True
         self.replan()
 
+    # -- looked at -----------------------------------------------------------------------------------------------------
+
     def limits(self, now: float) -> Limits:
         """The limits under the policy in force, and how far they are used."""
         limits = self.limiting.look(self.policy, now)
@@ -378,25 +385,6 @@ class Tool:
         if self.cache is not None:
             self.cache = Cache(self.cache.max_entries)
         self.replan()
-
-    # -- inside --------------------------------------------------------------------------------------------------------
-
-    def _attach(self, circuit: Circuit) -> None:
-        """Rest on *circuit*, and hear when it changes its mind."""
-        self.circuit = circuit
-        if circuit is not self._kit.no_circuit:
-            circuit.on_mark = self.replan
-            circuit.on_reset = self.share.reset if self.share is not None else None
-        self.replan()
-
-    def _circuit(self, policy: Policy) -> Circuit:
-        """The circuit under *policy*; another one if the breaker had to forget the one of before."""
-        if policy.breaker is None:
-            return self._kit.no_circuit
-        circuit = self.circuit
-        if circuit is self._kit.no_circuit or circuit.evicted or circuit.config is not policy.breaker:
-            return self._kit.breaker.circuit(self.name, policy.breaker)
-        return circuit
 
 
 def _shorter(timeout: float | None, deadline: float | None) -> float | None:

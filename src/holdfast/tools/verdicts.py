@@ -1,15 +1,29 @@
-"""What the guards of a tool answer: yes with what was reserved, no with how long, or the plan of the quick path."""
+"""Who asks the guards of a tool, and what they answer: yes with what was reserved, no with how long, or the plan of the
+quick path.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import NamedTuple
 
+import msgspec
+
 from holdfast.errors import Denied
 from holdfast.fleet.desk import Held, Question
 from holdfast.guards.circuit import Circuit, Grant
 from holdfast.guards.concurrency import Slots
 from holdfast.guards.line import Ticket
+from holdfast.policy import Policy
+
+
+class Asker(msgspec.Struct, frozen=True, eq=False):
+    """A call that wants to make an attempt: its place in line, if it has one, and how many seconds it can wait."""
+
+    now: float
+    policy: Policy
+    ticket: Ticket | None
+    patience: float
 
 
 class Pass(NamedTuple):

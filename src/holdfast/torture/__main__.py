@@ -13,10 +13,9 @@ import sys
 import msgspec
 
 from holdfast.errors import HoldfastError
-from holdfast.torture.driver import drive
+from holdfast.torture.driver import Task, Trouble, drive
 from holdfast.torture.process import stopped_once
 from holdfast.torture.promises import Progress, Verdict
-from holdfast.torture.tasks import Task, Trouble
 
 
 def main() -> None:

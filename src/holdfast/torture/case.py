@@ -111,11 +111,6 @@ class Logged:
             elif event.type == PROGRESS:
                 self.reported[payload["mark"]] = event.sequence
 
-    @property
-    def digest(self) -> str:
-        """The same for the same log."""
-        return digest(self.log)
-
 
 def digest(log: Sequence[RunEventRecord]) -> str:
     """A short text that is the same for the same events."""

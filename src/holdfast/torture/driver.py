@@ -1,4 +1,7 @@
-"""The driver: one scene after the other, in each of which something bad happens to processes that have a run."""
+"""The driver: one scene after the other, in each of which something bad happens to processes that have a run.
+
+It is a process of its own, since whoever forks must have one thread: what it is told and what it says is JSON.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,6 @@ from holdfast.torture.process import Child
 from holdfast.torture.promises import Progress, Verdict
 from holdfast.torture.shapes import SHAPES
 from holdfast.torture.stage import LATEST, Stage
-from holdfast.torture.tasks import Task
 
 MOST_LIVES: Final = 60  # of one run; then it may finish
 CROWD: Final = 3  # runs at once
@@ -29,6 +31,26 @@ SHORT_LEASE: Final = 0.3  # seconds; whoever is frozen for longer has lost its r
 ENDLESS: Final = 10**6  # rounds of an agent that only a cancel can stop
 
 Scene = Callable[[Stage, str], None]
+
+
+class Task(msgspec.Struct, frozen=True):
+    """A torture at *place*: for so many *seconds* and *kills* at least, with the journals in *folder*.
+
+    The process *parent* wants it, and tidies when it is over.
+    """
+
+    parent: int
+    place: Place
+    folder: str
+    seed: int
+    seconds: float
+    kills: int
+
+
+class Trouble(msgspec.Struct, frozen=True, tag=True):
+    """Why there is no verdict: not for a promise that was broken, but for the store, or the way to it."""
+
+    text: str
 
 
 def drive(task: Task, tell: Callable[[Progress], object]) -> Verdict:
@@ -84,17 +106,7 @@ def frozen(stage: Stage, shape: str) -> None:
     stage.await_end(case, zombie)
     stage.judge.look(case, is_left=not zombie.is_frozen)
     if zombie.is_frozen:
-        stage.await_that(lambda: stage.is_interrupted(case), f"{case.run_id}: stays with a process that is frozen")
-        taker = _take_over(stage, case, place)
-        if stage.chance.random() < 0.5:
-            stage.await_end(case, taker)
-        stage.note(case, journal.WOKEN, label=str(zombie.life), count=stage.log(case).owned[-1])
-        zombie.wake()
-        stage.await_end(case, zombie)
-        if taker.status is None:
-            stage.await_end(case, taker)
-        stage.judge.look(case)
-        stage.progress.zombies += 1
+        _wake_too_late(stage, case, zombie, place)
     _kill(stage, [case])
 
 
@@ -170,6 +182,22 @@ def _kill(stage: Stage, cases: Sequence[Case]) -> None:
         stage.finished(case)
 
 
+def _wake_too_late(stage: Stage, case: Case, zombie: Child, place: Place) -> None:
+    """Let a frozen process lose its run to another, and then go on."""
+    message = f"{case.run_id}: stays with a process that is frozen"
+    stage.await_that(lambda: stage.snapshot(case).interrupted, message)
+    taker = _take_over(stage, case, place)
+    if stage.chance.random() < 0.5:
+        stage.await_end(case, taker)
+    journal.note(case.journal, journal.WOKEN, label=str(zombie.life), count=stage.log(case).owned[-1])
+    zombie.wake()
+    stage.await_end(case, zombie)
+    if taker.status is None:
+        stage.await_end(case, taker)
+    stage.judge.look(case)
+    stage.progress.zombies += 1
+
+
 def _take_over(stage: Stage, case: Case, place: Place) -> Child:
     """Somebody who goes on with the run of a frozen process, and may be killed while at it."""
     taker = stage.start(case, stage.fate(), place=place)
@@ -200,8 +228,7 @@ def _race(stage: Stage, case: Case) -> None:
 
 
 def _is_over(stage: Stage, case: Case) -> bool:
-    with stage.place.open() as store:
-        try:
-            return store.snapshot(case.run_id).status.is_terminal
-        except RunNotFound:  # which the judge will not like either
-            return True
+    try:
+        return stage.snapshot(case).status.is_terminal
+    except RunNotFound:  # which the judge will not like either
+        return True

@@ -41,7 +41,7 @@ _LINE = msgspec.json.Decoder(Line)
 
 
 class Journal:
-    """Written by one *life*; read by all."""
+    """Written by one *life*, as long as it lasts; read by all."""
 
     def __init__(self, path: str, life: int) -> None:
         self.path = path
@@ -52,9 +52,12 @@ class Journal:
         """Write a line. A kill can cut it short, so each begins anew, and what cannot be read was never said."""
         os.write(self._fd, b"\n" + _JSON.encode(Line(self.life, word, key, tool, label, **more)))
 
-    def close(self) -> None:
-        """Say no more."""
-        os.close(self._fd)
+
+def note(path: str, word: str, **more: Any) -> None:
+    """Write a line in the judge's name."""
+    judge = Journal(path, JUDGE)
+    judge.say(word, **more)
+    os.close(judge._fd)
 
 
 def read(path: str) -> list[Line]:

@@ -5,6 +5,7 @@ It reads what any other process could read, and believes nobody: what it has onc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import msgspec
@@ -14,9 +15,9 @@ from holdfast.errors import RunNotFound
 from holdfast.history import RunSnapshot, RunStatus, fold
 from holdfast.stores import RunStore
 from holdfast.torture import journal
-from holdfast.torture.case import Case, Ended, Journalled, Late, Logged, call_of, digest, is_once
+from holdfast.torture.case import Case, Journalled, Late, Logged, call_of, digest, is_once
 from holdfast.torture.desk import NOTE, PROGRESS
-from holdfast.torture.journal import JUDGE, Journal, Line, read
+from holdfast.torture.journal import Line, read
 from holdfast.torture.places import Place
 from holdfast.torture.promises import Promise, Tally
 
@@ -111,7 +112,6 @@ class Judge:
 
     def _seen(self, case: Case, told: Journalled, logs: list[Logged]) -> None:
         """What was read before is still there; what is read now is noted."""
-        notes = Journal(case.journal, JUDGE)
         for run_id, log in zip(case.run_ids, logs, strict=True):
             known: set[str] = set()
             for line in told.of(journal.SEEN):
@@ -121,8 +121,7 @@ class Judge:
                     breach = f"{run_id}: its first {line.count} events are not what they were"
                     self._tally.test(Promise.KEPT, same, breach)
             new = tuple(sorted(log.ended.keys() - known))
-            notes.say(journal.SEEN, label=run_id, mark=log.digest, count=len(log.log), keys=new)
-        notes.close()
+            journal.note(case.journal, journal.SEEN, label=run_id, mark=digest(log.log), count=len(log.log), keys=new)
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
@@ -223,10 +222,9 @@ def _repeated(lines: list[Line]) -> Iterator[str]:
             effects.add(line.key)
 
 
-def _has(log: Logged, line: Line, before: int | None = None) -> bool:
+def _has(log: Logged, line: Line, before: float = math.inf) -> bool:
     """Whether an acknowledged event is in the log, if need be *before* some other."""
     if line.tool == PROGRESS:
-        at = log.reported.get(line.mark)
-        return at is not None and (before is None or at < before)
-    ends: list[Ended] = log.ended.get(call_of(line.key), [])
-    return any((before is None or end.sequence < before) and (not end.marks or line.mark in end.marks) for end in ends)
+        return log.reported.get(line.mark, math.inf) < before
+    ends = log.ended.get(call_of(line.key), [])
+    return any(end.sequence < before and (not end.marks or line.mark in end.marks) for end in ends)

@@ -7,7 +7,6 @@ import signal
 import threading
 import traceback
 from collections import Counter
-from contextlib import AsyncExitStack
 from typing import Final, NamedTuple
 
 from holdfast.app import Holdfast
@@ -18,6 +17,7 @@ from holdfast.runs import Run
 from holdfast.stores import RunStore
 from holdfast.torture import desk, journal
 from holdfast.torture.agent import ROUNDS, Agent
+from holdfast.torture.case import Case
 from holdfast.torture.desk import Desk
 from holdfast.torture.journal import Journal
 from holdfast.torture.places import Place
@@ -37,20 +37,6 @@ class Fate(NamedTuple):
     point: str
     nth: int
     freezes: bool = False
-
-
-class Orders(NamedTuple):
-    """What one process is to do."""
-
-    life: int
-    run_id: str
-    shape: str
-    journal: str
-    place: Place
-    resumes: bool
-    fate: Fate | None = None
-    rounds: int = ROUNDS
-    gate: tuple[int, int] | None = None  # a pipe; all who wait at it go when the driver closes its own end
 
 
 class Passing:
@@ -83,20 +69,32 @@ class Passing:
         signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
-def live(orders: Orders) -> None:
-    """Live as ordered; what ends it by itself is written down."""
-    told = Journal(orders.journal, orders.life)
-    passing = Passing(orders.fate, told)
-    store = orders.place.open(passing)
+def live(
+    case: Case,
+    life: int,
+    place: Place,
+    fate: Fate | None = None,
+    *,
+    rounds: int = ROUNDS,
+    gate: tuple[int, int] | None = None,
+) -> None:
+    """Begin the run of *case*, or go on with it, until *fate* is met or so many *rounds* are done; what ends it by
+    itself is written down.
+
+    The *gate* is a pipe: all who wait at it go when the driver closes its own end.
+    """
+    told = Journal(case.journal, life)
+    passing = Passing(fate, told)
+    store = place.open(passing)
     passing.store = store
-    if orders.gate is not None:
-        _wait_at(orders.gate)
-    hf = Holdfast(PolicyBook.load({}), SystemClock(), store)
+    if gate is not None:
+        _wait_at(gate)
+    hf, shape = Holdfast(PolicyBook.load({}), SystemClock(), store), Shape(case.shape)
     try:
         with hf:
-            run = hf.resume(orders.run_id) if orders.resumes else hf.run("torture", orders.shape, run_id=orders.run_id)
-            shape = Shape(orders.shape)
-            shape.live(_work(hf, run, shape, told, passing, orders.rounds))
+            has_begun = case.status is not None
+            run = hf.resume(case.run_id) if has_begun else hf.run("torture", case.shape, run_id=case.run_id)
+            shape.live(_work(hf, run, shape, told, passing, rounds))
         passing("left")
     except RunConflict as error:
         told.say(journal.CONFLICT, text=str(error))
@@ -110,8 +108,7 @@ def live(orders: Orders) -> None:
 
 async def _work(hf: Holdfast, run: Run, shape: Shape, told: Journal, passing: Passing, rounds: int) -> None:
     passing("entering")
-    async with AsyncExitStack() as stack:
-        await shape.enter(stack, run)
+    async with shape.inside(run):
         told.say(journal.ENTERED, mark=run.id, count=os.getpid())
         passing("entered")
         text = await Agent(hf, Desk(run, shape, told, passing), shape).work(rounds)

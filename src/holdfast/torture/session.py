@@ -1,4 +1,4 @@
-"""A session: a temporary store, and the driver in a process of its own, since whoever forks must have one thread."""
+"""A session: a temporary store, and the process of the driver, which is told what to do and says what came of it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ import msgspec
 
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.stores import RunStore
+from holdfast.torture.driver import Task, Trouble
 from holdfast.torture.places import Place, temporary
 from holdfast.torture.promises import Progress, Verdict
-from holdfast.torture.tasks import Task, Trouble
 
 DRIVER: Sequence[str] = (sys.executable, "-P", "-m", "holdfast.torture")
 GRACE: Final = 10.0  # seconds for the driver to take its processes along

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import AsyncExitStack
+from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
 PLAIN, TASKS = "plain", "tasks"
@@ -54,12 +54,15 @@ class Shape:
         """Call a method; as a task its async twin, whose name has an `a` in front."""
         return await given(getattr(owner, verb if self._is_plain else f"a{verb}")(*args, **kwargs))
 
-    async def enter(self, stack: AsyncExitStack, run: Any) -> None:
-        """Be in *run* for as long as *stack* is open."""
+    @asynccontextmanager
+    async def inside(self, run: Any) -> AsyncIterator[None]:
+        """Be in *run*."""
         if self._is_plain:
-            stack.enter_context(run)
+            with run:
+                yield
         else:
-            await stack.enter_async_context(run)
+            async with run:
+                yield
 
     async def together(self, *works: Awaitable[T]) -> list[T]:
         """What several come to; as tasks they are done at once."""

@@ -9,15 +9,16 @@ import itertools
 import os
 import random
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from holdfast.clock import SystemClock
+from holdfast.history import RunSnapshot
 from holdfast.torture import journal
 from holdfast.torture.agent import ROUNDS
 from holdfast.torture.case import Case, Expected, Logged
 from holdfast.torture.journal import JUDGE, Journal, read
 from holdfast.torture.judge import Judge
-from holdfast.torture.life import POINTS, RUN_POINTS, Fate, Orders, cancel, live
+from holdfast.torture.life import POINTS, RUN_POINTS, Fate, cancel, live
 from holdfast.torture.places import Place
 from holdfast.torture.process import GLANCE, PATIENCE, Child, unstopped
 from holdfast.torture.promises import Progress, Promise, Tally
@@ -66,25 +67,14 @@ class Stage:
         gate: tuple[int, int] | None = None,
     ) -> Child:
         """A process that begins the run, or goes on with it."""
-        orders = Orders(
-            life=next(self._lives),
-            run_id=case.run_id,
-            shape=case.shape,
-            journal=case.journal,
-            place=place or self.place,
-            resumes=case.status is not None,
-            fate=fate,
-            rounds=rounds,
-            gate=gate,
-        )
-        child = self._fork(orders.life, lambda: live(orders))
+        at = place or self.place
+        child = self._fork(lambda life: live(case, life, at, fate, rounds=rounds, gate=gate))
         child.point = ANY if fate is None else fate.point
         return child
 
     def cancel(self, case: Case) -> None:
         """Somebody who cancels the run, and is gone."""
-        life = next(self._lives)
-        self.await_end(case, self._fork(life, lambda: cancel(self.place, case.run_id, Journal(case.journal, life))))
+        self.await_end(case, self._fork(lambda life: cancel(self.place, case.run_id, Journal(case.journal, life))))
 
     def fate(self) -> Fate | None:
         """The next death: at each of the named points in turn, and at any moment, which is None."""
@@ -99,18 +89,15 @@ class Stage:
     def let_live(self, cases: Sequence[Case], fates: Sequence[Fate | None]) -> None:
         """One life for each of the runs, at the same time; a fate of None is a kill at any moment."""
         children = [self.start(case, fate) for case, fate in zip(cases, fates, strict=True)]
-        now = SystemClock.monotonic()
-        dies = {
-            child: now + self.chance.uniform(0, self.usual[case.shape])
+        begun = SystemClock.monotonic()
+        doomed = [
+            (self.chance.uniform(0, self.usual[case.shape]), child)
             for case, fate, child in zip(cases, fates, children, strict=True)
             if fate is None
-        }
-        while dies:
-            now = SystemClock.monotonic()
-            for child in [child for child, at in dies.items() if at <= now]:
-                child.kill()
-                del dies[child]
-            SystemClock.sleep(GLANCE)
+        ]
+        for seconds, child in sorted(doomed, key=lambda each: each[0]):
+            SystemClock.sleep(max(0.0, begun + seconds - SystemClock.monotonic()))
+            child.kill()
         for case, child in zip(cases, children, strict=True):
             self.await_end(case, child)
 
@@ -143,16 +130,10 @@ class Stage:
         with self.place.open() as store:
             return Logged(store.events(case.run_id))
 
-    def is_interrupted(self, case: Case) -> bool:
-        """Whether anybody may have the run."""
+    def snapshot(self, case: Case) -> RunSnapshot:
+        """What the run is now."""
         with self.place.open() as store:
-            return store.snapshot(case.run_id).interrupted
-
-    def note(self, case: Case, word: str, **more: Any) -> None:
-        """Write something down in the judge's name."""
-        notes = Journal(case.journal, JUDGE)
-        notes.say(word, **more)
-        notes.close()
+            return store.snapshot(case.run_id)
 
     def finished(self, case: Case) -> None:
         """There is no more to do for the run: count what it came to."""
@@ -177,8 +158,9 @@ class Stage:
     def _errors(self) -> str:
         return os.path.join(self._folder, "errors")
 
-    def _fork(self, life: int, work: Callable[[], object]) -> Child:
+    def _fork(self, work: Callable[[int], object]) -> Child:
+        life = next(self._lives)
         with unstopped():
-            child = Child(life, work, self._errors)
+            child = Child(life, lambda: work(life), self._errors)
             self._children.append(child)
         return child

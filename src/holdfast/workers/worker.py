@@ -225,12 +225,11 @@ class Worker:
 
     def _wind_up(self) -> None:
         """Let those that run end, as long as there is time; then leave them to others."""
-        while (until := self._until) is not None and self._wait_for_all(until):
-            if self._until == until:
-                break
+        self._wait_while(self._left, lambda: self._until or 0.0)
         for slot in self._left():
             slot.stop()
-        self._wait_for_all(self._clock.monotonic() + LAST, only_tasks=True)
+        until = self._clock.monotonic() + LAST
+        self._wait_while(lambda: [slot for slot in self._left() if slot.cancel is not None], lambda: until)
         left = self._left()
         for slot in left:
             slot.leave()
@@ -243,14 +242,13 @@ class Worker:
             self._tell(slot, None)
         self._lane.close()
 
-    def _wait_for_all(self, until: float, *, only_tasks: bool = False) -> bool:
-        """Wait for what runs; true if some is left when the time is over, or when there is less of it."""
+    def _wait_while(self, left: Callable[[], list[Slot]], until: Callable[[], float]) -> None:
+        """Wait as long as something is *left*, and there is time: *until* may be sooner when one looks again."""
         while True:
             self._signal.rearm()
-            left = [slot for slot in self._left() if slot.cancel is not None or not only_tasks]
-            if not left or self._clock.monotonic() >= until or (not only_tasks and self._until != until):
-                return bool(left)
-            pause(self._clock, Wait(until, self._signal))
+            if not left() or self._clock.monotonic() >= until():
+                return
+            pause(self._clock, Wait(until(), self._signal))
 
     def _left(self) -> list[Slot]:
         with self._lock:

@@ -1,0 +1,219 @@
+"""The exchange: brings a question to the server that has its key, over a connection that is free.
+
+Threads have one each for as long as they ask; the tasks of an event loop have one together. A question waits for an
+answer within a bound, and follows its key where a cluster moves it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.fleet.address import Address
+from holdfast.fleet.desk import Question
+from holdfast.fleet.link import PATIENCE, Away, Link
+from holdfast.fleet.multiplexed import Multiplexed
+from holdfast.fleet.places import Node, Places
+from holdfast.fleet.pool import Pool
+from holdfast.fleet.script import Form, is_unknown
+
+MOST_HOPS = 3  # of a question, in a cluster that moves its keys
+
+Loops = dict[asyncio.AbstractEventLoop, dict[Node, Multiplexed]]
+
+
+class Exchange:
+    """The connections of one process to *address*; *ring* has more of them opened, *lost* is called when nobody will
+    know what was given on one.
+    """
+
+    def __init__(self, address: Address, ring: Callable[[], object], lost: Callable[[], object]) -> None:
+        self.places = Places(address, self._ask_node)
+        self.pools: dict[Node, Pool] = {}
+        self.unplaced = False  # somebody asks for a key of which nobody knows who has it
+        self.crowded = 0  # questions for which all connections were in use
+        self._address = address
+        self._ring = ring
+        self._lost = lost
+        self._lock = threading.Lock()
+        self._loops: Loops = {}
+        self._latest: tuple[asyncio.AbstractEventLoop | None, dict[Node, Multiplexed]] = (None, {})
+
+    # -- asking as a thread --------------------------------------------------------------------------------------------
+
+    def ask(self, form: Form, compose: Callable[[], bytes]) -> Any:
+        """The answer to a question; None if no connection is free in time, or a cluster moves the key.
+
+        It is composed when there is one: what is told along with it counts as told.
+        """
+        words = b""
+        for _ in range(MOST_HOPS):
+            pool = self._pool_of(form.key)
+            link = None if pool is None else pool.lend()
+            if pool is None or link is None:
+                self._lacks_link(pool)
+                if words:
+                    break
+                return None
+            words = words or compose()
+            reply = self._ask_on(pool, link, form, words)
+            if type(reply) is list or not self._moved(reply):
+                return self._unless_between(reply)
+        raise Away("Redis: keys are moved about")
+
+    def _ask_on(self, pool: Pool, link: Link, form: Form, words: bytes) -> Any:
+        whole = False
+        try:
+            reply = link.ask(words)
+            if is_unknown(reply):
+                reply = link.ask(form.in_full(words))
+            whole = True
+        finally:
+            if whole and link.is_even:
+                pool.give(link)
+            else:
+                pool.drop(link)
+        return reply
+
+    # -- asking as a task ----------------------------------------------------------------------------------------------
+
+    def linked(self, key: bytes) -> Multiplexed | None:
+        """The connection of the running event loop to who has *key*, if there is one."""
+        node = self.places.peek(key)
+        running = asyncio.get_running_loop()
+        loop, links = self._latest
+        if loop is not running:
+            links = self._loops.get(running, {})
+            self._latest = (running, links)
+        link = None if node is None else links.get(node)
+        return link if link is not None and link.broken is None else None
+
+    async def connected(self, key: bytes) -> Multiplexed | None:
+        """The same, made of the next connection that is free; None if there is none in time."""
+        pool = self._pool_of(key)
+        free = None if pool is None else await pool.alend()
+        if pool is None or free is None:
+            self._lacks_link(pool)
+            return None
+        self.forget_closed_loops()
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            links = self._loops.setdefault(loop, {})
+            known = links.get(pool.node)
+            if known is None or known.broken is not None:
+                made = links[pool.node] = Multiplexed(loop, pool.part_with(free), self._address.wait, self._lost)
+                self._latest = (loop, links)
+                return made
+        pool.give(free)  # another task was quicker
+        return known
+
+    async def aask(self, form: Form, words: bytes, reply: Any, asker: Question) -> Any:
+        """The answer to a question of a task whose first *reply* was an error; None if a cluster moves the key."""
+        for _ in range(MOST_HOPS):
+            moved = self._moved(reply)
+            if not moved and not is_unknown(reply):
+                return self._unless_between(reply)
+            link = self.linked(form.key) or await self.connected(form.key)
+            if link is None:
+                break
+            reply = await asker.heard(link.ask(words if moved else form.in_full(words), asker))
+        raise Away("Redis: keys are moved about")
+
+    # -- what an answer says of the way --------------------------------------------------------------------------------
+
+    def _moved(self, reply: Any) -> bool:
+        """Whether a cluster says that the key is elsewhere."""
+        match str(reply).split(" ") if isinstance(reply, Exception) else []:
+            case ["MOVED", slot, place] if slot.isdigit() and place.rpartition(":")[2].isdigit():
+                host, _, port = place.rpartition(":")
+                self.places.moved(int(slot), host, int(port))
+                return True
+        return False
+
+    def _unless_between(self, reply: Any) -> Any:
+        """*reply*, or None where a cluster is moving the key just now.
+
+        Nobody answers then: a script has several keys, and as long as one is not there both nodes send it on.
+        """
+        if reply is None:
+            raise Away("Redis: answered with nothing")
+        if isinstance(reply, Exception) and str(reply).startswith(("ASK ", "TRYAGAIN")):
+            self._lost()  # slots that were given back along with the question were not taken
+            return None
+        return reply
+
+    # -- connections ---------------------------------------------------------------------------------------------------
+
+    def pool(self, node: Node) -> Pool:
+        """The connections to *node*."""
+        pool = self.pools.get(node)
+        if pool is None:
+            with self._lock:
+                pool = self.pools.setdefault(node, Pool(node, self._address, self._ring))
+            self._ring()
+        return pool
+
+    def _pool_of(self, key: bytes) -> Pool | None:
+        node = self.places.peek(key)
+        return None if node is None else self.pool(node)
+
+    def _lacks_link(self, pool: Pool | None) -> None:
+        """Have the service find out who has a key, where nobody knows, or say that too many ask."""
+        if pool is None:
+            self.unplaced = True
+            self._ring()
+        elif pool.is_full:
+            self.crowded += 1
+
+    def is_linked(self, pool: Pool) -> bool:
+        """Whether there is a connection to where *pool* leads: a thread's, or a loop's."""
+        with self._lock:
+            links = [links[pool.node] for links in self._loops.values() if pool.node in links]
+        return bool(pool.size) or any(link.broken is None for link in links)
+
+    def forget_troubled(self) -> None:
+        """Let go of nodes that could not be reached: who still needs one tries again."""
+        with self._lock:
+            for node in [node for node, pool in self.pools.items() if pool.trouble is not None]:
+                self.pools.pop(node).close()
+
+    def forget_closed_loops(self) -> None:
+        """Close what loops that have ended leave behind; what they asked last nobody will answer any more."""
+        with self._lock:
+            closed = [self._loops.pop(loop) for loop in list(self._loops) if loop.is_closed()]
+        for links in closed:
+            for link in links.values():
+                link.close()
+
+    def close(self) -> None:
+        """Close all connections of callers; nobody will know what was just asked on them."""
+        with self._lock:
+            pools, self.pools = self.pools, {}
+            loops, self._loops = self._loops, {}
+            self._latest = (None, {})
+        self._lost()
+        for pool in pools.values():
+            pool.close()
+        for loop, links in loops.items():
+            for link in links.values():
+                _close_in(loop, link)
+
+    def open_link(self, node: Node) -> Link:
+        """A new connection to *node*."""
+        return Link(node, self._address, bound=PATIENCE)
+
+    def _ask_node(self, node: Node, command: bytes) -> Any:
+        link = self.open_link(node)
+        try:
+            return link.ask(command)
+        finally:
+            link.close()
+
+
+def _close_in(loop: asyncio.AbstractEventLoop, link: Multiplexed) -> None:
+    try:
+        loop.call_soon_threadsafe(link.close)
+    except RuntimeError:  # closed, and nothing runs in it any more
+        link.close()
