@@ -7,13 +7,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from holdfast.category import ErrorCategory
 from holdfast.mcp import frames
 from holdfast.mcp.answers import ToolFailed, judge
-from holdfast.mcp.frames import Lines
 
 
 def frame(**parts: object) -> bytes:
@@ -140,39 +137,6 @@ def test_other_parameters_leave_all_else_as_it_was() -> None:
         "params": {"a": 1, "requestId": "z"},
         "more": 3,
     }
-
-
-# --- lines ---
-
-
-@given(st.lists(st.binary(max_size=20)), st.lists(st.integers(1, 9)))
-def test_lines_are_the_same_however_they_are_cut(texts: list[bytes], cuts: list[int]) -> None:
-    lines = [text.replace(b"\n", b"").strip(b"\r\t ") for text in texts]
-    stream = b"".join(line + b"\n" for line in lines)
-    reader, found = Lines(1000), []
-    for size in (*cuts, len(stream) or 1):
-        found += reader.feed(stream[:size])
-        stream = stream[size:]
-
-    assert found == [line for line in lines if line]
-    assert reader.rest == b""
-
-
-def test_a_line_that_is_too_long_is_given_up_and_the_next_one_read() -> None:
-    reader = Lines(10)
-
-    assert list(reader.feed(b"x" * 8)) == []
-    assert list(reader.feed(b"x" * 8)) == []
-    assert list(reader.feed(b"x\nshort\n")) == [b"short"]
-    assert reader.dropped == 1
-
-
-def test_what_never_ended_is_the_rest() -> None:
-    reader = Lines(100)
-
-    assert list(reader.feed(b"a\nhal")) == [b"a"]
-    assert list(reader.feed(b"f")) == []
-    assert reader.rest == b"half"
 
 
 # --- what an answer says ---

@@ -21,7 +21,7 @@ class ToolFailed(Exception):
         super().__init__(text)
         self.category = category
         self.code = code  # of JSON-RPC; None if the result itself says so
-        self.answer: Event  # as it came; of the call that got it, which others may have waited for
+        self.answer: tuple[Event, Head]  # of the call that got it, for which others may have waited
 
 
 def judge(head: Head) -> msgspec.Raw:

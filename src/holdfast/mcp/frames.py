@@ -146,7 +146,7 @@ def read(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw) -> T:
     A `DecodeError` if it makes nothing of it.
     """
     try:
-        return decoder.decode(data)  # as do those who read every call, before they ask here
+        return decoder.decode(data)
     except (UnicodeDecodeError, RecursionError) as error:
         raise msgspec.DecodeError(str(error)) from None
     except msgspec.DecodeError:
@@ -245,10 +245,7 @@ def answered(data: bytes) -> list[Any]:
 
 def call_params(head: Head) -> CallParams:
     """The parameters of a `tools/call`; a `DecodeError` if they are none."""
-    try:
-        return _CALL.decode(head.params)
-    except (ValueError, RecursionError):
-        return read(_CALL, head.params)
+    return read(_CALL, head.params)
 
 
 def params(head: Head) -> AnyParams:
@@ -268,11 +265,8 @@ def carried(head: Head) -> dict[str, str]:
 
 
 def tool_result(head: Head) -> ToolResult:
-    """The result of a `tools/call`."""
-    try:
-        return _RESULT.decode(head.result)
-    except (ValueError, RecursionError):
-        return read(_RESULT, head.result)
+    """The result of a `tools/call`; a `DecodeError` if it is none."""
+    return read(_RESULT, head.result)
 
 
 def rpc_error(head: Head) -> RpcError:
@@ -294,6 +288,11 @@ def with_id(data: bytes, id: Id) -> bytes:
     """The same frame under another id."""
     parts = read(_PARTS, data)
     return _JSON.encode({**parts, "id": id})
+
+
+def renamed(data: bytes, head: Head, id: Id) -> tuple[bytes, Head]:
+    """A frame and its *head* under another id; as they are, if they have that one."""
+    return (data, head) if head.id == id else (with_id(data, id), msgspec.structs.replace(head, id=id))
 
 
 def with_params(data: bytes, **changed: object) -> bytes:
@@ -349,45 +348,3 @@ def cancel(id: Id, reason: str) -> bytes:
 def joined(frames: list[bytes]) -> bytes:
     """Several frames as a batch."""
     return b"[" + b",".join(frames) + b"]"
-
-
-# -- lines -------------------------------------------------------------------------------------------------------------
-
-
-class Lines:
-    """Cuts a stream of bytes into lines; one that is longer than *limit* is given up, and counted in `dropped`."""
-
-    def __init__(self, limit: int) -> None:
-        self.dropped = 0
-        self._limit = limit
-        self._begun: list[bytes] = []  # the parts of a line that has no end yet
-        self._size = 0
-        self._skips = False
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """The lines that *data* ends, without their ends; empty ones are left out."""
-        if not self._begun and not self._skips and data.find(b"\n") == len(data) - 1:  # as it mostly is
-            line = data.strip(b"\r\n\t ")
-            return [line] if line else []
-        lines = []
-        *whole, rest = data.split(b"\n")
-        for part in whole:
-            line = b"".join((*self._begun, part)) if self._begun else part
-            skips, self._skips = self._skips, False
-            self._begun.clear()
-            self._size = 0
-            if not skips and (line := line.strip(b"\r\t ")):
-                lines.append(line)
-        if rest and not self._skips:
-            self._size += len(rest)
-            self._begun.append(rest)
-            if self._size > self._limit:
-                self._begun.clear()
-                self._skips = True
-                self.dropped += 1
-        return lines
-
-    @property
-    def rest(self) -> bytes:
-        """What came of a line that never ended."""
-        return b"".join(self._begun)

@@ -4,29 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
-from typing import IO, Any, Protocol
+from typing import IO
 
-from holdfast.bus import Bus
-from holdfast.events import Event as Told
-from holdfast.mcp.server import Guards, ProxiedServer
+from holdfast.mcp.server import Home, ProxiedServer
 from holdfast.mcp.session import Session
 from holdfast.mcp.stdio.front import StdioFront
 from holdfast.mcp.wire import Upstream
-
-
-class Home(Guards, Protocol):
-    """What a proxy needs of a Holdfast."""
-
-    @property
-    def bus(self) -> Bus: ...
-
-    def note(self, session: str, prompt: str) -> AbstractAsyncContextManager[Any]: ...
-
-    def publish(self, *, kind: str, name: str, servers: Callable[[], list[dict[str, object]]]) -> None: ...
-
-    def publish_soon(self) -> None: ...
 
 
 async def wrap(
@@ -34,7 +17,7 @@ async def wrap(
 ) -> None:
     """Relay between the client at *stdin* and *stdout* and the server at *upstream* until one of them is done."""
     front = StdioFront()
-    session = Session(proxied(hf, name, hides=hides), upstream, front, hf.clock)
+    session = Session(ProxiedServer(hf, name, hides=hides), upstream, front, hf.clock)
     stop = stopping()
     hf.publish(kind="proxy", name=name, servers=lambda: [facts(session)])
     async with hf.note(name, str(upstream.facts()["target"])):
@@ -48,18 +31,6 @@ def stopping() -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, stop.set)
     return stop
-
-
-def proxied(hf: Home, name: str, *, hides: bool) -> ProxiedServer:
-    """The server *name* behind the guards of *hf*."""
-    loop = asyncio.get_running_loop()
-
-    def tell(event: Told) -> None:
-        if event.type.startswith("circuit_") and event.tool is not None:
-            loop.call_soon_threadsafe(server.circuit_changed, event.tool)
-
-    server = ProxiedServer(hf, name, hides=hides, publish=hf.publish_soon, watch=lambda: hf.bus.add(tell))
-    return server
 
 
 def facts(session: Session) -> dict[str, object]:

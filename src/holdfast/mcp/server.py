@@ -5,16 +5,20 @@ All sessions with the same server share it. A proxied tool is named SERVER.TOOL 
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
+from holdfast import events
+from holdfast.bus import Bus
 from holdfast.calls.bound import Bound
 from holdfast.category import ErrorCategory
 from holdfast.clock import Clock, Timer
-from holdfast.errors import printable
+from holdfast.errors import CircuitOpen, printable
 from holdfast.guards.circuit import Circuit, CircuitState
 from holdfast.mcp import frames
 from holdfast.mcp.frames import Head
@@ -24,15 +28,24 @@ from holdfast.parts.permit import Permit
 from holdfast.policy import PolicyBook
 from holdfast.policy.book import ServerRules
 
+if TYPE_CHECKING:
+    from holdfast.calls.attempt import Attempt
+    from holdfast.calls.execution import Execution
+    from holdfast.mcp.calling import Call
+    from holdfast.mcp.session import Session
+
 DEFAULTS: Final = {"deadline": 50.0}  # most clients give up after a minute
 MOST_TOOLS: Final = 10_000
 
 
-class Guards(Protocol):
-    """What is needed of a Holdfast."""
+class Home(Protocol):
+    """What a proxy needs of a Holdfast."""
 
     @property
     def breaker(self) -> CircuitBreaker: ...
+
+    @property
+    def bus(self) -> Bus: ...
 
     @property
     def clock(self) -> Clock: ...
@@ -42,43 +55,31 @@ class Guards(Protocol):
 
     def bind(self, name: str, fn: Callable[..., Any], given: Mapping[str, object]) -> Bound: ...
 
+    def note(self, session: str, prompt: str) -> AbstractAsyncContextManager[Any]: ...
 
-class Told(Protocol):
-    """A session, as its server sees it."""
+    def publish(self, *, kind: str, name: str, servers: Callable[[], list[dict[str, object]]]) -> None: ...
 
-    def tools_changed(self) -> None: ...
+    def publish_soon(self) -> None: ...
 
 
 class ProxiedServer:
-    """One server behind *guards*, as *name*; with *hides*, or by its policy, open tools leave the list of tools.
+    """One server behind the guards of *hf*, as *name*; with *hides*, or by its policy, open tools leave the list."""
 
-    *publish* is called when there is news for those who watch from elsewhere; *watch* once, when tools may be hidden:
-    from then on `circuit_changed` is to be told.
-    """
-
-    def __init__(
-        self,
-        guards: Guards,
-        name: str,
-        *,
-        hides: bool = False,
-        publish: Callable[[], object] = lambda: None,
-        watch: Callable[[], object] = lambda: None,
-    ) -> None:
+    def __init__(self, hf: Home, name: str, *, hides: bool = False) -> None:
         self.name = name
-        self.publish = publish
-        self._watch: Callable[[], object] | None = watch
-        self._guards = guards
+        self.publish = hf.publish_soon  # when there is news for those who watch from elsewhere
+        self._hf = hf
         self._wants_hiding = hides
-        self._edition = guards.policies.edition
-        self._rules = guards.policies.server(name)
+        self._edition: object = None  # of the policies that the rules are from
+        self._rules: ServerRules
         self._circuit: Circuit | None = None
         self._bound: dict[str, Bound] = {}
         self._hints: dict[str, dict[str, object]] = {}  # those that were listed last are the last
-        self._sessions: set[Told] = set()
+        self._sessions: set[Session] = set()
+        self._is_watching = False  # the circuits of its tools
         self._hidden: frozenset[str] = frozenset()
         self._timer: Timer | None = None
-        self._watch_if_hiding()
+        self._known()
 
     # -- tools ---------------------------------------------------------------------------------------------------------
 
@@ -97,18 +98,23 @@ class ProxiedServer:
         return bound
 
     def _bind(self, name: str) -> Bound:
-        def attempt(call: Any) -> Any:
-            return call.attempt(name)  # a script, not an answer: only a `Call` knows how to wait for it
+        def attempt(call: Call, execution: Execution, attempt: Attempt) -> object:
+            return call.attempt(name, execution, attempt)  # a script, not an answer: only a `Call` can wait for it
 
-        return self._guards.bind(self.full_name(name), attempt, self._hints.get(name, {}))
+        return self._hf.bind(self.full_name(name), attempt, self._hints.get(name, {}))
 
     def _bind_fallback(self, bound: Bound) -> None:
         """Have the tool at hand that is to answer in place of another, though nobody has called it yet."""
         fallback = bound.tool.policy.fallback
-        if fallback is not None and fallback.tool is not None and fallback.tool.startswith(f"{self.name}."):
+        if fallback is not None and fallback.tool is not None and not self.falls_back_elsewhere(bound):
             name = fallback.tool.removeprefix(f"{self.name}.")
             if name not in self._bound:
                 self._bound[name] = self._bind(name)
+
+    def falls_back_elsewhere(self, bound: Bound) -> bool:
+        """Whether a tool of another server is to answer in its place, which cannot be: a session has one server."""
+        fallback = bound.tool.policy.fallback
+        return fallback is not None and fallback.tool is not None and not fallback.tool.startswith(f"{self.name}.")
 
     def learn(self, head: Head, event: Event) -> Event:
         """Take from a list of tools which may be repeated; without the hidden ones, if tools are hidden."""
@@ -117,24 +123,25 @@ class ProxiedServer:
         except msgspec.DecodeError:
             return event
         for tool in tools:
-            said = tool.annotations if isinstance(tool.annotations, dict) else {}
-            given: dict[str, object] = {key: True for key, hint in _HINTS.items() if said.get(hint) is True}
-            if self._hints.pop(tool.name, None) != given:
-                self._bound.pop(tool.name, None)
-            self._hints[tool.name] = given
+            self._learn(tool)
         for name in list(itertools.islice(self._hints, max(0, len(self._hints) - MOST_TOOLS))):
             del self._hints[name]
             self._bound.pop(name, None)
-        if self._hides:
-            self._look()
-            if self._hidden:
-                kept = [
-                    raw
-                    for raw, tool in zip(frames.read(_RESULT, head.result)["tools"], tools, strict=True)
-                    if self.full_name(tool.name) not in self._hidden
-                ]
-                return event._replace(data=frames.with_result(event.data, tools=kept))
-        return event
+        if not self._known().hides:
+            return event
+        self._look()
+        if not self._hidden:
+            return event
+        listed = zip(frames.read(_RESULT, head.result)["tools"], tools, strict=True)
+        kept = [raw for raw, tool in listed if self.full_name(tool.name) not in self._hidden]
+        return event._replace(data=frames.with_result(event.data, tools=kept))
+
+    def _learn(self, tool: _Tool) -> None:
+        said = tool.annotations if isinstance(tool.annotations, dict) else {}
+        given: dict[str, object] = {key: True for key, hint in _HINTS.items() if said.get(hint) is True}
+        if self._hints.pop(tool.name, None) != given:
+            self._bound.pop(tool.name, None)
+        self._hints[tool.name] = given
 
     def forget(self) -> None:
         """The tools have changed: what they said of themselves no longer counts."""
@@ -143,51 +150,52 @@ class ProxiedServer:
 
     # -- the server's circuit ------------------------------------------------------------------------------------------
 
-    def admit(self) -> Permit | None:
-        """Ask the server's circuit, if it has one."""
-        config = self._known().breaker
+    def admit(self, tool: str) -> Permit | None:
+        """Ask the server's circuit, if it has one, whether *tool* may be called."""
+        breaker = self._breaker()
+        try:
+            return breaker.admit(self.name) if breaker is not None else None
+        except CircuitOpen as error:
+            raise CircuitOpen(self.full_name(tool), f"its server {self.name!r} is down", error.retry_after) from None
+
+    def settle(self, category: ErrorCategory | None, permit: Permit | None = None) -> None:
+        """Tell the server's circuit, if it has one, how an attempt went: with the *permit* for it, if there was one."""
+        if permit is not None:
+            permit.succeed() if category is None else permit.fail(category)
+        elif category is not ErrorCategory.CANCELLED and (breaker := self._breaker()) is not None:
+            if category is None:
+                breaker.record_success(self.name)
+            else:
+                breaker.record_failure(self.name, category)
+
+    def _breaker(self) -> CircuitBreaker | None:
+        """What has the server's circuit, with the settings of its policy; None if it is to have none."""
+        config, breaker = self._known().breaker, self._hf.breaker
         if config is None:
             return None
-        circuit = self._circuit
-        if circuit is None or circuit.evicted or circuit.config is not config:
-            self._circuit = self._guards.breaker.circuit(self.name, config)
-        return self._guards.breaker.admit(self.name)
-
-    def settle(self, category: ErrorCategory | None) -> None:
-        """Tell the server's circuit, if it has one."""
-        config = self._known().breaker
-        if config is None:
-            return
-        self._guards.breaker.circuit(self.name, config)
-        if category is None:
-            self._guards.breaker.record_success(self.name)
-        else:
-            self._guards.breaker.record_failure(self.name, category)
+        if self._circuit is None or self._circuit.evicted or self._circuit.config is not config:
+            self._circuit = breaker.circuit(self.name, config)
+        return breaker
 
     def _known(self) -> ServerRules:
         """What its policy says, also when that has changed."""
-        if self._guards.policies.edition is not self._edition:
-            self._edition = self._guards.policies.edition
-            self._rules = self._guards.policies.server(self.name)
-            self._watch_if_hiding()
+        policies = self._hf.policies
+        if policies.edition is not self._edition:
+            self._edition = policies.edition
+            self._rules = policies.server(self.name)
+            if self._wants_hiding:
+                self._rules = self._rules._replace(hides=True)
+            if self._rules.hides and not self._is_watching:
+                self._watch()
         return self._rules
-
-    def _watch_if_hiding(self) -> None:
-        if self._watch is not None and (self._wants_hiding or self._rules.hides):
-            watch, self._watch = self._watch, None
-            watch()
-
-    @property
-    def _hides(self) -> bool:
-        return self._wants_hiding or self._known().hides
 
     # -- hiding --------------------------------------------------------------------------------------------------------
 
-    def join(self, session: Told) -> None:
+    def join(self, session: Session) -> None:
         """A session begins."""
         self._sessions.add(session)
 
-    def leave(self, session: Told) -> None:
+    def leave(self, session: Session) -> None:
         """A session has ended."""
         self._sessions.discard(session)
         if not self._sessions and self._timer is not None:
@@ -195,7 +203,7 @@ class ProxiedServer:
 
     def announce(self, head: Head, event: Event) -> Event:
         """The answer to a handshake, which promises news of the list of tools if tools are hidden."""
-        if not self._hides:
+        if not self._known().hides:
             return event
         try:
             capabilities = frames.read(_RESULT, head.result).get("capabilities")
@@ -206,14 +214,24 @@ class ProxiedServer:
         tools = {**capabilities["tools"], "listChanged": True}
         return event._replace(data=frames.with_result(event.data, capabilities={**capabilities, "tools": tools}))
 
-    def circuit_changed(self, tool: str) -> None:
-        """The circuit of *tool* has changed its state."""
-        if self._hides and tool.startswith(f"{self.name}."):
+    def _watch(self) -> None:
+        """Be told of the circuits from now on."""
+        self._is_watching = True
+        loop = asyncio.get_running_loop()
+
+        def tell(event: events.Event) -> None:
+            if event.type.startswith("circuit_") and event.tool is not None:
+                loop.call_soon_threadsafe(self._circuit_changed, event.tool)
+
+        self._hf.bus.add(tell)
+
+    def _circuit_changed(self, tool: str) -> None:
+        if self._known().hides and tool.startswith(f"{self.name}."):
             self._look_and_tell()
 
     def _look(self) -> bool:
         """See which tools are hidden now; whether they are others than before."""
-        clock, breaker = self._guards.clock, self._guards.breaker
+        clock, breaker = self._hf.clock, self._hf.breaker
         waits = {
             name: breaker.remaining_backoff(name)
             for name in map(self.full_name, self._hints)

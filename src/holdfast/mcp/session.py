@@ -20,6 +20,7 @@ from holdfast.mcp.batch import Batch, unbatched
 from holdfast.mcp.calling import Call
 from holdfast.mcp.frames import LOST, Head, Id
 from holdfast.mcp.handshake import NOTED, Handshake
+from holdfast.mcp.progress import Progress
 from holdfast.mcp.questions import Questions
 from holdfast.mcp.server import ProxiedServer
 from holdfast.mcp.wire import Channel, Event, ServerLost, Upstream
@@ -32,24 +33,33 @@ SAFE: Final = {
     "resources/subscribe", "resources/unsubscribe", "prompts/list", "prompts/get", "completion/complete",
     "logging/setLevel", "server/discover", "subscriptions/listen", "tasks/get", "tasks/list", "tasks/result",
 }  # fmt: skip
-# What a server tells, and is not only for its client.
+# What a client says, and is not only for its server; and the other way round.
+_TAKEN: Final = {"tools/call", "notifications/cancelled"}
 _HEEDED: Final = {"notifications/progress", "notifications/tools/list_changed", "notifications/cancelled"}
 
 _log = logging.getLogger("holdfast")
 
 
-class Pending:
-    """A request on its way to the server, which the client knows under *id*: of a guarded *call*, or a mere request."""
+class Passed:
+    """A request that is no guarded call, on its way to the server; the client knows it under *id*."""
 
-    __slots__ = ("call", "channel", "data", "head", "id", "sends")
+    __slots__ = ("channel", "data", "head", "id", "sends")
 
-    def __init__(self, id: Any, head: Head, data: bytes, channel: Channel, call: Call | None = None) -> None:
+    def __init__(self, id: Any, head: Head, data: bytes, channel: Channel) -> None:
         self.id = id
         self.head = head
         self.data = data
         self.channel = channel
-        self.call = call
         self.sends = 1
+
+    @property
+    def may_be_sent_again(self) -> bool:
+        """Whether the next server may have it, since this one died over it."""
+        return self.head.method in SAFE and self.sends < MOST_SENDS
+
+    def reply(self, event: Event, head: Head) -> None:
+        """Hand an answer of the server's to the client, under the id that it expects."""
+        self.channel.send(event.under(self.id, head))
 
 
 class Session:
@@ -65,16 +75,15 @@ class Session:
         self.alarm = Alarm(clock)
         self.is_patient = True  # a call begins with the next turn of the loop: the client may take it back till then
         self.hold_client: Callable[[bool], object] = lambda held: None
-        self._pending: dict[Any, Pending] = {}  # by the id that the server knows
-        self._calls: dict[Any, Call] = {}  # of calls with the same id, the last
         self._running: set[Call] = set()
-        self._tokens: dict[Any, Call] = {}
-        self._questions = Questions()
+        self._calls: dict[Any, Call] = {}  # the same, by the id that the client knows; of several, the last
+        self._progress: dict[Any, Progress] = {}  # by token
+        self._pending: dict[Any, Call | Passed] = {}  # what the server is to answer, by the id that it knows
         # Cancelled by the client and not answered by the server, the oldest first; the client may be told yet.
-        self._stopped: dict[Any, Callable[[Event], object]] = {}
+        self._stopped: dict[Any, Call | Passed] = {}
+        self._questions = Questions()
         self._idle = asyncio.Event()
-        self._resent = 0
-        self._listens: dict[Any, Channel] = {}  # `subscriptions/listen` requests
+        self._renamed = 0
 
     def open(self) -> None:
         """Begin."""
@@ -118,10 +127,8 @@ class Session:
         heads = [head for head, _ in parts if head is not None]
         ids = [head.id for head in heads if head.is_request and isinstance(head.id, Id)]
         answers = Batch(channel, len(ids)) if ids else channel
-        is_twice = len(set(ids)) < len(ids) or any(map(self.is_taken, ids))
-        if is_twice or any(
-            head.method in ("tools/call", "notifications/cancelled") or head.is_answer for head in heads
-        ):
+        is_twice = len(set(ids)) < len(ids) or any(id in self._pending for id in ids)
+        if is_twice or any(head.method in _TAKEN or head.is_answer for head in heads):
             for head, part in parts:
                 if head is not None:
                     self._receive(head, part, answers)
@@ -132,7 +139,7 @@ class Session:
             if head is not None:
                 self._note(head, part)
                 if head.is_request and head.id is not None:
-                    self._pending[head.id] = Pending(head.id, head, part, answers)
+                    self._pending[head.id] = Passed(head.id, head, part, answers)
         self.upstream.send(data, None, channel)
 
     def _receive(self, head: Head, data: bytes, channel: Channel) -> None:
@@ -151,14 +158,9 @@ class Session:
     def _pass(self, head: Head, data: bytes, channel: Channel) -> None:
         """Hand on a request that is no call."""
         self._note(head, data)
-        id = head.id
-        if self.is_taken(id):
-            data = frames.with_id(data, self.next_id())
-            head = frames.head(data)
-        self._pending[head.id] = Pending(id, head, data, channel)
-        if head.method == "subscriptions/listen":
-            self._listens[head.id] = channel
-        self.upstream.send(data, head, channel)
+        data, sent = frames.renamed(data, head, self.free_id(head.id))
+        self._pending[sent.id] = Passed(head.id, sent, data, channel)
+        self.upstream.send(data, sent, channel)
 
     def _answer_question(self, head: Head, data: bytes, channel: Channel) -> None:
         """Hand on what the client answers to a request of the server."""
@@ -166,9 +168,7 @@ class Session:
             id = self._questions.answered(head.id)
             if id is None:
                 return
-            if id != head.id:
-                data = frames.with_id(data, id)
-                head = frames.head(data)
+            data, head = frames.renamed(data, head, id)
         self.upstream.send(data, head, channel)
 
     def _note(self, head: Head, data: bytes) -> None:
@@ -183,10 +183,10 @@ class Session:
             return False
         self._note(head, data)
         call = Call(self, head, params, data, channel)
-        self._calls[call.id] = call
         self._running.add(call)
-        if call.token is not None:
-            self._tokens[call.token] = call
+        self._calls[call.id] = call
+        if call.progress is not None:
+            self._progress[call.progress.token] = call.progress
         if self.is_patient:
             asyncio.get_running_loop().call_soon(call.begin)
         else:
@@ -196,34 +196,22 @@ class Session:
     def _cancel(self, head: Head, data: bytes, channel: Channel) -> None:
         id = frames.params(head).requestId
         call = self._calls.get(id)
-        if call is None:
-            pending = self._pending.get(id)
-            if pending is not None:
-                self._stopped[id] = unbatched(pending.channel).send
-                self.drop(id)
-            self.upstream.send(data, head, channel)
-        else:
+        if call is not None:
             if call.on_wire:
                 named = data if call.wire_id == id else frames.with_params(data, requestId=call.wire_id)
                 self.upstream.send(named, head, channel)
-                self._stopped[call.wire_id] = call.reply
+                self._stopped[call.wire_id] = call
             call.channel = unbatched(call.channel)
             call.stop()
+        else:
+            asked = self._pending.get(id)
+            if isinstance(asked, Passed):
+                asked.channel = unbatched(asked.channel)
+                self._stopped[id] = asked
+                self.drop(id)
+            self.upstream.send(data, head, channel)
         while len(self._stopped) > MOST_STOPPED:
             del self._stopped[next(iter(self._stopped))]
-
-    # -- for calls -----------------------------------------------------------------------------------------------------
-
-    def ask(self, call: Call, data: bytes, head: Head) -> None:
-        """Send a call to the server; the answer goes to the call."""
-        self._pending[call.wire_id] = Pending(call.id, head, data, call.channel, call)
-        self.upstream.send(data, head, call.channel)
-
-    def unask(self, id: Any, call: Call) -> None:
-        """A call no longer waits for the answer to *id*."""
-        pending = self._pending.get(id)
-        if pending is not None and pending.call is call:
-            del self._pending[id]
 
     def is_asked(self, id: Any) -> bool:
         """Whether the client waits for an answer to a request of that id."""
@@ -232,17 +220,28 @@ class Session:
     def drop(self, id: Any) -> None:
         """Nobody waits for the answer to a request any more."""
         self._pending.pop(id, None)
-        self._listens.pop(id, None)
         self._settled()
 
-    def is_taken(self, id: Any) -> bool:
-        """Whether the server has a request of that id; a client should not use one twice, but may."""
-        return id in self._pending
+    # -- for calls -----------------------------------------------------------------------------------------------------
+
+    def ask(self, call: Call, data: bytes, head: Head) -> None:
+        """Send a call to the server; the answer goes to the call."""
+        self._pending[call.wire_id] = call
+        self.upstream.send(data, head, call.channel)
+
+    def unask(self, call: Call) -> None:
+        """A call no longer waits for its answer."""
+        if self._pending.get(call.wire_id) is call:
+            del self._pending[call.wire_id]
+
+    def free_id(self, id: Any) -> Any:
+        """*id*, or another if the server has a request of that id; a client should not use one twice, but may."""
+        return id if id not in self._pending else self.next_id()
 
     def next_id(self) -> str:
-        """An id for a call that cannot be sent under its own."""
-        self._resent += 1
-        return f"holdfast/{self._resent}"
+        """An id for a request that cannot be sent under its own."""
+        self._renamed += 1
+        return f"holdfast/{self._renamed}"
 
     def forsake(self, id: Id) -> None:
         """A call took too long: tell the server that nobody waits, and see whether it lives."""
@@ -252,12 +251,12 @@ class Session:
 
     def over(self, call: Call) -> None:
         """A call has ended."""
+        self._running.discard(call)
         if self._calls.get(call.id) is call:
             del self._calls[call.id]
-        self._running.discard(call)
+        if call.progress is not None and self._progress.get(call.progress.token) is call.progress:
+            del self._progress[call.progress.token]
         self._settled()
-        if call.token is not None and self._tokens.get(call.token) is call:
-            del self._tokens[call.token]
 
     # -- from the server -----------------------------------------------------------------------------------------------
 
@@ -298,12 +297,11 @@ class Session:
             return
         if head.is_request:
             event = self._question(head, event)
-        elif head.method == "notifications/progress" and self._tokens:
+        elif head.method == "notifications/progress" and self._progress:
             told = frames.params(head)
-            call = self._tokens.get(told.progressToken)
-            if call is not None:
-                if call.progress is None or call.progress.passes(told.progress):
-                    call.channel.send(event)
+            progress = self._progress.get(told.progressToken)
+            if progress is not None:
+                progress.hand_on(event, told.progress)
                 return
         elif head.method == "notifications/tools/list_changed":
             self.server.forget()
@@ -313,10 +311,7 @@ class Session:
 
     def _question(self, head: Head, event: Event) -> Event:
         """A request of the server, as the client is to get it."""
-        if not isinstance(head.id, Id):
-            return event
-        id = self._questions.ask(head.id)
-        return event if id == head.id else event._replace(data=frames.with_id(event.data, id))
+        return event.under(self._questions.ask(head.id), head) if isinstance(head.id, Id) else event
 
     def _withdraw(self, head: Head, event: Event) -> Event:
         """A cancel of such a request, as the client is to get it."""
@@ -329,28 +324,17 @@ class Session:
         if head.id is None:  # the server could not tell what it answers
             self.channel.send(event)
             return
-        pending = self._pending.pop(head.id, None)
-        if pending is None:
-            number = frames.as_number(head.id)
-            if number is not None and self.expects(number):
-                event = event._replace(data=frames.with_id(event.data, number))
-                self._answer(frames.head(event.data), event)
-            else:
-                self._answer_late(head, event)
-        elif pending.call is not None:
-            pending.call.take(event, head)
-        else:
-            self._listens.pop(head.id, None)
-            if pending.id != head.id:
-                event = event._replace(data=frames.with_id(event.data, pending.id))
-            pending.channel.send(self._learn(pending.head, head, event))
+        asked = self._pending.pop(head.id, None)
+        if isinstance(asked, Call):
+            asked.take(event, head)
+        elif asked is not None:
+            asked.reply(self._learn(asked.head, head, event), head)
             self._settled()
-
-    def _answer_late(self, head: Head, event: Event) -> None:
-        """Pass on what a server says to a call that its client has cancelled; nobody waits for anything else."""
-        reply = self._stopped.pop(head.id, None)
-        if reply is not None:
-            reply(event)
+        elif (stopped := self._stopped.pop(head.id, None)) is not None:
+            stopped.reply(event, head)
+        elif (number := frames.as_number(head.id)) is not None and self.expects(number):
+            data, head = frames.renamed(event.data, head, number)
+            self._answer(head, event._replace(data=data))
         else:
             _log.debug("%s: an answer that nobody waits for was dropped", self.server.name)
 
@@ -366,14 +350,11 @@ class Session:
 
     def failed(self, id: Id, error: ServerLost) -> None:
         """A request will not be answered."""
-        pending = self._pending.pop(id, None)
-        if pending is None:
-            return
-        self._listens.pop(id, None)
-        if pending.call is not None:
-            pending.call.lose(error)
-        else:
-            pending.channel.refuse(frames.error(pending.id, LOST, str(error)), error)
+        asked = self._pending.pop(id, None)
+        if isinstance(asked, Call):
+            asked.lose(error)
+        elif asked is not None:
+            asked.channel.refuse(frames.error(asked.id, LOST, str(error)), error)
             self._settled()
 
     def lost(self, error: ServerLost) -> None:
@@ -383,10 +364,10 @@ class Session:
         self._stopped.clear()
         self.server.settle(error.category)
         error.counted = True
-        for id, pending in list(self._pending.items()):
-            if pending.head.method in SAFE and pending.sends < MOST_SENDS:
-                pending.sends += 1
-                self.upstream.send(pending.data, pending.head, pending.channel)
+        for id, asked in list(self._pending.items()):
+            if isinstance(asked, Passed) and asked.may_be_sent_again:
+                asked.sends += 1
+                self.upstream.send(asked.data, asked.head, asked.channel)
             else:
                 self.failed(id, error)
 
@@ -407,6 +388,7 @@ class Session:
             if self.handshake.is_done:
                 self.channel.send(Event(frames.notification(method)))
             return
-        for id, channel in self._listens.items():
-            meta = {"_meta": {"io.modelcontextprotocol/subscriptionId": id}}
-            channel.send(Event(frames.notification(method, meta)))
+        for asked in list(self._pending.values()):
+            if isinstance(asked, Passed) and asked.head.method == "subscriptions/listen":
+                meta = {"_meta": {"io.modelcontextprotocol/subscriptionId": asked.id}}
+                asked.channel.send(Event(frames.notification(method, meta)))

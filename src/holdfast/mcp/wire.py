@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 
 from holdfast.category import ErrorCategory, classify
 from holdfast.clock import Clock
+from holdfast.mcp import frames
 from holdfast.mcp.frames import Head, Id
 from holdfast.mcp.handshake import Handshake
 
@@ -20,6 +21,10 @@ class Event(NamedTuple):
     data: bytes
     id: str | None = None
     retry: int | None = None
+
+    def under(self, id: Id, head: Head) -> Event:
+        """The same under another *id*; as it is, if its *head* has that one."""
+        return self if head.id == id else self._replace(data=frames.with_id(self.data, id))
 
 
 class Channel(Protocol):

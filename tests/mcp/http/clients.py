@@ -17,7 +17,7 @@ from holdfast.mcp.http.endpoint import Endpoint
 from holdfast.mcp.http.gateway import Address
 from holdfast.mcp.http.gateway import gateway as serve
 from holdfast.mcp.http.upstream import HttpUpstream
-from holdfast.mcp.proxy import proxied
+from holdfast.mcp.server import ProxiedServer
 from holdfast.mcp.session import Session
 from holdfast.mcp.wire import Event
 
@@ -77,7 +77,7 @@ async def wrapped(
     with holdfast.open(":memory:", policies=policies or {}, clock=clock) as hf:
         upstream = HttpUpstream(Endpoint(url, headers), hf.clock)
         client = Client(None)  # type: ignore[arg-type]
-        client.session = Session(proxied(hf, "server", hides=False), upstream, client, hf.clock)
+        client.session = Session(ProxiedServer(hf, "server"), upstream, client, hf.clock)
         client.session.open()
         try:
             if begins:

@@ -28,7 +28,7 @@ from holdfast.mcp.http.conversation import IDLE
 from holdfast.mcp.http.exchange import Exchange, Start
 from holdfast.mcp.http.gateway import Address
 from holdfast.mcp.http.sse import Parser
-from holdfast.mcp.proxy import proxied
+from holdfast.mcp.server import ProxiedServer
 from holdfast.mcp.session import Session
 from holdfast.mcp.stdio.child import Command
 from holdfast.mcp.stdio.upstream import ChildUpstream
@@ -241,6 +241,31 @@ async def test_a_stream_that_the_server_ends_is_taken_up_by_the_client() -> None
             assert text_of(await stream.frame()) == "late"
         assert made.requests[-1].headers["last-event-id"] == "7"
         assert len(made.asked("tools/call")) == 1
+
+
+async def test_a_stream_that_the_server_ends_again_and_again_is_taken_up_each_time() -> None:
+    async def answer(reply: Reply) -> None:
+        if reply.request.method != "GET":
+            await plain(call)(reply)
+        elif reply.request.headers["last-event-id"] == "7":
+            await reply.stream("id: 8\ndata:")
+            await reply.end()
+        else:
+            await reply.stream()
+            await reply.frame("9", id=1, result={"content": [{"type": "text", "text": "late"}]})
+            await reply.end()
+
+    async def call(reply: Reply) -> None:
+        await reply.stream("id: 7\ndata:")
+        await reply.end()
+
+    async with server(answer) as made, gateway(remote(made.url)) as address, web(address, "remote") as client:
+        await client.begin()
+        await client.call(id=1)
+        async with client.stream("GET", last_event_id="7") as stream:
+            assert await stream.next() == Event(b"", "8")
+        async with client.stream("GET", last_event_id="8") as stream:
+            assert text_of(await stream.frame()) == "late"
 
 
 async def test_an_answer_that_was_lost_on_the_way_to_the_client_is_said_again() -> None:
@@ -761,14 +786,13 @@ async def process_of(site: ChildSite) -> str:
     exchange.body = json.dumps(frame("tools/call", 1, name="pid", arguments={}, _meta=META)).encode()
     if (work := site.post(exchange)) is not None:
         await work
-    exchange.settle()
     await asyncio.wait_for(line.ended.wait(), 20)
     return text_of(json.loads(line.data))
 
 
 async def test_a_client_without_session_that_comes_while_its_process_ends_has_one_process_again() -> None:
     with holdfast.open(":memory:", policies={}) as hf:
-        server = proxied(hf, "local", hides=False)
+        server = ProxiedServer(hf, "local")
         site = ChildSite(hf, server, lambda: ChildUpstream(Command(STDIO), hf.clock))
         first = await process_of(site)
         (conversation,) = site.alive

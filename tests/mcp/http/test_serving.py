@@ -360,34 +360,35 @@ async def test_a_stream_that_nobody_reads_fills_up_and_goes_on_when_it_is_read()
 
 @pytest.mark.parametrize("answer", [waits, streams])
 async def test_a_client_that_leaves_is_noticed_at_once(answer: Callable[[Exchange], None]) -> None:
-    closed, done = asyncio.Event(), asyncio.Event()
+    done = asyncio.Event()
     async with served(answer) as it:
         client = await it.connect()
         client.say(request(b""))
         exchange = await it.site.next()
-        exchange.on_closed, exchange.on_done = closed.set, done.set
+        exchange.when_done(done.set)
         client.writer.close()
 
-        await asyncio.wait_for(closed.wait(), PATIENCE)
         await asyncio.wait_for(done.wait(), PATIENCE)
+        assert exchange.is_left
 
 
 async def test_that_a_client_leaves_before_its_request_is_taken_up_is_told_then() -> None:
-    closed, go = asyncio.Event(), asyncio.Event()
+    done, go = asyncio.Event(), asyncio.Event()
 
     async def takes_up(exchange: Exchange) -> None:
         await go.wait()
-        exchange.on_closed = closed.set
+        exchange.when_done(done.set)
 
     async with served(takes_up) as it:
         client = await it.connect()
         client.say(request(b""))
-        await it.site.next()
+        exchange = await it.site.next()
         client.writer.transport.abort()
         await it.empty()
         go.set()
 
-        await asyncio.wait_for(closed.wait(), PATIENCE)
+        await asyncio.wait_for(done.wait(), PATIENCE)
+        assert exchange.is_left
 
 
 async def test_a_client_that_leaves_in_the_middle_of_a_body_has_asked_nothing() -> None:
@@ -573,7 +574,7 @@ async def test_at_the_end_nobody_waits_long_for_who_does_not_read(monkeypatch: p
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         client.say(request(b""))
         exchange = await it.site.next()
-        exchange.on_done = done.set
+        exchange.when_done(done.set)
         exchange.send(Event(b"x" * 2**24))
 
         await asyncio.wait_for(it.server.close(), PATIENCE)

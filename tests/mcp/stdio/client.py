@@ -14,7 +14,6 @@ from typing import Any
 
 import holdfast
 from holdfast.clock import Clock, SystemClock
-from holdfast.mcp.proxy import proxied
 from holdfast.mcp.refusals import META
 from holdfast.mcp.server import DEFAULTS, ProxiedServer
 from holdfast.mcp.session import Session
@@ -264,7 +263,7 @@ class Stage(Client):
         self.hf = holdfast.open(
             ":memory:", policies=policies or {}, clock=self.clock, on_store_error="continue", defaults=DEFAULTS
         )
-        self.server: ProxiedServer = proxied(self.hf, name, hides=hides)
+        self.server = ProxiedServer(self.hf, name, hides=hides)
         self.server.publish = self._published
         self.upstream = ChildUpstream(Command(words or command(journal, *flags)), self.clock, patience=patience)
         self.session = Session(self.server, self.upstream, self, self.clock)

@@ -14,6 +14,8 @@ import pytest
 from tests.mcp.stdio import client
 from tests.mcp.stdio.client import Proxy
 
+from holdfast.testing import ManualClock
+
 LEAVING = 30.0  # seconds for the processes of a test to be gone
 
 T = TypeVar("T")
@@ -32,6 +34,14 @@ def journal(tmp_path: Path) -> Iterator[Path]:
         os.kill(int(pid), 9)
     assert not left, f"still running: {left}"
     assert not remaining(zombies), "a child was not reaped"
+
+
+@pytest.fixture
+def clock() -> Iterator[ManualClock]:
+    """A clock that only the test moves."""
+    clock = ManualClock()
+    with clock.busy():
+        yield clock
 
 
 @pytest.fixture

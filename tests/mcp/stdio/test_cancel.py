@@ -63,59 +63,57 @@ async def test_a_cancel_before_the_call_is_on_the_wire_keeps_it_from_the_server(
         assert not client.answered("x")
 
 
-async def test_a_cancel_while_a_call_waits_for_its_rate_keeps_it_from_the_server(journal: Path) -> None:
-    clock = ManualClock()
-    with clock.busy():
-        async with Stage(
-            journal, clock=clock, policies={"server": {"srv": {"rate": {"per_second": 1.0, "burst": 1.0}}}}
-        ) as client:
-            await client.initialize()
-            await client.result("write")
-            client.call("write", id="x", n=1)
-            await settle()
+async def test_a_cancel_while_a_call_waits_for_its_rate_keeps_it_from_the_server(
+    journal: Path, clock: ManualClock
+) -> None:
+    async with Stage(
+        journal, clock=clock, policies={"server": {"srv": {"rate": {"per_second": 1.0, "burst": 1.0}}}}
+    ) as client:
+        await client.initialize()
+        await client.result("write")
+        client.call("write", id="x", n=1)
+        await settle()
 
-            client.cancel("x")
-            await settle()
-            clock.advance(10.0)
-            await client.ask("ping")
+        client.cancel("x")
+        await settle()
+        clock.advance(10.0)
+        await client.ask("ping")
 
-            assert client.effects("write") == 1
-            assert not client.answered("x")
-
-
-async def test_a_cancel_in_the_pause_before_a_retry_stops_it(journal: Path) -> None:
-    clock = ManualClock()
-    with clock.busy():
-        async with Stage(journal, clock=clock) as client:
-            await client.initialize()
-            client.call("read", id="x", do=["error connection reset by peer", "answer"])
-            await until(lambda: clock.slept)
-
-            client.cancel("x")
-            await settle()
-            clock.advance(10.0)
-            await client.ask("ping")
-
-            assert client.effects("read") == 1
-            assert not client.answered("x")
+        assert client.effects("write") == 1
+        assert not client.answered("x")
 
 
-async def test_a_cancel_while_a_call_waits_for_its_server_keeps_it_from_the_next_one(journal: Path) -> None:
-    clock = ManualClock()
-    with clock.busy():
-        async with Stage(journal, clock=clock) as client:
-            await client.initialize()
-            await client.result("write", do="kill")
-            client.call("write", id="x")
-            await until(lambda: clock.slept)  # the pause before the server is started again
+async def test_a_cancel_in_the_pause_before_a_retry_stops_it(journal: Path, clock: ManualClock) -> None:
+    async with Stage(journal, clock=clock) as client:
+        await client.initialize()
+        client.call("read", id="x", do=["error connection reset by peer", "answer"])
+        await until(lambda: clock.slept)
 
-            client.cancel("x")
-            await settle()
-            clock.advance(1.0)
-            await client.ask("ping")
+        client.cancel("x")
+        await settle()
+        clock.advance(10.0)
+        await client.ask("ping")
 
-            assert client.effects("write") == 1
-            assert not client.answered("x")
+        assert client.effects("read") == 1
+        assert not client.answered("x")
+
+
+async def test_a_cancel_while_a_call_waits_for_its_server_keeps_it_from_the_next_one(
+    journal: Path, clock: ManualClock
+) -> None:
+    async with Stage(journal, clock=clock) as client:
+        await client.initialize()
+        await client.result("write", do="kill")
+        client.call("write", id="x")
+        await until(lambda: clock.slept)  # the pause before the server is started again
+
+        client.cancel("x")
+        await settle()
+        clock.advance(1.0)
+        await client.ask("ping")
+
+        assert client.effects("write") == 1
+        assert not client.answered("x")
 
 
 async def test_a_cancel_after_the_answer_or_of_something_unknown_only_passes(journal: Path) -> None:

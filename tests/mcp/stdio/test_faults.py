@@ -179,89 +179,87 @@ async def test_a_server_that_nobody_reads_notices_the_end_all_the_same(journal: 
 # --- it hangs ---
 
 
-async def test_a_hung_call_is_answered_at_the_deadline_and_the_server_is_told_and_lives_on(journal: Path) -> None:
-    clock = ManualClock()
-    with clock.busy():
-        async with Stage(journal, clock=clock) as client:
-            await client.initialize()
-            call = client.call("write", do="hang")
-            await client.next("notifications/hangs")
-            clock.advance(49.9)
-            await settle()
-            assert not call.done()
+async def test_a_hung_call_is_answered_at_the_deadline_and_the_server_is_told_and_lives_on(
+    journal: Path, clock: ManualClock
+) -> None:
+    async with Stage(journal, clock=clock) as client:
+        await client.initialize()
+        call = client.call("write", do="hang")
+        await client.next("notifications/hangs")
+        clock.advance(49.9)
+        await settle()
+        assert not call.done()
 
-            clock.advance(0.2)
-            result = (await within(call))["result"]
+        clock.advance(0.2)
+        result = (await within(call))["result"]
 
-            assert failure(result)["kind"] == "ToolTimeout"
-            assert "no answer within 50 s" in text(result)
-            assert "outcome is unknown" in text(result)
-            heard = await client.next("notifications/heard")
-            assert heard["params"]["params"]["requestId"] == call_id(client)
-            await client.ask("ping")
-            clock.advance(5.1)
-            assert text(await client.result("read")) == "read"
-            assert client.upstream.restarts == 0
-            assert len(client.journal("ping")) == 2  # ours and the client's
-
-
-async def test_a_frozen_server_is_killed_and_replaced_when_it_shows_no_sign_of_life(journal: Path) -> None:
-    clock = ManualClock()
-    with clock.busy():
-        async with Stage(journal, clock=clock) as client:
-            await client.initialize()
-            call = client.call("read", do="freeze")
-            await client.next("notifications/hangs")
-
-            clock.advance(50.1)
-            result = (await within(call))["result"]
-            assert failure(result)["kind"] == "ToolTimeout"
-            assert "try again later" in text(result)  # it only reads
-            await settle()
-            clock.advance(5.1)
-            await client.turns("restarting")
-
-            assert client.upstream.condition.last_error is not None
-            assert "stopped answering and was killed" in client.upstream.condition.last_error
-            await settle()
-            clock.advance(1.0)
-            assert text(await client.result("read")) == "read"
+        assert failure(result)["kind"] == "ToolTimeout"
+        assert "no answer within 50 s" in text(result)
+        assert "outcome is unknown" in text(result)
+        heard = await client.next("notifications/heard")
+        assert heard["params"]["params"]["requestId"] == call_id(client)
+        await client.ask("ping")
+        clock.advance(5.1)
+        assert text(await client.result("read")) == "read"
+        assert client.upstream.restarts == 0
+        assert len(client.journal("ping")) == 2  # ours and the client's
 
 
-async def test_a_frozen_server_whose_input_is_full_holds_the_client_until_it_is_replaced(journal: Path) -> None:
-    clock = ManualClock()
+async def test_a_frozen_server_is_killed_and_replaced_when_it_shows_no_sign_of_life(
+    journal: Path, clock: ManualClock
+) -> None:
+    async with Stage(journal, clock=clock) as client:
+        await client.initialize()
+        call = client.call("read", do="freeze")
+        await client.next("notifications/hangs")
+
+        clock.advance(50.1)
+        result = (await within(call))["result"]
+        assert failure(result)["kind"] == "ToolTimeout"
+        assert "try again later" in text(result)  # it only reads
+        await settle()
+        clock.advance(5.1)
+        await client.turns("restarting")
+
+        assert client.upstream.condition.last_error is not None
+        assert "stopped answering and was killed" in client.upstream.condition.last_error
+        await settle()
+        clock.advance(1.0)
+        assert text(await client.result("read")) == "read"
+
+
+async def test_a_frozen_server_whose_input_is_full_holds_the_client_until_it_is_replaced(
+    journal: Path, clock: ManualClock
+) -> None:
     holds: list[bool] = []
-    with clock.busy():
-        async with Stage(journal, clock=clock) as client:
-            client.session.hold_client = holds.append
-            await client.initialize()
-            client.call("write", do="freeze")
-            await client.next("notifications/hangs")
+    async with Stage(journal, clock=clock) as client:
+        client.session.hold_client = holds.append
+        await client.initialize()
+        client.call("write", do="freeze")
+        await client.next("notifications/hangs")
 
-            client.tell("notifications/large", {"x": "y" * 2**20})
+        client.tell("notifications/large", {"x": "y" * 2**20})
 
-            assert holds == [True]
-            clock.advance(50.1)
-            await settle()
-            clock.advance(5.1)
-            await client.turns("restarting")
-            assert holds == [True, False]
+        assert holds == [True]
+        clock.advance(50.1)
+        await settle()
+        clock.advance(5.1)
+        await client.turns("restarting")
+        assert holds == [True, False]
 
 
-async def test_a_timeout_of_a_policy_is_heeded_attempt_by_attempt(journal: Path) -> None:
-    clock = ManualClock()
+async def test_a_timeout_of_a_policy_is_heeded_attempt_by_attempt(journal: Path, clock: ManualClock) -> None:
     policies = {"server": {"srv": {"tool": {"read": {"timeout": 1.0, "retry": {"initial": 0.1, "max": 0.1}}}}}}
-    with clock.busy():
-        async with Stage(journal, clock=clock, policies=policies) as client:
-            await client.initialize()
-            call = client.call("read", do=["hang", "answer"])
-            await client.next("notifications/hangs")
-            clock.advance(1.1)
-            await client.next("notifications/heard")
-            clock.advance(0.2)
+    async with Stage(journal, clock=clock, policies=policies) as client:
+        await client.initialize()
+        call = client.call("read", do=["hang", "answer"])
+        await client.next("notifications/hangs")
+        clock.advance(1.1)
+        await client.next("notifications/heard")
+        clock.advance(0.2)
 
-            assert text((await within(call))["result"]) == "read"
-            assert client.effects("read") == 2
+        assert text((await within(call))["result"]) == "read"
+        assert client.effects("read") == 2
 
 
 # --- it says what is no answer ---

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,6 @@ from holdfast.mcp import frames
 from holdfast.mcp.server import ProxiedServer
 from holdfast.mcp.wire import Event
 from holdfast.testing import ManualClock
-
-
-@pytest.fixture
-def clock() -> Iterator[ManualClock]:
-    """A clock that only the test moves."""
-    clock = ManualClock()
-    with clock.busy():
-        yield clock
 
 
 def policies(**tool: Any) -> dict[str, Any]:

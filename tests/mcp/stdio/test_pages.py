@@ -54,26 +54,26 @@ async def test_github_reads_are_repeated_and_kept_and_creations_are_not(journal:
         assert client.effects("create_issue") == 1
 
 
-async def test_brave_searches_are_two_seconds_apart_and_the_third_has_its_say(journal: Path) -> None:
-    clock = ManualClock()
-    with clock.busy():
-        async with Stage(journal, clock=clock, policies=example("brave-search"), name="brave-search") as client:
-            await client.initialize()
-            calls = [client.call("brave_web_search", say=str(n)) for n in range(3)]
-            await within(calls[0])
+async def test_brave_searches_are_two_seconds_apart_and_the_third_has_its_say(
+    journal: Path, clock: ManualClock
+) -> None:
+    async with Stage(journal, clock=clock, policies=example("brave-search"), name="brave-search") as client:
+        await client.initialize()
+        calls = [client.call("brave_web_search", say=str(n)) for n in range(3)]
+        await within(calls[0])
+        await client.ask("ping")
+        assert client.effects("brave_web_search") == 1
+
+        for call in calls[1:]:
+            clock.advance(2.0)
+            await within(call)
+
+        failed = client.call("brave_local_search", do="rpc -32000 connection refused")
+        while not failed.done():
+            clock.advance(1.0)
+            await settle()
             await client.ask("ping")
-            assert client.effects("brave_web_search") == 1
-
-            for call in calls[1:]:
-                clock.advance(2.0)
-                await within(call)
-
-            failed = client.call("brave_local_search", do="rpc -32000 connection refused")
-            while not failed.done():
-                clock.advance(1.0)
-                await settle()
-                await client.ask("ping")
-            assert text((await failed)["result"]).startswith("Web search is not available now.")
+        assert text((await failed)["result"]).startswith("Web search is not available now.")
 
 
 async def test_a_second_refund_is_refused(journal: Path) -> None:

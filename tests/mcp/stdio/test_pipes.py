@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.mcp.stdio.client import until
 
-from holdfast.mcp.stdio.pipes import MOST_ECHOED, Echo, LineReader, Writer
+from holdfast.mcp.stdio.pipes import MOST_ECHOED, Echo, LineReader, Lines, Writer
 
 
 class Heard:
@@ -31,6 +33,19 @@ class Heard:
 
     def _long(self) -> None:
         self.long += 1
+
+
+@given(st.lists(st.binary(max_size=20)), st.lists(st.integers(1, 9)))
+def test_lines_are_the_same_however_they_are_cut(texts: list[bytes], cuts: list[int]) -> None:
+    lines = [text.replace(b"\n", b"").strip(b"\r\t ") for text in texts]
+    stream = b"".join(line + b"\n" for line in lines)
+    reader, found = Lines(1000), []
+    for size in (*cuts, len(stream) or 1):
+        found += reader.feed(stream[:size])
+        stream = stream[size:]
+
+    assert found == [line for line in lines if line]
+    assert reader.rest == b""
 
 
 async def test_a_line_over_the_limit_is_dropped_and_told_and_the_next_one_is_read() -> None:

@@ -241,51 +241,49 @@ async def test_a_request_of_the_server_may_be_answered_with_an_error(journal: Pa
 
 
 async def test_the_pauses_grow_and_after_five_failures_it_is_started_only_when_asked(
-    journal: Path, tmp_path: Path
+    journal: Path, tmp_path: Path, clock: ManualClock
 ) -> None:
-    clock = ManualClock()
     broken = tmp_path / "broken"
-    with clock.busy():
-        async with Stage(journal, f"dies-with={broken}", clock=clock) as client:
-            await client.initialize()
-            broken.touch()
+    async with Stage(journal, f"dies-with={broken}", clock=clock) as client:
+        await client.initialize()
+        broken.touch()
 
-            lost = await client.result("write", do="kill")
-            for failures in range(1, 5):
-                await paused(clock, failures)
-                clock.advance(clock.slept[-1])
-                await blamed(client, failures + 1)
-            await client.turns("failed")
+        lost = await client.result("write", do="kill")
+        for failures in range(1, 5):
+            await paused(clock, failures)
+            clock.advance(clock.slept[-1])
+            await blamed(client, failures + 1)
+        await client.turns("failed")
 
-            assert failure(lost)["kind"] == "ServerLost"
-            assert [round(pause, 3) for pause in clock.slept] == [
-                pytest.approx(pause, rel=0.34) for pause in (0.075, 0.15, 0.3, 0.6)
-            ]
+        assert failure(lost)["kind"] == "ServerLost"
+        assert [round(pause, 3) for pause in clock.slept] == [
+            pytest.approx(pause, rel=0.34) for pause in (0.075, 0.15, 0.3, 0.6)
+        ]
+        await settle()
+        assert client.upstream.condition.state == "failed"
+
+        broken.unlink()
+        call = client.call("write", say="again")
+        await client.turns("starting")
+        await settle()
+        clock.advance(1.0)
+        assert text((await within(call))["result"]) == "again"
+
+
+async def test_a_server_that_has_lived_for_long_begins_with_the_first_pause_again(
+    journal: Path, clock: ManualClock
+) -> None:
+    async with Stage(journal, clock=clock) as client:
+        await client.initialize()
+        for _ in range(7):
+            clock.advance(11.0)
+            await client.result("write", do="kill", n=len(clock.slept))
+            await client.turns("restarting")
             await settle()
-            assert client.upstream.condition.state == "failed"
+            clock.advance(0.1)
+            await client.turns("ready")
 
-            broken.unlink()
-            call = client.call("write", say="again")
-            await client.turns("starting")
-            await settle()
-            clock.advance(1.0)
-            assert text((await within(call))["result"]) == "again"
-
-
-async def test_a_server_that_has_lived_for_long_begins_with_the_first_pause_again(journal: Path) -> None:
-    clock = ManualClock()
-    with clock.busy():
-        async with Stage(journal, clock=clock) as client:
-            await client.initialize()
-            for _ in range(7):
-                clock.advance(11.0)
-                await client.result("write", do="kill", n=len(clock.slept))
-                await client.turns("restarting")
-                await settle()
-                clock.advance(0.1)
-                await client.turns("ready")
-
-            assert max(clock.slept) <= 0.1
+        assert max(clock.slept) <= 0.1
 
 
 async def test_a_server_that_cannot_live_is_quoted_and_may_be_mended(journal: Path, tmp_path: Path) -> None:
@@ -324,31 +322,29 @@ async def test_a_command_that_cannot_be_run_is_an_error(words: list[str], journa
 
 
 async def test_what_waits_for_a_server_that_is_given_up_is_answered_even_beside_garbage(
-    journal: Path, tmp_path: Path
+    journal: Path, tmp_path: Path, clock: ManualClock
 ) -> None:
-    clock = ManualClock()
     broken = tmp_path / "broken"
-    with clock.busy():
-        async with Stage(journal, f"dies-with={broken}", clock=clock) as client:
-            await client.initialize()
-            broken.touch()
-            await client.result("write", do="kill")
-            await client.turns("restarting")
+    async with Stage(journal, f"dies-with={broken}", clock=clock) as client:
+        await client.initialize()
+        broken.touch()
+        await client.result("write", do="kill")
+        await client.turns("restarting")
 
-            client.say(b"garbage")
-            client.say(b'{"id":null,"method":"x"}')
-            client.say(b"[1]")
-            ping = client.begin("ping")
-            batch = client.begin("resources/read", {"uri": "x"}, id="b")
-            client.say([{"jsonrpc": "2.0", "id": "c", "method": "ping"}, {"jsonrpc": "2.0", "method": "x"}])
-            for failures in range(1, 5):
-                await paused(clock, failures)
-                clock.advance(clock.slept[-1])
-                await blamed(client, failures + 1)
+        client.say(b"garbage")
+        client.say(b'{"id":null,"method":"x"}')
+        client.say(b"[1]")
+        ping = client.begin("ping")
+        batch = client.begin("resources/read", {"uri": "x"}, id="b")
+        client.say([{"jsonrpc": "2.0", "id": "c", "method": "ping"}, {"jsonrpc": "2.0", "method": "x"}])
+        for failures in range(1, 5):
+            await paused(clock, failures)
+            clock.advance(clock.slept[-1])
+            await blamed(client, failures + 1)
 
-            assert "exited with code 3" in (await within(ping))["error"]["message"]
-            assert "error" in await within(batch)
-            assert "error" in client.answered("c")[0]
+        assert "exited with code 3" in (await within(ping))["error"]["message"]
+        assert "error" in await within(batch)
+        assert "error" in client.answered("c")[0]
 
 
 # --- in between ---
@@ -368,25 +364,25 @@ async def test_a_server_that_dies_during_the_handshake_is_started_again(journal:
         assert "refused the handshake: no handshake today" in client.upstream.condition.last_error
 
 
-async def test_a_new_server_that_does_not_take_the_handshake_is_killed(journal: Path, tmp_path: Path) -> None:
-    clock = ManualClock()
-    with clock.busy():
-        async with Stage(journal, clock=clock) as client:
-            await client.initialize()
-            silent = ["sh", "-c", f"read line; echo heard >&2; sleep 1000 # {journal}"]
-            real, client.upstream.command.words = client.upstream.command.words, silent
-            await client.result("write", do="kill")
-            await client.turns("restarting")
-            await settle()
-            clock.advance(0.1)
-            await until(lambda: "heard" in client.upstream.command.said)
+async def test_a_new_server_that_does_not_take_the_handshake_is_killed(
+    journal: Path, tmp_path: Path, clock: ManualClock
+) -> None:
+    async with Stage(journal, clock=clock) as client:
+        await client.initialize()
+        silent = ["sh", "-c", f"read line; echo heard >&2; sleep 1000 # {journal}"]
+        real, client.upstream.command.words = client.upstream.command.words, silent
+        await client.result("write", do="kill")
+        await client.turns("restarting")
+        await settle()
+        clock.advance(0.1)
+        await until(lambda: "heard" in client.upstream.command.said)
 
-            client.upstream.command.words = real
-            clock.advance(REPLAY_PATIENCE)
-            await paused(clock, 2)
-            clock.advance(0.2)
+        client.upstream.command.words = real
+        clock.advance(REPLAY_PATIENCE)
+        await paused(clock, 2)
+        clock.advance(0.2)
 
-            assert text(await client.result("read")) == "read"
+        assert text(await client.result("read")) == "read"
 
 
 async def test_two_deaths_in_a_row_are_two_restarts(journal: Path) -> None:
@@ -415,24 +411,22 @@ async def test_a_client_that_says_too_much_to_a_server_that_is_away_is_held(jour
 
 
 @pytest.mark.parametrize("state", ["starting", "ready", "restarting", "failed"])
-async def test_it_can_be_closed_in_any_state(state: str, journal: Path, tmp_path: Path) -> None:
-    clock = ManualClock()
+async def test_it_can_be_closed_in_any_state(state: str, journal: Path, tmp_path: Path, clock: ManualClock) -> None:
     broken = tmp_path / "broken"
-    with clock.busy():
-        async with Stage(journal, f"dies-with={broken}", clock=clock) as client:
-            if state == "starting":
-                return
-            await client.initialize()
-            if state == "ready":
-                return
-            if state == "failed":
-                client.upstream.command.words = ["/not/there"]
-            client.call("write", do="kill")
-            await client.turns("restarting")
-            if state == "failed":
-                await settle()
-                clock.advance(0.1)
-                await client.turns("failed")
+    async with Stage(journal, f"dies-with={broken}", clock=clock) as client:
+        if state == "starting":
+            return
+        await client.initialize()
+        if state == "ready":
+            return
+        if state == "failed":
+            client.upstream.command.words = ["/not/there"]
+        client.call("write", do="kill")
+        await client.turns("restarting")
+        if state == "failed":
+            await settle()
+            clock.advance(0.1)
+            await client.turns("failed")
 
 
 async def test_it_can_be_closed_at_every_turn_of_its_start(journal: Path) -> None:
@@ -445,16 +439,16 @@ async def test_it_can_be_closed_at_every_turn_of_its_start(journal: Path) -> Non
         assert client.upstream.facts()["pid"] is None
 
 
-async def test_calls_that_wait_for_a_server_end_with_the_session(journal: Path, tmp_path: Path) -> None:
-    clock = ManualClock()
-    with clock.busy():
-        async with Stage(journal, clock=clock) as client:
-            await client.initialize()
-            await client.result("write", do="kill")
-            await client.turns("restarting")
-            client.call("write")
+async def test_calls_that_wait_for_a_server_end_with_the_session(
+    journal: Path, tmp_path: Path, clock: ManualClock
+) -> None:
+    async with Stage(journal, clock=clock) as client:
+        await client.initialize()
+        await client.result("write", do="kill")
+        await client.turns("restarting")
+        client.call("write")
 
-        assert client.effects("write") == 1
+    assert client.effects("write") == 1
 
 
 async def paused(clock: ManualClock, times: int) -> None:

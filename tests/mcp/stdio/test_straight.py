@@ -17,8 +17,7 @@ from tests.mcp.stdio.conftest import Wrap
 import holdfast
 from holdfast.mcp.frames import Head
 from holdfast.mcp.handshake import Handshake
-from holdfast.mcp.proxy import proxied
-from holdfast.mcp.server import DEFAULTS
+from holdfast.mcp.server import DEFAULTS, ProxiedServer
 from holdfast.mcp.session import Session
 from holdfast.mcp.wire import Channel, Event, Listener, ServerLost
 from holdfast.testing import ManualClock
@@ -77,14 +76,17 @@ async def test_a_call_that_waits_for_nothing_but_its_answer_makes_no_task(journa
         assert text((await within(answer))["result"]) == "released a"
 
 
+RULES: dict[str, Any] = {"server": {"srv": {"tool": {"strays": {"fallback": {"tool": "elsewhere.write"}}}}}}
+
+
 class Odd(Client):
     """A client, and its server too: *react* is told of each frame while it is being sent."""
 
     def __init__(self) -> None:
         super().__init__(lambda line: self.session.receive(line, self), Path())
         self.clock = ManualClock()
-        self.hf = holdfast.open(":memory:", policies={}, clock=self.clock, defaults=DEFAULTS)
-        self.session = Session(proxied(self.hf, "srv", hides=False), self, self, self.clock)
+        self.hf = holdfast.open(":memory:", policies=RULES, clock=self.clock, defaults=DEFAULTS)
+        self.session = Session(ProxiedServer(self.hf, "srv"), self, self, self.clock)
         self.session.is_patient = False
         self.sent: list[Any] = []
         self.is_ready = True
@@ -111,8 +113,8 @@ class Odd(Client):
         if "id" in frame:
             self.react(frame["id"])
 
-    def answer(self, id: Any, said: str = "done") -> None:
-        result = {"content": [{"type": "text", "text": said}]}
+    def answer(self, id: Any, said: str = "done", **more: object) -> None:
+        result = {"content": [{"type": "text", "text": said}], **more}
         self.listener.arrive(Event(json.dumps({"jsonrpc": "2.0", "id": id, "result": result}).encode()))
 
     def suspect(self) -> None:
@@ -214,3 +216,24 @@ async def test_a_call_that_is_cancelled_and_late_at_once_is_cancelled(odd: Odd) 
     await within(odd.session.idle())
 
     assert not odd.answered(7)
+
+
+async def test_no_tool_of_another_server_answers_in_place_of_one_that_failed(odd: Odd) -> None:
+    ProxiedServer(odd.hf, "elsewhere").tool("write")
+    answer = odd.call("strays", id=7)
+
+    odd.answer(7, "connection refused", isError=True)
+
+    assert text((await within(answer))["result"]) == "connection refused"
+    assert [frame["params"]["name"] for frame in odd.sent] == ["strays"]
+
+
+async def test_news_of_the_tools_are_for_who_listens_under_the_id_by_which_it_is_known_there(odd: Odd) -> None:
+    meta = {"_meta": {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}}
+    odd.begin("custom/do", meta, id=7)
+    odd.begin("subscriptions/listen", meta, id=7)  # twice, so the server gets it under another
+
+    odd.session.tools_changed()
+
+    told = await odd.next("notifications/tools/list_changed")
+    assert told["params"]["_meta"] == {"io.modelcontextprotocol/subscriptionId": 7}

@@ -34,10 +34,20 @@ TRANSPORTS: Final[Mapping[str, str]] = {
 VALUED: Final = frozenset({"--name", "--policy", "--store", "--url", "--type", "--header", "--header-env"})
 
 
+class Wrapping(NamedTuple):
+    """What the arguments of `holdfast wrap` say; *command* and *url* are places in the arguments of the entry."""
+
+    type: str | None
+    command: int | None
+    url: int | None
+    headers: Mapping[str, str]
+    header_envs: Mapping[str, str]  # header to variable
+
+
 class ServerEntry(Struct, frozen=True, kw_only=True):
     """One server; *project* is the folder it is meant for, where the file has servers of several projects.
 
-    *problem* is why it is not clear what the server would be.
+    *wrapping* is how it goes through Holdfast, if it does. *problem* is why it is not clear what the server would be.
     """
 
     name: str
@@ -51,7 +61,7 @@ class ServerEntry(Struct, frozen=True, kw_only=True):
     url: str | None = None
     headers: Mapping[str, str] = {}
     disabled: bool = False
-    wrapped: bool = False
+    wrapping: Wrapping | None = None
     problem: str | None = None
 
 
@@ -66,17 +76,6 @@ class Listed(NamedTuple):
     def name(self) -> str:
         """The name of the server."""
         return self.member.name
-
-
-class Wrapping(NamedTuple):
-    """What the arguments of `holdfast wrap` say; *command* and *url* are places in the arguments of the entry."""
-
-    name: str | None
-    type: str | None
-    command: int | None
-    url: int | None
-    headers: Mapping[str, str]
-    header_envs: Mapping[str, str]  # header to variable
 
 
 def servers(text: str, name: str, env: Mapping[str, str] | None = None) -> list[ServerEntry]:
@@ -176,7 +175,7 @@ def _behind(entry: ServerEntry, env: Mapping[str, str] | None) -> ServerEntry:
         behind = replace(entry, command=entry.args[wrapping.command], args=entry.args[wrapping.command + 1 :])
     else:
         raise ConfigError("its arguments of `holdfast wrap` have neither -- COMMAND nor --url URL")
-    return replace(behind, transport=_transport(behind), wrapped=True)
+    return replace(behind, transport=_transport(behind), wrapping=wrapping)
 
 
 def _filled(entry: ServerEntry, env: Mapping[str, str]) -> ServerEntry:
@@ -208,7 +207,7 @@ def _tables(root: Object) -> Iterator[tuple[str, str | None, Value]]:
 
 
 def _wrap_arguments(args: Sequence[str], at: int) -> Wrapping:
-    name = kind = url = command = None
+    kind = url = command = None
     headers: dict[str, str] = {}
     header_envs: dict[str, str] = {}
     while at < len(args):
@@ -219,9 +218,7 @@ def _wrap_arguments(args: Sequence[str], at: int) -> Wrapping:
         if not given and at + 1 < len(args) and (option in VALUED or not args[at + 1].startswith("-")):
             at += 1
             value = args[at]
-        if option == "--name":
-            name = value
-        elif option == "--type":
+        if option == "--type":
             kind = value
         elif option == "--url":
             url = at
@@ -232,7 +229,7 @@ def _wrap_arguments(args: Sequence[str], at: int) -> Wrapping:
             header, _, text = value.partition(":")
             headers[header.strip()] = text.strip()
         at += 1
-    return Wrapping(name, kind, command, url, headers, header_envs)
+    return Wrapping(kind, command, url, headers, header_envs)
 
 
 def _transport(entry: ServerEntry) -> str:

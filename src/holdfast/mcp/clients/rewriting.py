@@ -21,9 +21,10 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from holdfast.errors import ConfigError, printable
-from holdfast.mcp.clients.configs import HTTP, SSE, STDIO, Listed, ServerEntry, Wrapping, entries, server, wrapping_of
+from holdfast.mcp.clients.configs import HTTP, SSE, STDIO, Listed, ServerEntry, Wrapping, entries, server
 from holdfast.mcp.clients.jsonc import Array, Edit, Member, Object, Value, apply, instead, plain, quoted, removal
 from holdfast.mcp.http.client import require
+from holdfast.mcp.http.incoming import TOKEN
 
 WRAPPED: Final = "wrapped"
 UNWRAPPED: Final = "unwrapped"
@@ -32,7 +33,7 @@ NOT_WRAPPED: Final = "not wrapped"
 LEFT_ALONE: Final = "left alone"
 SIGN_IN: Final = frozenset({"auth", "oauth", "headersHelper", "authProviderId"})  # keys by which a client signs in
 
-_HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER: Final = re.compile(TOKEN)
 _NO_VARIABLE: Final = re.compile(r"[^0-9A-Z]+")
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -44,6 +45,9 @@ class Outcome(NamedTuple):
     project: str | None
     outcome: str
     why: str | None = None
+
+
+Change = tuple[list[Edit], str, str | None]  # edits, and the outcome with its reason
 
 
 class Rewritten(NamedTuple):
@@ -82,11 +86,11 @@ def _rewritten(text: str, chosen: Sequence[Listed], change: _Wrapper | _Unwrappe
     outcomes = []
     for listed in chosen:
         try:
-            made, outcome = change.entry(listed)
+            made, outcome, why = change.entry(listed)
         except ConfigError as error:
-            made, outcome = [], Outcome(listed.name, listed.project, LEFT_ALONE, str(error))
+            made, outcome, why = [], LEFT_ALONE, str(error)
         edits += made
-        outcomes.append(outcome)
+        outcomes.append(Outcome(listed.name, listed.project, outcome, why))
     return Rewritten(apply(text, edits), outcomes)
 
 
@@ -99,20 +103,20 @@ class _Wrapper:
         self.text = text
         self.executable = executable
 
-    def entry(self, listed: Listed) -> tuple[list[Edit], Outcome]:
+    def entry(self, listed: Listed) -> Change:
         """The edits of one entry, and what becomes of it."""
         found = server(listed)
         body = listed.member.value
         assert isinstance(body, Object)
-        if found.wrapped:
-            return [], Outcome(listed.name, listed.project, ALREADY)
+        if found.wrapping is not None:
+            return [], ALREADY, None
         _check_name(listed.name)
         name = _raw(self.text, listed.member.key)
         start = [*map(quoted, self.executable[1:]), '"wrap"', '"--name"', name]
         if found.transport == STDIO:
-            return self._command(body, start), Outcome(listed.name, listed.project, WRAPPED)
+            return self._command(body, start), WRAPPED, None
         note = _check_url(found, body)
-        return self._url(body, found, start), Outcome(listed.name, listed.project, WRAPPED, note)
+        return self._url(body, found, start), WRAPPED, note
 
     def _command(self, body: Object, start: list[str]) -> list[Edit]:
         command, args = body.member("command"), body.member("args")
@@ -169,25 +173,22 @@ class _Unwrapper:
     def __init__(self, text: str) -> None:
         self.text = text
 
-    def entry(self, listed: Listed) -> tuple[list[Edit], Outcome]:
+    def entry(self, listed: Listed) -> Change:
         """The edits of one entry, and what becomes of it."""
+        wrapping = server(listed).wrapping
+        if wrapping is None:
+            return [], NOT_WRAPPED, None
         body = listed.member.value
-        if not server(listed).wrapped:
-            return [], Outcome(listed.name, listed.project, NOT_WRAPPED)
         assert isinstance(body, Object)
         command, args = body.member("command"), body.member("args")
         assert command is not None
         assert args is not None
-        words = plain(args.value)
-        assert isinstance(words, list)
-        wrapping = wrapping_of(str(plain(command.value)), words)
-        assert wrapping is not None
         if wrapping.url is not None:
             edits = self._url(body, command, args, wrapping)
         else:
             assert wrapping.command is not None
             edits = self._command(body, command, args, wrapping.command)
-        return edits, Outcome(listed.name, listed.project, UNWRAPPED)
+        return edits, UNWRAPPED, None
 
     def _command(self, body: Object, command: Member, args: Member, at: int) -> list[Edit]:
         array = args.value

@@ -10,6 +10,7 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -21,9 +22,9 @@ from holdfast.mcp.http.endpoint import SESSION, VERSION
 from holdfast.mcp.http.exchange import Exchange
 from holdfast.mcp.http.mirrored import METHOD, NAME, decoded, name_in
 from holdfast.mcp.http.session import one_line
-from holdfast.mcp.http.sites import cancelled, client_key, forget, is_modern
-from holdfast.mcp.proxy import Home, facts
-from holdfast.mcp.server import ProxiedServer
+from holdfast.mcp.http.sites import LEFT, cancelled, client_key, forget, read
+from holdfast.mcp.proxy import facts
+from holdfast.mcp.server import Home, ProxiedServer
 from holdfast.mcp.session import Session
 from holdfast.mcp.stdio.upstream import ChildUpstream
 from holdfast.mcp.wire import Event
@@ -38,31 +39,20 @@ class Talk:
     """One client and its process; a channel for what belongs to no request."""
 
     def __init__(self, site: ChildSite, name: str, on_end: Callable[[], object]) -> None:
-        self.is_ready = False  # the process was started
         self.upstream = site.make()
         self.session = Session(site.server, self.upstream, self, site.hf.clock)
         target = str(self.upstream.facts()["target"])
-        self.conversation = Conversation(site.hf, name, target, close=self._close, on_end=on_end, alive=site.alive)
+        self.conversation = Conversation(
+            site.hf, name, target, begin=self.session.open, on_end=on_end, close=self._close, alive=site.alive
+        )
         self.getter: Exchange | None = None
-        self.posts: dict[Exchange, int | None] = {}  # with the ids of those that are translated, the newest last
-        self.translated: dict[Any, Translated] = {}  # by the ids that the server knows
+        self.posts: dict[Exchange, None] = {}  # the newest last
+        self.translated: dict[Any, Translated] = {}  # those without session, by the ids that the server knows
         self._kept: deque[Event] = deque(maxlen=MOST_KEPT)
         self._count = 0
         self._full = 0
         self._useful = False
         self._ending: asyncio.Task[None] | None = None
-
-    async def open(self) -> None:
-        """Start the process."""
-        await self.conversation.open()
-        if self.conversation.is_open and not self.is_ready:
-            self.is_ready = True
-            self.conversation.run(self.session.open)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the client may listen yet."""
-        return self.conversation.is_open
 
     def send(self, event: Event) -> None:
         """Hand on what belongs to no request: to where the client listens, or to its newest request."""
@@ -82,29 +72,27 @@ class Talk:
     def listen(self, exchange: Exchange) -> None:
         """The client listens for what belongs to no request."""
         self.getter = exchange
-        self.conversation.live += 1
+        self.conversation.join(exchange)
         exchange.on_full = self._hold
-        exchange.on_done = self._deaf
+        exchange.when_done(self._deaf)
         exchange.stream()
         while self._kept:
             exchange.send(self._kept.popleft())
 
-    def join(self, exchange: Exchange, id: int | None = None) -> None:
-        """A request of the client begins; *id* is what the process knows it by, if that is another."""
-        self.posts[exchange] = id
-        self.conversation.live += 1
+    def join(self, exchange: Exchange) -> None:
+        """A request of the client begins."""
+        self.posts[exchange] = None
+        self.conversation.join(exchange)
         exchange.on_full = self._hold
-        exchange.on_done = lambda: self._leave(exchange)
+        exchange.when_done(lambda: self._leave(exchange))
 
     def _leave(self, exchange: Exchange) -> None:
-        self.conversation.live -= 1
-        self.translated.pop(self.posts.pop(exchange), None)
+        del self.posts[exchange]
         self._useful = self._useful or self.session.handshake.is_done or (exchange.is_modern and exchange.status < 400)
         if not self._useful and not self.posts:  # it was only asked whether it speaks a version, or cannot be started
             self._ending = asyncio.ensure_future(self.conversation.end())
 
     def _deaf(self) -> None:
-        self.conversation.live -= 1
         self.getter = None
 
     def next_id(self) -> int:
@@ -201,17 +189,16 @@ class ChildSite:
     def post(self, exchange: Exchange) -> Awaitable[None] | None:
         """A client sends a frame."""
         try:
-            heads = [frames.head(part) for part in frames.parts(exchange.body)]
+            heads = read(exchange)
         except msgspec.DecodeError as error:
             exchange.fail(400, f"this is no frame: {error}", code=frames.PARSE_ERROR)
             return None
-        exchange.due = [head.id for head in heads if head.is_request]
-        if is_modern(exchange.headers, heads):
+        if exchange.is_modern:
             return self._post_modern(exchange, heads)
         if any(head.method == "initialize" for head in heads):
             return self._begin(exchange, heads)
         if (talk := self._found(exchange)) is not None:
-            self._receive(talk, exchange, heads)
+            return talk.conversation.perform(partial(self._receive, talk, exchange, heads))
         return None
 
     def get(self, exchange: Exchange) -> None:
@@ -235,7 +222,7 @@ class ChildSite:
     # -- sessions ------------------------------------------------------------------------------------------------------
 
     def _new(self, talks: dict[str, Talk], key: str) -> Talk:
-        """A client, to be *key* of *talks* until it ends."""
+        """A client, which is *key* of *talks* until it ends."""
 
         def ended() -> None:
             forget(talks, key, talk)
@@ -245,16 +232,14 @@ class ChildSite:
             longest = min(self.alive, key=lambda each: each.idle_since)
             if not longest.live:
                 longest.interrupt()
-        talk = Talk(self, key, ended)
+        talk = talks[key] = Talk(self, key, ended)
         return talk
 
-    async def _begin(self, exchange: Exchange, heads: list[Head]) -> None:
+    def _begin(self, exchange: Exchange, heads: list[Head]) -> Awaitable[None] | None:
         id = secrets.token_urlsafe(24)
         talk = self._new(self._talks, id)
-        await talk.open()
-        self._talks[id] = talk
         exchange.more = [(SESSION, id)]
-        self._receive(talk, exchange, heads)
+        return talk.conversation.perform(partial(self._receive, talk, exchange, heads))
 
     def _found(self, exchange: Exchange) -> Talk | None:
         """The client's session; it is told if there is none."""
@@ -263,7 +248,7 @@ class ChildSite:
             exchange.fail(400, f"the header {SESSION} is missing: begin with initialize")
             return None
         talk = self._talks.get(id)
-        if talk is None or not talk.is_open:
+        if talk is None or not talk.conversation.is_open:
             exchange.fail(404, "there is no such session: begin a new one with initialize", code=frames.NO_SESSION)
             return None
         version = exchange.headers.get(VERSION)
@@ -278,14 +263,13 @@ class ChildSite:
         for id in cancelled(heads):
             for post in talk.posts:
                 post.forgo(id)
-        talk.conversation.run(talk.session.receive, one_line(exchange.body), exchange)
+        talk.session.receive(one_line(exchange.body), exchange)
         if not exchange.due:
             exchange.answer(202)
 
     # -- without sessions ----------------------------------------------------------------------------------------------
 
     def _post_modern(self, exchange: Exchange, heads: list[Head]) -> Awaitable[None] | None:
-        exchange.is_modern = True
         if frames.is_batch(exchange.body) or heads[0].is_answer or not heads[0].method:
             exchange.fail(400, "this must be one request or notification")
             return None
@@ -299,28 +283,23 @@ class ChildSite:
             return None
         key = client_key(self.server.name, exchange.headers, params)
         talk = self._known.get(key)
-        if talk is None or not talk.is_open:
-            talk = self._known[key] = self._new(self._known, key)
-        if not talk.is_ready:
-            return self._open_modern(talk, exchange, head, params)
-        self._receive_modern(talk, exchange, head, params)
-        return None
-
-    async def _open_modern(self, talk: Talk, exchange: Exchange, head: Head, params: AnyParams) -> None:
-        await talk.open()
-        self._receive_modern(talk, exchange, head, params)
+        if talk is None or not talk.conversation.is_open:
+            talk = self._new(self._known, key)
+        return talk.conversation.perform(partial(self._receive_modern, talk, exchange, head, params))
 
     def _receive_modern(self, talk: Talk, exchange: Exchange, head: Head, params: AnyParams) -> None:
         channel = Translated(talk, exchange, head, params)
-        talk.join(exchange, channel.wire_id)
         exchange.pings = True
 
-        def closed() -> None:
-            talk.session.receive(frames.cancel(channel.wire_id, "the client closed the stream"), channel)
-            talk.session.drop(channel.wire_id)
+        def done() -> None:
+            del talk.translated[channel.wire_id]
+            if exchange.is_left:
+                talk.session.receive(frames.cancel(channel.wire_id, LEFT), channel)
+                talk.session.drop(channel.wire_id)
 
-        exchange.on_closed = closed
-        talk.conversation.run(talk.session.receive, channel.outward(one_line(exchange.body)), channel)
+        exchange.when_done(done)
+        talk.join(exchange)
+        talk.session.receive(channel.outward(one_line(exchange.body)), channel)
 
 
 def _mismatch(exchange: Exchange, head: Head, params: AnyParams) -> str | None:

@@ -10,7 +10,7 @@ import asyncio
 import re
 import select
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -18,7 +18,8 @@ from urllib.parse import quote, urlsplit
 
 from holdfast.errors import ConfigError, printable
 from holdfast.mcp.http.incoming import Pairs
-from holdfast.mcp.wire import ServerLost
+from holdfast.mcp.http.sse import MEDIA_TYPE, Parser, TooLong
+from holdfast.mcp.wire import Event, ServerLost
 
 if TYPE_CHECKING:
     import ssl
@@ -49,7 +50,7 @@ class Address(NamedTuple):
 class Response:
     """What a server answers; its body is to be read, and it is to be closed."""
 
-    __slots__ = ("status", "reason", "pairs", "headers", "_answer", "_target", "_broken")
+    __slots__ = ("status", "reason", "pairs", "headers", "media_type", "_answer", "_target", "_broken")
 
     def __init__(self, answer: aiohttp.ClientResponse, target: str) -> None:
         self.status = answer.status
@@ -60,6 +61,7 @@ class Response:
             self.headers = {}
             for name, value in self.pairs:
                 self.headers[name] = f"{self.headers[name]}, {value}" if name in self.headers else value
+        self.media_type = self.headers.get("content-type", "").partition(";")[0].strip().lower()
         self._answer = answer
         self._target = target
         self._broken: Exception | None = None
@@ -68,6 +70,11 @@ class Response:
     def is_success(self) -> bool:
         """Whether the status says yes."""
         return 200 <= self.status < 300
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the server says yes, and goes on with events."""
+        return self.is_success and self.media_type == MEDIA_TYPE
 
     @property
     def url(self) -> str:
@@ -96,6 +103,18 @@ class Response:
                 raise ServerLost(f"{self._target} gave an answer of more than {limit} bytes")
             parts.append(data)
         return b"".join(parts)
+
+    async def events(self, flows: Callable[[], Awaitable[object]] | None = None) -> AsyncGenerator[Event, None]:
+        """The events of a stream as they come, like `read`; *flows* is awaited before more is read."""
+        parser = Parser()
+        try:
+            while chunk := await self.read():
+                for event in parser.feed(chunk):
+                    yield event
+                if flows is not None:
+                    await flows()
+        except TooLong as error:
+            raise ServerLost(f"{self._target}: {error}") from error
 
     def close(self) -> None:
         """Let go of it; if it was not read to its end, the connection is closed."""

@@ -9,23 +9,26 @@ import contextvars
 import logging
 import math
 from collections.abc import Awaitable, Callable
-from typing import Final, ParamSpec, TypeVar
+from typing import Final
 
 from holdfast.clock import Timer
 from holdfast.errors import RunCancelled
-from holdfast.mcp.proxy import Home
+from holdfast.mcp.http.exchange import Exchange
+from holdfast.mcp.server import Home
 
 IDLE: Final = 1800.0  # seconds of silence after which a client is taken for gone
 
-P = ParamSpec("P")
-R = TypeVar("R")
 _log = logging.getLogger("holdfast")
 
 
-class Conversation:
-    """A client, as the run *name*; *close* ends what was begun in it, and *on_end* is called before that.
+async def _nothing() -> None:
+    """There is nothing to close."""
 
-    It is in *alive* until all of that is done.
+
+class Conversation:
+    """A client, as the run *name*, from now on; it is in *alive* until all of it is done.
+
+    *begin* is called in the run, *on_end* at its end, and then *close* ends what was begun in it.
     """
 
     def __init__(
@@ -34,60 +37,51 @@ class Conversation:
         name: str,
         prompt: str,
         *,
-        close: Callable[[], Awaitable[object]],
+        begin: Callable[[], object] = lambda: None,
         on_end: Callable[[], object],
+        close: Callable[[], Awaitable[object]] = _nothing,
         alive: set[Conversation],
     ) -> None:
         self.live = 0  # requests that are being answered
         self._hf = hf
         self._name = name
         self._prompt = prompt
-        self._close = close
+        self._begin = begin
         self._on_end = on_end
-        self._alive = alive
+        self._close = close
         self._context: contextvars.Context | None = None
         self._opened = asyncio.Event()
         self._over = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
         self._timer: Timer | None = None
-        self._heard = 0.0
+        self._heard = hf.clock.monotonic()
+        self._task = asyncio.get_running_loop().create_task(self._live(), context=contextvars.Context())
+        alive.add(self)
+        self._task.add_done_callback(lambda task: alive.discard(self))
 
     @property
     def is_open(self) -> bool:
         """Whether it has not ended."""
-        return not self._over.is_set() and (self._task is None or not self._task.done())
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether it has begun, so that nobody has to wait for that."""
-        return self._opened.is_set()
+        return not self._over.is_set() and not self._task.done()
 
     @property
     def idle_since(self) -> float:
         """When it was last heard of; never, while something is being answered."""
         return math.inf if self.live else self._heard
 
-    async def open(self) -> None:
-        """Begin, if it has not."""
-        if self._task is None:
-            self._heard = self._hf.clock.monotonic()
-            self._task = asyncio.get_running_loop().create_task(self._live(), context=contextvars.Context())
-            self._alive.add(self)
-            self._task.add_done_callback(lambda task: self._alive.discard(self))
+    def perform(self, do: Callable[[], object]) -> Awaitable[None] | None:
+        """Do it so that guarded calls in it belong to the run: at once, or else as soon as that has begun."""
         if not self._opened.is_set():
-            await self._opened.wait()
+            return self._perform_later(do)
+        self._perform(do)
+        return None
 
-    def run(self, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call *fn* so that guarded calls in it belong to the run."""
-        self._heard = self._hf.clock.monotonic()
-        return fn(*args, **kwargs) if self._context is None else self._context.run(fn, *args, **kwargs)
+    def join(self, exchange: Exchange) -> None:
+        """A request of the client begins."""
+        self.live += 1
+        exchange.when_done(self._leave)
 
     async def end(self, *, interrupted: bool = False) -> None:
         """End it: as completed, or as one that was abandoned."""
-        if self._task is None:
-            self._on_end()
-            await self._close()
-            return
         if interrupted:
             self.interrupt()
         self._over.set()
@@ -95,30 +89,45 @@ class Conversation:
 
     def interrupt(self) -> None:
         """Have it end as one that was abandoned."""
-        if self._task is not None and not self._over.is_set():  # else it is ending, and not to be disturbed
+        if not self._over.is_set():  # else it is ending, and not to be disturbed
             self._task.cancel()
+
+    async def _perform_later(self, do: Callable[[], object]) -> None:
+        await self._opened.wait()
+        self._perform(do)
+
+    def _perform(self, do: Callable[[], object]) -> None:
+        self._heard = self._hf.clock.monotonic()
+        if self._context is not None:
+            self._context.run(do)
+        else:  # the run could not be begun
+            do()
 
     async def _live(self) -> None:
         try:
             async with self._hf.note(self._name, self._prompt):
                 self._context = contextvars.copy_context()
-                self._opened.set()
-                self._watch()
                 try:
+                    self._begin()
+                    self._opened.set()
+                    self._watch()
                     await self._over.wait()
                 finally:
-                    await self._leave()
+                    await self._finish()
         except RunCancelled as error:
             _log.info("%s", error)
         finally:
             self._opened.set()
 
-    async def _leave(self) -> None:
+    async def _finish(self) -> None:
         self._over.set()
         if self._timer is not None:
             self._timer.cancel()
         self._on_end()
         await self._close()
+
+    def _leave(self) -> None:
+        self.live -= 1
 
     def _watch(self) -> None:
         """End it when it has been silent for too long."""

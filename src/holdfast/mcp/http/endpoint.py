@@ -86,11 +86,13 @@ class Endpoint:
             await self._client.close()
 
     async def refusal(self, response: Response) -> ServerLost:
-        """What a status that says no means; its body is read."""
+        """What a status that says no means; the response is read, and closed."""
         try:
             body = await asyncio.wait_for(response.body(LONGEST_REFUSAL), CONNECT_TIMEOUT)
         except (ServerLost, TimeoutError):
             body = b""
+        finally:
+            response.close()
         place = _place(response)
         to = f" to {shown_url(place)}" if place is not None else ""
         said = _message(body)
@@ -129,11 +131,6 @@ class Endpoint:
         except ValueError:
             return None
         return url if url.origin() == self._given.origin() and auth in (None, self._auth) else None
-
-
-def media_type(headers: Mapping[str, str]) -> str:
-    """What kind of body an answer has."""
-    return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def passed(pairs: Iterable[tuple[str, str]], dropped: frozenset[str]) -> list[tuple[str, str]]:

@@ -1,5 +1,8 @@
 """One HTTP request of a client, and the answer to it: JSON if the answer comes first, a stream as soon as something
 else comes before it. A channel to the client like any other.
+
+It is open until all is said. What was said waits until the client takes it, and it is done when the client has all of
+it, or has left.
 """
 
 from __future__ import annotations
@@ -50,38 +53,37 @@ class Line(Protocol):
 
 
 class Exchange:
-    """A request of a client, answered on *line*.
+    """A request of a client, answered on *line*; where there is none, nobody hears the answer.
 
     The answers to `due` are expected in the answer to it; None if there is no end to them.
     """
 
-    def __init__(self, method: str, pairs: Pairs, headers: dict[str, str], line: Line) -> None:
+    def __init__(self, method: str, pairs: Pairs, headers: dict[str, str], line: Line | None) -> None:
         self.method = method
         self.pairs = pairs
         self.headers = headers
         self.body = b""
         self.due: list[Any] | None = []
-        self.is_open = True
-        self.is_taken = False  # somebody will answer it
         self.is_modern = False
-        self.pings = False
+        self.is_taken = False  # somebody will answer it
+        self.is_open = True
+        self.is_left = False  # the client has gone before the end of the answer
+        self.status = 200
         self.more: Pairs = []  # headers of ours, for the answer
+        self.pings = False
         self.ids: deque[str] = deque(maxlen=MOST_IDS)
         self.successor: Exchange | None = None  # where the client listens now
-        self.on_done: Callable[[], object] = lambda: None
-        self.on_closed: Callable[[], object] = lambda: None
         self.on_full: Callable[[bool], object] = lambda held: None
-        self.status = 200
-        self._met: Pairs | None = None  # headers of the server's answer
+        self._met: Start | None = None  # how the server's answer begins
         self._begun = False
-        self._line: Line | None = line
-        self._started = False  # the client has the beginning of the answer
-        self._settled = self._closed = False
-        self._flushes = False  # in a moment
+        self._start: Start | None = None  # of an answer that has begun, until the client has it
+        self._line = line
         self._queue: list[bytes] = []
-        self._queued = 0
+        self._queued = 0  # bytes in it
+        self._full: asyncio.Event | None = None  # set when it is not any more
+        self._flushes = False  # in a moment
         self._pinging: asyncio.TimerHandle | None = None
-        self._drained: asyncio.Event | None = None  # for those who wait
+        self._on_done: list[Callable[[], object]] | None = []  # None once they are told
 
     # -- for those who answer ------------------------------------------------------------------------------------------
 
@@ -93,7 +95,7 @@ class Exchange:
             return
         is_last = self._take_off(event.data)
         if is_last and not self._begun:
-            self._answer_whole(event.data)
+            self.answer(*self._whole(event.data), event.data)
             return
         self.stream()
         if event.id is not None:
@@ -105,35 +107,29 @@ class Exchange:
     def refuse(self, data: bytes, error: Exception) -> None:
         """Tell the client that its request has no answer: by the server's own status, if that says more."""
         answer = error.answer if isinstance(error, ServerLost) else None
-        if answer is None or self._begun or not self.is_open or len(self.due or ()) > 1:
+        is_whole = self.is_open and not self._begun and len(self.due or ()) <= 1  # it can have a status of its own
+        if answer is None or not is_whole or _is_for_model(data, answer.status):
             self.send(Event(data))
-        elif bytes(frames.head(data).result) and (answer.status >= 500 or answer.status in PATIENT):
-            self.send(Event(data))  # for the model to read
         else:
             self.answer(answer.status, list(answer.headers.items()), answer.body)
 
     def meet(self, status: int, headers: Pairs) -> None:
         """The server answers with *status* and *headers*."""
-        self.status, self._met = status, headers
+        self._met = status, headers
 
-    def stream(self, headers: Pairs | None = None) -> None:
+    def stream(self, headers: Pairs = STREAM_HEADERS) -> None:
         """Answer with a stream, if that has not begun."""
-        if self._begun or not self.is_open:
-            return
-        self._begun = True
-        self.status = 200
-        self._met = headers if headers is not None else STREAM_HEADERS
-        self._flush_soon()
+        if self._begin(200, headers):
+            if self.pings:
+                self._ping_later()
+            self._flush_soon()
 
     def answer(self, status: int, headers: Pairs | None = None, body: bytes = b"") -> None:
         """Answer as a whole; nothing happens where an answer has begun."""
-        if self._begun or not self.is_open:
-            return
-        self._begun = True
-        self.status, self._met = status, headers or []
-        self.is_open = False
-        self._queue.append(body)
-        self.flush()
+        if self._begin(status, headers or []):
+            self.is_open = False
+            self._queue.append(body)
+            self.flush()
 
     def fail(self, status: int, message: str, *, id: Id | None = None, code: int = frames.INVALID_REQUEST) -> None:
         """Answer with an error of ours."""
@@ -141,8 +137,7 @@ class Exchange:
 
     def end(self) -> None:
         """There is no more to come."""
-        if not self._begun:
-            self.stream()
+        self.stream()
         self.is_open = False
         self._flush_soon()
 
@@ -157,12 +152,17 @@ class Exchange:
         if self.due and id in self.due:
             forgo_later(self.due, id, self.end)
 
+    def when_done(self, tell: Callable[[], object]) -> None:
+        """Have *tell* called when the client has its answer, or `is_left`; in a moment, if that is so already."""
+        if self._on_done is None:
+            asyncio.get_running_loop().call_soon(tell)
+        else:
+            self._on_done.append(tell)
+
     async def drained(self) -> None:
         """Wait until the client has taken most of what there is."""
-        if self._queued > MOST_QUEUED:
-            if self._drained is None:
-                self._drained = asyncio.Event()
-            await self._drained.wait()
+        if self._full is not None:
+            await self._full.wait()
 
     def _take_off(self, data: bytes) -> bool:
         """Expect no more what is answered in a frame or a batch; whether that is all."""
@@ -179,83 +179,75 @@ class Exchange:
                 del self.due[0]
         return not self.due
 
-    def _answer_whole(self, data: bytes) -> None:
-        met = self._met if self._met is not None else [("content-type", JSON)]
-        if self.is_modern and self._met is None:
-            self.status = STATUSES.get(frames.rpc_error(frames.head(data)).code, 200)
-        self.answer(self.status, met, data)
+    def _whole(self, data: bytes) -> Start:
+        """How an answer begins that is *data* and nothing else: as the server's did, if it gave one."""
+        if self._met is not None:
+            return self._met
+        status = STATUSES.get(frames.rpc_error(frames.head(data)).code, 200) if self.is_modern else 200
+        return status, [("content-type", JSON)]
 
-    def _put(self, data: bytes) -> None:
-        if data:
-            self._queue.append(data)
-            before, self._queued = self._queued, self._queued + len(data)
-            if before <= MOST_QUEUED < self._queued:
-                self.on_full(True)
-            self._flush_soon()
+    def _begin(self, status: int, headers: Pairs) -> bool:
+        """Whether the client is answered in this way: not if an answer has begun before, or it has left."""
+        if self._begun:
+            return False
+        self._begun = True
+        self.status = status
+        self._start = status, [*headers, *self.more]
+        return self.is_open
 
-    # -- for the server ------------------------------------------------------------------------------------------------
+    # -- for the connection --------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
         """Write what there is, as far as the client takes it."""
         line = self._line
         if line is None or line.is_full or not self._begun:
             return
-        data, size = b"".join(self._queue), self._queued
-        if not data and self._started and self.is_open:
+        start, self._start = self._start, None
+        if start is None and not self._queue and self.is_open:
             return
+        data = b"".join(self._queue)
         self._queue.clear()
-        self._queued = 0
-        start: Start | None = None
-        if not self._started:
-            self._started = True
-            start = self.status, [*(self._met or []), *self.more]
-            if self.pings and self.is_open:
-                self._pinging = asyncio.get_running_loop().call_later(PING, self._ping)
-        ended = not self.is_open
-        line.write(start, data, ended=ended)
-        if size > MOST_QUEUED:
-            self._tell_drained()
-        if ended:
-            self._line = None
-            self._close_when_settled()
+        line.write(start, data, ended=not self.is_open)
+        if self._queued:
+            self._count(0)
+        if not self.is_open:
+            self._close()
 
     def lost(self) -> None:
         """The client has gone."""
-        self._line = None
-        self._close_when_settled()
-
-    def settle(self) -> None:
-        """Whoever answers it has arranged to be told of its end, or nobody will answer it."""
-        self._settled = True
-        if self._line is None:
-            self._close_when_settled()
-
-    def _close_when_settled(self) -> None:
-        if self._settled and not self._closed:
-            self._closed = True
-            self._close()
-            asyncio.get_running_loop().call_soon(self._done)  # later, since those who answered are not done
+        self.is_left, self.is_open = self.is_open, False
+        self._queue.clear()
+        self._count(0)
+        self._close()
 
     def _close(self) -> None:
-        """The client has its answer, or has gone."""
-        was_open, self.is_open = self.is_open, False
+        self._line = None
         if self._pinging is not None:
             self._pinging.cancel()
-        self._queue.clear()
-        size, self._queued = self._queued, 0
-        if size > MOST_QUEUED:
-            self._tell_drained()
-        if was_open:
-            self.on_closed()
+        asyncio.get_running_loop().call_soon(self._tell_done)  # later, since those who answered are not done
 
-    def _tell_drained(self) -> None:
-        if self._drained is not None:
-            self._drained.set()
-            self._drained = None
-        self.on_full(False)
+    def _tell_done(self) -> None:
+        tells, self._on_done = self._on_done, None
+        for tell in tells or ():
+            tell()
 
-    def _done(self) -> None:
-        self.on_done()
+    # -- what waits for the client -------------------------------------------------------------------------------------
+
+    def _put(self, data: bytes) -> None:
+        self._queue.append(data)
+        self._count(self._queued + len(data))
+        self._flush_soon()
+
+    def _count(self, queued: int) -> None:
+        """So much waits now; whoever sends it is told when that is too much, and when it is not any more."""
+        self._queued = queued
+        if queued > MOST_QUEUED and self._full is None:
+            self._full = asyncio.Event()
+            self.on_full(True)
+        elif not queued and self._full is not None:
+            self._full.set()
+            self._full = None
+            self.on_full(False)
 
     def _flush_soon(self) -> None:
         """Write in a moment, with whatever else comes until then."""
@@ -267,6 +259,14 @@ class Exchange:
         self._flushes = False
         self.flush()
 
+    def _ping_later(self) -> None:
+        self._pinging = asyncio.get_running_loop().call_later(PING, self._ping)
+
     def _ping(self) -> None:
         self._put(encode(Event(b"")))
-        self._pinging = asyncio.get_running_loop().call_later(PING, self._ping)
+        self._ping_later()
+
+
+def _is_for_model(data: bytes, status: int) -> bool:
+    """Whether a model reads *data* where a server said no by *status*: its client could make nothing of that."""
+    return bool(frames.head(data).result) and (status >= 500 or status in PATIENT)

@@ -66,10 +66,8 @@ class HttpFront:
             work = _ask(site, exchange)
         except Exception:
             _fail(exchange)
-            work = None
-        if work is None:
-            exchange.settle()
-        else:
+            return
+        if work is not None:
             task = asyncio.ensure_future(_wait(work, exchange))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -115,8 +113,6 @@ async def _wait(work: Awaitable[None], exchange: Exchange) -> None:
         await work
     except Exception:
         _fail(exchange)
-    finally:
-        exchange.settle()
 
 
 def _fail(exchange: Exchange) -> None:

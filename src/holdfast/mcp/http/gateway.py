@@ -7,19 +7,24 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_address
 
+from holdfast.clock import Clock
 from holdfast.errors import ConfigError, printable
-from holdfast.mcp.clients.configs import SSE, ServerEntry
+from holdfast.mcp import frames
+from holdfast.mcp.clients.configs import HTTP, SSE, STDIO, ServerEntry
 from holdfast.mcp.http.child_site import ChildSite
 from holdfast.mcp.http.endpoint import Endpoint
+from holdfast.mcp.http.exchange import Exchange
 from holdfast.mcp.http.front import LOOPBACK, HttpFront
 from holdfast.mcp.http.http_site import HttpSite
 from holdfast.mcp.http.serving import HttpServer
 from holdfast.mcp.http.sites import Site
-from holdfast.mcp.http.unserved import Unserved
-from holdfast.mcp.proxy import Home, proxied, stopping
+from holdfast.mcp.naming import shown_url
+from holdfast.mcp.proxy import stopping
+from holdfast.mcp.server import Home, ProxiedServer
 from holdfast.mcp.stdio.child import Command
 from holdfast.mcp.stdio.pipes import Echo
 from holdfast.mcp.stdio.upstream import ChildUpstream
+from holdfast.mcp.wire import Condition, Event
 
 
 class Address:
@@ -115,7 +120,7 @@ def problem(entry: ServerEntry) -> str | None:
 def _site(hf: Home, entry: ServerEntry, env: Mapping[str, str], *, hides: bool, stderr: Echo | None) -> Site:
     if (why := problem(entry)) is not None:
         return Unserved(entry, why, hf.clock)
-    server = proxied(hf, entry.name, hides=hides)
+    server = ProxiedServer(hf, entry.name, hides=hides)
     if entry.url is not None:
         return HttpSite(hf, server, Endpoint(entry.url, entry.headers, keeps_cookies=False))
     assert entry.command is not None
@@ -127,3 +132,36 @@ def _site(hf: Home, entry: ServerEntry, env: Mapping[str, str], *, hides: bool, 
         return ChildUpstream(command, hf.clock)
 
     return ChildSite(hf, server, make)
+
+
+class Unserved:
+    """The path of *entry*, which cannot be served: each request is answered with *why*."""
+
+    def __init__(self, entry: ServerEntry, why: str, clock: Clock) -> None:
+        self._entry = entry
+        self._why = why
+        self._condition = Condition(clock, "failed")
+        self._condition.last_error = why
+
+    def post(self, exchange: Exchange) -> None:
+        """A client sends a frame."""
+        exchange.due = list(frames.asked(exchange.body, None))
+        for id in list(exchange.due):
+            exchange.send(Event(frames.error(id, frames.LOST, self._why)))
+        self.get(exchange)
+
+    def get(self, exchange: Exchange) -> None:
+        """A client listens."""
+        exchange.fail(502, self._why, code=frames.LOST)
+
+    delete = get
+
+    def facts(self) -> list[dict[str, object]]:
+        """What is to be known of the server."""
+        entry = self._entry
+        kind, target = (HTTP, shown_url(entry.url)) if entry.url is not None else (STDIO, "")
+        known = self._condition.facts(kind, target, restarts=0)
+        return [{"name": entry.name, "protocol": None, "server_info": None, **known}]
+
+    async def close(self) -> None:
+        """There is nothing to end."""

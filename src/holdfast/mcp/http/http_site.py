@@ -5,8 +5,8 @@ handshake is known, a new one is begun behind the client's.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import msgspec
 
@@ -16,10 +16,10 @@ from holdfast.mcp.handshake import Handshake
 from holdfast.mcp.http.conversation import Conversation
 from holdfast.mcp.http.endpoint import LAST_EVENT, SESSION, Endpoint
 from holdfast.mcp.http.exchange import Exchange
-from holdfast.mcp.http.passing import Link, Passing
-from holdfast.mcp.http.sites import cancelled, client_key, forget, is_modern
-from holdfast.mcp.proxy import Home
-from holdfast.mcp.server import ProxiedServer
+from holdfast.mcp.http.passing import Passing
+from holdfast.mcp.http.session import HttpSession
+from holdfast.mcp.http.sites import LEFT, cancelled, client_key, forget, read
+from holdfast.mcp.server import Home, ProxiedServer
 from holdfast.mcp.session import Session
 from holdfast.mcp.wire import Condition, Event
 
@@ -28,13 +28,12 @@ class Talk:
     """A client's session, and what was begun in it; a channel for what belongs to no request."""
 
     def __init__(self, site: HttpSite, id: str | None) -> None:
-        self.link = Link(site.endpoint, id, lambda: site.keep(self))
-        self.passing = Passing(site, self.link)
+        self.http = HttpSession(site.endpoint, id)
+        self.passing = Passing(site, self.http, lambda: site.keep(self))
         self.session = Session(site.server, self.passing, self, site.hf.clock)
-        self.link.http.handshake = self.session.handshake
+        self.http.handshake = self.session.handshake
         self.getter: Exchange | None = None
-        self.posts: set[Exchange] = set()
-        self.live = 0  # requests that are being answered
+        self.exchanges: set[Exchange] = set()  # that are being answered
         self.is_known = False  # to the server
         self.conversation: Conversation | None = None  # once a tool is called, or the server knows the session
 
@@ -49,10 +48,10 @@ class Talk:
 
     async def close(self) -> None:
         """End what was begun."""
-        for exchange in list(self.posts):
+        for exchange in list(self.exchanges):
             exchange.abandon()
         await self.session.close()
-        await self.link.http.close()
+        await self.http.close()
 
 
 class HttpSite:
@@ -72,7 +71,7 @@ class HttpSite:
     def facts(self) -> list[dict[str, object]]:
         """What is to be known of the server."""
         shake = next((talk.session.handshake for talk in reversed(self._talks.values())), Handshake())
-        renewals = sum(talk.link.http.renewals for talk in self._talks.values())
+        renewals = sum(talk.http.renewals for talk in self._talks.values())
         known = self.condition.facts("http", self.endpoint.target, restarts=renewals)
         return [{"name": self.server.name, "protocol": shake.protocol, "server_info": shake.server_info, **known}]
 
@@ -90,17 +89,15 @@ class HttpSite:
     def post(self, exchange: Exchange) -> Awaitable[None] | None:
         """A client sends a frame."""
         try:
-            heads = [frames.head(part) for part in frames.parts(exchange.body)]
+            heads = read(exchange)
         except msgspec.DecodeError:
             heads = []  # the server will say what is wrong with it
-        exchange.due = [head.id for head in heads if head.is_request]
-        exchange.is_modern = is_modern(exchange.headers, heads)
         id = exchange.headers.get(SESSION)
         if exchange.is_modern or not heads or (id is None and heads[0].method != "initialize"):
             return self._receive_single(exchange, heads)
         talk = self._talk(id if heads[0].method != "initialize" else None)
-        if talk.conversation is None and talk.link.id is not None and _calls(heads):
-            self._begin(talk, talk.link.id)
+        if talk.conversation is None and talk.passing.id is not None and _calls(heads):
+            self._begin(talk, talk.passing.id)
         return self._receive(exchange, heads, talk)
 
     def get(self, exchange: Exchange) -> None:
@@ -123,44 +120,36 @@ class HttpSite:
     def _receive(self, exchange: Exchange, heads: list[Head], talk: Talk) -> Awaitable[None] | None:
         """A frame within a session."""
         self._enter(talk, exchange)
-        talk.posts.add(exchange)
 
         def hand_on() -> None:
             talk.session.receive(exchange.body, exchange)
             for id in cancelled(heads):
-                for post in talk.posts:
-                    post.forgo(id)
-            if not exchange.due and not exchange.is_taken:
-                self._pass_untaken(exchange, talk.passing)
+                for each in talk.exchanges:
+                    each.forgo(id)
+            _pass_rest(exchange, talk.passing)
 
         return _within(talk.conversation, hand_on)
 
     def _receive_single(self, exchange: Exchange, heads: list[Head]) -> Awaitable[None] | None:
         """A frame that knows of no other."""
-        passing = Passing(self, None)
+        passing = Passing(self)
         session = Session(self.server, passing, exchange, self.hf.clock)
         session.open()
         self._single[exchange] = session
         conversation = self._conversation(exchange, heads)
 
         def done() -> None:
+            if exchange.is_left and exchange.is_modern:
+                for id in list(exchange.due or ()):
+                    session.receive(frames.cancel(id, LEFT), exchange)
             del self._single[exchange]
             self.server.leave(session)
-            if conversation is not None:
-                conversation.live -= 1
-
-        def closed() -> None:
-            for id in list(exchange.due or ()):
-                session.receive(frames.cancel(id, "the client closed the stream"), exchange)
 
         def hand_on() -> None:
+            exchange.when_done(done)  # not before there is something to cancel
             self._receiver(session, heads).receive(exchange.body, exchange)
-            if not exchange.due and not exchange.is_taken:
-                self._pass_untaken(exchange, passing)
+            _pass_rest(exchange, passing)
 
-        exchange.on_done = done
-        if exchange.is_modern:
-            exchange.on_closed = closed
         return _within(conversation, hand_on)
 
     def _receiver(self, session: Session, heads: list[Head]) -> Session:
@@ -171,14 +160,6 @@ class HttpSite:
                     session = asker
                     post.forgo(id)
         return session
-
-    def _pass_untaken(self, exchange: Exchange, passing: Passing) -> None:
-        """Pass on what the guards have no use for: an answer to what was asked elsewhere."""
-        head = frames.head(exchange.body) if not frames.is_batch(exchange.body) else None
-        if head is not None and head.is_answer:
-            passing.send(exchange.body, head, exchange)
-        else:
-            exchange.answer(202)
 
     # -- who it is -----------------------------------------------------------------------------------------------------
 
@@ -194,7 +175,7 @@ class HttpSite:
 
     def keep(self, talk: Talk) -> None:
         """The server knows a session."""
-        id = talk.link.id
+        id = talk.passing.id
         assert id is not None
         talk.is_known = True
         if self._talks.get(id) is not talk or talk.conversation is None:
@@ -203,35 +184,30 @@ class HttpSite:
     def _begin(self, talk: Talk, id: str) -> None:
         """A session is a run from now on."""
         self._talks[id] = talk
-        talk.conversation = self._converse(id, talk.close, lambda: forget(self._talks, id, talk))
-        self._do(talk.conversation.open())
-
-    def _do(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        ended = partial(forget, self._talks, id, talk)
+        talk.conversation = Conversation(
+            self.hf, id, self.endpoint.target, on_end=ended, close=talk.close, alive=self._alive
+        )
 
     def _enter(self, talk: Talk, exchange: Exchange) -> None:
-        conversation = talk.conversation
-        talk.live += 1
-        if conversation is not None:
-            conversation.live += 1
+        talk.exchanges.add(exchange)
+        if talk.conversation is not None:
+            talk.conversation.join(exchange)
 
         def done() -> None:
-            talk.posts.discard(exchange)
-            talk.live -= 1
-            if conversation is not None:
-                conversation.live -= 1
-            if talk.is_known or talk.live:
+            talk.exchanges.discard(exchange)
+            if talk.is_known or talk.exchanges:
                 return
             if talk.conversation is None:  # the server knows nothing of it
                 self.server.leave(talk.session)
-                if talk.link.id is not None:
-                    self._talks.pop(talk.link.id, None)
+                if talk.passing.id is not None:
+                    self._talks.pop(talk.passing.id, None)
             elif exchange.status in (400, 404):
-                self._do(talk.conversation.end())
+                task = asyncio.ensure_future(talk.conversation.end())
+                self.tasks.add(task)
+                task.add_done_callback(self.tasks.discard)
 
-        exchange.on_done = done
+        exchange.when_done(done)
 
     def _conversation(self, exchange: Exchange, heads: list[Head]) -> Conversation | None:
         """The run of a client without session, if it calls a tool."""
@@ -240,35 +216,34 @@ class HttpSite:
         key = client_key(self.server.name, exchange.headers, frames.params(calls[0]))
         conversation = self._known.get(key)
         if conversation is None or not conversation.is_open:
-            conversation = self._known[key] = self._converse(
-                key, _nothing, lambda: forget(self._known, key, conversation)
-            )
-        conversation.live += 1
-        return conversation
 
-    def _converse(self, name: str, close: Callable[[], Awaitable[None]], on_end: Callable[[], object]) -> Conversation:
-        return Conversation(self.hf, name, self.endpoint.target, close=close, on_end=on_end, alive=self._alive)
+            def ended() -> None:
+                forget(self._known, key, conversation)
+
+            conversation = Conversation(self.hf, key, self.endpoint.target, on_end=ended, alive=self._alive)
+            self._known[key] = conversation
+        conversation.join(exchange)
+        return conversation
 
 
 def _calls(heads: list[Head]) -> list[Head]:
     return [head for head in heads if head.method == "tools/call"]
 
 
-def _within(conversation: Conversation | None, do: Callable[[], None]) -> Awaitable[None] | None:
-    """Do it as a part of *conversation*, as soon as that has begun."""
-    if conversation is None:
-        do()
-    elif conversation.is_ready:
-        conversation.run(do)
+def _pass_rest(exchange: Exchange, passing: Passing) -> None:
+    """See to a frame that asks nothing, and that the guards had no use for; what it answers may be asked elsewhere."""
+    if exchange.due or exchange.is_taken:
+        return
+    head = frames.head(exchange.body) if not frames.is_batch(exchange.body) else None
+    if head is not None and head.is_answer:
+        passing.send(exchange.body, head, exchange)
     else:
-        return _open_and_run(conversation, do)
+        exchange.answer(202)
+
+
+def _within(conversation: Conversation | None, do: Callable[[], None]) -> Awaitable[None] | None:
+    """Do it as a part of *conversation*, if it is of one."""
+    if conversation is not None:
+        return conversation.perform(do)
+    do()
     return None
-
-
-async def _open_and_run(conversation: Conversation, do: Callable[[], None]) -> None:
-    await conversation.open()
-    conversation.run(do)
-
-
-async def _nothing() -> None:
-    """There is nothing to close."""

@@ -5,6 +5,7 @@ refused: one that could be read in two ways is how another is smuggled past some
 from __future__ import annotations
 
 import re
+from collections.abc import Generator, Iterator
 from typing import Final
 from urllib.parse import unquote
 
@@ -93,9 +94,8 @@ class Incoming:
         self._seen = 0  # up to here there is no end of a head
         self._body = bytearray()
         self._left = 0  # bytes of the body, or of the chunk that is being read
-        self._size = 0  # of a body in chunks
-        self._tail = 0  # bytes of what follows it
-        self._is_chunked = self._skips = self._ends_chunk = self._is_last = False
+        self._chunks: Iterator[None] | None = None  # of a body that comes in them
+        self._skips = False
 
     def feed(self, data: bytes) -> None:
         """More has come."""
@@ -132,9 +132,9 @@ class Incoming:
         request = Request(
             method, target, [(name.lower(), value.strip(" \t")) for name, value in found], is_old=minor == "0"
         )
-        self._left, self._is_chunked = request.length or 0, request.length is None
-        self._size = self._tail = 0
-        self._skips = self._ends_chunk = self._is_last = False
+        self._left = request.length or 0
+        self._chunks = self._take_chunks() if request.length is None else None
+        self._skips = False
         return request
 
     def skip(self) -> None:
@@ -146,75 +146,56 @@ class Incoming:
         """The body of the last request, as soon as it is there as a whole."""
         if self._left > LONGEST_BODY:
             raise _too_long()
-        if not (self._is_chunked or self._skips or self._body) and self.ahead >= self._left:  # as it nearly always is
+        if self._chunks is None and not self._skips and not self._body and self.ahead >= self._left:  # nearly always
             start, self._at = self._at, self._at + self._left
             self._left = 0
             return self._data[start : self._at]
-        if self._is_chunked:
-            if not self._take_chunks():
-                return None
-        else:
-            self._take()
-            if self._left:
-                return None
+        for _ in self._chunks if self._chunks is not None else self._take():
+            return None
         body = bytes(self._body)
         self._body.clear()
         return body
 
-    def _take(self) -> None:
-        """Move what is there of the body, or of the chunk."""
-        size = min(self._left, self.ahead)
-        if not self._skips:
-            self._body += memoryview(self._data)[self._at : self._at + size]
-        self._at += size
-        self._left -= size
+    # What follows takes what is there, and yields where more has to come.
 
-    def _take_chunks(self) -> bool:
-        """Whether all of them are there."""
+    def _take(self) -> Iterator[None]:
+        """The body, or a chunk of it."""
         while True:
-            if self._left:
-                self._take()
-                if self._left:
-                    return False
-                self._ends_chunk = True
-            line = self._line()
-            if line is None:
-                return False
-            if self._ends_chunk:
-                if line:
-                    raise Refused(400, "a chunk is longer than it says")
-                self._ends_chunk = False
-            elif not self._is_last:
-                self._begin_chunk(line)
-            elif not line:
-                return True
-            else:
-                self._skip_trailer(line)
+            size = min(self._left, self.ahead)
+            if not self._skips:
+                self._body += memoryview(self._data)[self._at : self._at + size]
+            self._at += size
+            self._left -= size
+            if not self._left:
+                return
+            yield
 
-    def _begin_chunk(self, line: bytes) -> None:
-        match = _CHUNK.fullmatch(line)
-        if match is None:
-            raise Refused(400, "a chunk must begin with its size")
-        self._left = int(match[1], 16)
-        self._size += self._left
-        self._is_last = not self._left
-        if self._size > LONGEST_BODY:
-            raise _too_long()
+    def _take_chunks(self) -> Iterator[None]:
+        size = 0
+        while True:
+            self._left = _chunk_size((yield from self._line()))
+            if not self._left:
+                break
+            size += self._left
+            if size > LONGEST_BODY:
+                raise _too_long()
+            yield from self._take()
+            if (yield from self._line()):
+                raise Refused(400, "a chunk is longer than it says")
+        tail = 0
+        while line := (yield from self._line()):  # a header that came after the body, which nobody waits for
+            if _FIELD.fullmatch(line.decode("latin-1") + "\r\n") is None:
+                raise Refused(400, "what follows a body must be headers")
+            tail += len(line)
+            if tail > LONGEST_HEAD:
+                raise Refused(431, f"what follows a body must not be longer than {LONGEST_HEAD} bytes")
 
-    def _skip_trailer(self, line: bytes) -> None:
-        """A header that came after the body, which nobody waits for."""
-        if _FIELD.fullmatch(line.decode("latin-1") + "\r\n") is None:
-            raise Refused(400, "what follows a body must be headers")
-        self._tail += len(line)
-        if self._tail > LONGEST_HEAD:
-            raise Refused(431, f"what follows a body must not be longer than {LONGEST_HEAD} bytes")
-
-    def _line(self) -> bytes | None:
-        end = self._data.find(b"\r\n", self._at, self._at + LONGEST_LINE + 2)
-        if end < 0:
+    def _line(self) -> Generator[None, None, bytes]:
+        """A line between chunks."""
+        while (end := self._data.find(b"\r\n", self._at, self._at + LONGEST_LINE + 2)) < 0:
             if self.ahead > LONGEST_LINE:
                 raise Refused(400, f"a line between chunks must not be longer than {LONGEST_LINE} bytes")
-            return None
+            yield
         line = self._data[self._at : end]
         self._at = end + 2
         return line
@@ -234,6 +215,13 @@ class Incoming:
 
 def _words(value: str) -> list[str]:
     return [word.strip().lower() for word in value.split(",")]
+
+
+def _chunk_size(line: bytes) -> int:
+    match = _CHUNK.fullmatch(line)
+    if match is None:
+        raise Refused(400, "a chunk must begin with its size")
+    return int(match[1], 16)
 
 
 def _too_long() -> Refused:

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextlib import closing
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -25,16 +26,14 @@ from holdfast.mcp.http.endpoint import (
     SESSION,
     VERSION,
     Endpoint,
-    media_type,
     passed,
     rpc_error,
 )
-from holdfast.mcp.http.exchange import Exchange
+from holdfast.mcp.http.exchange import Exchange, Start
 from holdfast.mcp.http.incoming import Pairs
 from holdfast.mcp.http.mirrored import NAME, mirrored
-from holdfast.mcp.http.session import HttpSession, events, forgo_later, says_lost, take_off
-from holdfast.mcp.http.sse import MEDIA_TYPE
-from holdfast.mcp.wire import Answer, Channel, Condition, Event, Listener, ServerLost
+from holdfast.mcp.http.session import HttpSession, forgo_later, says_lost, take_off
+from holdfast.mcp.wire import Channel, Condition, Event, Listener, ServerLost
 
 MOST_BROKEN: Final = 100  # answers that a client may want to take up again
 
@@ -47,15 +46,20 @@ NOT_TO_SERVER: Final = frozenset(
 _log = logging.getLogger("holdfast")
 
 
-class Link:
-    """A session between a client and a server: the client's name for it, and the server's; *on_named* tells of both."""
+class Post:
+    """What a client sends, on its way: a frame, a batch, or nothing; it `asks` if there are requests in it.
 
-    def __init__(self, endpoint: Endpoint, id: str | None, on_named: Callable[[], object]) -> None:
-        self.id = id
-        self.on_named = on_named
-        self.http = HttpSession(endpoint)
-        self.http.id = id
-        self.broken: deque[Exchange] = deque(maxlen=MOST_BROKEN)  # streams that ended before the answer
+    Those that are not answered are `waiting`.
+    """
+
+    __slots__ = ("asks", "data", "exchange", "head", "waiting")
+
+    def __init__(self, exchange: Exchange, data: bytes | None = None, head: Head | None = None) -> None:
+        self.exchange = exchange
+        self.data = data
+        self.head = head
+        self.waiting = frames.asked(data, head) if data is not None else set()
+        self.asks = bool(self.waiting)
 
 
 class Place(Protocol):
@@ -69,17 +73,25 @@ class Place(Protocol):
 
 
 class Passing:
-    """The server, as the session of one client sees it, or of one request where there are no sessions."""
+    """The server, as one client sees it in its session *http*, or as one request does where there are no sessions.
+
+    *on_named* is called whenever the server shows that it knows the session.
+    """
 
     is_ready = True
 
-    def __init__(self, site: Place, link: Link | None) -> None:
+    def __init__(
+        self, site: Place, http: HttpSession | None = None, on_named: Callable[[], object] = lambda: None
+    ) -> None:
+        self.id = http.id if http is not None else None  # the client's name for it; the server may have another since
         self._site = site
         self._endpoint = site.endpoint
-        self._link = link
+        self._http = http
+        self._on_named = on_named
         self._listener: Listener  # from `attach` on
-        self._tasks: dict[asyncio.Task[None], set[Any]] = {}  # with the ids that are not answered
-        self._last: Exchange | None = None  # whose headers go with what we say ourselves
+        self._posts: dict[asyncio.Task[None], Post] = {}
+        self._broken: deque[Exchange] = deque(maxlen=MOST_BROKEN)  # streams that ended before the answer
+        self._last: tuple[Pairs, dict[str, str]] = ([], {})  # headers of the client, for what we say ourselves
 
     def attach(self, listener: Listener, handshake: Handshake) -> None:
         """Begin."""
@@ -92,20 +104,21 @@ class Passing:
         """Hand a frame to the server."""
         while isinstance(channel, Batch):
             channel = channel.channel
-        exchange = channel if isinstance(channel, Exchange) else None
+        if isinstance(channel, Exchange):
+            exchange = channel
+            self._last = exchange.pairs, exchange.headers
+        else:  # these are words of our own, and nobody waits for what the server says to them
+            exchange = Exchange("POST", *self._last, None)
+            exchange.is_modern = self._http is None
         if head is not None and head.method == "notifications/cancelled" and self._cancel(head, exchange):
             return
-        if exchange is not None:
-            exchange.is_taken = True
-            self._last = exchange
-        waiting = frames.asked(data, head)
-        self._start(self._perform(data, head, exchange, waiting), waiting)
+        exchange.is_taken = True
+        post = Post(exchange, data, head)
+        self._start(self._perform(post), post)
 
     def listen(self, exchange: Exchange) -> None:
         """A client asks for a stream."""
-        exchange.is_taken = True
-        task = self._start(self.follow(exchange), set())
-        exchange.on_closed = task.cancel
+        exchange.when_done(self._start(self.follow(exchange), Post(exchange)).cancel)
 
     def suspect(self) -> None:
         """There is nothing to be seen of a server over HTTP that the next request would not show."""
@@ -119,184 +132,162 @@ class Passing:
 
     async def close(self) -> None:
         """End all that is on its way."""
-        tasks = list(self._tasks)
-        for task in tasks:
+        for task in self._posts:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._posts, return_exceptions=True)
 
-    def _start(self, work: Coroutine[Any, Any, None], waiting: set[Any]) -> asyncio.Task[None]:
+    def _start(self, work: Coroutine[Any, Any, None], post: Post) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.ensure_future(work)
-        self._tasks[task] = waiting
-        task.add_done_callback(self._tasks.pop)
+        self._posts[task] = post
+        task.add_done_callback(self._posts.pop)
         self._site.tasks.add(task)
         task.add_done_callback(self._site.tasks.discard)
         return task
 
-    def _cancel(self, head: Head, exchange: Exchange | None) -> bool:
+    def _cancel(self, head: Head, exchange: Exchange) -> bool:
         """End the request that a cancel is for; whether that says all."""
         id = frames.params(head).requestId
-        task = next((task for task, waiting in self._tasks.items() if id in waiting), None)
-        if self._link is None and (exchange is None or exchange.is_modern):  # the end of the stream is the message
-            if task is not None:
-                task.cancel()
-            return True
-        if task is not None:
-            forgo_later(self._tasks[task], id, task.cancel)
-        return False
+        task, post = next((each for each in self._posts.items() if id in each[1].waiting), (None, None))
+        is_all = self._http is None and exchange.is_modern  # the end of the stream is the message
+        if task is not None and post is not None:
+            task.cancel() if is_all else forgo_later(post.waiting, id, task.cancel)
+        return is_all
 
     # -- a frame of the client -----------------------------------------------------------------------------------------
 
-    async def _perform(self, data: bytes, head: Head | None, exchange: Exchange | None, waiting: set[Any]) -> None:
-        asks = bool(waiting)
+    async def _perform(self, post: Post) -> None:
         try:
-            response = await self._open("POST", exchange or self._last, data, head)
-            try:
-                await self._take(response, exchange, waiting)
-            finally:
-                response.close()
+            with closing(await self._open("POST", post)) as response:
+                await self._take(post, response)
             self._site.condition.judge(None)
         except ServerLost as error:
-            self._fail(error, exchange, waiting, asks=asks)
+            self._fail(post, error)
         except Exception as error:  # a fault of ours: the client is answered all the same
             _log.exception("%s: an answer was lost", self._endpoint.target)
-            self._fail(ServerLost(f"the proxy has failed: {error}"), exchange, waiting, asks=asks)
-        if exchange is not None and self._is_over(exchange, waiting):
+            self._fail(post, ServerLost(f"the proxy has failed: {error}"))
+        exchange = post.exchange
+        if post.waiting and exchange.is_open and exchange.ids and self._http is not None:
+            self._broken.append(exchange)
             exchange.end()
 
-    def _fail(self, error: ServerLost, exchange: Exchange | None, waiting: set[Any], *, asks: bool) -> None:
+    def _fail(self, post: Post, error: ServerLost) -> None:
         self._site.condition.judge(error)
-        for id in waiting:
+        for id in post.waiting:
             self._listener.failed(id, error)
-        if not asks and exchange is not None and not exchange.due:
-            _pass_refusal(exchange, error)
+        if not post.asks and not post.exchange.due:
+            _pass_refusal(post.exchange, error)
 
-    def _is_over(self, exchange: Exchange, waiting: set[Any]) -> bool:
-        """Whether a client is to take its stream up again."""
-        if not waiting or not exchange.is_open or not exchange.ids or self._link is None:
-            return False
-        self._link.broken.append(exchange)
-        return True
-
-    async def _open(
-        self, method: str, exchange: Exchange | None, data: bytes | None, head: Head | None = None
-    ) -> Response:
+    async def _open(self, method: str, post: Post) -> Response:
         """Send a request for that of a client; once more if the server has forgotten the session."""
-        given = passed(exchange.pairs, NOT_TO_SERVER) if exchange is not None else []
-        if exchange is not None and data is not None and data is not exchange.body and NAME in exchange.headers:
-            assert head is not None  # it is another tool that is called
-            changed = mirrored(head, frames.params(head))
-            given = [(name, changed.get(name, value)) for name, value in given]
-        http = self._link.http if self._link is not None else None
+        given, http = self._given(post), self._http
         if http is None:
-            return await self._endpoint.open(method, given, data)
+            return await self._endpoint.open(method, given, post.data)
         await http.settled()
         id = http.id
-        response = await self._endpoint.open(method, given if id is None else [*given, (SESSION, id)], data)
+        response = await self._endpoint.open(method, _within(id, given), post.data)
         if id is None or response.status not in (400, 404):
             return response
-        try:
-            error = await self._endpoint.refusal(response)
-        finally:
-            response.close()
-        assert error.answer is not None
-        if not says_lost(error.answer):
+        error = await self._endpoint.refusal(response)
+        if not says_lost(error):
             raise error
-        auth = {name: value for name, value in given if name.lower() not in (LAST_EVENT, VERSION)}
-        await http.renew(id, error, auth)
-        return await self._endpoint.open(method, given if http.id is None else [*given, (SESSION, http.id)], data)
+        await http.renew(id, error, {name: value for name, value in given if name not in (LAST_EVENT, VERSION)})
+        return await self._endpoint.open(method, _within(http.id, given), post.data)
+
+    def _given(self, post: Post) -> Pairs:
+        """The client's headers, as the server is to get them."""
+        exchange, given = post.exchange, passed(post.exchange.pairs, NOT_TO_SERVER)
+        if post.head is None or post.data is exchange.body or NAME not in exchange.headers:
+            return given
+        changed = mirrored(post.head, frames.params(post.head))  # it is another tool that is called
+        return [(name, changed.get(name, value)) for name, value in given]
 
     # -- an answer of the server ---------------------------------------------------------------------------------------
 
-    async def _take(self, response: Response, exchange: Exchange | None, waiting: set[Any]) -> None:
+    async def _take(self, post: Post, response: Response) -> None:
         headers = self._headers(response)
-        kind = media_type(response.headers)
-        if waiting and response.is_success and kind == MEDIA_TYPE:
-            if exchange is not None:
-                exchange.stream(headers)
-            await self._relay(response, exchange, waiting)
-            return
-        if waiting and not response.is_success:
-            await self._refused(response, exchange, headers, waiting)
-            return
-        body = await response.body()
-        if not waiting:
-            if exchange is not None and not exchange.due:
-                exchange.answer(response.status, headers, body)
-            return
-        if kind != JSON or not self._hand_on(Event(body), exchange, waiting, (200, headers)):
-            raise ServerLost(f"{self._endpoint.target} answered with HTTP status {response.status} and no answer")
+        if not post.waiting:
+            body = await response.body()
+            if not post.exchange.due:
+                post.exchange.answer(response.status, headers, body)
+        elif not response.is_success:
+            await self._refused(post, response, headers)
+        elif response.is_stream:
+            post.exchange.stream(headers)
+            await self._relay(post, response)
+        else:
+            body = await response.body()
+            if response.media_type != JSON or not self._hand_on(post, Event(body), (200, headers)):
+                raise ServerLost(f"{self._endpoint.target} answered with HTTP status {response.status} and no answer")
 
-    async def _refused(self, response: Response, exchange: Exchange | None, headers: Pairs, waiting: set[Any]) -> None:
+    async def _refused(self, post: Post, response: Response, headers: Pairs) -> None:
         """A status that says no: with the server's own error for the request, if it gives one."""
         error = await self._endpoint.refusal(response)
         assert error.answer is not None
-        status, _, body = error.answer
         error.answer = error.answer._replace(headers=dict(headers))
         head = rpc_error(error.answer)
         if (
             head is None
-            or not {head.id, frames.as_number(head.id)} & waiting
-            or not self._hand_on(Event(body), exchange, waiting, (status, headers))
+            or not {head.id, frames.as_number(head.id)} & post.waiting
+            or not self._hand_on(post, Event(error.answer.body), (error.answer.status, headers))
         ):
             raise error
 
-    async def _relay(self, response: Response, exchange: Exchange | None, waiting: set[Any]) -> None:
+    async def _relay(self, post: Post, response: Response) -> None:
+        exchange, task = post.exchange, asyncio.current_task()
         resumable = False
-        task, link = asyncio.current_task(), self._link
-        if exchange is not None and link is not None:
 
-            def left() -> None:  # the client will come back for the rest
-                if resumable and task is not None:
-                    link.broken.append(exchange)
-                    task.cancel()
+        def done() -> None:
+            if exchange.is_left and resumable and self._http is not None and task is not None:
+                self._broken.append(exchange)  # the client will come back for the rest
+                task.cancel()
 
-            exchange.on_closed = left
-        async for event in events(self._endpoint, response, exchange.drained if exchange is not None else None):
+        exchange.when_done(done)
+        async for event in response.events(exchange.drained):
             resumable = resumable or event.id is not None
-            self._hand_on(event, exchange, waiting)
-        if waiting and not resumable:
+            self._hand_on(post, event)
+        if post.waiting and not resumable:
             raise ServerLost(f"{self._endpoint.target} ended the stream before the answer")
 
-    def _hand_on(
-        self, event: Event, exchange: Exchange | None, waiting: set[Any], met: tuple[int, Pairs] | None = None
-    ) -> bool:
+    def _hand_on(self, post: Post, event: Event, met: Start | None = None) -> bool:
         """Give what the server says to the session; whether all is answered now."""
         try:
             ids = frames.answered(event.data) if event.data else []
         except msgspec.DecodeError:
             return False
-        if met is not None and exchange is not None:
-            exchange.meet(*met)
-        self._listener.arrive(event, exchange)
-        take_off(waiting, ids)
-        return not waiting
+        if met is not None:
+            post.exchange.meet(*met)
+        self._listener.arrive(event, post.exchange)
+        take_off(post.waiting, ids)
+        return not post.waiting
 
     async def follow(self, exchange: Exchange) -> None:
         """Pass on what a client asks for without a frame: a stream, or the end of its session."""
-        link = self._link
+        post = Post(exchange)
         last = exchange.headers.get(LAST_EVENT)
-        if last is not None and link is not None:
-            for broken in link.broken:
-                if last in broken.ids:
-                    broken.successor = exchange
+        if last is not None and self._http is not None:
+            self._take_up(last, exchange)
         try:
-            response = await self._open(exchange.method, exchange, None)
-            try:
+            with closing(await self._open(exchange.method, post)) as response:
                 headers = self._headers(response)
-                if response.is_success and media_type(response.headers) == MEDIA_TYPE:
-                    exchange.stream(headers)
-                    async for event in events(self._endpoint, response, exchange.drained):
-                        if last is None or not self._repeat(event, exchange):
-                            self._hand_on(event, exchange, set())
-                else:
+                if not response.is_stream:
                     exchange.answer(response.status, headers, await response.body())
-            finally:
-                response.close()
+                    return
+                exchange.stream(headers)
+                async for event in response.events(exchange.drained):
+                    if last is None or not self._repeat(event, exchange):
+                        self._hand_on(post, event)
         except ServerLost as error:
             self._site.condition.judge(error)
             _pass_refusal(exchange, error)
         finally:
             exchange.end()
+
+    def _take_up(self, last: str, exchange: Exchange) -> None:
+        """A client goes on after the event *last*, with a stream that may break in its turn."""
+        for broken in self._broken:
+            if last in broken.ids:
+                broken.successor = exchange
+        self._broken.append(exchange)
 
     def _repeat(self, event: Event, exchange: Exchange) -> bool:
         """Whether an answer is said again, to a client that has missed it; guards and records have had it before."""
@@ -309,20 +300,23 @@ class Passing:
     def _headers(self, response: Response) -> Pairs:
         """The headers that go on to the client, who knows the session by its first name."""
         headers = passed(response.pairs, NOT_TO_CLIENT)
-        link, id = self._link, response.headers.get(SESSION)
-        if link is not None and response.is_success:
-            if link.id is None and id is not None:
-                link.id = link.http.id = id
-            if link.id is not None:
-                link.on_named()
-        if id is None:
-            return headers
-        return [*headers, (SESSION, link.id if link is not None and link.id is not None else id)]
+        id = response.headers.get(SESSION)
+        if self._http is not None and response.is_success:
+            if self.id is None:
+                self.id = self._http.id = id
+            if self.id is not None:
+                self._on_named()
+        return headers if id is None else [*headers, (SESSION, self.id or id)]
+
+
+def _within(session: str | None, given: Pairs) -> Pairs:
+    """The headers of a request within a session."""
+    return given if session is None else [*given, (SESSION, session)]
 
 
 def _pass_refusal(exchange: Exchange, error: ServerLost) -> None:
     """Tell a client what came of a request to which there is no answer in the protocol."""
-    answer: Answer | None = error.answer
+    answer = error.answer
     if answer is None:
         exchange.fail(502, str(error), code=frames.LOST)
     else:

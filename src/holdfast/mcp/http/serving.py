@@ -124,7 +124,11 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_idle(self) -> bool:
         """Whether nothing whole is asked for: no, once it has been let go."""
-        return (self._exchange is None or self._reads) and not self._transport.is_closing()
+        return not self._is_answering and not self._transport.is_closing()
+
+    @property
+    def _is_answering(self) -> bool:
+        return self._exchange is not None and not self._reads
 
     # -- from the client -----------------------------------------------------------------------------------------------
 
@@ -172,8 +176,6 @@ class Connection(asyncio.BufferedProtocol):
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.lost()
-            if self._reads:  # so it was never asked
-                exchange.settle()
 
     def _proceed(self) -> None:
         """Read as far as it goes."""
@@ -209,7 +211,6 @@ class Connection(asyncio.BufferedProtocol):
         self._site = self._server.front.admit(exchange, request.path)
         if self._site is None:
             self._incoming.skip()
-            exchange.settle()
         elif not self._reads:
             self._ask(b"")
         elif request.expects:
@@ -226,6 +227,7 @@ class Connection(asyncio.BufferedProtocol):
     def _refuse(self, refused: Refused) -> None:
         """Say why this is no request; where the next one begins is not known."""
         self._keeps = False
+        self._site = None  # nobody is asked, whatever else comes
         exchange = self._exchange
         if exchange is None and not self._reads:
             self._request = None
@@ -235,7 +237,6 @@ class Connection(asyncio.BufferedProtocol):
             self._linger()
         else:
             exchange.fail(refused.status, str(refused))
-            exchange.settle()
 
     # -- to the client -------------------------------------------------------------------------------------------------
 
@@ -295,7 +296,7 @@ class Connection(asyncio.BufferedProtocol):
     def stop(self) -> None:
         """There is no next request, nor one that is not there as a whole."""
         self._keeps = False
-        if self._exchange is None or self._reads:
+        if not self._is_answering:
             self._is_over = True
             self._transport.close()
 
@@ -325,7 +326,7 @@ class Connection(asyncio.BufferedProtocol):
         """Let the client go when it has asked nothing for too long."""
         clock = self._server.clock
         now = clock.monotonic()
-        if (self._exchange is not None and not self._reads) or self._transport.get_write_buffer_size():
+        if self._is_answering or self._transport.get_write_buffer_size():
             self.heard = now
         if now - self.heard >= KEEP_ALIVE:
             self._is_over = True

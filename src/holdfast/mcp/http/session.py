@@ -1,13 +1,13 @@
 """A session with a server over HTTP, as the versions with a handshake have it: begun anew when the server has forgotten
-it, once for all who notice.
+it, once for all who notice. Below it, what all share who ask a server over HTTP.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-from contextlib import aclosing
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import aclosing, closing
 from typing import Any, Final
 
 import msgspec
@@ -16,9 +16,9 @@ from holdfast.mcp import frames
 from holdfast.mcp.frames import Head, Id
 from holdfast.mcp.handshake import Handshake
 from holdfast.mcp.http.client import Response
-from holdfast.mcp.http.endpoint import JSON, SESSION, VERSION, Endpoint, media_type, rpc_error
-from holdfast.mcp.http.sse import MEDIA_TYPE, Parser, TooLong
-from holdfast.mcp.wire import Answer, Event, ServerLost
+from holdfast.mcp.http.endpoint import JSON, SESSION, VERSION, Endpoint, rpc_error
+from holdfast.mcp.http.sse import MEDIA_TYPE
+from holdfast.mcp.wire import ServerLost
 
 ACCEPT: Final = {"accept": f"{JSON}, {MEDIA_TYPE}", "content-type": JSON}
 GRACE: Final = 2.0  # seconds for a server to say how a cancelled request ended
@@ -29,8 +29,10 @@ _SESSION: Final = re.compile(r"\bsession", re.IGNORECASE)
 class HttpSession:
     """What a server calls the session of one client; *on_renewed* is called when it is another."""
 
-    def __init__(self, endpoint: Endpoint, on_renewed: Callable[[], object] = lambda: None) -> None:
-        self.id: str | None = None
+    def __init__(
+        self, endpoint: Endpoint, id: str | None = None, on_renewed: Callable[[], object] = lambda: None
+    ) -> None:
+        self.id = id
         self.handshake = Handshake()
         self.renewals = 0
         self._endpoint = endpoint
@@ -91,43 +93,28 @@ class HttpSession:
 
     async def _ask(self, data: bytes, headers: Mapping[str, str]) -> tuple[Mapping[str, str], Head | None]:
         """Send a frame of our own; the headers of the answer, and the answer if one is due."""
-        response = await self._endpoint.open("POST", {**ACCEPT, **headers}, data)
-        try:
+        with closing(await self._endpoint.open("POST", {**ACCEPT, **headers}, data)) as response:
             if not response.is_success:
                 raise await self._endpoint.refusal(response)
-            wanted = frames.head(data).id
-            if media_type(response.headers) == MEDIA_TYPE:
-                return response.headers, await self._answer_to(wanted, response) if isinstance(wanted, str) else None
-            body = await response.body()
-            return response.headers, frames.head(body) if body.strip() else None
-        except msgspec.DecodeError as error:
-            raise ServerLost(f"{self._endpoint.target} gave an answer that is no frame: {error}") from error
-        finally:
-            response.close()
+            try:
+                wanted = frames.head(data).id
+                if response.is_stream:
+                    found = await self._answer_to(wanted, response) if isinstance(wanted, str) else None
+                else:
+                    body = await response.body()
+                    found = frames.head(body) if body.strip() else None
+            except msgspec.DecodeError as error:
+                raise ServerLost(f"{self._endpoint.target} gave an answer that is no frame: {error}") from error
+            return response.headers, found
 
     async def _answer_to(self, id: str, response: Response) -> Head | None:
         """The answer to *id* in a stream, which may go on for as long as it likes."""
-        async with aclosing(events(self._endpoint, response)) as stream:
+        async with aclosing(response.events()) as stream:
             async for event in stream:
                 head = frames.head(event.data) if event.data else None
                 if head is not None and head.is_answer and head.id == id:
                     return head
         return None
-
-
-async def events(
-    endpoint: Endpoint, response: Response, flows: Callable[[], Any] | None = None
-) -> AsyncGenerator[Event, None]:
-    """The events of a stream as they come; *flows* is awaited before more is read. Raises `ServerLost`."""
-    parser = Parser()
-    try:
-        while chunk := await response.read():
-            for event in parser.feed(chunk):
-                yield event
-            if flows is not None:
-                await flows()
-    except TooLong as error:
-        raise ServerLost(f"{endpoint.target}: {error}") from error
 
 
 def take_off(waiting: set[Any], ids: Iterable[Any]) -> None:
@@ -150,16 +137,16 @@ def forgo_later(waiting: set[Any] | list[Any], id: Id | None, end: Callable[[], 
     asyncio.get_running_loop().call_later(GRACE, forgo)
 
 
-def says_lost(answer: Answer) -> bool:
-    """Whether an answer to a request with a session id says that there is no such session."""
+def says_lost(refusal: ServerLost) -> bool:
+    """Whether the refusal of a request with a session id says that there is no such session."""
+    answer = refusal.answer
+    if answer is None or answer.status not in (400, 404):
+        return False
+    head = rpc_error(answer)
     if answer.status == 404:
-        head = rpc_error(answer)
         # A method that is not there is something else.
         return head is None or frames.rpc_error(head).code != frames.METHOD_NOT_FOUND
-    if answer.status != 400:
-        return False
     # Many servers say so in this way, against the letter of the protocol; some in plain words.
-    head = rpc_error(answer)
     said = answer.body[:300].decode(errors="replace") if head is None else frames.rpc_error(head).message
     return bool(_SESSION.search(said))
 

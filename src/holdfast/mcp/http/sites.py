@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -13,6 +13,8 @@ from holdfast.mcp.frames import AnyParams, Head, Id
 from holdfast.mcp.handshake import MODERN
 from holdfast.mcp.http.endpoint import VERSION
 from holdfast.mcp.http.exchange import Exchange
+
+LEFT: Final = "the client closed the stream"  # which is how requests without sessions are cancelled
 
 
 class Site(Protocol):
@@ -32,7 +34,15 @@ class Site(Protocol):
     async def close(self) -> None: ...
 
 
-def is_modern(headers: Mapping[str, str], heads: Sequence[Head]) -> bool:
+def read(exchange: Exchange) -> list[Head]:
+    """What a client sends, to whose requests answers are due from now on; a `DecodeError` if it is no frame."""
+    heads = [frames.head(part) for part in frames.parts(exchange.body)]
+    exchange.due = [head.id for head in heads if head.is_request]
+    exchange.is_modern = _is_modern(exchange.headers, heads)
+    return heads
+
+
+def _is_modern(headers: Mapping[str, str], heads: Sequence[Head]) -> bool:
     """Whether a request is of a version without sessions: it says so, in a header or in itself."""
     if headers.get(VERSION, "") >= MODERN:
         return True

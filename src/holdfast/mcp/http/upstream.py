@@ -8,6 +8,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Coroutine
+from contextlib import closing
 from typing import Any, Final
 
 import msgspec
@@ -17,19 +18,11 @@ from holdfast.mcp import frames
 from holdfast.mcp.frames import Head, Id
 from holdfast.mcp.handshake import Handshake
 from holdfast.mcp.http.client import Response
-from holdfast.mcp.http.endpoint import JSON, LAST_EVENT, SESSION, VERSION, Endpoint, media_type, rpc_error
+from holdfast.mcp.http.endpoint import JSON, LAST_EVENT, SESSION, VERSION, Endpoint, rpc_error
 from holdfast.mcp.http.mirrored import ToolHeaders, mirrored, name_in
-from holdfast.mcp.http.session import (
-    ACCEPT,
-    HttpSession,
-    events,
-    forgo_later,
-    one_line,
-    says_lost,
-    take_off,
-)
+from holdfast.mcp.http.session import ACCEPT, HttpSession, forgo_later, one_line, says_lost, take_off
 from holdfast.mcp.http.sse import MEDIA_TYPE
-from holdfast.mcp.wire import Answer, Channel, Condition, Event, Listener, ServerLost
+from holdfast.mcp.wire import Channel, Condition, Event, Listener, ServerLost
 
 RETRY: Final = 1.0  # seconds before a stream is taken up again, where the server names none
 SHORTEST_RETRY: Final = 0.1  # where it names less
@@ -39,7 +32,6 @@ MOST_RESUMES: Final = 5  # in a row that bring nothing
 GRACE: Final = 2.0  # seconds for a server to end a stream after its answer, or to take our farewell
 HEARING: Final = 1.0  # seconds for a server to open the stream of what belongs to no request
 IN_ORDER: Final = 5.0  # seconds that frames wait for a notification before them to be taken
-MOST_SENDS: Final = 2  # of a frame, if the server has forgotten the session
 MOST_POSTS: Final = 2000  # on their way before the client is asked to pause
 
 _log = logging.getLogger("holdfast")
@@ -72,7 +64,7 @@ class HttpUpstream:
         self._clock = clock
         self._listener: Listener  # from `attach` on
         self._tools = ToolHeaders()
-        self._session = HttpSession(endpoint, self._renewed)
+        self._session = HttpSession(endpoint, on_renewed=self._renewed)
         self._posts: dict[Id, Post] = {}  # by the ids of their requests
         self._tasks: set[asyncio.Task[None]] = set()
         self._ordered: asyncio.Task[None] | None = None  # the last notification
@@ -177,35 +169,27 @@ class HttpUpstream:
 
     async def _deliver(self, post: Post) -> None:
         """Send a frame and take the answer; once more if the server has forgotten the session."""
-        for sends in range(1, MOST_SENDS + 1):
-            await self._session.settled()
-            id = self._session.id if post.method != "initialize" else None
-            lost = await self._exchange(post, is_within=id is not None)
-            if lost is None:
-                return
-            if id is None or sends == MOST_SENDS:
-                raise lost
-            await self._session.renew(id, lost, {})
+        session = self._session
+        await session.settled()
+        id = session.id if post.method != "initialize" else None
+        refusal = await self._ask(post)
+        if id is not None and refusal is not None and says_lost(refusal):
+            await session.renew(id, refusal, {})
             if (post.head is not None and post.head.is_answer) or post.method == "notifications/cancelled":
                 return  # it was for the old session
+            refusal = await self._ask(post)
+            if session.id is not None and refusal is not None and says_lost(refusal):
+                raise refusal
+        if refusal is not None:
+            self._hand_on_own(post, refusal)
 
-    async def _exchange(self, post: Post, *, is_within: bool) -> ServerLost | None:
-        """Send a frame and take the answer; what comes back says that the session that it *is_within* is lost."""
+    async def _ask(self, post: Post) -> ServerLost | None:
+        """Send a frame and take the answer; what comes back is a status that says no."""
         response = await self._endpoint.open("POST", self._headers(post), post.data)
-        try:
-            if response.is_success:
-                await self._take(post, response)
-                return None
-            error = await self._endpoint.refusal(response)
-        finally:
-            response.close()
-        assert error.answer is not None
-        if is_within and says_lost(error.answer):
-            return error
-        if (answer := self._answer_in(post, error.answer)) is None:
-            raise error
-        post.waiting.clear()
-        self._listener.arrive(Event(answer), post.channel)
+        if not response.is_success:
+            return await self._endpoint.refusal(response)
+        with closing(response):
+            await self._take(post, response)
         return None
 
     def _headers(self, post: Post) -> dict[str, str]:
@@ -216,69 +200,72 @@ class HttpUpstream:
             return headers
         return dict(ACCEPT) if post.method == "initialize" else {**ACCEPT, **self._session.headers}
 
-    def _answer_in(self, post: Post, answer: Answer) -> bytes | None:
-        """The server's own error for the request, if it came with a status that says no."""
-        head = rpc_error(answer)
+    def _hand_on_own(self, post: Post, refusal: ServerLost) -> None:
+        """Give the client the server's own error for the request, if the refusal came with one; else raise it."""
+        assert refusal.answer is not None
+        status, _, body = refusal.answer
+        head = rpc_error(refusal.answer)
         if head is None or post.head is None or len(post.waiting) != 1:
-            return None
+            raise refusal
         (id,) = post.waiting
-        if head.id == id and type(head.id) is type(id):
-            return one_line(answer.body)
-        # It could not tell which request it was, but refused this one.
-        is_plain = 400 <= answer.status < 500 and answer.status not in (401, 403, 429)
-        return frames.with_id(one_line(answer.body), id) if is_plain else None
+        answer = one_line(body)
+        if head.id != id or type(head.id) is not type(id):
+            if not 400 <= status < 500 or status in (401, 403, 429):
+                raise refusal
+            answer = frames.with_id(answer, id)  # it could not tell which request it was, but refused this one
+        post.waiting.clear()
+        self._listener.arrive(Event(answer), post.channel)
 
     # -- an answer of the server ---------------------------------------------------------------------------------------
 
     async def _take(self, post: Post, response: Response) -> None:
         if post.method == "initialize":
             self._session.id = response.headers.get(SESSION)
-        kind = media_type(response.headers)
         if not post.waiting:
             await response.body()
-        elif kind == MEDIA_TYPE:
+        elif response.is_stream:
             await self._follow(post, response)
-        elif kind == JSON:
+        elif response.media_type == JSON:
             self._hand_on(post, Event(await response.body()))
         else:
             raise ServerLost(
                 f"{self._endpoint.target} answered a request with HTTP status {response.status} "
-                f"and {kind or 'nothing'}, which is no answer"
+                f"and {response.media_type or 'nothing'}, which is no answer"
             )
 
     async def _follow(self, post: Post, response: Response) -> None:
         """Take what a stream says, until the request is answered; take the stream up again if it ends before that."""
         failures = 0
+        stream: Response | None = response
         while True:
             place = post.last_id
             try:
-                await self._read(post, response)
+                if stream is None:
+                    stream = await self._resume(place)
+                await self._read(post, stream)
                 error = ServerLost(f"{self._endpoint.target} ended the stream before the answer")
             except ServerLost as broken:
-                error = broken
-            finally:
-                response.close()
+                if stream is not None:
+                    error = broken
+                elif broken.answer is not None:
+                    broken.sent = True  # the request itself, whose stream it is
+                    raise
             if not post.waiting:
                 return
             failures = failures + 1 if post.last_id == place else 0
-            while True:
-                if post.last_id is None or post.version is not None or failures > MOST_RESUMES:
-                    raise error
-                await self._clock.asleep(RETRY if post.retry is None else post.retry)
-                try:
-                    response = await self._resume(post.last_id)
-                    break
-                except ServerLost as again:
-                    if again.answer is not None:
-                        again.sent = True  # the request itself, whose stream it is
-                        raise
-                    failures += 1
+            if post.last_id is None or post.version is not None or failures > MOST_RESUMES:
+                raise error
+            stream = None
+            await self._clock.asleep(RETRY if post.retry is None else post.retry)
 
     async def _read(self, post: Post, response: Response) -> None:
-        """Take what a stream says; after the answer it is given a moment to end, so that its connection can be kept."""
+        """Take what a stream says, and close it.
+
+        After the answer it is given a moment to end, so that its connection can be kept.
+        """
         farewell: asyncio.TimerHandle | None = None
         try:
-            async for event in events(self._endpoint, response, self._flow):
+            async for event in response.events(self._flow):
                 post.last_id = event.id if event.id is not None else post.last_id
                 if event.retry is not None:
                     post.retry = min(event.retry / 1000, LONGEST_NAMED)
@@ -287,6 +274,7 @@ class HttpUpstream:
                 if post.task is not None and not post.waiting and farewell is None:
                     farewell = asyncio.get_running_loop().call_later(GRACE, post.task.cancel)
         finally:
+            response.close()
             if farewell is not None:
                 farewell.cancel()
 
@@ -300,12 +288,9 @@ class HttpUpstream:
         if last_id is not None:
             headers[LAST_EVENT] = last_id
         response = await self._endpoint.open("GET", headers)
-        if response.is_success and media_type(response.headers) == MEDIA_TYPE:
+        if response.is_stream:
             return response
-        try:
-            raise await self._endpoint.refusal(response)
-        finally:
-            response.close()
+        raise await self._endpoint.refusal(response)
 
     def _hand_on(self, post: Post, event: Event) -> None:
         event = event._replace(data=one_line(event.data))
@@ -325,13 +310,11 @@ class HttpUpstream:
         """Begin to listen; wait a moment until the server has said whether there is anything to be heard."""
         if self._listening is not None:
             self._listening.cancel()
-        answered = asyncio.Event()
-        self._listening = asyncio.ensure_future(self._keep_listening(answered))
-        waiting = asyncio.ensure_future(answered.wait())
-        await asyncio.wait({waiting, self._listening}, timeout=HEARING, return_when=asyncio.FIRST_COMPLETED)
-        waiting.cancel()
+        opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._listening = asyncio.ensure_future(self._keep_listening(opened))
+        await asyncio.wait({opened, self._listening}, timeout=HEARING, return_when=asyncio.FIRST_COMPLETED)
 
-    async def _keep_listening(self, answered: asyncio.Event) -> None:
+    async def _keep_listening(self, opened: asyncio.Future[None]) -> None:
         """Read the stream of what belongs to no request, and take it up again, as long as the server has one."""
         stream = Post(b"", None, None)
         failures = 0
@@ -339,17 +322,15 @@ class HttpUpstream:
             id = self._session.id
             try:
                 response = await self._resume(stream.last_id)
-                answered.set()
-                try:
-                    failures = 0
-                    await self._read(stream, response)
-                finally:
-                    response.close()
+                if not opened.done():
+                    opened.set_result(None)
+                failures = 0
+                await self._read(stream, response)
             except ServerLost as error:
                 failures += 1
                 if error.answer is not None and error.answer.status < 500:
                     # In a session that never had a stream it says that there is none, and not that it is forgotten.
-                    if id is not None and answered.is_set() and says_lost(error.answer):
+                    if id is not None and opened.done() and says_lost(error):
                         self._start(self._renew_quietly(id, error))
                     return
             pause = RETRY if stream.retry is None else max(stream.retry, SHORTEST_RETRY)

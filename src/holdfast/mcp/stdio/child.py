@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Final
 
 from holdfast.errors import printable
-from holdfast.mcp.stdio.pipes import Echo, LineReader, Writer
+from holdfast.mcp.stdio.pipes import Echo, LineReader, Writer, first
 from holdfast.mcp.wire import ServerLost
 
 KEPT_LINES: Final = 200  # of what a server said on stderr
@@ -95,7 +95,9 @@ class Child:
         self._closing = False
         self._process: subprocess.Popen[bytes] | None = None
         self._opening: asyncio.Task[None] | None = None
-        self._left, self._over, self._hurried = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._left = asyncio.Event()  # the process has exited
+        self._over = asyncio.Event()  # and all that it said is read
+        self._hurried = asyncio.Event()
 
     @property
     def pid(self) -> int | None:
@@ -140,7 +142,7 @@ class Child:
                 await self._leaves(STUBBORN, HURRIED_STUBBORN)
         finally:
             self._signal(signal.SIGKILL)
-        await _happens(self._over, GRACE)
+        await first(self._over.wait(), timeout=GRACE)
         self._out.close()
         self._err.close()
         await self._in.finish(0)
@@ -181,14 +183,9 @@ class Child:
 
     async def _leaves(self, seconds: float, hurried: float) -> bool:
         """Whether it ends within *seconds*, or within *hurried* once somebody hurries."""
-        waits = [asyncio.ensure_future(event.wait()) for event in (self._left, self._hurried)]
-        try:
-            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
+        await first(self._left.wait(), self._hurried.wait(), timeout=seconds)
         if self._hurried.is_set():
-            await _happens(self._left, hurried)
+            await first(self._left.wait(), timeout=hurried)
         return self._left.is_set()
 
     def _signal(self, number: signal.Signals) -> None:
@@ -238,11 +235,6 @@ class Child:
         if self._open == 0:
             self._over.set()
             self._on_exit()
-
-
-async def _happens(event: asyncio.Event, seconds: float) -> None:
-    with suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), seconds)
 
 
 def in_words(code: int | None) -> str:

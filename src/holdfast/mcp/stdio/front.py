@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from functools import partial
-from typing import IO, Any, Final
+from typing import IO, Final
 
 from holdfast.mcp import frames
 from holdfast.mcp.session import Session
-from holdfast.mcp.stdio.pipes import LONGEST_LINE, LineReader, Writer, same
+from holdfast.mcp.stdio.pipes import LONGEST_LINE, LineReader, Writer, first, same
 from holdfast.mcp.wire import Event
 
 LAST_ANSWERS: Final = 10.0  # seconds for what is under way when the client says no more
@@ -39,15 +38,15 @@ class StdioFront:
         session.transport = "pipe"
         session.is_patient = False
         receive = partial(session.receive, channel=self)
-        reader = LineReader(receive, self._said_all.set, on_many=self._look, on_long=self._refuse_line)
+        reader = LineReader(receive, self._said_all.set, on_data=self._look, on_long=self._refuse_line)
         session.hold_client = reader.hold
         await self._out.open(stdout, shared=same(stdin, stdout))
         try:
             session.open()
             await reader.open(stdin)
-            await _first(self._said_all.wait(), self._gone.wait(), stop.wait())
+            await first(self._said_all.wait(), self._gone.wait(), stop.wait())
             if not self._gone.is_set() and not stop.is_set():  # it says no more, and may listen still
-                await _first(session.idle(), self._gone.wait(), stop.wait(), timeout=LAST_ANSWERS)
+                await first(session.idle(), self._gone.wait(), stop.wait(), timeout=LAST_ANSWERS)
         finally:
             reader.close()
             await self._end(session, stop)
@@ -55,12 +54,12 @@ class StdioFront:
     async def _end(self, session: Session, stop: asyncio.Event) -> None:
         closing = asyncio.ensure_future(session.close())
         try:
-            await _first(asyncio.wait({closing}), stop.wait())
+            await first(asyncio.wait({closing}), stop.wait())
             if not closing.done():  # whoever told us to stop will not wait for long
                 await session.upstream.close()
             await closing
         finally:
-            await _first(self._out.finish(LAST_BYTES), stop.wait())
+            await first(self._out.finish(LAST_BYTES), stop.wait())
             await self._out.finish(0)
 
     def _look(self, data: bytes) -> None:
@@ -75,14 +74,3 @@ class StdioFront:
     def _hold_server(self, held: bool) -> None:
         if self._session is not None:
             self._session.upstream.hold(held)
-
-
-async def _first(*waits: Coroutine[Any, Any, object], timeout: float | None = None) -> None:
-    """Wait for one of several things."""
-    tasks = [asyncio.ensure_future(wait) for wait in waits]
-    try:
-        await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

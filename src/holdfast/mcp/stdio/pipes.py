@@ -11,11 +11,9 @@ import select
 import socket
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import IO, Any, Final, Self
-
-from holdfast.mcp.frames import Lines
 
 LONGEST_LINE: Final = 64 * 2**20  # bytes; a frame is one line
 CHUNK: Final = 2**16  # bytes that are read at once: as many as a pipe holds
@@ -25,10 +23,46 @@ LAST_LINES: Final = 0.2  # seconds for stderr to take what was said last
 _log = logging.getLogger("holdfast")
 
 
+class Lines:
+    """Cuts a stream of bytes into lines; one that is longer than *limit* is given up, and counted in `dropped`."""
+
+    def __init__(self, limit: int) -> None:
+        self.dropped = 0
+        self._limit = limit
+        self._begun = bytearray()  # a line that has no end yet
+        self._skips = False  # until the end of one that is too long
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The lines that *data* ends, without their ends; empty ones are left out."""
+        if not self._begun and not self._skips and data.find(b"\n") == len(data) - 1:  # as it mostly is
+            line = data.strip(b"\r\n\t ")
+            return [line] if line else []
+        lines = []
+        *whole, rest = data.split(b"\n")
+        for part in whole:
+            line = b"".join((self._begun, part)).strip(b"\r\t ")
+            if line and not self._skips:
+                lines.append(line)
+            self._begun.clear()
+            self._skips = False
+        if not self._skips:
+            self._begun += rest
+            if len(self._begun) > self._limit:
+                self._begun.clear()
+                self._skips = True
+                self.dropped += 1
+        return lines
+
+    @property
+    def rest(self) -> bytes:
+        """What came of a line that never ended."""
+        return bytes(self._begun)
+
+
 class LineReader:
     """Calls *on_line* for each line of a pipe, *on_long* for one longer than *limit*, and *on_end* when it ends.
 
-    *on_many* sees what has several lines before they are given, and b"" after them.
+    *on_data* sees what was read before its lines are given.
     """
 
     def __init__(
@@ -37,13 +71,13 @@ class LineReader:
         on_end: Callable[[], object],
         *,
         limit: int = LONGEST_LINE,
-        on_many: Callable[[bytes], object] = lambda data: None,
+        on_data: Callable[[bytes], object] = lambda data: None,
         on_long: Callable[[], object] = lambda: None,
     ) -> None:
         self._lines = Lines(limit)
         self._on_line = on_line
         self._on_end = on_end
-        self._on_many = on_many
+        self._on_data = on_data
         self._on_long = on_long
         self._pipe: IO[bytes] | None = None  # which the loop watches
         self._held = self._closed = self._ended = False
@@ -79,15 +113,10 @@ class LineReader:
 
     def feed(self, data: bytes) -> None:
         """Bytes have come."""
+        self._on_data(data)
         dropped = self._lines.dropped
-        lines = self._lines.feed(data)
-        if len(lines) == 1:
-            self._give(lines[0])
-        elif lines:
-            self._on_many(data)
-            for line in lines:
-                self._give(line)
-            self._on_many(b"")
+        for line in self._lines.feed(data):
+            self._give(line)
         if self._lines.dropped > dropped:
             self._on_long()
 
@@ -188,8 +217,7 @@ class Writer(asyncio.Protocol):
         """Close it, and wait *seconds* at most for what is left to be written."""
         self.close()
         if self._transport is not None:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._gone.wait(), seconds)
+            await first(self._gone.wait(), timeout=seconds)
             if not self._gone.is_set():
                 self._transport.abort()
                 await self._gone.wait()
@@ -274,6 +302,17 @@ class Echo:
             self._changed.wait_for(lambda: self._waiting or self._over)
             data, self._waiting = bytes(self._waiting), bytearray()
             return data
+
+
+async def first(*waits: Coroutine[Any, Any, object], timeout: float | None = None) -> None:
+    """Wait for one of several things, for *timeout* seconds at most."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _write_all(number: int, data: bytes) -> None:

@@ -41,25 +41,28 @@ class ChildUpstream:
         self._clock = clock
         self._patience = patience
         self._child: Child | None = None
+        self._live: Child | None = None  # the same, from the handshake to its end: what takes frames
         self._listener: Listener  # from `attach` on, like the handshake
         self._handshake: Handshake
         self._queue: deque[bytes] = deque()  # for a server that is not ready
         self._queued = 0  # bytes in it
-        self._ready = asyncio.Event()
         self._failures = 0
         self._started_at = 0.0
         self._restarting: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
-        self._own: dict[Id, asyncio.Future[Head]] = {}  # requests of ours
+        self._answer: asyncio.Future[Head] | None = None  # to a handshake of ours
         self._heard = 0
         self._silent = False  # it was killed since it did not answer
-        self._closing = self._held = self._full = self._holds = False
+        self._held = False  # the client takes no more
+        self._full = False  # the child's input is
+        self._holds = False  # the client has to wait, for that or for the queue
+        self._closing = False
 
     @property
     def is_ready(self) -> bool:
         """Whether frames can be sent, and answered."""
-        return self._ready.is_set() and self._child is not None and not self._child.is_spent
+        return self._live is not None and not self._live.is_spent
 
     def attach(self, listener: Listener, handshake: Handshake) -> None:
         """Start it."""
@@ -73,8 +76,8 @@ class ChildUpstream:
         if self.condition.state == "failed":
             self._start()
         while not self.is_ready:
-            if self._ready.is_set() and self._child is not None:  # there will be another
-                await self._child.over()
+            if self._live is not None:  # there will be another
+                await self._live.over()
                 continue
             restarting = self._restarting
             if restarting is None or restarting.done() or self._closing:
@@ -85,8 +88,8 @@ class ChildUpstream:
         """Hand a frame to the server, now or when it is ready."""
         if self._closing:
             return
-        if self._ready.is_set() and self._child is not None:
-            self._child.write(data)
+        if self._live is not None:
+            self._live.write(data)
             return
         self._queue.append(data)
         self._queued += len(data)
@@ -122,7 +125,7 @@ class ChildUpstream:
         await asyncio.shield(self._ending)
 
     async def _end(self) -> None:
-        self._ready.clear()
+        self._live = None
         tasks = [task for task in (self._restarting, self._asking) if task is not None]
         for task in tasks:
             task.cancel()
@@ -171,7 +174,7 @@ class ChildUpstream:
             await child.over()
             raise self._loss(child)
         self.condition.turn("ready")
-        self._ready.set()
+        self._live = child
         waiting, self._queue, self._queued = self._queue, deque(), 0
         for data in waiting:
             child.write(data)
@@ -190,11 +193,10 @@ class ChildUpstream:
 
     async def _ask(self, child: Child, data: bytes) -> Head:
         """The answer to a handshake of ours."""
-        id = frames.head(data).id
-        assert isinstance(id, str)
         answer: asyncio.Future[Head] = asyncio.get_running_loop().create_future()
-        self._own[id] = answer
-        timer = self._clock.call_at(self._clock.monotonic() + REPLAY_PATIENCE, lambda: _late(answer))
+        self._answer = answer
+        late = ServerLost(f"the server did not take the handshake within {REPLAY_PATIENCE:g} s")
+        timer = self._clock.call_at(self._clock.monotonic() + REPLAY_PATIENCE, lambda: self._no_answer(late))
         try:
             child.write(data)
             return await answer
@@ -203,7 +205,11 @@ class ChildUpstream:
             raise
         finally:
             timer.cancel()
-            del self._own[id]
+            self._answer = None
+
+    def _no_answer(self, error: ServerLost) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(error)
 
     async def _examine(self, ping: bytes) -> None:
         child, heard = self._child, self._heard
@@ -243,19 +249,16 @@ class ChildUpstream:
         head = frames.peek(line)
         if head is None or not head.is_answer or not is_ours(head.id):
             return False
-        waiting = self._own.get(head.id)  # type: ignore[arg-type]
-        if waiting is not None and not waiting.done():
-            waiting.set_result(head)
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(head)
         return True
 
     def _exited(self, child: Child) -> None:
         if child is not self._child or self._closing:
             return
-        self._ready.clear()
+        self._live = None
         error = self._loss(child)
-        for waiting in self._own.values():
-            if not waiting.done():
-                waiting.set_exception(error)
+        self._no_answer(error)
         if self._restarting is not None and not self._restarting.done():
             return  # it was only being started
         if self._clock.monotonic() - self._started_at >= STABLE:
@@ -302,11 +305,6 @@ class ChildUpstream:
         if holds != self._holds:
             self._holds = holds
             self._listener.hold(holds)
-
-
-def _late(answer: asyncio.Future[Head]) -> None:
-    if not answer.done():
-        answer.set_exception(ServerLost(f"the server did not take the handshake within {REPLAY_PATIENCE:g} s"))
 
 
 def _is_text(line: bytes) -> bool:

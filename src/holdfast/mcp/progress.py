@@ -1,0 +1,60 @@
+"""What a client that asks for it is told of the progress of its call: what the server tells, and a sign of life every
+few seconds while the call waits for its turn. By the protocol it may only grow, also where a call is begun anew.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from holdfast.clock import Clock, Timer
+from holdfast.mcp import frames
+from holdfast.mcp.frames import Id
+from holdfast.mcp.wire import Event
+
+if TYPE_CHECKING:
+    from holdfast.mcp.calling import Call
+
+KEEP_ALIVE: Final = 5.0  # seconds between two signs of life
+
+
+class Progress:
+    """The progress of a *call*, under the *token* that its client gave for it."""
+
+    __slots__ = ("token", "_call", "_clock", "_last", "_ours", "_timer")
+
+    def __init__(self, call: Call, token: Id, clock: Clock) -> None:
+        self.token = token
+        self._call = call
+        self._clock = clock
+        self._last = 0.0
+        self._ours = False  # the server's count is not the only one: we have told of some, or it has begun anew
+        self._timer: Timer | None = None
+
+    def begin(self) -> None:
+        """Show a sign of life from time to time, until `end`."""
+        self._timer = self._clock.call_at(self._clock.monotonic() + KEEP_ALIVE, self._keep_alive)
+
+    def end(self) -> None:
+        """There is nothing more to be told."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def restart(self) -> None:
+        """The server gets the call once more, and counts from the beginning."""
+        self._ours = True
+
+    def hand_on(self, event: Event, progress: float | None) -> None:
+        """Hand on what the server tells, unless the client was told of as much before."""
+        if progress is not None:
+            if self._ours and progress <= self._last:
+                return
+            self._last = max(self._last, progress)
+        self._call.channel.send(event)
+
+    def _keep_alive(self) -> None:
+        if not self._call.on_wire:
+            self._ours = True
+            self._last += 1e-6
+            facts = {"progressToken": self.token, "progress": self._last, "message": "waiting for its turn"}
+            self._call.channel.send(Event(frames.notification("notifications/progress", facts)))
+        self.begin()
