@@ -2,47 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from tests.publishing.conftest import until
 
 import holdfast
-from holdfast.clock import SystemClock
 from holdfast.publishing import pictures
 from holdfast.stores import SqliteRunStore
 from holdfast.stores.board import Board
 from holdfast.stores.entries import FINE_BOUNDS, ToolDetail, histogram, unpack_detail
 from holdfast.testing import ManualClock
 
-LIMIT = 40.0
 POLICIES: dict[str, Any] = {"policy": {"breaker": {"failure_threshold": 1, "min_backoff": 100.0}, "loop": False}}
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "runs.db"
 
 
 @pytest.fixture
 def hf(path: Path) -> Iterator[holdfast.Holdfast]:
     with holdfast.open(path, policies=POLICIES) as hf:
         yield hf
-
-
-@pytest.fixture
-def board(path: Path) -> Iterator[Board]:
-    with SqliteRunStore(path) as store:
-        yield Board(store)
-
-
-def until(reached: Callable[[], object], what: str) -> None:
-    end = SystemClock.monotonic() + LIMIT
-    while not reached():
-        assert SystemClock.monotonic() < end, f"never came: {what}"
-        SystemClock.sleep(0.005)
 
 
 def detail(board: Board, name: str) -> ToolDetail | None:
@@ -105,7 +86,7 @@ def on_clock(clock: ManualClock) -> Iterator[holdfast.Holdfast]:
 
 def changes(hf: holdfast.Holdfast) -> list[tuple[str, bool]]:
     """What became of the circuit of search, the oldest first, and whether by hand."""
-    told = hf._publisher._pictures._transitions["search"]
+    told = hf._publisher._display.pictures._transitions["search"]
     return [(each.after, each.by_hand) for each in reversed(told)]
 
 
@@ -158,7 +139,7 @@ def test_the_tools_whose_transitions_are_kept_are_bounded(
 
     until(lambda: detail(board, "c") and detail(board, "c").transitions, "the last")  # type: ignore[union-attr]
 
-    assert set(hf._publisher._pictures._transitions) == {"b", "c"}
+    assert set(hf._publisher._display.pictures._transitions) == {"b", "c"}
 
 
 def test_a_tool_that_is_called_all_the_time_is_told_in_detail_now_and_then(hf: holdfast.Holdfast) -> None:

@@ -14,41 +14,22 @@ from typing import Any
 import pytest
 from tests.children import ask, fork, said
 from tests.publishing.children import children
+from tests.publishing.conftest import LIMIT, until
 
 import holdfast
-from holdfast import ConfigError, publishing
-from holdfast.clock import SystemClock
+from holdfast import ConfigError
+from holdfast.publishing import display
 from holdfast.stores import SqliteRunStore
 from holdfast.stores.board import Board
 from holdfast.stores.entries import ToolLine
 
-LIMIT = 30.0  # seconds after which a test gives up waiting for what comes within one
 POLICIES = {"policy": {"breaker": {"failure_threshold": 1, "min_backoff": 100.0}, "retry": False}}
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "runs.db"
-
-
-@pytest.fixture
-def board(path: Path) -> Iterator[Board]:
-    with SqliteRunStore(path) as store:
-        yield Board(store)
 
 
 @pytest.fixture
 def start() -> Iterator[Any]:
     with children() as start:
         yield start
-
-
-def until(reached: Callable[[], bool], what: str) -> None:
-    """Wait for something that comes by itself."""
-    end = SystemClock.monotonic() + LIMIT
-    while not reached():
-        assert SystemClock.monotonic() < end, f"never came: {what}"
-        SystemClock.sleep(0.005)
 
 
 def line(board: Board, tool: str) -> ToolLine | None:
@@ -206,8 +187,8 @@ def test_while_nothing_changes_nothing_is_written(path: Path, board: Board) -> N
 def test_more_tools_than_one_write_takes_are_all_shown_in_the_end(
     path: Path, board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publishing, "MOST_AT_ONCE", 3)
-    monkeypatch.setattr(publishing, "PERIOD", 0.05)
+    monkeypatch.setattr(display, "MOST_AT_ONCE", 3)
+    monkeypatch.setattr(display, "PERIOD", 0.05)
     with holdfast.open(path, policies=POLICIES) as hf:
         tools = [hf.tool(f"tool_{number:02}")(lambda: None) for number in range(20)]
 
@@ -220,8 +201,8 @@ def test_more_tools_than_one_write_takes_are_all_shown_in_the_end(
 def test_what_one_write_does_not_take_waits_for_no_period(
     path: Path, board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publishing, "MOST_AT_ONCE", 3)
-    monkeypatch.setattr(publishing, "PERIOD", 3600.0)
+    monkeypatch.setattr(display, "MOST_AT_ONCE", 3)
+    monkeypatch.setattr(display, "PERIOD", 3600.0)
     with holdfast.open(path, policies=POLICIES) as hf:
         tools = [hf.tool(f"tool_{number:02}")(lambda: None) for number in range(20)]
 
@@ -233,7 +214,7 @@ def test_what_one_write_does_not_take_waits_for_no_period(
 def test_an_order_is_taken_up_while_there_is_more_to_show_than_one_write_takes(
     path: Path, board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publishing, "MOST_AT_ONCE", 0)
+    monkeypatch.setattr(display, "MOST_AT_ONCE", 0)
     with holdfast.open(path, policies=POLICIES) as hf:
         hf.tool("search")(lambda: "found")()
         until(board.processes, "the process")
@@ -245,45 +226,40 @@ def test_an_order_is_taken_up_while_there_is_more_to_show_than_one_write_takes(
 
 def test_a_name_that_nobody_knows_any_more_is_not_looked_at_again(path: Path) -> None:
     with holdfast.open(path, policies=POLICIES) as hf:
-        hf._publisher._marked["nobody"] = None
-        recent: publishing.Recent = {}
+        hf._publisher._display.publish({"nobody": None}, 0)
 
-        hf._publisher._publish(recent)
-
-        assert recent == {}
+        assert hf._publisher._display.recent == {}
 
 
 def test_of_more_names_than_can_be_shown_those_that_nobody_has_are_passed_over(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publishing, "MOST_TOOLS", 5)
-    monkeypatch.setattr(publishing, "MOST_AT_ONCE", 1)
+    monkeypatch.setattr(display, "MOST_TOOLS", 5)
+    monkeypatch.setattr(display, "MOST_AT_ONCE", 1)
     with holdfast.open(path, policies=POLICIES) as hf:
         hf.tool("search")(lambda: "found")
-        hf._publisher._marked.update(dict.fromkeys(["search", *map(str, range(20))]))
-        recent: publishing.Recent = {}
 
-        hf._publisher._publish(recent)
+        hf._publisher._display.publish(dict.fromkeys(["search", *map(str, range(20))]), 0)
 
-        assert set(recent) == {"search"}
+        assert set(hf._publisher._display.recent) == {"search"}
 
 
 def test_details_go_with_the_names_that_are_no_longer_shown(
     path: Path, board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publishing, "PERIOD", 0.05)
-    monkeypatch.setattr(publishing, "MOST_TOOLS", 5)
+    monkeypatch.setattr(display, "PERIOD", 0.05)
+    monkeypatch.setattr(display, "MOST_TOOLS", 5)
     with holdfast.open(path, policies=POLICIES) as hf:
         for number in range(12):
             hf.tool(f"tool_{number:02}")(lambda: None)()
             until(lambda: f"tool_{number:02}" in board.names(), "the tool")  # noqa: B023
         idle()
 
-        assert set(hf._publisher._pictures._detailed) == set(board.names())
+        assert set(hf._publisher._display.pictures._detailed) == set(board.names())
 
 
 def test_a_process_shows_so_many_tools_and_no_more(path: Path, board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publishing, "MOST_TOOLS", 5)
+    monkeypatch.setattr(display, "MOST_TOOLS", 5)
     with holdfast.open(path, policies=POLICIES) as hf:
         for number in range(5):
             hf.tool(f"old_{number}")(lambda: None)()
@@ -523,7 +499,7 @@ def test_a_fork_while_the_publisher_loads_a_module_is_shown(path: Path, board: B
 def test_a_store_that_cannot_be_made_disturbs_no_call_and_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publishing, "PERIOD", 0.01)
+    monkeypatch.setattr(display, "PERIOD", 0.01)
     (tmp_path / "file").touch()
     with caplog.at_level(logging.WARNING), holdfast.open(tmp_path / "file" / "runs.db", policies=POLICIES) as hf:
         search = hf.tool("search")(lambda: "found")

@@ -353,20 +353,11 @@ def test_who_comes_with_a_number_that_is_not_ours_gets_everything(ui: Ui, last: 
         assert next(messages(answer.iter_lines())).event == "hello"
 
 
-def test_who_was_away_too_long_gets_everything(ui: Ui, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "KEPT", 2)
-    with ui.stream() as staying:
-        last = next_of(staying, "hello").id
-        for number in range(4):
-            create(ui, f"run {number}")
-            read_until(staying, f"run {number}")
-
-    with ui.stream(last=last) as found:
-        assert next(found).event == "hello"
-
-
-def test_who_missed_more_than_may_wait_for_a_page_gets_everything(ui: Ui, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "MOST_BEHIND", 1000)
+@pytest.mark.parametrize(("limit", "most"), [("KEPT", 2), ("MOST_BEHIND", 1000)], ids=["messages", "bytes"])
+def test_who_has_missed_more_than_is_kept_gets_everything(
+    ui: Ui, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
+) -> None:
+    monkeypatch.setattr(feed, limit, most)
     with ui.stream() as staying:
         last = next_of(staying, "hello").id
         for number in range(5):

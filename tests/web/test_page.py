@@ -1180,7 +1180,7 @@ def test_a_page_that_is_paused_stands_still_though_an_answer_was_on_its_way(modu
             await held;
             return Response.json(path.includes("events") ? { events: [] } : { run: line() });
         };
-        const screen = run({ live }, { name: "r", sequence: null });
+        const screen = run({ live }, { name: "r", sequence: null }, new AbortController().signal);
         const title = () => screen.root.querySelector("h1").textContent;
         while (screen.root.querySelector(".split[hidden]")) await turn();
         let answer; held = new Promise((resolve) => (answer = resolve));
@@ -1211,7 +1211,7 @@ def test_what_changes_just_before_a_pause_is_asked_for_after_it(
         const turn = () => new Promise((resolve) => requestAnimationFrame(resolve));
         window.fetch = (...all) => (asked += 1, fetch(...all));
         const app = {{ live, places: {{}}, attempt: (work) => work().then(() => true) }};
-        const {{ root }} = make(app, {route});
+        const {{ root }} = make(app, {route}, new AbortController().signal);
         while (!root.querySelector("tbody tr:not(.space) td")) await turn();
         const later = []; window.setTimeout = (work) => later.push(work);
         const wait = () => {{ for (const work of later.splice(0)) work(); }};
@@ -1315,11 +1315,11 @@ def test_an_order_that_comes_before_the_feed_waits_for_what_it_says(
 ) -> None:
     before, after, heard = modules(
         f"""const {{ Live }} = await import("/static/live.js");
-        const {{ orderTool }} = await import("/static/orders.js");
-        const live = new Live(); const app = {{ live }};
+        const {{ orderKeys }} = await import("/static/orders.js");
+        const live = new Live(); const {{ O: open }} = orderKeys({{ live }}, () => "search");
         const turn = () => new Promise((resolve) => setTimeout(resolve));
         const asked = async () => (await turn(), document.querySelectorAll("dialog").length);
-        orderTool(app, "open", "search"); orderTool(app, "open", "search");
+        open(); open();
         const before = await asked(); {news};
         return [before, await asked(), window.heard.some((said) => said.includes("This page changes nothing"))];"""
     )

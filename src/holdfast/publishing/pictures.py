@@ -51,22 +51,21 @@ class Pictures:
     def forget(self) -> None:
         """Nobody has seen any yet; in a forked child, whoever held the lock is not here."""
         self._lock = threading.Lock()
-        self._detailed: dict[str, float] = {}  # when the details of a tool were last looked at
+        # When the details of a tool were last looked at; a circuit that changes, at any time, takes its tool out.
+        self._detailed: dict[str, float] = {}
         self._stale: set[str] = set()  # tools that have changed since
 
     def owe(self, details: Sequence[tuple[str, bytes]]) -> None:
         """These could not be shown: they are due again."""
-        with self._lock:
-            for name, _ in details:
-                self._stale.add(name)
-                self._detailed.pop(name, None)
+        for name, _ in details:
+            self._stale.add(name)
+            self._detailed.pop(name, None)
 
     def drop(self, names: Iterable[str]) -> None:
         """These are no longer shown."""
-        with self._lock:
-            for name in names:
-                self._stale.discard(name)
-                self._detailed.pop(name, None)
+        for name in names:
+            self._stale.discard(name)
+            self._detailed.pop(name, None)
 
     def remember(self, tool: str, before: str, after: str, seen: CircuitDiagnostics) -> None:
         """The circuit of *tool* has changed; what it was and is goes with its next picture."""
@@ -143,8 +142,7 @@ class Pictures:
         """
         for name, entry in changed.items():
             (self._stale.discard if entry is None else self._stale.add)(name)
-        with self._lock:  # a circuit may change at any time
-            told = {name: self._detailed.get(name, -math.inf) for name in self._stale}
+        told = {name: self._detailed.get(name, -math.inf) for name in self._stale}
         due = [name for name, at in told.items() if name in resting or at == -math.inf]
         busy = [name for name, at in told.items() if name not in resting and -math.inf < at <= now - DETAILS_EVERY]
         due += sorted(busy, key=told.__getitem__)[:MOST_DETAILS]
@@ -155,8 +153,7 @@ class Pictures:
         for record in self._kit.tracker.recent(self._kit.tracker.max_history):
             if (recent := calls.get(record.tool)) is not None and len(recent) < MOST_OF_EACH:
                 recent.append(_recent(record))
-        with self._lock:  # before their transitions are read: what changes later is due again
-            self._detailed.update(dict.fromkeys(due, now))
+        self._detailed.update(dict.fromkeys(due, now))  # before transitions are read: what changes later is due again
         return [(name, pack(self._detail(name, calls[name]))) for name in due]
 
     def _detail(self, name: str, recent: list[RecentCall]) -> ToolDetail:

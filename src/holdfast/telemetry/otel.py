@@ -7,11 +7,9 @@ is logged, and no call notices. Without `instrument`, none of this is imported, 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
-from holdfast.bus import Bus, Call, Run, Verdict, WatchedCall, WatchedRun
+from holdfast.bus import Bus, Call, Run, WatchedCall, WatchedRun
 from holdfast.clock import Clock
 from holdfast.errors import ConfigError, HoldfastError, in_words
 from holdfast.parts.breaker import CircuitBreaker
@@ -87,8 +85,7 @@ class Tracing:
 
     def call(self, call: Call) -> WatchedCall | None:
         """A call begins."""
-        span = quietly(CallSpan, self._instruments, call)
-        return None if span is None else Quiet(span)
+        return quietly(CallSpan, self._instruments, call)
 
     def run(self, run: Run, *, resumed: bool) -> WatchedRun | None:
         """A run begins."""
@@ -141,35 +138,3 @@ def _began(store: RunStore, run: Run) -> SpanContext | None:
                 found = trace.get_current_span(_W3C.extract(event.payload)).get_span_context()
                 return found if found.is_valid else None
     return None
-
-
-# -- what fails here stays here ----------------------------------------------------------------------------------------
-
-
-class Quiet:
-    """A call's span, none of whose failures reaches the call."""
-
-    __slots__ = ("_span",)
-
-    def __init__(self, span: CallSpan) -> None:
-        self._span = span
-
-    def inside(self, inner: AbstractContextManager[None]) -> AbstractContextManager[None]:
-        """Around the tool's own code."""
-        return quietly(self._span.inside, inner) or inner
-
-    def admitted(self) -> None:
-        """An attempt was let in."""
-        quietly(self._span.admitted)
-
-    def failed(self, error: BaseException, category: str, retry_in: float | None) -> None:
-        """An attempt failed."""
-        quietly(self._span.failed, error, category, retry_in)
-
-    def carried(self, id: str) -> Mapping[str, str]:
-        """What to hand on."""
-        return quietly(self._span.carried, id) or {}
-
-    def end(self, error: BaseException | None, verdict: Verdict) -> None:
-        """It has ended."""
-        quietly(self._span.end, error, verdict)

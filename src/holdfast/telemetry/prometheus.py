@@ -80,17 +80,9 @@ class StoreMetrics:
         processes = self._board.processes()
         servers = [(process, server) for process in processes for server in process.servers]
         names = sorted({server.name for _, server in servers}, key=len, reverse=True)
-        lines = self._board.tools()
-        placed = [
-            (each.process, _place(line.name, names, is_server=line.is_server), each.tool)
-            for line in lines
-            for each in line.processes
-        ]
-        held = [
-            (_place(line.name, names, is_server=line.is_server), ToolEntry(name=line.name, state=line.state))
-            for line in lines
-            if not line.processes
-        ]
+        lines = [(_place(line.name, names, is_server=line.is_server), line) for line in self._board.tools()]
+        placed = [(each.process, where, each.tool) for where, line in lines for each in line.processes]
+        held = [(where, ToolEntry(name=line.name, state=line.state)) for where, line in lines if not line.processes]
         seen: dict[Shown, Numbers] = {}
         for id, where, entry in placed:
             _add(seen.setdefault((id, where), {}), _counted(entry, where))

@@ -39,8 +39,24 @@ class Instruments(NamedTuple):
     shown: Callable[[object], str] | None
 
 
+def quietly(fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
+    """Call *fn*; its failure is logged, and None."""
+    try:
+        return fn(*args, **kwargs)
+    except Exception:
+        _log.exception("telemetry failed")
+        return None
+
+
+def _quiet(fn: Callable[P, None]) -> Callable[P, None]:
+    def called(*args: P.args, **kwargs: P.kwargs) -> None:
+        quietly(fn, *args, **kwargs)
+
+    return called
+
+
 class CallSpan:
-    """The span of one call."""
+    """The span of one call; once it is made, none of its failures reaches the call."""
 
     __slots__ = ("_begun", "_call", "_instruments", "_origin", "_span")
 
@@ -66,8 +82,9 @@ class CallSpan:
         """Around the tool's own code."""
         if self._origin is None:
             return _Current(self._span, inner)
-        return _Onward(self._instruments, self._origin, self._span, inner)
+        return quietly(_Onward, self._instruments, self._origin, self._span, inner) or inner
 
+    @_quiet
     def admitted(self) -> None:
         """An attempt was let in; of the first, only if it had to wait."""
         call = self._call
@@ -77,6 +94,7 @@ class CallSpan:
             facts = {"holdfast.attempt": call.attempts, "holdfast.wait.duration": call.waited}
             self._span.add_event("holdfast.admitted", facts)
 
+    @_quiet
     def failed(self, error: BaseException, category: str, retry_in: float | None) -> None:
         """An attempt failed."""
         facts: dict[str, str | int | float] = {
@@ -90,11 +108,9 @@ class CallSpan:
 
     def carried(self, id: str) -> Mapping[str, str]:
         """What to hand on."""
-        carrier: dict[str, str] = {}
-        trace.get_current_span().set_attribute("jsonrpc.request.id", id)
-        propagate.inject(carrier)
-        return carrier
+        return quietly(_carried, id) or {}
 
+    @_quiet
     def end(self, error: BaseException | None, verdict: Verdict) -> None:
         """Write down how it ended, and measure it."""
         call, span = self._call, self._span
@@ -203,15 +219,6 @@ class _Onward:
         self._instruments.meters.onward.record(self._instruments.clock.monotonic() - self._begun, attributes)
 
 
-def quietly(fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
-    """Call *fn*; its failure is logged, and None."""
-    try:
-        return fn(*args, **kwargs)
-    except Exception:
-        _log.exception("telemetry failed")
-        return None
-
-
 def _asked(tracer: Tracer, origin: Origin, attributes: dict[str, str]) -> Span:
     """The span of a client's request: part of the client's trace, if it says so; else linked to what is around us."""
     ambient = trace.get_current_span().get_span_context()
@@ -220,6 +227,13 @@ def _asked(tracer: Tracer, origin: Origin, attributes: dict[str, str]) -> Span:
     more = {"jsonrpc.request.id": origin.id, "holdfast.server.name": origin.server}
     known = {**attributes, **_measured(origin, origin.transport), **more}
     return tracer.start_span(f"{METHOD} {origin.tool}", parent, SpanKind.SERVER, attributes=known, links=links)
+
+
+def _carried(id: str) -> dict[str, str]:
+    carrier: dict[str, str] = {}
+    trace.get_current_span().set_attribute("jsonrpc.request.id", id)
+    propagate.inject(carrier)
+    return carrier
 
 
 def _measured(origin: Origin, transport: str) -> dict[str, str]:

@@ -74,9 +74,7 @@ class ManualClock:
     def advance(self, seconds: float) -> None:
         """Move on by *seconds*, waking what falls due on the way, each timer at its own time."""
         checks.number("seconds", seconds, least=0.0)
-        with self._lock:
-            target = self._now + seconds
-        self._move_to(target)
+        self._move_by(seconds)
 
     def sleep(self, seconds: float) -> None:
         """Move on to *seconds* after now; threads that sleep at once overlap, each sees its own time pass at least."""
@@ -84,9 +82,7 @@ class ManualClock:
         if math.isinf(seconds):
             raise OverflowError("an endless sleep would never return; use a number of seconds")
         self.slept.append(seconds)
-        with self._lock:
-            target = self._now + seconds
-        self._move_to(target)
+        self._move_by(seconds)
 
     async def asleep(self, seconds: float) -> None:
         """Park the calling task until the clock has moved by *seconds*."""
@@ -142,6 +138,11 @@ class ManualClock:
         else:
             self._watch(loop)
         return parked
+
+    def _move_by(self, seconds: float) -> None:
+        with self._lock:
+            target = self._now + seconds
+        self._move_to(target)
 
     def _move_to(self, target: float) -> None:
         while True:

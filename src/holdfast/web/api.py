@@ -9,7 +9,6 @@ from contextlib import ExitStack
 from typing import IO
 from urllib.parse import quote
 
-from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp
 
@@ -20,6 +19,7 @@ from holdfast.stores.searching import ALIVE, INTERRUPTED, Wanted, search
 from holdfast.telemetry.prometheus import CONTENT_TYPE, StoreMetrics
 from holdfast.web import answers, asking
 from holdfast.web.answers import Problem, answer, detail_line, encode, view
+from holdfast.web.asking import Question
 from holdfast.web.desk import Desk
 from holdfast.web.feed import Feed
 from holdfast.web.sse import BEAT, SIGN, EventStream, message, note
@@ -39,41 +39,35 @@ class Api:
         self._feed = feed
         self._metrics = StoreMetrics(desk.store)
 
-    async def health(self, request: Request) -> Response:
+    async def health(self, question: Question) -> Response:
         """That the server is there; asks nobody."""
-        asking.asked(request)
         return answer(answers.Health())
 
-    async def metrics(self, request: Request) -> Response:
+    async def metrics(self, question: Question) -> Response:
         """The metrics of all processes, for Prometheus."""
-        asking.asked(request)
         text = await self._desk.run(self._metrics.render)
         return Response(text, headers={"Content-Type": CONTENT_TYPE})
 
     # -- tools and servers ---------------------------------------------------------------------------------------------
 
-    async def tools(self, request: Request) -> Response:
+    async def tools(self, question: Question) -> Response:
         """All tools, the worst first."""
-        asking.asked(request)
         found = await self._desk.run(self._desk.tools.all)
         return answer(answers.Tools(at_ms=self._desk.now_ms(), tools=found))
 
-    async def tool(self, request: Request) -> Response:
+    async def tool(self, question: Question) -> Response:
         """One tool with all that is known of it."""
-        asking.asked(request)
-        name = asking.named(request, "name")
+        name = question.named("name")
         return answer(await self._desk.run(self._one_tool, name))
 
-    async def order(self, request: Request) -> Response:
+    async def order(self, question: Question) -> Response:
         """Open, close, auto or reset a tool in all processes."""
-        asking.asked(request)
-        name, verb = asking.named(request, "name"), request.url.path.rpartition("/")[2]
-        await asking.reason(request)  # nobody keeps it; what is wrong with it is said all the same
+        name, verb = question.named("name"), question.request.url.path.rpartition("/")[2]
+        await question.reason()  # nobody keeps it; what is wrong with it is said all the same
         return answer(answers.Ordered(tool=await self._desk.run(self._order, verb, name)))
 
-    async def servers(self, request: Request) -> Response:
+    async def servers(self, question: Question) -> Response:
         """All servers behind proxies."""
-        asking.asked(request)
         found = await self._desk.run(self._desk.board.servers)
         return answer(answers.Servers(at_ms=self._desk.now_ms(), servers=found))
 
@@ -96,51 +90,45 @@ class Api:
 
     # -- runs ----------------------------------------------------------------------------------------------------------
 
-    async def runs(self, request: Request) -> Response:
+    async def runs(self, question: Question) -> Response:
         """The newest runs that the filters mean."""
-        given = asking.asked(request, *asking.FILTERS, "limit", "before")
-        limit = asking.number(given, "limit", asking.USUAL_RUNS, least=1, most=asking.MOST_RUNS)
-        wanted, before = asking.wanted(given), given.get("before")
+        limit = question.number("limit", asking.USUAL_RUNS, least=1, most=asking.MOST_RUNS)
+        wanted, before = question.wanted(), question.given.get("before")
         page = await self._desk.run(search, self._desk.store, wanted, limit=limit, before=before)
         runs = [view(run) for run in page.runs]
         return answer(answers.Runs(at_ms=self._desk.now_ms(), runs=runs, next=page.next))
 
-    async def run(self, request: Request) -> Response:
+    async def run(self, question: Question) -> Response:
         """One run, whole."""
-        asking.asked(request)
-        return answer(await self._desk.run(self._one_run, asking.named(request, "id")))
+        return answer(await self._desk.run(self._one_run, question.named("id")))
 
-    async def events(self, request: Request) -> Response:
+    async def events(self, question: Question) -> Response:
         """Some events of a run."""
-        given = asking.asked(request, "after", "limit")
-        after = asking.number(given, "after", -1, least=-1, most=asking.LAST)
-        limit = asking.number(given, "limit", asking.USUAL_EVENTS, least=1, most=asking.MOST_EVENTS)
-        page = await self._desk.run(self._desk.store.event_page, asking.named(request, "id"), after, limit)
+        after = question.number("after", -1, least=-1, most=asking.LAST)
+        limit = question.number("limit", asking.USUAL_EVENTS, least=1, most=asking.MOST_EVENTS)
+        page = await self._desk.run(self._desk.store.event_page, question.named("id"), after, limit)
         return answer(page)
 
-    async def cancel(self, request: Request) -> Response:
+    async def cancel(self, question: Question) -> Response:
         """Cancel one run."""
-        asking.asked(request)
-        run_id, reason = asking.named(request, "id"), await asking.reason(request)
+        run_id, reason = question.named("id"), await question.reason()
         result = await self._desk.run(self._desk.store.cancel, run_id, reason)
         if result is CancelResult.NOT_FOUND:
             raise RunNotFound(run_id)
         return answer(answers.Cancelled(result=result))
 
-    async def cancel_many(self, request: Request) -> Response:
+    async def cancel_many(self, question: Question) -> Response:
         """Cancel all runs that the filters mean and that have not ended."""
-        given = asking.asked(request, *asking.FILTERS, "before", "all")
-        if given.get("all", "true") != "true":
+        if question.given.get("all", "true") != "true":
             raise asking.bad("all: must be true")
-        if not given.keys() & {*asking.FILTERS, "all"}:
+        if not question.given.keys() & {*asking.FILTERS, "all"}:
             raise asking.bad("no filter was given", "give status, session, tool or text; or all=true for every run")
-        reason = await asking.reason(request)
-        return answer(await self._desk.run(self._cancel_many, asking.wanted(given), given.get("before"), reason))
+        reason = await question.reason()
+        return answer(await self._desk.run(self._cancel_many, question.wanted(), question.given.get("before"), reason))
 
-    async def export(self, request: Request) -> Response:
+    async def export(self, question: Question) -> Response:
         """A run as JSON lines, to be kept as a file."""
-        asking.asked(request)
-        run_id = asking.named(request, "id")
+        run_id = question.named("id")
         file = await self._desk.run(self._export, run_id)
         name = re.sub(r"[^A-Za-z0-9._-]", "_", run_id)[:100]
         headers = {"Content-Disposition": f'attachment; filename="run-{name}.jsonl"'}
@@ -185,18 +173,16 @@ class Api:
 
     # -- streams -------------------------------------------------------------------------------------------------------
 
-    async def feed(self, request: Request) -> ASGIApp:
+    async def feed(self, question: Question) -> ASGIApp:
         """One stream for a whole page."""
-        asking.asked(request)
-        return EventStream(self._desk, self._feed.listen(request.headers.get("last-event-id")))
+        return EventStream(self._desk, self._feed.listen(question.request.headers.get("last-event-id")))
 
-    async def stream(self, request: Request) -> ASGIApp:
+    async def stream(self, question: Question) -> ASGIApp:
         """The events of a run, the past and then the live."""
-        given = asking.asked(request, "after")
-        last = request.headers.get("last-event-id")
-        told, name = ({"Last-Event-ID": last}, "Last-Event-ID") if last else (given, "after")
-        after = asking.number(told, name, -1, least=-1, most=asking.LAST)
-        run_id = asking.named(request, "id")
+        last = question.request.headers.get("last-event-id")
+        name, told = ("Last-Event-ID", last) if last else ("after", question.given.get("after"))
+        after = asking.number(name, told, -1, least=-1, most=asking.LAST)
+        run_id = question.named("id")
         await self._desk.run(self._desk.store.event_page, run_id, after, 1)  # what is wrong is said at once
         return EventStream(self._desk, self._follow(run_id, after))
 

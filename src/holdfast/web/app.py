@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from urllib.parse import quote
 
@@ -20,12 +20,14 @@ from holdfast.stores import RunStore
 from holdfast.stores.board import ORDERS
 from holdfast.web.answers import Problem, refusal
 from holdfast.web.api import Api
-from holdfast.web.asking import asked
+from holdfast.web.asking import FILTERS, Question
 from holdfast.web.desk import Desk
 from holdfast.web.feed import Feed
 from holdfast.web.files import Files
 from holdfast.web.openapi import description
 from holdfast.web.security import Gate, Rules
+
+Endpoint = Callable[[Question], Awaitable[ASGIApp]]
 
 _log = logging.getLogger("holdfast")
 
@@ -44,15 +46,7 @@ class App:
         api, files = Api(self.desk, Feed(self.desk, read_only=rules.read_only)), Files(self.desk)
         inner = Starlette(
             routes=[_get("/openapi.json", _describing(rules)), *_routes(api, files)],
-            exception_handlers={
-                Problem: _problem,
-                RunNotFound: _run_not_found,
-                ConfigError: _config_error,
-                StoreError: _store_error,
-                HTTPException: _http_error,
-                ClientDisconnect: _gone,
-                Exception: _failed,
-            },
+            exception_handlers=dict.fromkeys(_ANSWERED, _failed),
             lifespan=self._live,
         )
         inner.router.redirect_slashes = False
@@ -87,32 +81,40 @@ def _routes(api: Api, files: Files) -> list[Route]:
         _get("/api/tools/{name}", api.tool),
         *(_post(f"/api/tools/{{name}}/{order}", api.order) for order in ORDERS),
         _get("/api/servers", api.servers),
-        _get("/api/runs", api.runs),
-        _post("/api/runs/cancel", api.cancel_many),
+        _get("/api/runs", api.runs, *FILTERS, "limit", "before"),
+        _post("/api/runs/cancel", api.cancel_many, *FILTERS, "before", "all"),
         _get("/api/runs/{id}", api.run),
-        _get("/api/runs/{id}/events", api.events),
-        _get("/api/runs/{id}/stream", api.stream),
+        _get("/api/runs/{id}/events", api.events, "after", "limit"),
+        _get("/api/runs/{id}/stream", api.stream, "after"),
         _get("/api/runs/{id}/export", api.export),
         _post("/api/runs/{id}/cancel", api.cancel),
         _get("/api/stream", api.feed),
-        _get("/static/{file:path}", files.file),
-        _get("/", files.page),
+        Route("/static/{file:path}", files.file, methods=["GET"]),
+        Route("/", files.page, methods=["GET"]),
     ]
 
 
-def _get(path: str, endpoint: Callable[[Request], Awaitable[ASGIApp]]) -> Route:
-    return Route(path, endpoint, methods=["GET"])
+def _get(path: str, endpoint: Endpoint, *known: str) -> Route:
+    return _route("GET", path, endpoint, known)
 
 
-def _post(path: str, endpoint: Callable[[Request], Awaitable[ASGIApp]]) -> Route:
-    return Route(path, endpoint, methods=["POST"])
+def _post(path: str, endpoint: Endpoint, *known: str) -> Route:
+    return _route("POST", path, endpoint, known)
 
 
-def _describing(rules: Rules) -> Callable[[Request], Awaitable[Response]]:
+def _route(method: str, path: str, endpoint: Endpoint, known: Sequence[str]) -> Route:
+    """A route whose *endpoint* is asked only with parameters that are *known*."""
+
+    async def asked(request: Request) -> ASGIApp:
+        return await endpoint(Question(request, *known))
+
+    return Route(path, asked, methods=[method])
+
+
+def _describing(rules: Rules) -> Endpoint:
     text = description(None if rules.token is None else rules.cookie)
 
-    async def describe(request: Request) -> Response:
-        asked(request)
+    async def describe(question: Question) -> Response:
         return Response(text, media_type="application/json")
 
     return describe
@@ -121,40 +123,36 @@ def _describing(rules: Rules) -> Callable[[Request], Awaitable[Response]]:
 # -- what goes wrong ---------------------------------------------------------------------------------------------------
 
 
-async def _problem(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Problem)
-    return refusal(error)
-
-
-async def _run_not_found(request: Request, error: Exception) -> Response:
-    return refusal(Problem(404, "run_not_found", str(error), "see /api/runs; a run that was pruned is gone"))
-
-
-async def _config_error(request: Request, error: Exception) -> Response:
-    return refusal(Problem(400, "bad_request", str(error), "see /openapi.json"))
-
-
-async def _store_error(request: Request, error: Exception) -> Response:
-    return refusal(Problem(503, "store", str(error), "holdfast doctor says more"))
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    if error.status_code == 405:
-        problem = Problem(405, "method_not_allowed", "this path is not asked so", "see /openapi.json")
-    elif error.status_code == 404:
-        problem = Problem(404, "not_found", "there is nothing at this path", "see /openapi.json; the page is at /")
-    else:
-        problem = Problem(error.status_code, "bad_request", error.detail, "see /openapi.json")
-    answer = refusal(problem)
-    answer.headers.update(error.headers or {})
-    return answer
-
-
-async def _gone(request: Request, error: Exception) -> Response:
-    return refusal(Problem(400, "bad_request", "the request ended before its end"))
+_HTTP = {
+    404: Problem(404, "not_found", "there is nothing at this path", "see /openapi.json; the page is at /"),
+    405: Problem(405, "method_not_allowed", "this path is not asked so", "see /openapi.json"),
+}
 
 
 async def _failed(request: Request, error: Exception) -> Response:
+    answer = refusal(_problem(error))
+    if isinstance(error, HTTPException):
+        answer.headers.update(error.headers or {})
+    return answer
+
+
+def _problem(error: Exception) -> Problem:
+    match error:
+        case Problem():
+            return error
+        case RunNotFound():
+            return Problem(404, "run_not_found", str(error), "see /api/runs; a run that was pruned is gone")
+        case ConfigError():
+            return Problem(400, "bad_request", str(error), "see /openapi.json")
+        case StoreError():
+            return Problem(503, "store", str(error), "holdfast doctor says more")
+        case HTTPException(status_code=status):
+            return _HTTP.get(status) or Problem(status, "bad_request", error.detail, "see /openapi.json")
+        case ClientDisconnect():
+            return Problem(400, "bad_request", "the request ended before its end")
     _log.error("a request has failed: %s", in_words(error))
-    return refusal(Problem(500, "failed", "the server has failed at this request", "see what holdfast ui says"))
+    return Problem(500, "failed", "the server has failed at this request", "see what holdfast ui says")
+
+
+# By their names, though one function answers all: what only Exception stands for is raised again once it is answered.
+_ANSWERED = (Problem, RunNotFound, ConfigError, StoreError, HTTPException, ClientDisconnect, Exception)

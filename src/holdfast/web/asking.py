@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
@@ -27,19 +27,66 @@ _REASON = msgspec.json.Decoder(Reason)
 _NUMBER = re.compile(r"-?[0-9]{1,16}", re.ASCII)
 
 
-def named(request: Request, part: str) -> str:
-    """A part of the path; the path comes as it was sent, so a slash in a name is no other path."""
-    try:
-        name = unquote_to_bytes(request.path_params[part].encode("latin-1")).decode()
-    except UnicodeDecodeError:
-        raise bad(f"{part}: must be UTF-8 text, percent-encoded") from None
-    if len(name) > LONGEST_NAME:
-        raise Problem(404, "not_found", f"{part}: nothing has a name of so many characters", "see /openapi.json")
-    return name
+class Question:
+    """A request with the parameters that are *known* to its route, each at most once; empty ones are left out."""
+
+    def __init__(self, request: Request, *known: str) -> None:
+        self.request = request
+        self.given = _parameters(request, known)
+
+    def named(self, part: str) -> str:
+        """A part of the path; the path comes as it was sent, so a slash in a name is no other path."""
+        try:
+            name = unquote_to_bytes(self.request.path_params[part].encode("latin-1")).decode()
+        except UnicodeDecodeError:
+            raise bad(f"{part}: must be UTF-8 text, percent-encoded") from None
+        if len(name) > LONGEST_NAME:
+            raise Problem(404, "not_found", f"{part}: nothing has a name of so many characters", "see /openapi.json")
+        return name
+
+    def number(self, name: str, usual: int, *, least: int, most: int) -> int:
+        """A whole number among the parameters."""
+        return number(name, self.given.get(name), usual, least=least, most=most)
+
+    def wanted(self) -> Wanted:
+        """The runs that the filters mean."""
+        given = self.given
+        if given.get("status", STATUSES[0]) not in STATUSES:
+            raise bad(f"status: must be one of {', '.join(STATUSES)}")
+        return Wanted(given.get("status"), given.get("session"), given.get("tool"), given.get("text"))
+
+    async def reason(self) -> str | None:
+        """Why something is to be done, if the body says so."""
+        body = await _body(self.request)
+        if not body:
+            return None
+        kind = self.request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            raise Problem(415, "not_json", "the body must be JSON", "send it with Content-Type: application/json")
+        try:
+            found = _REASON.decode(body).reason
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise bad(f"the body cannot be read: {error}", 'send {"reason": "why"}') from None
+        if found is not None and len(found) > LONGEST_REASON:
+            raise bad(f"reason: must have at most {LONGEST_REASON} characters")
+        return found
 
 
-def asked(request: Request, *known: str) -> dict[str, str]:
-    """The parameters, each at most once; empty ones are left out."""
+def number(name: str, text: str | None, usual: int, *, least: int, most: int) -> int:
+    """The whole number that *text* is, called *name*; the *usual* one where there is none."""
+    if text is None:
+        return usual
+    if _NUMBER.fullmatch(text) is None or not least <= int(text) <= most:
+        raise bad(f"{name}: must be a whole number from {least} to {most}")
+    return int(text)
+
+
+def bad(message: str, hint: str = "see /openapi.json") -> Problem:
+    """A request that makes no sense."""
+    return Problem(400, "bad_request", message, hint)
+
+
+def _parameters(request: Request, known: Sequence[str]) -> dict[str, str]:
     try:
         pairs = parse_qsl(
             request.scope["query_string"].decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=50
@@ -58,40 +105,6 @@ def asked(request: Request, *known: str) -> dict[str, str]:
     return {name: value for name, value in found.items() if value}
 
 
-def number(given: Mapping[str, str], name: str, usual: int, *, least: int, most: int) -> int:
-    """A whole number among the parameters."""
-    text = given.get(name)
-    if text is None:
-        return usual
-    if _NUMBER.fullmatch(text) is None or not least <= int(text) <= most:
-        raise bad(f"{name}: must be a whole number from {least} to {most}")
-    return int(text)
-
-
-def wanted(given: Mapping[str, str]) -> Wanted:
-    """The runs that the filters mean."""
-    if given.get("status", STATUSES[0]) not in STATUSES:
-        raise bad(f"status: must be one of {', '.join(STATUSES)}")
-    return Wanted(given.get("status"), given.get("session"), given.get("tool"), given.get("text"))
-
-
-async def reason(request: Request) -> str | None:
-    """Why something is to be done, if the body says so."""
-    body = await _body(request)
-    if not body:
-        return None
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise Problem(415, "not_json", "the body must be JSON", "send it with Content-Type: application/json")
-    try:
-        found = _REASON.decode(body).reason
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise bad(f"the body cannot be read: {error}", 'send {"reason": "why"}') from None
-    if found is not None and len(found) > LONGEST_REASON:
-        raise bad(f"reason: must have at most {LONGEST_REASON} characters")
-    return found
-
-
 async def _body(request: Request) -> bytes:
     body = bytearray()
     async for piece in request.stream():
@@ -99,8 +112,3 @@ async def _body(request: Request) -> bytes:
         if len(body) > MOST_BYTES:
             raise Problem(413, "too_large", f"the body has more than {MOST_BYTES} bytes", "send a shorter reason")
     return bytes(body)
-
-
-def bad(message: str, hint: str = "see /openapi.json") -> Problem:
-    """A request that makes no sense."""
-    return Problem(400, "bad_request", message, hint)

@@ -79,7 +79,7 @@ class Feed:
         self._read_only = read_only
         self._start = secrets.token_hex(4)  # numbers of another start are not ours
         self._number = 0
-        self._kept: deque[tuple[int, bytes]] = deque()
+        self._kept: deque[bytes] = deque()  # the last messages
         self._weight = 0
         self._readers: set[_Reader] = set()
         self._looking = asyncio.Lock()
@@ -180,10 +180,10 @@ class Feed:
     def _send(self, event: str, data: bytes) -> None:
         self._number += 1
         piece = message(data, event=event, id=self._id())
-        self._kept.append((self._number, piece))
+        self._kept.append(piece)
         self._weight += len(piece)
         while len(self._kept) > KEPT or (self._weight > MOST_BEHIND and len(self._kept) > 1):
-            self._weight -= len(self._kept.popleft()[1])
+            self._weight -= len(self._kept.popleft())
         self._tell(piece)
 
     def _tell(self, piece: bytes, *, last: bool = False) -> None:
@@ -199,10 +199,8 @@ class Feed:
         start, _, number = (last_id or "").partition("-")
         if start != self._start or not number.isascii() or not number.isdecimal() or len(number) > 15:
             return None
-        oldest = self._kept[0][0] if self._kept else self._number + 1
-        if not oldest - 1 <= int(number) <= self._number:
-            return None
-        return [piece for at, piece in self._kept if at > int(number)]
+        behind = self._number - int(number)
+        return list(self._kept)[len(self._kept) - behind :] if 0 <= behind <= len(self._kept) else None
 
     # -- in a thread, one at a time ------------------------------------------------------------------------------------
 

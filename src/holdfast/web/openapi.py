@@ -73,53 +73,42 @@ def _paths() -> Parts:
     every = _query("all", {"const": "true"}, "Needed where no filter is given: every run is meant.")
     last = {"in": "header", "name": "Last-Event-ID", "schema": {"type": "string"}, "description": "What came last."}
     return {
-        "/healthz": {"get": _open("Whether the server is there.", answers.Health)},
-        "/openapi.json": {"get": _operation("This description.", {"application/json": {"schema": {}}})},
-        "/metrics": {"get": _operation("Metrics of all processes, for Prometheus.", _plain("text/plain"))},
-        "/api/tools": {"get": _operation("All tools, the worst first.", _json(answers.Tools))},
-        "/api/tools/{name}": {
-            "get": _operation("One tool, with its policy and its past.", _json(answers.OneTool), [tool], [404])
-        },
-        **{
-            f"/api/tools/{{name}}/{order}": {
-                "post": _with_body(_operation(ORDERED[order], _json(answers.Ordered), [tool], [404, 413, 415]))
-            }
-            for order in ORDERS
-        },
-        "/api/servers": {"get": _operation("All MCP servers behind proxies.", _json(answers.Servers))},
-        "/api/runs": {
-            "get": _operation("The newest runs.", _json(answers.Runs), [*filters, limit, before], [404])
-        },
-        "/api/runs/cancel": {
-            "post": _with_body(
-                _operation(
-                    "Cancel all runs that the filters mean and that have not ended.",
-                    _json(answers.ManyCancelled), [*filters, every, before], [404, 413, 415],
-                )
-            )
-        },
-        "/api/runs/{id}": {"get": _operation("One run.", _json(answers.OneRun), [run], [404])},
-        "/api/runs/{id}/events": {
-            "get": _operation("Some events of a run.", _json(answers.Events), [run, after, events], [404])
-        },
-        "/api/runs/{id}/stream": {
-            "get": _operation(RUN_EVENTS, _plain("text/event-stream"), [run, after, last], [404])
-        },
-        "/api/runs/{id}/export": {
-            "get": _operation("A run as JSON lines.", _plain("application/jsonl"), [run], [404])
-        },
-        "/api/runs/{id}/cancel": {
-            "post": _with_body(
-                _operation("Cancel a run, whoever runs it.", _json(answers.Cancelled), [run], [404, 413, 415])
-            )
-        },
-        "/api/stream": {"get": _operation(EVENTS, _plain("text/event-stream"), [last])},
-        "/static/{file}": {"get": _file()},
-        "/": {"get": _page()},
-    }  # fmt: skip
+        "/healthz": _open("Whether the server is there.", answers.Health),
+        "/openapi.json": _get("This description.", {"application/json": {"schema": {}}}),
+        "/metrics": _get("Metrics of all processes, for Prometheus.", _plain("text/plain")),
+        "/api/tools": _get("All tools, the worst first.", _json(answers.Tools)),
+        "/api/tools/{name}": _get("One tool, with its policy and its past.", _json(answers.OneTool), [tool], [404]),
+        **{f"/api/tools/{{name}}/{order}": _post(ORDERED[order], answers.Ordered, [tool]) for order in ORDERS},
+        "/api/servers": _get("All MCP servers behind proxies.", _json(answers.Servers)),
+        "/api/runs": _get("The newest runs.", _json(answers.Runs), [*filters, limit, before], [404]),
+        "/api/runs/cancel": _post(
+            "Cancel all runs that the filters mean and that have not ended.",
+            answers.ManyCancelled,
+            [*filters, every, before],
+        ),
+        "/api/runs/{id}": _get("One run.", _json(answers.OneRun), [run], [404]),
+        "/api/runs/{id}/events": _get("Some events of a run.", _json(answers.Events), [run, after, events], [404]),
+        "/api/runs/{id}/stream": _get(RUN_EVENTS, _plain("text/event-stream"), [run, after, last], [404]),
+        "/api/runs/{id}/export": _get("A run as JSON lines.", _plain("application/jsonl"), [run], [404]),
+        "/api/runs/{id}/cancel": _post("Cancel a run, whoever runs it.", answers.Cancelled, [run]),
+        "/api/stream": _get(EVENTS, _plain("text/event-stream"), [last]),
+        "/static/{file}": _file(),
+        "/": _page(),
+    }
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------
+
+
+def _get(summary: str, content: Parts, parameters: Sequence[Parts] = (), errors: Sequence[int] = ()) -> Parts:
+    return {"get": _operation(summary, content, parameters, errors)}
+
+
+def _post(summary: str, sent: type[msgspec.Struct], parameters: Sequence[Parts]) -> Parts:
+    reason = {"type": ["string", "null"], "maxLength": asking.LONGEST_REASON, "default": None}
+    schema = {"type": "object", "properties": {"reason": reason}, "additionalProperties": False}
+    body = {"required": False, "content": {"application/json": {"schema": schema}}}
+    return {"post": {**_operation(summary, _json(sent), parameters, [404, 413, 415]), "requestBody": body}}
 
 
 def _operation(summary: str, content: Parts, parameters: Sequence[Parts] = (), errors: Sequence[int] = ()) -> Parts:
@@ -138,20 +127,14 @@ def _open(summary: str, sent: type[msgspec.Struct]) -> Parts:
     made = _operation(summary, _json(sent))
     for status in ("401", "503"):
         del made["responses"][status]
-    return {**made, "security": []}
-
-
-def _with_body(operation: Parts) -> Parts:
-    reason = {"type": ["string", "null"], "maxLength": asking.LONGEST_REASON, "default": None}
-    schema = {"type": "object", "properties": {"reason": reason}, "additionalProperties": False}
-    return {**operation, "requestBody": {"required": False, "content": {"application/json": {"schema": schema}}}}
+    return {"get": {**made, "security": []}}
 
 
 def _file() -> Parts:
     name = {**_in_path("file", "The name of a file of the page."), "schema": {"type": "string"}}
     made = _operation("A file of the page.", _plain("*/*"), [name], [404])
     made["responses"]["304"] = {"description": "It is the one that you have."}
-    return made
+    return {"get": made}
 
 
 def _page() -> Parts:
@@ -159,7 +142,7 @@ def _page() -> Parts:
     made = _operation("The page.", _plain("text/html"), [token], [404])
     made["responses"]["303"] = {"description": "The token was right."}
     made["responses"]["401"] = _answer(ERRORS[401], _plain("text/html"))
-    return made
+    return {"get": made}
 
 
 def _filters() -> list[Parts]:

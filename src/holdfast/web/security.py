@@ -134,13 +134,12 @@ class Gate:
             else:
                 self._check_changer(headers, bearer=bearer)
         except Problem as problem:
+            answer = refusal(problem)
             if problem.status == 401:
                 if scope["path"] == "/":
-                    return HTMLResponse(WITHOUT_TOKEN, 401, {"WWW-Authenticate": "Bearer"})
-                answer = refusal(problem)
+                    answer = HTMLResponse(WITHOUT_TOKEN, 401)
                 answer.headers["WWW-Authenticate"] = "Bearer"
-                return answer
-            return refusal(problem)
+            return answer
         return None
 
     def _check_host(self, headers: Headers) -> None:
@@ -154,11 +153,9 @@ class Gate:
             )
 
     def _is_ours(self, host: str | None) -> bool:
-        if host is None:
-            return False
         if host in self._rules.hosts:
             return True
-        if not self._rules.any_address:
+        if host is None or not self._rules.any_address:
             return False
         try:
             ipaddress.ip_address(host)  # an address cannot be made to lead elsewhere
@@ -183,10 +180,10 @@ class Gate:
 
     def _check_token(self, scope: Scope, headers: Headers) -> bool:
         """Whether the token was shown in a header, which no foreign page can do."""
-        kind, _, given = headers.get("authorization", "").partition(" ")
-        is_bearer = kind.lower() == "bearer"
         if self._rules.token is None:
             return False
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        is_bearer = kind.lower() == "bearer"
         if is_bearer and same(given.strip(), self._rules.token):
             return True
         if scope["path"] in OPEN:
@@ -203,19 +200,15 @@ class Gate:
 
     def _check_reader(self, scope: Scope, headers: Headers, *, bearer: bool) -> None:
         """Foreign pages could not read the answer; they have no business here all the same."""
-        site = headers.get("sec-fetch-site", "same-origin")
-        if scope["path"] not in {"/", *OPEN} and not bearer and site not in {"same-origin", "none"}:
+        if scope["path"] not in {"/", *OPEN} and not bearer and not _is_own_site(headers):
             raise _foreign()
 
     def _check_changer(self, headers: Headers, *, bearer: bool) -> None:
         if self._rules.read_only:
             raise Problem(403, "read_only", "this server changes nothing", "start holdfast ui without --read-only")
         origin = headers.get("origin")
-        if headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
-            raise _foreign()
-        if origin is None and bearer:  # no browser
-            return
-        if origin is None or not _is_same(origin, headers["host"]):
+        is_ours = bearer if origin is None else _is_same(origin, headers["host"])  # without, it is no browser
+        if not is_ours or not _is_own_site(headers):
             raise _foreign()
 
 
@@ -232,6 +225,10 @@ def host_of(header: str) -> str | None:
 def same(given: str, wanted: str) -> bool:
     """Whether two secrets are the same, in a time that does not tell how far they are."""
     return hmac.compare_digest(given.encode("utf-8", "replace"), wanted.encode())
+
+
+def _is_own_site(headers: Headers) -> bool:
+    return headers.get("sec-fetch-site", "same-origin") in {"same-origin", "none"}
 
 
 def _is_same(origin: str, host: str) -> bool:

@@ -17,7 +17,7 @@ import { tools } from "./tools.js";
 
 /** @typedef {import("./types.js").Screen} Screen */
 /** @typedef {import("./routes.js").Route} Route */
-/** @typedef {(app: App, route: Route) => Screen} Maker */
+/** @typedef {(app: App, route: Route, gone: AbortSignal) => Screen} Maker the signal comes when another screen is shown */
 
 const MAKERS = /** @type {Record<Route["screen"], Maker>} */ ({ tools, tool, runs, run, servers });
 const ORDER = /** @type {const} */ (["tools", "tool", "runs", "run", "servers"]);
@@ -31,6 +31,7 @@ class App {
     this.live = new Live();
     /** @type {Screen | null} */
     this.screen = null;
+    this.leaving = new AbortController();
     /** @type {Route} */
     this.route = parse(location.hash);
     this.places = { tools: "#/tools", tool: "", runs: "#/runs", run: "", servers: "#/servers" };
@@ -85,8 +86,9 @@ class App {
     this.point();
     if (this.screen && before.screen === screen && before.name === name && this.screen.follow?.(this.route)) return;
     const isFirst = this.screen === null;
-    this.screen?.leave?.();
-    this.screen = MAKERS[screen](this, this.route);
+    this.leaving.abort();
+    this.leaving = new AbortController();
+    this.screen = MAKERS[screen](this, this.route, this.leaving.signal);
     fill(this.main, this.screen.root);
     this.main.scrollTop = 0;
     if (!isFirst) this.land();

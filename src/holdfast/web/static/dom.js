@@ -104,19 +104,16 @@ export function measure(element, name, value) {
 }
 
 /**
- * Listens; gives back what stops it.
+ * Listens.
  *
  * @template {keyof HTMLElementEventMap} K
  * @param {EventTarget} target
  * @param {K} type
  * @param {(event: HTMLElementEventMap[K]) => void} listener
  * @param {AddEventListenerOptions} [options]
- * @returns {() => void}
  */
 export function on(target, type, listener, options) {
-  const heard = /** @type {EventListener} */ (listener);
-  target.addEventListener(type, heard, options);
-  return () => target.removeEventListener(type, heard, options);
+  target.addEventListener(type, /** @type {EventListener} */ (listener), options);
 }
 
 /**

@@ -161,13 +161,26 @@ export class Live {
   }
 
   /**
-   * Is told of changes, at most once a frame, until what it gives back is called.
+   * Is told of changes, at most once a frame, until it is gone.
    *
    * @param {(changes: Changes) => void} watcher
+   * @param {AbortSignal} [gone]
    */
-  watch(watcher) {
+  watch(watcher, gone) {
     this.watchers.add(watcher);
-    return () => void this.watchers.delete(watcher);
+    gone?.addEventListener("abort", () => this.watchers.delete(watcher));
+  }
+
+  /**
+   * Does something again and again until it is gone, but not while the page is paused.
+   *
+   * @param {number} often in milliseconds
+   * @param {() => void} work
+   * @param {AbortSignal} gone
+   */
+  every(often, work, gone) {
+    const timer = setInterval(() => this.paused || work(), often);
+    gone.addEventListener("abort", () => clearInterval(timer));
   }
 
   /** The time of the server, in milliseconds since the epoch. */

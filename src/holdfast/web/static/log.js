@@ -20,15 +20,16 @@ export class Log {
   /**
    * @param {string} id
    * @param {() => number | null} selected
+   * @param {AbortSignal} gone
    */
-  constructor(id, selected) {
+  constructor(id, selected, gone) {
     this.id = id;
     this.selected = selected;
     this.zero = 0;
     const head = h("thead", {}, h("tr", { "aria-rowindex": "1" }, h("th", { scope: "col", class: "number" }, "#"), h("th", { scope: "col", class: "number" }, "At"), h("th", { scope: "col" }, "Event")));
     this.table = h("table", { class: "log", "aria-label": "Events" }, head);
     this.root = h("div", { class: "scroll", tabindex: "-1" }, this.table);
-    this.rows = new Rows({ scroller: this.root, table: this.table, key: (/** @type {RunEvent} */ event) => event.sequence, make: () => this.row(), fill: (parts, event) => parts.set(event) });
+    this.rows = new Rows({ scroller: this.root, table: this.table, key: (/** @type {RunEvent} */ event) => event.sequence, make: () => this.row(), gone });
   }
 
   /**
@@ -64,11 +65,7 @@ export class Log {
       const ended = event.type.endsWith("_ended") ? tone(String(event.payload.status ?? "")) : "";
       fill(link, h("span", { class: `type ${TONES[event.type] ?? ended}` }, words(event.type)), h("bdi", { class: "of" }, oneLine(gist(event), 160)), event.late ? h("span", { class: "badge" }, "late") : null);
     };
-    return { root, parts: { set } };
-  }
-
-  leave() {
-    this.rows.leave();
+    return { root, set };
   }
 }
 

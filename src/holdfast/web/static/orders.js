@@ -48,7 +48,7 @@ const ORDERS = {
  * @param {Order} order
  * @param {string} name
  */
-export async function orderTool(app, order, name) {
+async function orderTool(app, order, name) {
   if (await refused(app)) return;
   const { done, ...asked } = ORDERS[order];
   if (!(await ask({ ...asked, object: oneLine(name, 120), danger: order === "open" }))) return;
@@ -86,6 +86,20 @@ export function orderButtons(app, name) {
       for (const each of [auto, open, close, reset]) attr(each, "aria-label", `${each.textContent}: ${shown}`);
     },
   };
+}
+
+/**
+ * What the capitals do to the circuit of a tool, if there is one now.
+ *
+ * @param {App} app
+ * @param {() => string | undefined} name
+ */
+export function orderKeys(app, name) {
+  const act = (/** @type {Order} */ order) => () => {
+    const tool = name();
+    if (tool !== undefined) void orderTool(app, order, tool);
+  };
+  return { O: act("open"), C: act("close"), A: act("auto"), R: act("reset") };
 }
 
 /**

@@ -1,6 +1,7 @@
-// Parts that several screens are made of: what filters, heads and cells of tables, facts, and states.
+// Parts that several screens are made of: lists of lines, what filters them, facts, states, and excuses.
 
-import { attr, button, fill, h } from "./dom.js";
+import { ApiError } from "./api.js";
+import { attr, button, fill, h, on } from "./dom.js";
 import { said } from "./format.js";
 import { sign, tone } from "./icons.js";
 
@@ -39,19 +40,85 @@ export function pressed(element, isPressed) {
 }
 
 /**
- * The heading of a screen, what is summed up in it, and what filters it.
+ * A text to look for in names, and a button that leaves out what is well.
  *
- * @param {string} title
- * @param {Node} summary
- * @param {...Node} filters
+ * @param {() => void} draw when they change
+ * @param {object} words
+ * @param {string} words.placeholder
+ * @param {string} words.label for those who listen
+ * @param {string} words.only what the button says
+ * @param {URLSearchParams} [query] what they begin with
+ * @param {(filter: Record<string, string>) => void} [note] where to keep what they are
  */
-export function heading(title, summary, ...filters) {
-  return h("header", { class: "head" }, h("h1", {}, title), summary, h("span", { class: "filters" }, ...filters));
+export function sieve(draw, { placeholder, label, only: title }, query, note) {
+  const search = field(placeholder, label, query?.get("text") ?? "");
+  const failing = toggle(title, () => failed());
+  let only = query?.get("failing") === "1";
+  pressed(failing, only);
+  on(search, "input", change);
+
+  function failed() {
+    only = !only;
+    change();
+  }
+
+  function change() {
+    pressed(failing, only);
+    draw();
+    note?.({ text: search.value.trim(), failing: only ? "1" : "" });
+  }
+
+  return {
+    filters: [search, failing],
+    search,
+    failed,
+    /**
+     * @param {string} name
+     * @param {boolean} isFailing
+     */
+    takes: (name, isFailing) => (!only || isFailing) && name.toLowerCase().includes(search.value.trim().toLowerCase()),
+    /** Clears them; false if there is nothing to clear. */
+    back() {
+      if (!search.value && !only) return false;
+      search.value = "";
+      only = false;
+      change();
+      return true;
+    },
+  };
 }
 
-/** @param {Columns} columns */
-export function heads(columns) {
-  return h("thead", {}, h("tr", { "aria-rowindex": "1" }, ...columns.map(([name, title]) => h("th", { scope: "col", class: name }, title))));
+/**
+ * A screen of lines: its heading with what sums it up and filters it, and a table, or words where it has no line.
+ *
+ * @param {object} what
+ * @param {string} what.title
+ * @param {string} what.label of the table
+ * @param {string} what.kind of the table, its class
+ * @param {Columns} what.columns
+ * @param {Node[]} what.filters
+ */
+export function listing({ title, label, kind, columns, filters }) {
+  const summary = h("p", { class: "summary" });
+  const head = h("thead", {}, h("tr", { "aria-rowindex": "1" }, ...columns.map(([name, words]) => h("th", { scope: "col", class: name }, words))));
+  const table = h("table", { class: `lines ${kind}`, "aria-label": label }, head);
+  const empty = h("div", { class: "empty", hidden: true });
+  const scroller = h("div", { class: "scroll", tabindex: "-1" }, table, empty);
+  const top = h("header", { class: "head" }, h("h1", {}, title), summary, h("span", { class: "filters" }, ...filters));
+  const root = h("section", { class: "screen" }, top, scroller);
+  return {
+    root, scroller, table, head, summary,
+    /**
+     * Shows the table, or these words where there are any.
+     *
+     * @param {Node[] | null} words
+     */
+    say(words) {
+      attr(table, "hidden", words !== null);
+      attr(empty, "hidden", words === null || words.length === 0);
+      fill(empty, ...(words ?? []));
+    },
+  };
 }
 
 /**
@@ -101,4 +168,21 @@ export function show(element, state, kind = "state") {
 export function nothing(complete, filtered, kind, hint) {
   if (!complete) return [h("p", {}, "Waiting for the server…")];
   return filtered ? [h("p", {}, `No ${kind} is like this.`), h("p", {}, h("kbd", {}, "esc"), " shows all of them.")] : hint();
+}
+
+/**
+ * What is told where something could not be had.
+ *
+ * @param {unknown} problem
+ * @param {string} unknown what is told where there is no such thing
+ * @param {Node} all the way to those that there are
+ */
+export function excuse(problem, unknown, all) {
+  const told = problem instanceof ApiError ? problem.message : "The server does not answer; the page tries again.";
+  return [h("p", {}, isUnknown(problem) ? unknown : told), h("p", {}, all)];
+}
+
+/** @param {unknown} problem */
+export function isUnknown(problem) {
+  return problem instanceof ApiError && problem.status === 404;
 }

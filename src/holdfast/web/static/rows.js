@@ -7,24 +7,25 @@ const BEYOND = 12; // rows above and below that are there already
 
 /**
  * @template Item
- * @template Row
+ * @typedef {{root: HTMLTableRowElement, set: (item: Item) => void}} Row
  */
+
+/** @template Item */
 export class Rows {
   /**
    * @param {object} options
    * @param {HTMLElement} options.scroller
    * @param {HTMLTableElement} options.table its style says how high a row is, as `--row`
    * @param {(item: Item) => string | number} options.key
-   * @param {() => {root: HTMLTableRowElement, parts: Row}} options.make
-   * @param {(parts: Row, item: Item, root: HTMLTableRowElement) => void} options.fill
+   * @param {() => Row<Item>} options.make
+   * @param {AbortSignal} options.gone once the table is not shown any more
    * @param {() => void} [options.near] when the end comes near
    */
-  constructor({ scroller, table, key, make, fill, near }) {
+  constructor({ scroller, table, key, make, gone, near }) {
     this.scroller = scroller;
     this.table = table;
     this.key = key;
     this.make = make;
-    this.fill = fill;
     this.near = near;
     this.body = h("tbody");
     table.append(this.body);
@@ -32,17 +33,20 @@ export class Rows {
     this.below = h("tr", { class: "space", "aria-hidden": "true" }, h("td"));
     /** @type {Item[]} */
     this.items = [];
-    /** @type {Map<string | number, {root: HTMLTableRowElement, parts: Row}>} */
+    /** @type {Map<string | number, Row<Item>>} */
     this.made = new Map();
     this.first = 0;
     this.last = 0;
     this.due = 0;
     /** @type {string | number | null} */
     this.current = null; // where the focus was last, though its row may be out of sight
-    const later = () => this.soon();
-    this.stops = [on(scroller, "scroll", later, { passive: true })];
-    this.resized = new ResizeObserver(later);
-    this.resized.observe(scroller);
+    on(scroller, "scroll", () => this.soon(), { passive: true });
+    const resized = new ResizeObserver(() => this.soon());
+    resized.observe(scroller);
+    gone.addEventListener("abort", () => {
+      resized.disconnect();
+      cancelAnimationFrame(this.due);
+    });
   }
 
   /** @param {Item[]} items */
@@ -79,13 +83,13 @@ export class Rows {
     this.last = Math.min(length, Math.ceil((top + this.scroller.clientHeight) / height) + BEYOND);
     measure(this.above, "height", `${this.first * height}px`);
     measure(this.below, "height", `${Math.max(0, length - this.last) * height}px`);
-    /** @type {Map<string | number, {root: HTMLTableRowElement, parts: Row}>} */
+    /** @type {Map<string | number, Row<Item>>} */
     const made = new Map();
     for (const [index, item] of this.items.slice(this.first, this.last).entries()) {
       const key = this.key(item);
       const row = this.made.get(key) ?? this.make();
       attr(row.root, "aria-rowindex", this.first + index + 2);
-      this.fill(row.parts, item, row.root);
+      row.set(item);
       made.set(key, row);
     }
     this.made = made;
@@ -96,8 +100,7 @@ export class Rows {
   /** Fills those in sight again. */
   refresh() {
     for (const item of this.items.slice(this.first, this.last)) {
-      const row = this.made.get(this.key(item));
-      if (row) this.fill(row.parts, item, row.root);
+      this.made.get(this.key(item))?.set(item);
     }
   }
 
@@ -151,11 +154,5 @@ export class Rows {
   show(key) {
     const index = this.items.findIndex((item) => this.key(item) === key);
     if (index >= 0) this.reveal(index);
-  }
-
-  leave() {
-    for (const stop of this.stops) stop();
-    this.resized.disconnect();
-    cancelAnimationFrame(this.due);
   }
 }

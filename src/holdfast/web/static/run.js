@@ -1,16 +1,16 @@
 // The screen Run: what one run did and does, over time and in words. Its events are fetched by their numbers, and again
 // whenever the feed says that there are more; so nothing is lost and nothing comes twice.
 
-import { ApiError, get, isPassing, query } from "./api.js";
+import { get, isPassing, query } from "./api.js";
 import { Calls, isTrouble } from "./calls.js";
-import { attr, button, fill, h, on, text } from "./dom.js";
+import { attr, button, fill, h, text } from "./dom.js";
 import { age, since } from "./draw.js";
+import { standing } from "./found.js";
 import { count, moment, oneLine, plural, span, start, visible, words } from "./format.js";
 import { Log, block, detail } from "./log.js";
 import { cancelRun, isOver } from "./orders.js";
-import { fact, field, pressed, show, toggle } from "./parts.js";
+import { excuse, fact, isUnknown, show, sieve } from "./parts.js";
 import { encoded, toRun } from "./routes.js";
-import { standing } from "./runs.js";
 import { copy, say } from "./say.js";
 import { Waterfall } from "./waterfall.js";
 
@@ -28,21 +28,20 @@ const AGE = 1000; // milliseconds between two looks at how long ago it began
 /**
  * @param {App} app
  * @param {import("./routes.js").Route} route
+ * @param {AbortSignal} gone
  * @returns {Screen}
  */
-export function run(app, route) {
+export function run(app, route, gone) {
   const { name: id } = route;
   let { sequence } = route;
   const calls = new Calls();
   const selected = () => (sequence === null ? null : (calls.owners.get(sequence)?.sequence ?? sequence));
-  const falls = new Waterfall(id, selected);
-  const log = new Log(id, () => sequence);
-  const gone = new AbortController();
+  const falls = new Waterfall(id, selected, gone);
+  const log = new Log(id, () => sequence, gone);
   /** @type {RunLine | null} */
   let line = null;
   let resume = "";
   let gap = 0;
-  let only = false;
   let fetching = false;
   let again = false;
   let due = false; // whether there is more than what is shown
@@ -53,12 +52,11 @@ export function run(app, route) {
   const title = h("bdi", {}, "…");
   const figures = h("dl", { class: "figures" });
   const texts = h("div", { class: "texts" });
-  const search = field("Filter calls", "Filter calls by name");
-  const failing = toggle("Failed only", () => failed());
+  const wanted = sieve(draw, { placeholder: "Filter calls", label: "Filter calls by name", only: "Failed only" });
   const stop = button({ class: "danger", hidden: true, title: "X" }, () => line && void cancelRun(app, line), "Cancel run…");
   const out = h("a", { class: "button", href: `/api/runs/${encoded(id)}/export`, download: `run-${id.replace(/[^\w.-]/g, "_").slice(0, 60)}.jsonl`, title: "All events as JSON lines (e)" }, "Export");
   const again_ = button({ class: "resume", hidden: true, title: "Copies the command that goes on with it (y)" }, () => void copy(resume), "Copy resume command");
-  const head = h("header", { class: "head" }, h("h1", {}, h("span", { class: "kind" }, "Run "), title), state, h("span", { class: "filters" }, search, failing, again_, out, stop));
+  const head = h("header", { class: "head" }, h("h1", {}, h("span", { class: "kind" }, "Run "), title), state, h("span", { class: "filters" }, ...wanted.filters, again_, out, stop));
   const place = h("div", { class: "chosen" });
   const empty = h("div", { class: "empty" }, h("p", {}, "Waiting for the server…"));
   const side = h("div", { class: "side" }, place, h("h2", { class: "unseen" }, "Events"), log.root);
@@ -74,7 +72,7 @@ export function run(app, route) {
     try {
       do {
         again = false;
-        const answer = await get(`/api/runs/${encoded(id)}`, gone.signal);
+        const answer = await get(`/api/runs/${encoded(id)}`, gone);
         line = answer.run;
         resume = answer.resume ?? "";
         await events();
@@ -83,7 +81,7 @@ export function run(app, route) {
       if (!due) draw();
     } catch (problem) {
       due = held() || isPassing(problem);
-      if (!gone.signal.aborted && !held()) trouble(problem);
+      if (!gone.aborted && !held()) trouble(problem);
     }
     fetching = false;
   }
@@ -91,7 +89,7 @@ export function run(app, route) {
   async function events() {
     for (;;) {
       /** @type {EventPage} */
-      const page = await get(`/api/runs/${encoded(id)}/events${query({ after: calls.last, limit: PAGE })}`, gone.signal);
+      const page = await get(`/api/runs/${encoded(id)}/events${query({ after: calls.last, limit: PAGE })}`, gone);
       if (page.gap && calls.last < 0) gap = page.first_available ?? 0;
       calls.add(page.events);
       if (!page.has_more || !page.events.length) return;
@@ -101,10 +99,8 @@ export function run(app, route) {
 
   /** @param {unknown} problem */
   function trouble(problem) {
-    const unknown = problem instanceof ApiError && problem.status === 404;
-    const said = unknown ? "No run of this id is in the store." : problem instanceof ApiError ? problem.message : "The server does not answer; the page tries again.";
-    fill(empty, h("p", {}, said), h("p", {}, h("a", { href: "#/runs" }, "All runs")));
-    if (unknown) vanish();
+    fill(empty, ...excuse(problem, "No run of this id is in the store.", h("a", { href: "#/runs" }, "All runs")));
+    if (isUnknown(problem)) vanish();
     attr(empty, "hidden", !view.hidden);
   }
 
@@ -131,14 +127,11 @@ export function run(app, route) {
     show(state, standing(line), "state big");
     attr(stop, "hidden", isOver(line));
     attr(again_, "hidden", !resume);
-    pressed(failing, only);
     fill(figures, ...facts(line, gap));
     const key = JSON.stringify([line.error, line.result_text, resume]);
     if (texts.dataset.of !== key) fill(texts, ...said(line)); // what is unfolded stays so
     texts.dataset.of = key;
-    const wanted = search.value.trim().toLowerCase();
-    const few = calls.all.filter((call) => (!only || isTrouble(call)) && (!wanted || call.name.toLowerCase().includes(wanted)));
-    falls.set(calls, few, zero(), until());
+    falls.set(calls, calls.all.filter((call) => wanted.takes(call.name, isTrouble(call))), zero(), until());
     log.set(calls.events, zero(), live());
     choose();
   }
@@ -161,33 +154,22 @@ export function run(app, route) {
     location.hash = toRun(id);
   }
 
-  function failed() {
-    only = !only;
-    draw();
-  }
-
   /** @param {import("./live.js").Changes} changes */
   function changed(changes) {
     if (due || changes.all || changes.runs.has(id)) void load();
   }
 
   const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
-  on(search, "input", draw);
-  const unwatch = app.live.watch(changed);
-  const growing = setInterval(() => {
-    if (app.live.paused || !line || !live() || document.hidden) return;
-    falls.grow(until());
-  }, still ? CALM : GROW);
-  const looking = setInterval(() => {
-    if (!app.live.paused && !document.hidden && (due || line === null || !isOver(line))) void load();
-  }, LOOK);
-  const aging = setInterval(() => !app.live.paused && age(figures, app.live.now()), AGE);
+  app.live.watch(changed, gone);
+  app.live.every(still ? CALM : GROW, () => live() && !document.hidden && falls.grow(until()), gone);
+  app.live.every(LOOK, () => !document.hidden && (due || line === null || !isOver(line)) && void load(), gone);
+  app.live.every(AGE, () => age(figures, app.live.now()), gone);
   void load();
   return {
     title: `Run ${oneLine(id, 20)}`,
     root,
-    search,
-    failed,
+    search: wanted.search,
+    failed: wanted.failed,
     move: (delta) => (side.contains(document.activeElement) ? log.rows : falls.rows).move(delta),
     actions: {
       X: () => line && void cancelRun(app, line),
@@ -195,12 +177,8 @@ export function run(app, route) {
       y: () => (resume ? void copy(resume) : say("There is nothing to resume")),
     },
     back() {
-      if (sequence !== null) close();
-      else if (search.value || only) {
-        search.value = "";
-        only = false;
-        draw();
-      } else return false;
+      if (sequence === null) return wanted.back();
+      close();
       return true;
     },
     follow(to) {
@@ -209,15 +187,6 @@ export function run(app, route) {
       log.rows.refresh();
       choose();
       return true;
-    },
-    leave() {
-      gone.abort();
-      unwatch();
-      falls.leave();
-      log.leave();
-      clearInterval(growing);
-      clearInterval(looking);
-      clearInterval(aging);
     },
   };
 

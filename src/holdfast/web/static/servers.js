@@ -1,8 +1,8 @@
 // The screen Servers: MCP servers behind proxies, with their handshake, restarts and what they say on stderr.
 
-import { arrange, attr, fill, h, on, text } from "./dom.js";
+import { arrange, attr, fill, h, text } from "./dom.js";
 import { ago, count, oneLine, plural, visible } from "./format.js";
-import { field, heading, heads, line as row, nothing, pressed, show, toggle } from "./parts.js";
+import { line as row, listing, nothing, show, sieve } from "./parts.js";
 import { toTool } from "./routes.js";
 
 /** @typedef {import("./app.js").App} App */
@@ -24,24 +24,19 @@ const COLUMNS = [
 /**
  * @param {App} app
  * @param {import("./routes.js").Route} route
+ * @param {AbortSignal} gone
  * @returns {Screen}
  */
-export function servers(app, route) {
-  const search = field("Filter", "Filter servers by name or command", route.query.get("text") ?? "");
-  const failing = toggle("Not ready only", () => failed());
-  const summary = h("p", { class: "summary" });
-  const head = heads(COLUMNS);
-  const table = h("table", { class: "lines hosts", "aria-label": "MCP servers" }, head);
-  const empty = h("div", { class: "empty", hidden: true });
-  const root = h("section", { class: "screen" }, heading("Servers", summary, search, failing), h("div", { class: "scroll", tabindex: "-1" }, table, empty));
+export function servers(app, route, gone) {
+  const words = { placeholder: "Filter", label: "Filter servers by name or command", only: "Not ready only" };
+  const wanted = sieve(draw, words, route.query, (filter) => app.note("servers", filter));
+  const list = listing({ title: "Servers", label: "MCP servers", kind: "hosts", columns: COLUMNS, filters: wanted.filters });
   /** @type {Map<string, ReturnType<typeof group>>} */
   const groups = new Map();
-  let only = route.query.get("failing") === "1";
 
   function draw() {
     const { shown } = app.live;
-    const wanted = search.value.trim().toLowerCase();
-    const lines = shown.servers.filter(({ server }) => (!only || !AT_EASE.has(server.state)) && `${server.name} ${server.target}`.toLowerCase().includes(wanted));
+    const lines = shown.servers.filter(({ server }) => wanted.takes(`${server.name} ${server.target}`, !AT_EASE.has(server.state)));
     const keys = lines.map((line) => {
       const key = `${line.process} ${line.server.name}`;
       let made = groups.get(key);
@@ -49,50 +44,26 @@ export function servers(app, route) {
       made.set(line);
       return key;
     });
-    arrange(table, [head, ...keys.flatMap((key) => groups.get(key)?.root ?? [])]);
+    arrange(list.table, [list.head, ...keys.flatMap((key) => groups.get(key)?.root ?? [])]);
     for (const key of [...groups.keys()]) if (!keys.includes(key)) groups.delete(key);
     const ready = shown.servers.filter(({ server }) => server.state === "ready").length;
-    text(summary, shown.servers.length ? `${plural(shown.servers.length, "server")} · ${count(ready)} ready` : "");
-    pressed(failing, only);
-    attr(table, "hidden", lines.length === 0);
-    attr(empty, "hidden", lines.length > 0);
-    if (!lines.length) fill(empty, ...nothing(shown.complete, shown.servers.length > 0, "server", hint));
+    text(list.summary, shown.servers.length ? `${plural(shown.servers.length, "server")} · ${count(ready)} ready` : "");
+    list.say(lines.length ? null : nothing(shown.complete, shown.servers.length > 0, "server", hint));
   }
 
-  function failed() {
-    only = !only;
-    change();
-  }
-
-  function change() {
-    draw();
-    app.note("servers", { text: search.value.trim(), failing: only ? "1" : "" });
-  }
-
-  on(search, "input", change);
-  const stop = app.live.watch((changes) => (changes.servers || changes.all) && draw());
-  const timer = setInterval(() => !app.live.paused && groups.forEach((each) => each.tick()), 1000);
+  app.live.watch((changes) => (changes.servers || changes.all) && draw(), gone);
+  app.live.every(1000, () => groups.forEach((each) => each.tick()), gone);
   draw();
   return {
     title: "Servers",
-    root,
-    search,
-    failed,
+    root: list.root,
+    search: wanted.search,
+    failed: wanted.failed,
+    back: wanted.back,
     move(delta) {
-      const links = [...table.querySelectorAll("a")];
+      const links = [...list.table.querySelectorAll("a")];
       const at = links.findIndex((link) => link.closest("tbody")?.contains(document.activeElement));
       links[Math.max(0, Math.min(links.length - 1, at < 0 ? 0 : at + delta))]?.focus();
-    },
-    back() {
-      if (!search.value && !only) return false;
-      search.value = "";
-      only = false;
-      change();
-      return true;
-    },
-    leave() {
-      stop();
-      clearInterval(timer);
     },
   };
 }

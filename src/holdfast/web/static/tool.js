@@ -1,12 +1,12 @@
 // The screen Tool: one tool in full: why its circuit changed, what policy holds, how long calls take, the last ones.
 
-import { ApiError, get, isPassing } from "./api.js";
+import { get, isPassing } from "./api.js";
 import { attr, fill, h, text } from "./dom.js";
 import { age, histogram, since, sparkline } from "./draw.js";
 import { count, moment, oneLine, percent, rate, readable, said, span, words } from "./format.js";
 import { sign, tone } from "./icons.js";
-import { orderButtons, orderTool } from "./orders.js";
-import { fact, pressed, show, toggle } from "./parts.js";
+import { orderButtons, orderKeys } from "./orders.js";
+import { excuse, fact, isUnknown, pressed, show, toggle } from "./parts.js";
 import { encoded } from "./routes.js";
 import { beside, fleet, labels, pace, trip } from "./tools.js";
 
@@ -22,9 +22,10 @@ const MOST = 100; // rows of a table
 /**
  * @param {App} app
  * @param {import("./routes.js").Route} route
+ * @param {AbortSignal} gone
  * @returns {Screen}
  */
-export function tool(app, route) {
+export function tool(app, route, gone) {
   const { name } = route;
   const shown = oneLine(name, 200);
   const circuit = h("span", { class: "state big" });
@@ -59,17 +60,16 @@ export function tool(app, route) {
   let asked = -OFTEN;
   let timer = 0;
   let due = false; // whether it has changed since it was asked for
-  const gone = new AbortController();
   const held = () => app.live.paused && whole !== null;
 
   async function load() {
     asked = performance.now();
     due = false;
     try {
-      const answer = await get(`/api/tools/${encoded(name)}`, gone.signal);
+      const answer = await get(`/api/tools/${encoded(name)}`, gone);
       if (!held()) take(answer);
     } catch (problem) {
-      if (!gone.signal.aborted && !held()) trouble(problem);
+      if (!gone.aborted && !held()) trouble(problem);
     }
     due ||= held();
   }
@@ -83,10 +83,8 @@ export function tool(app, route) {
 
   /** @param {unknown} problem */
   function trouble(problem) {
-    const unknown = problem instanceof ApiError && problem.status === 404;
-    const told = problem instanceof ApiError ? problem.message : "The server does not answer; the page tries again.";
-    fill(empty, h("p", {}, unknown ? "No process on this store has a tool of this name now." : told), h("p", {}, h("a", { href: "#/tools" }, "All tools")));
-    if (unknown) vanish();
+    fill(empty, ...excuse(problem, "No process on this store has a tool of this name now.", h("a", { href: "#/tools" }, "All tools")));
+    if (isUnknown(problem)) vanish();
     attr(empty, "hidden", whole !== null);
     if (isPassing(problem)) soon();
   }
@@ -101,10 +99,10 @@ export function tool(app, route) {
 
   function soon() {
     due = true;
-    if (timer || gone.signal.aborted) return;
+    if (timer || gone.aborted) return;
     timer = setTimeout(() => {
       timer = 0;
-      if (!held()) void load();
+      if (!held() && !gone.aborted) void load();
     }, Math.max(0, asked + OFTEN - performance.now()));
   }
 
@@ -145,22 +143,15 @@ export function tool(app, route) {
     draw();
   }
 
-  const stop = app.live.watch((changes) => (due || changes.all || changes.tools.has(name)) && soon());
-  const ticking = setInterval(tick, 500);
+  app.live.watch((changes) => (due || changes.all || changes.tools.has(name)) && soon(), gone);
+  app.live.every(500, tick, gone);
   void load();
-  const act = (/** @type {import("./orders.js").Order} */ order) => () => void orderTool(app, order, name);
   return {
     title: shown,
     root,
     search: null,
     failed,
-    actions: { O: act("open"), C: act("close"), A: act("auto"), R: act("reset") },
-    leave() {
-      gone.abort();
-      stop();
-      clearInterval(ticking);
-      clearTimeout(timer);
-    },
+    actions: orderKeys(app, () => name),
   };
 }
 

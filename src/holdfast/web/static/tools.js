@@ -1,11 +1,11 @@
 // The screen Tools: one row a tool, the worst first.
 
-import { attr, fill, h, on, text } from "./dom.js";
+import { attr, fill, h, text } from "./dom.js";
 import { meter, sparkline } from "./draw.js";
 import { ago, count, countdown, oneLine, percent, plural, rate, span } from "./format.js";
 import { tone } from "./icons.js";
-import { orderButtons, orderTool } from "./orders.js";
-import { field, heading, heads, line as cellsOf, nothing, pressed, show, toggle } from "./parts.js";
+import { orderButtons, orderKeys } from "./orders.js";
+import { line as cellsOf, listing, nothing, show, sieve } from "./parts.js";
 import { worstFirst } from "./picture.js";
 import { Rows } from "./rows.js";
 import { toTool } from "./routes.js";
@@ -31,74 +31,38 @@ const COLUMNS = [
 /**
  * @param {App} app
  * @param {import("./routes.js").Route} route
+ * @param {AbortSignal} gone
  * @returns {Screen}
  */
-export function tools(app, route) {
-  const search = field("Filter", "Filter tools by name", route.query.get("text") ?? "");
-  const failing = toggle("Failing only", () => failed());
-  const summary = h("p", { class: "summary" });
-  const table = h("table", { class: "lines toolbox", "aria-label": "Tools, the worst first" }, heads(COLUMNS));
-  const empty = h("div", { class: "empty", hidden: true });
-  const scroller = h("div", { class: "scroll", tabindex: "-1" }, table, empty);
-  const root = h("section", { class: "screen" }, heading("Tools", summary, search, failing), scroller);
-  const rows = new Rows({ scroller, table, key: (/** @type {ToolLine} */ line) => line.name, make: () => row(app), fill: (parts, line) => parts.set(line) });
-  let only = route.query.get("failing") === "1";
+export function tools(app, route, gone) {
+  const words = { placeholder: "Filter", label: "Filter tools by name", only: "Failing only" };
+  const wanted = sieve(draw, words, route.query, (filter) => app.note("tools", filter));
+  const list = listing({ title: "Tools", label: "Tools, the worst first", kind: "toolbox", columns: COLUMNS, filters: wanted.filters });
+  const rows = new Rows({ ...list, key: (/** @type {ToolLine} */ line) => line.name, make: () => row(app), gone });
 
   function draw() {
     const { shown } = app.live;
-    const wanted = search.value.trim().toLowerCase();
-    const lines = worstFirst(shown.tools.values()).filter((line) => (!only || isFailing(line)) && line.name.toLowerCase().includes(wanted));
-    text(summary, summed([...shown.tools.values()], app));
-    pressed(failing, only);
-    attr(table, "hidden", lines.length === 0);
-    attr(empty, "hidden", lines.length > 0);
-    if (!lines.length) fill(empty, ...nothing(shown.complete, shown.tools.size > 0, "tool", hint));
+    const lines = worstFirst(shown.tools.values()).filter((line) => wanted.takes(line.name, isFailing(line)));
+    list.say(lines.length ? null : nothing(shown.complete, shown.tools.size > 0, "tool", hint));
     rows.set(lines);
+    sum();
   }
 
-  function tick() {
-    if (app.live.paused) return;
-    rows.refresh();
-    text(summary, summed([...app.live.shown.tools.values()], app));
+  function sum() {
+    text(list.summary, summed([...app.live.shown.tools.values()], app));
   }
 
-  function failed() {
-    only = !only;
-    change();
-  }
-
-  function change() {
-    draw();
-    app.note("tools", { text: search.value.trim(), failing: only ? "1" : "" });
-  }
-
-  const act = (/** @type {import("./orders.js").Order} */ name) => () => {
-    const tool = rows.focused();
-    if (tool) void orderTool(app, name, tool.name);
-  };
-  on(search, "input", change);
-  const stop = app.live.watch((changes) => (changes.tools.size || changes.all) && draw());
-  const timer = setInterval(tick, 500);
+  app.live.watch((changes) => (changes.tools.size || changes.all) && draw(), gone);
+  app.live.every(500, () => { rows.refresh(); sum(); }, gone);
   draw();
   return {
     title: "Tools",
-    root,
-    search,
-    failed,
+    root: list.root,
+    search: wanted.search,
+    failed: wanted.failed,
+    back: wanted.back,
     move: (delta) => rows.move(delta),
-    actions: { O: act("open"), C: act("close"), A: act("auto"), R: act("reset") },
-    back() {
-      if (!search.value && !only) return false;
-      search.value = "";
-      only = false;
-      change();
-      return true;
-    },
-    leave() {
-      stop();
-      rows.leave();
-      clearInterval(timer);
-    },
+    actions: orderKeys(app, () => rows.focused()?.name),
   };
 }
 
@@ -221,12 +185,10 @@ function row(app) {
 
   return {
     root,
-    parts: {
-      /** @param {ToolLine} next */
-      set(next) {
-        if (next !== line) draw(next);
-        tick();
-      },
+    /** @param {ToolLine} next */
+    set(next) {
+      if (next !== line) draw(next);
+      tick();
     },
   };
 }

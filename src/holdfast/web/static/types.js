@@ -144,7 +144,6 @@
  * @typedef {object} EventPage
  * @property {RunEvent[]} events
  * @property {number | null} first_available
- * @property {number} next_after
  * @property {boolean} has_more
  * @property {boolean} gap
  */
@@ -161,7 +160,6 @@
  * @property {Record<string, () => void>} [actions] what other letters do
  * @property {() => boolean} [back] what Escape does here; false if there is nothing to do
  * @property {(route: import("./routes.js").Route) => boolean} [follow] shows another place of the same screen
- * @property {() => void} [leave]
  */
 
 export {};

@@ -17,8 +17,9 @@ export class Waterfall {
   /**
    * @param {string} id of the run
    * @param {() => number | null} selected
+   * @param {AbortSignal} gone
    */
-  constructor(id, selected) {
+  constructor(id, selected, gone) {
     this.id = id;
     this.selected = selected;
     this.scale = new Scale([], 0, 1);
@@ -32,7 +33,7 @@ export class Waterfall {
     const head = h("thead", {}, h("tr", { "aria-rowindex": "1" }, h("th", { scope: "col", class: "what" }, "Call"), h("th", { scope: "col", class: "when" }, h("span", { class: "unseen" }, "Time"), this.axis), h("th", { scope: "col", class: "took number" }, "Took")));
     this.table = h("table", { class: "waterfall", "aria-label": "Calls over time" }, head);
     this.root = h("div", { class: "scroll falls", tabindex: "-1" }, this.table);
-    this.rows = new Rows({ scroller: this.root, table: this.table, key: (/** @type {Call} */ call) => call.sequence, make: () => this.row(), fill: (parts, call) => parts.set(call) });
+    this.rows = new Rows({ scroller: this.root, table: this.table, key: (/** @type {Call} */ call) => call.sequence, make: () => this.row(), gone });
   }
 
   /**
@@ -104,7 +105,7 @@ export class Waterfall {
       text(took, call.kind === "mark" || call.status === "denied" ? "" : call.status === "cached" ? "–" : span((call.end ?? this.now) - call.at));
       this.draw(lane, call);
     };
-    return { root, parts: { set } };
+    return { root, set };
   }
 
   /**
@@ -131,10 +132,6 @@ export class Waterfall {
       measure(drawn, "width", share(Math.max(0, this.scale.place(bar.to) - from)));
       attr(drawn, "title", described(bar));
     }
-  }
-
-  leave() {
-    this.rows.leave();
   }
 }
 
