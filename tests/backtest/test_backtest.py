@@ -118,6 +118,23 @@ def test_the_attempts_of_a_call_are_read_with_their_pauses(memory: Holdfast, clo
     assert not call.failed
 
 
+def test_an_attempt_took_as_long_as_it_tells_though_the_next_one_waited_in_line(
+    memory: Holdfast, clock: ManualClock
+) -> None:
+    memory.runs.create_run("session", "prompt", run_id="r")
+    call = {"tool": "fetch", "call_id": "a"}
+    memory.runs.record_event("r", "tool_started", call)
+    clock.advance(0.1)
+    memory.runs.record_event("r", "tool_attempt_failed", {**call, "duration_ms": 100, "retry_in_ms": 200})
+    clock.advance(0.2 + 0.7 + 0.05)  # the pause, the line, the attempt
+    ended = {"status": "success", "duration_ms": 150, "waited_ms": 900, "attempts": 2}
+    memory.runs.record_event("r", "tool_ended", {**call, **ended})
+
+    (found,) = read(memory.runs).calls
+
+    assert [attempt.duration for attempt in found.attempts] == [0.1, 0.05]
+
+
 def test_a_call_that_waited_in_line_is_asked_for_when_it_was(hf: Holdfast, clock: ManualClock) -> None:
     begun = clock.time()
 
@@ -164,6 +181,17 @@ def test_arguments_that_were_masked_may_be_any(hf: Holdfast) -> None:
 
     assert first == second != None  # noqa: E711
     assert masked is None
+
+
+def test_a_number_of_attempts_that_makes_no_sense_breaks_nothing(hf: Holdfast) -> None:
+    hf.runs.create_run("session", "prompt", run_id="r")
+    call = {"tool": "fetch", "call_id": "a"}
+    hf.runs.record_event("r", "tool_started", call)
+    hf.runs.record_event("r", "tool_ended", {**call, "status": "success", "attempts": -1})
+
+    (found,) = read(hf.runs).calls
+
+    assert [attempt.category for attempt in found.attempts] == [None]
 
 
 def test_events_that_make_no_sense_are_passed_over(hf: Holdfast) -> None:

@@ -88,6 +88,19 @@ class _Guards:
         self.line = Line()
         self.waiting: dict[Ticket, _Flight] = {}
 
+    def admit(self, flight: _Flight, now: float) -> bool:
+        """Ask the circuit for an attempt, if there is one."""
+        if self.circuit is None:
+            return True
+        grant = self.circuit.admit(now)
+        flight.grant = grant if isinstance(grant, Grant) else None
+        return flight.grant is not None
+
+    def release(self, flight: _Flight) -> None:
+        """Give back what the circuit granted, as if it had not been asked."""
+        if self.circuit is not None and flight.grant is not None:
+            self.circuit.release(flight.grant)
+
     def reserve(self, now: float, ticket: Ticket | None) -> tuple[str, float] | None:
         """Ask rate, then concurrency: who refuses, and for how long."""
         if self.bucket is None and self.slots is None:
@@ -107,11 +120,10 @@ class _Guards:
         """Tell every guard how an attempt went."""
         neutral = category is ErrorCategory.CANCELLED
         duration = now - flight.begun
-        if self.circuit is not None and flight.grant is not None:
-            if neutral:
-                self.circuit.release(flight.grant)
-            else:
-                self.circuit.settle(flight.grant, now, category, duration=duration, sign=flight.call.sign)
+        if neutral:
+            self.release(flight)
+        elif self.circuit is not None and flight.grant is not None:
+            self.circuit.settle(flight.grant, now, category, duration=duration, sign=flight.call.sign)
         if self.bucket is not None and self.bucket.config.adaptive:
             if category is None:
                 self.bucket.succeeded(now)
@@ -123,11 +135,6 @@ class _Guards:
 
 class _Flight:
     """One call on its way."""
-
-    __slots__ = (
-        "asked", "begun", "call", "category", "cut", "deadline", "due", "grant", "guards", "number", "spent", "ticket",
-        "until", "waited",
-    )  # fmt: skip
 
     def __init__(self, call: Call, guards: _Guards) -> None:
         self.call = call
@@ -170,13 +177,17 @@ class _Stage:
             guards = self.tools[call.tool] = _Guards(self._policy_of(call.tool))
         guards.played.calls += 1
         flight = _Flight(call, guards)
-        loop = self._loops.setdefault(call.run, LoopGuard())
-        if guards.policy.loop is not None and (call.sign is not None or loop.stopped):
-            if loop.admit((call.tool, call.sign), guards.policy.loop) is not LoopVerdict.PASS:
-                return self._refuse(flight, call.at, "loop")
+        if self._is_loop(call, guards.policy):
+            self._refuse(flight, call.at, "loop")
+            return
         self._begin(flight, call.at)
         self.pass_time(call.at)
-        return None
+
+    def _is_loop(self, call: Call, policy: Policy) -> bool:
+        loop = self._loops.setdefault(call.run, LoopGuard())
+        if policy.loop is None or (call.sign is None and not loop.stopped):
+            return False
+        return loop.admit((call.tool, call.sign), policy.loop) is not LoopVerdict.PASS
 
     def _plan(self, at: float, action: _Action, flight: _Flight) -> None:
         flight.due = next(self._order)
@@ -190,31 +201,30 @@ class _Stage:
         self._admit(flight, now)
 
     def _admit(self, flight: _Flight, now: float) -> None:
+        """Ask the guards in their order; who has to wait asks again when it may be let through, or woken."""
         guards = flight.guards
         if now >= flight.deadline:
             flight.cut = True
             self._stop_waiting(flight, now)
-            return self._finish(flight, flight.category or ErrorCategory.TIMEOUT)
-        flight.grant = None
-        if guards.circuit is not None:
-            grant = guards.circuit.admit(now)
-            if not isinstance(grant, Grant):
-                return self._refuse(flight, now, "circuit")
-            flight.grant = grant
-        patience = flight.until - now
+            self._finish(flight, flight.category or ErrorCategory.TIMEOUT)
+            return
+        if not guards.admit(flight, now):
+            self._refuse(flight, now, "circuit")
+            return
         refusal = guards.reserve(now, flight.ticket)
         if refusal is None:
-            return self._make(flight, now)
-        if guards.circuit is not None and flight.grant is not None:
-            guards.circuit.release(flight.grant)
+            self._make(flight, now)
+            return
+        guards.release(flight)
         who, wait = refusal
-        if patience <= 0 or (wait > patience and wait < math.inf):
-            return self._refuse(flight, now, who)
+        patience = flight.until - now
+        if patience <= 0 or patience < wait < math.inf:
+            self._refuse(flight, now, who)
+            return
         if flight.ticket is None:
             flight.ticket = guards.line.join(now, guards.policy.priority.rank)
             guards.waiting[flight.ticket] = flight
-        self._plan(flight.until if wait == math.inf else max(now + wait, now + 1e-6), self._admit, flight)
-        return None
+        self._plan(flight.until if wait == math.inf else now + max(wait, 1e-6), self._admit, flight)
 
     def _make(self, flight: _Flight, now: float) -> None:
         """Let the attempt through; it takes as long as on record, or as the policy lets it."""
@@ -224,10 +234,10 @@ class _Stage:
         if not call.attempts:
             guards.settle(flight, now, ErrorCategory.CANCELLED)
             self._wake(guards, now)
-            return self._finish(flight, ErrorCategory.CANCELLED)
+            self._finish(flight, ErrorCategory.CANCELLED)
+            return
         limit = min(guards.policy.timeout or math.inf, flight.deadline - now)
         self._plan(now + min(call.attempts[flight.number].duration, limit), self._end, flight)
-        return None
 
     def _end(self, flight: _Flight, now: float) -> None:
         guards, attempt = flight.guards, flight.call.attempts[flight.number]
@@ -249,13 +259,13 @@ class _Stage:
         played, call = flight.guards.played, flight.call
         if flight.number:  # the tool was called, and its last failure is what the caller sees
             played.retries_refused += 1
-            return self._finish(flight, flight.category)
+            self._finish(flight, flight.category)
+            return
         setattr(played, who, getattr(played, who) + 1)
         self._count_wait(flight)
         played.spared += call.failed
         played.lost += call.known and not call.failed
         played.refused_unknown += not call.known
-        return None
 
     def _finish(self, flight: _Flight, category: ErrorCategory | None) -> None:
         played, call = flight.guards.played, flight.call

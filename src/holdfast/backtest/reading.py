@@ -154,8 +154,10 @@ class _Active:
     def failed(self, event: RunEventRecord) -> None:
         """An attempt failed; another follows if a pause is given."""
         now = event.timestamp_ms / 1000
-        pause = _seconds(event.payload, "retry_in_ms")
-        self._attempts.append(Attempt(max(0.0, now - self._begun), _category(event.payload, "failed"), pause))
+        took, pause = (_seconds(event.payload, name) for name in ("duration_ms", "retry_in_ms"))
+        if took is None:  # old records do not tell
+            took = max(0.0, now - self._begun)
+        self._attempts.append(Attempt(took, _category(event.payload, "failed"), pause))
         self._begun = now + (pause or 0.0)
 
     def ended(self, event: RunEventRecord, run_id: str) -> Call:
@@ -163,32 +165,21 @@ class _Active:
         payload, made = event.payload, event.payload.get("attempts")
         if payload.get("status") not in _ENDS or payload.get("cached") is True or made == 0:
             return self.unknown(run_id)
-        now = event.timestamp_ms / 1000
-        if not isinstance(made, int) or made > len(self._attempts):
-            self._attempts.append(Attempt(max(0.0, now - self._begun), _category(payload, payload["status"])))
+        now, attempts = event.timestamp_ms / 1000, self._attempts
+        if not attempts or not isinstance(made, int) or made > len(attempts):
+            spent = _seconds(payload, "duration_ms")  # in all attempts
+            took = now - self._begun if spent is None else spent - sum(attempt.duration for attempt in attempts)
+            attempts.append(Attempt(max(0.0, round(took, 3)), _category(payload, payload["status"])))
         else:  # the last failure ended it, whether or not another attempt was meant to follow
-            self._attempts[-1] = msgspec.structs.replace(self._attempts[-1], pause=None)
-        attempts = _scaled(self._attempts, _seconds(payload, "duration_ms"))
+            attempts[-1] = msgspec.structs.replace(attempts[-1], pause=None)
         pauses = sum(attempt.pause or 0.0 for attempt in attempts)
         in_line = max(0.0, (_seconds(payload, "waited_ms") or 0.0) - pauses)
         begun = min(self._at, now - pauses - sum(attempt.duration for attempt in attempts))
-        return Call(self._tool, run_id, round(begun - in_line, 3), attempts, self._sign, in_line)
+        return Call(self._tool, run_id, round(begun - in_line, 3), tuple(attempts), self._sign, in_line)
 
     def unknown(self, run_id: str) -> Call:
         """A call of which nobody knows how it ended."""
         return Call(self._tool, run_id, self._at, sign=self._sign)
-
-
-def _scaled(attempts: list[Attempt], spent: float | None) -> tuple[Attempt, ...]:
-    """The same with the duration of them all that was measured: events have the time of their way to disk."""
-    if spent is None:
-        return tuple(attempts)
-    rough = sum(attempt.duration for attempt in attempts)
-    shares = (attempt.duration / rough if rough else 1 / len(attempts) for attempt in attempts)
-    return tuple(
-        msgspec.structs.replace(attempt, duration=round(spent * share, 3))
-        for attempt, share in zip(attempts, shares, strict=True)
-    )
 
 
 def _category(payload: dict[str, Any], status: str) -> ErrorCategory | None:

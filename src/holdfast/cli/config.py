@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from holdfast.cli.finding import policies
 from holdfast.cli.options import Group, json_option, store_option, text
-from holdfast.cli.showing import Column, console, put_json, put_table
+from holdfast.cli.showing import console, put_json, put_table
 from holdfast.wording import one_line
+from holdfast.wording.columns import Column
 
 if TYPE_CHECKING:
     from holdfast.policy import PolicyBook
@@ -58,14 +60,9 @@ def show(tools: tuple[str, ...], shows_origin: bool, store: str | None, as_json:
 
 def _facts(store: str | None, tools: tuple[str, ...]) -> Iterator[Fact]:
     from holdfast.defaults import default_store, policy_file
-    from holdfast.errors import ConfigError
-    from holdfast.policy import PolicyBook
 
     file, file_origin = policy_file()
-    try:
-        book = PolicyBook.load(file)
-    except ConfigError as error:
-        raise click.ClickException(str(error)) from error
+    book = policies(file)
     named = (
         (store, "--store"),
         (os.environ.get("HOLDFAST_STORE"), "$HOLDFAST_STORE"),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.cli.ui import has_display
 from holdfast.signals import handled
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def demo(seed: int, fast: bool, scenes: tuple[int, ...], as_json: bool) -> None:
         fast=fast,
         draws=sys.stderr.isatty() and os.environ.get("TERM") not in {"dumb", "unknown"},
         stays=on_terminal,
-        opens=on_terminal and _has_display(),
+        opens=on_terminal and has_display(),
     )
     with _ended_by_signals():
         story = play(stage)
@@ -77,7 +78,3 @@ def _ended_by_signals() -> Iterator[None]:
     ends = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
     with handled(dict.fromkeys(ends, interrupt)):
         yield
-
-
-def _has_display() -> bool:
-    return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -72,7 +72,10 @@ def _providers(traces: list[str], metrics: list[str]) -> tuple[Any, Any]:
 
 def _exporter(signal: str, name: str) -> Any:
     if name == "console":  # standard output is the client's
-        return _console(signal)
+        from opentelemetry.sdk.metrics.export import ConsoleMetricExporter
+        from opentelemetry.sdk.trace.export import ConsoleSpanExporter
+
+        return ConsoleSpanExporter(out=sys.stderr) if signal == "TRACES" else ConsoleMetricExporter(out=sys.stderr)
     names = [name]
     if name == "otlp":
         asked = os.environ.get(f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL") or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
@@ -82,10 +85,3 @@ def _exporter(signal: str, name: str) -> Any:
             return found.load()()
     package = "pip install opentelemetry-exporter-otlp" if name == "otlp" else "is it installed?"
     raise LookupError(f"there is no exporter {name!r} for {signal.lower()}: {package}")
-
-
-def _console(signal: str) -> Any:
-    from opentelemetry.sdk.metrics.export import ConsoleMetricExporter
-    from opentelemetry.sdk.trace.export import ConsoleSpanExporter
-
-    return ConsoleSpanExporter(out=sys.stderr) if signal == "TRACES" else ConsoleMetricExporter(out=sys.stderr)

@@ -1,4 +1,4 @@
-"""Finding things: the store, the runs in it by the first letters of their ids, and the libraries of an extra."""
+"""Finding things: the store, the runs in it by the first letters of their ids, policies, the libraries of an extra."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from holdfast.errors import ConfigError, RunNotFound, printable
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
     from holdfast.history import RunSnapshot
+    from holdfast.policy import PolicyBook
     from holdfast.stores import RunStore
 
 PAGE = 1000
@@ -28,14 +29,31 @@ def opened(store: str | None, *, keeps: bool = False, **how: Any) -> Iterator[Ho
     """
     from holdfast.app import open
 
-    try:
+    with used_rightly():
         hf = open(store, **how)
-    except ConfigError as error:
-        raise click.UsageError(str(error)) from error
     with hf:
         if keeps:
             hf.check_store()
         yield hf
+
+
+@contextmanager
+def used_rightly() -> Iterator[None]:
+    """Around what checks what the user gave: settings that are wrong are wrong usage."""
+    try:
+        yield
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def policies(path: str | None) -> PolicyBook:
+    """The policies of a file, or the defaults; that something is wrong with a file is no wrong usage."""
+    from holdfast.policy import PolicyBook
+
+    try:
+        return PolicyBook.load(path)
+    except ConfigError as error:
+        raise click.ClickException(str(error)) from error
 
 
 @contextmanager

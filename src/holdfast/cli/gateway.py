@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.cli.finding import opened, used_rightly
 from holdfast.cli.options import hides_option, policy_option, store_option, text
 
 if TYPE_CHECKING:
@@ -42,19 +43,15 @@ def gateway(
     All servers of a client's file are there, each at /NAME/mcp. A server with a command is started once for each client
     session. Only this machine can reach them, unless there is a token.
     """
-    from holdfast.app import open
     from holdfast.cli.exporting import exporting
-    from holdfast.errors import ConfigError
     from holdfast.mcp.http.gateway import Address
     from holdfast.mcp.server import DEFAULTS
 
-    try:
+    with used_rightly():
         entries = _entries(config)
         address = Address(host, port, token or os.environ.get("HOLDFAST_TOKEN") or None, names)
-        with open(store, policies=policy, on_store_error="continue", defaults=DEFAULTS) as hf, exporting(hf):
+        with opened(store, policies=policy, on_store_error="continue", defaults=DEFAULTS) as hf, exporting(hf):
             return _serve(hf, entries, address, hides=hides)
-    except ConfigError as error:
-        raise click.UsageError(str(error)) from error
 
 
 def _serve(hf: Holdfast, entries: list[ServerEntry], address: Address, *, hides: bool) -> int:

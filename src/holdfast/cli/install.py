@@ -18,7 +18,6 @@ from holdfast.wording import in_full, one_line
 
 if TYPE_CHECKING:
     from holdfast.mcp.clients.rewriting import Outcome, Rewritten
-    from holdfast.mcp.clients.saving import Loaded
 
 Rewrite = Callable[[str, str, Sequence[str]], "Rewritten"]
 
@@ -52,10 +51,7 @@ def install(target: str, only: tuple[str, ...], dry_run: bool, as_json: bool) ->
     """
     from holdfast.mcp.clients.rewriting import wrap
 
-    def rewrite(text: str, name: str, only: Sequence[str]) -> Rewritten:
-        return wrap(text, name, executable(), only)
-
-    _perform(target, rewrite, only, dry_run, as_json)
+    _perform(target, lambda text, name, only: wrap(text, name, executable(), only), only, dry_run, as_json)
 
 
 @click.command()
@@ -94,22 +90,28 @@ def _perform(target: str, rewrite: Rewrite, only: Sequence[str], dry_run: bool, 
         path = _find(target)
         loaded = load(path)
         rewritten = rewrite(loaded.text, path, only)
-        changed = rewritten.text != loaded.text
-        backup = save(loaded, rewritten.text) if changed and not dry_run else None
+        backup = save(loaded, rewritten.text) if rewritten.text != loaded.text and not dry_run else None
     except UnknownServer as error:
         raise click.UsageError(str(error)) from error
     except ConfigError as error:  # the file is a client's: that something is wrong with it is no wrong usage of ours
         raise HoldfastError(str(error)) from error
+    diff = list(_diff(path, loaded.text, rewritten.text)) if dry_run else None
     if as_json:
-        servers = [outcome._asdict() for outcome in rewritten.outcomes]
-        diff = "".join(_diff(path, loaded.text, rewritten.text)) if dry_run else None
-        put_json({"file": path, "changed": backup is not None, "backup": backup, "diff": diff, "servers": servers})
+        put_json(
+            {
+                "file": path,
+                "changed": backup is not None,
+                "backup": backup,
+                "diff": None if diff is None else "".join(diff),
+                "servers": [outcome._asdict() for outcome in rewritten.outcomes],
+            }
+        )
         return
-    if dry_run:
-        _put_diff(path, loaded, rewritten.text)
+    if diff is not None:
+        _put_diff(diff)
     for outcome in rewritten.outcomes:
-        _put(outcome, dry_run)
-    _close(path, changed, dry_run, backup, rewritten.outcomes)
+        _put(outcome, err=dry_run)  # stdout has the diff, for programs that take one
+    _close(path, diff, backup, rewritten.outcomes)
 
 
 def _find(target: str) -> str:
@@ -127,12 +129,13 @@ def _find(target: str) -> str:
     return target
 
 
-def _close(path: str, changed: bool, dry_run: bool, backup: str | None, outcomes: Sequence[Outcome]) -> None:
+def _close(path: str, diff: list[str] | None, backup: str | None, outcomes: Sequence[Outcome]) -> None:
+    """Say what came of it, where *diff* is what would come of it."""
     if not outcomes:
         say(f"{path} lists no MCP servers")
-    elif dry_run:
-        say(f"{path} was not changed: --dry-run" if changed else f"there is nothing to change in {path}")
-    elif not changed:
+    elif diff is not None:
+        say(f"{path} was not changed: --dry-run" if diff else f"there is nothing to change in {path}")
+    elif backup is None:
         say(f"{path} was not changed")
     else:
         say(f"{path} as it was is in {backup}; restart the client")
@@ -141,8 +144,7 @@ def _close(path: str, changed: bool, dry_run: bool, backup: str | None, outcomes
             say(f"{path} is in a cache, which may be cleared: install Holdfast for good, then uninstall and install")
 
 
-def _put(outcome: Outcome, dry_run: bool) -> None:
-    from rich.console import Console
+def _put(outcome: Outcome, *, err: bool) -> None:
     from rich.text import Text
 
     line = Text(f"{outcome.outcome:<11}  ", style=STYLES.get(outcome.outcome, "dim"))
@@ -151,17 +153,14 @@ def _put(outcome: Outcome, dry_run: bool) -> None:
         line.append(f" in {one_line(outcome.project)}", style="none")
     if outcome.why is not None:
         line.append(f": {one_line(outcome.why, LONGEST)}", style="none")
-    if dry_run:  # stdout has the diff, for programs that take one
-        Console(stderr=True, highlight=False, markup=False, emoji=False).print(line, soft_wrap=True)
-    else:
-        console().print(line, soft_wrap=True)
+    console(err=err).print(line, soft_wrap=True)
 
 
-def _put_diff(path: str, loaded: Loaded, text: str) -> None:
+def _put_diff(diff: list[str]) -> None:
     from rich.text import Text
 
     out = console()
-    for line in _diff(path, loaded.text, text):
+    for line in diff:
         if out.is_terminal:
             style = DIFF_STYLES.get(line[:1], "none") if line[:3] not in {"+++", "---"} else "bold"
             out.print(Text(in_full(line.rstrip("\r\n")), style=style), soft_wrap=True)

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from holdfast.cli import FAILED
-from holdfast.cli.finding import opened
+from holdfast.cli.finding import opened, policies
 from holdfast.cli.options import Decorator, Group, json_option, store_option, text
-from holdfast.cli.showing import Column, console, put_fitting, put_json, say
+from holdfast.cli.showing import console, put_fitting, put_json, say
 from holdfast.errors import ConfigError, printable
 from holdfast.wording import in_full, moment, plural, span
+from holdfast.wording.columns import Column
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from holdfast.backtest import Line, Played, Recording
-    from holdfast.policy import PolicyBook
+    from holdfast.backtest import Line, Played, Recorded, Recording
 
 _last_option: Final[Decorator] = click.option(
     "--last",
@@ -123,7 +123,7 @@ def backtest(file: str | None, store: str | None, last: int, as_json: bool) -> N
     from holdfast.defaults import policy_file
 
     path = file if file is not None else policy_file()[0]
-    book = _book(path)
+    book = None if path is None else policies(path)
     recording = _recording(store, last)
     lines = compare(recording.calls, book)
     if as_json:
@@ -133,17 +133,6 @@ def backtest(file: str | None, store: str | None, last: int, as_json: bool) -> N
         say(f"{_extent(recording)}, against {path or 'the defaults; there is no policy file here'}")
         for assumption in ASSUMPTIONS:
             say(f"assumed: {assumption}")
-
-
-def _book(path: str | None) -> PolicyBook | None:
-    from holdfast.policy import PolicyBook
-
-    if path is None:
-        return None
-    try:
-        return PolicyBook.load(path)
-    except ConfigError as error:
-        raise click.ClickException(str(error)) from error
 
 
 def _recording(store: str | None, last: int) -> Recording:
@@ -176,63 +165,43 @@ def _extent(recording: Recording) -> str:
 # -- the table of a backtest -------------------------------------------------------------------------------------------
 
 
+_COUNTED: Final = (  # by which name it is counted; what none has counted gets no column
+    (Column("good", right=True), "succeeded"),
+    (Column("failed", right=True), "failed"),
+    (Column("refused", right=True), "refused"),
+    (Column("lost", right=True), "lost"),
+    (Column("spared", right=True), "spared"),
+    (Column("timed out", right=True, need=3), "timed_out"),
+    (Column("unknown", right=True, need=1), "unknown"),
+    (Column("in failures", right=True, need=2), "failing"),
+    (Column("in line", right=True, need=4), "waited"),
+)
+_STYLES: Final = {"lost": "red", "spared": "green"}
+_GUARDS: Final = ("circuit", "rate", "concurrency", "loop")
+
+
 def _put_lines(lines: list[Line]) -> None:
-    """Up to three rows a tool: what is on record, then each policy that was played. What none has gets no column."""
-    columns = (
-        Column("tool", most=40),
-        Column("under"),
-        Column("good", right=True),
-        Column("failed", right=True),
-        Column("refused", right=True),
-        Column("lost", right=True),
-        Column("spared", right=True),
-        Column("timed out", right=True, need=3),
-        Column("unknown", right=True, need=1),
-        Column("in failures", right=True, need=2),
-        Column("in line", right=True, need=4),
-        Column("refused by", need=5),
-    )
-    put_fitting(console(), columns, [row for line in lines for row in _rows(line)])
+    """Up to three rows a tool: what is on record, then each policy that was played."""
+    counted = [column for column, _ in _COUNTED]
+    rows: list[list[Text]] = []
+    for line in lines:
+        rows.append(_row(printable(line.tool, 200), "record", line.recorded))
+        if line.file is not None:
+            rows.append(_row("", "file", line.file))
+        rows.append(_row("", "defaults", line.defaults))
+    put_fitting(console(), [Column("tool", most=40), Column("under"), *counted, Column("refused by", need=5)], rows)
 
 
-def _rows(line: Line) -> list[list[Text]]:
+def _row(tool: str, under: str, found: Recorded | Played) -> list[Text]:
     from rich.text import Text
 
-    was, name = line.recorded, Text(printable(line.tool, 200), style="bold")
-    counts = (was.succeeded, was.failed, was.refused, "", "", "", was.unknown)
-    recorded = [name, Text("record"), *(_number(count) for count in counts), Text(_time(was.failing)), Text(), Text()]
-    rows = [recorded]
-    if line.file is not None:
-        rows.append(_played("file", line.file))
-    rows.append(_played("defaults", line.defaults))
-    return rows
+    cells = [Text(_amount(getattr(found, name, 0)), style=_STYLES.get(name, "")) for _, name in _COUNTED]
+    by = ", ".join(f"{who} {count}" for who in _GUARDS if (count := getattr(found, who, 0)))
+    return [Text(tool, style="bold"), Text(under), *cells, Text(by)]
 
 
-def _played(name: str, played: Played) -> list[Text]:
-    from rich.text import Text
-
-    by = {who: getattr(played, who) for who in ("circuit", "rate", "concurrency", "loop")}
-    return [
-        Text(),
-        Text(name),
-        _number(played.succeeded),
-        _number(played.failed),
-        _number(played.refused),
-        _number(played.lost, style="red"),
-        _number(played.spared, style="green"),
-        _number(played.timed_out),
-        _number(played.unknown),
-        Text(_time(played.failing)),
-        Text(_time(played.waited)),
-        Text(", ".join(f"{who} {count}" for who, count in by.items() if count)),
-    ]
-
-
-def _number(count: int | str, *, style: str = "") -> Text:
-    from rich.text import Text
-
-    return Text(f"{count}" if count else "", style=style)
-
-
-def _time(seconds: float) -> str:
-    return span(seconds) if seconds else ""
+def _amount(count: float) -> str:
+    """So many, or so many seconds; nothing if it is none."""
+    if not count:
+        return ""
+    return span(count) if isinstance(count, float) else f"{count}"

@@ -11,7 +11,7 @@ from holdfast import checks
 from holdfast.cli.calling import Calling, load
 from holdfast.cli.finding import opened
 from holdfast.cli.options import json_option, prompt_option, session_option, store_option, text
-from holdfast.cli.stdout import json_alone
+from holdfast.cli.showing import json_alone
 from holdfast.wording import one_line
 
 LONGEST: Final = 200  # characters of an argument that are shown

@@ -6,41 +6,33 @@ Prompts, errors and names come from models and tools: nothing in them is ever ta
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
-from collections.abc import Sequence
-from typing import IO, TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from typing import IO, TYPE_CHECKING
 
 import click
 
 from holdfast.wording import in_full
+from holdfast.wording.columns import GAP, LEAST, STAYS, Column, fitted, fitting, total
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-GAP = "  "  # between columns
-STAYS = 9  # the need of a column that never goes
-ROOM = 16  # columns that the last one should have, at least
+OUT, ERR = 1, 2  # descriptors, which processes that are started inherit
 # What JSON may hold as it is and a terminal would act upon: more controls, line breaks, marks that turn text around.
 _RAW = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 
 
-class Column(NamedTuple):
-    """A column: *right* for numbers, *most* if it may be cut on a terminal, *need* if it may go: the least first."""
-
-    title: str
-    right: bool = False
-    most: int = 1000
-    need: int = STAYS
-
-
-def console() -> Console:
-    """Standard output: as wide as the terminal, and without end where it is none."""
+def console(*, err: bool = False) -> Console:
+    """Standard output, or stderr: as wide as the terminal, and without end where it is none."""
     from rich.console import Console
 
-    width = None if sys.stdout.isatty() else 1_000_000
-    return Console(width=width, highlight=False, markup=False, emoji=False)
+    width = None if (sys.stderr if err else sys.stdout).isatty() else 1_000_000
+    return Console(width=width, stderr=err, highlight=False, markup=False, emoji=False)
 
 
 def say(message: str) -> None:
@@ -59,37 +51,68 @@ def put_json(value: object, out: IO[str] | None = None) -> None:
     click.echo(_RAW.sub(lambda found: f"\\u{ord(found[0]):04x}", text), out)
 
 
+@contextmanager
+def json_alone(wanted: bool) -> Iterator[IO[str] | None]:
+    """Where our JSON goes and nothing else does, if it is *wanted*: whatever else is printed is on stderr then.
+
+    For commands that load and call code which is not ours: it prints what and when it likes.
+    """
+    if not wanted:
+        yield None
+        return
+    before = sys.stdout
+    before.flush()
+    kept = os.dup(OUT)
+    os.dup2(ERR, OUT)
+    if _is_own(before):
+        # Never put back: threads and exit handlers of the user's may print when we have said all.
+        sys.stdout = sys.stderr
+        with open(kept, "w", encoding=before.encoding, errors=before.errors) as out:
+            yield out
+        return
+    try:
+        with redirect_stdout(sys.stderr):
+            yield before
+    finally:
+        os.dup2(kept, OUT)
+        os.close(kept)
+
+
+def _is_own(stream: IO[str]) -> bool:
+    """Whether it is the process's own and not a stand-in, such as a test has."""
+    try:
+        return stream.fileno() == OUT
+    except OSError:
+        return False
+
+
 def put_table(out: Console, columns: Sequence[Column], rows: Sequence[Sequence[Text]]) -> None:
     """A table; on a terminal, what may be cut is cut and the last column gets what is left."""
     from rich.text import Text
 
     lines = [[Text(column.title, style="bold") for column in columns], *rows]
-    widths = [max(cell.cell_len for cell in cells) for cells in zip(*lines, strict=True)]
+    widths = {at: max(cell.cell_len for cell in cells) for at, cells in enumerate(zip(*lines, strict=True))}
     if out.is_terminal:
-        widths = [min(width, column.most) for width, column in zip(widths, columns, strict=True)]
-        widths[-1] = max(1, min(widths[-1], out.width - sum(widths[:-1]) - len(GAP) * (len(widths) - 1)))
+        last = len(columns) - 1
+        widths = {at: min(width, columns[at].most) for at, width in widths.items()}
+        widths[last] = max(1, min(widths[last], out.width - total({**widths, last: 0})))
     for line in lines:
-        for cell, width, column in zip(line, widths, columns, strict=True):
-            cell.truncate(width, overflow="ellipsis")
-            space = " " * (width - cell.cell_len)
-            if column.right:
-                cell.pad_left(len(space))
-            elif column is not columns[-1]:
-                cell.append(space)
-        put_line(out, Text(GAP).join(line))
+        cells = [fitted(cell, widths[at], right=columns[at].right) for at, cell in enumerate(line)]
+        shown = Text(" " * GAP).join(cells)
+        shown.rstrip()
+        put_line(out, shown)
 
 
 def put_fitting(out: Console, columns: Sequence[Column], rows: Sequence[Sequence[Text]]) -> None:
     """A table without the columns that no row fills; on a narrow terminal, nor with those that are needed least."""
     kept = [at for at in range(len(columns)) if any(row[at].plain for row in rows)]
-    widths = {at: max(len(columns[at].title), *(row[at].cell_len for row in rows)) for at in kept}
-    for at in kept:
-        most = ROOM if at == kept[-1] and columns[at].need == STAYS else columns[at].most
-        widths[at] = min(widths[at], most) + len(GAP)
-    for at in sorted(kept, key=lambda at: columns[at].need) if out.is_terminal else ():
-        if columns[at].need < STAYS and sum(widths.values()) - len(GAP) > out.width:
-            del widths[at]
-    put_table(out, [columns[at] for at in widths], [[row[at] for at in widths] for row in rows])
+    if out.is_terminal:
+        widths = {at: max(len(columns[at].title), *(row[at].cell_len for row in rows)) for at in kept}
+        widths = {at: min(width, columns[at].most) for at, width in widths.items()}
+        if columns[kept[-1]].need == STAYS:
+            widths[kept[-1]] = min(widths[kept[-1]], LEAST)
+        kept = list(fitting(columns, widths, out.width))
+    put_table(out, [columns[at] for at in kept], [[row[at] for at in kept] for row in rows])
 
 
 def put_fact(out: Console, name: str, value: Text | str, room: int) -> None:

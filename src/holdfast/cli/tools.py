@@ -11,9 +11,10 @@ import click
 from holdfast.cli import FAILED
 from holdfast.cli.finding import opened
 from holdfast.cli.options import Group, json_option, store_option, text
-from holdfast.cli.showing import Column, console, put_fact, put_fitting, put_json, say
+from holdfast.cli.showing import console, put_fact, put_fitting, put_json, say
 from holdfast.errors import printable
 from holdfast.wording import age, moment, one_line, plural, span
+from holdfast.wording.columns import Column
 
 if TYPE_CHECKING:
     from rich.console import Console

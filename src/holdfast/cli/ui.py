@@ -44,7 +44,7 @@ def ui(
     if no_token and not is_local(host):
         raise click.UsageError(f"--no-token with --host {host}: others could ask; leave one of them out")
     token = None if no_token else _token(least=1 if is_local(host) else SHORTEST)
-    opens = not no_open and _has_display()
+    opens = not no_open and sys.stdout.isatty() and has_display()
     once = secrets.token_urlsafe(32) if opens and token is not None else None
     with opened(store) as hf:
         listening = bind(host, port)
@@ -85,7 +85,6 @@ def _with(token: str | None, address: str) -> str:
     return address if token is None else f"{address}?token={quote(token, safe='')}"
 
 
-def _has_display() -> bool:
-    if not sys.stdout.isatty():
-        return False
+def has_display() -> bool:
+    """Whether a browser would be seen."""
     return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

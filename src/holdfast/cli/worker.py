@@ -7,18 +7,17 @@ import queue
 import signal
 import threading
 from functools import partial
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from holdfast.cli import DONE, INTERRUPTED
 from holdfast.cli.calling import find
-from holdfast.cli.finding import opened
+from holdfast.cli.finding import opened, used_rightly
 from holdfast.cli.options import duration, json_option, policy_option, store_option, text
-from holdfast.cli.showing import put_json, say
-from holdfast.cli.stdout import json_alone
+from holdfast.cli.showing import json_alone, put_json, say
 from holdfast.clock import SystemClock
-from holdfast.errors import ConfigError, printable
+from holdfast.errors import printable
 from holdfast.signals import handled
 from holdfast.wording import one_line
 
@@ -67,16 +66,11 @@ Inbox = queue.SimpleQueue[int | BaseException | None]  # may be put into by a si
 @json_option
 def worker(
     targets: tuple[str, ...],
-    concurrency: int,
-    per_session: int | None,
-    drain: bool,
-    grace: float,
-    in_doubt: str,
-    attempts: int,
     policy: str | None,
     redis: str | None,
     store: str | None,
     as_json: bool,
+    **how: Any,
 ) -> int:
     """Take submitted runs from the queue, call them and see them through.
 
@@ -93,19 +87,8 @@ def worker(
     with opened(store) as hf, json_alone(as_json) as out:
         for target in targets:
             find(target, store=store)
-        try:
-            working = hf.worker(
-                *targets,
-                on_end=_tell if out is None else partial(_put, out),
-                concurrency=concurrency,
-                per_session=per_session,
-                in_doubt=in_doubt,
-                grace=grace,
-                drain=drain,
-                attempts=attempts,
-            )
-        except ConfigError as error:
-            raise click.UsageError(str(error)) from error
+        with used_rightly():
+            working = hf.worker(*targets, on_end=_tell if out is None else partial(_put, out), **how)
         code = _serve(working, targets)
     if working.is_stopping:
         _leave(code)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from typing import ClassVar, Final
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar, Final
 
 from rich.text import Text
 from textual.app import App, ComposeResult
@@ -25,20 +27,22 @@ from holdfast.top import run as one_run
 from holdfast.top import runs, servers, steering, tool, tools
 from holdfast.top.asking import Ask, Reading, keys
 from holdfast.top.calls import Story
-from holdfast.top.reading import Look, Picture
+from holdfast.top.page import Page
+from holdfast.top.reading import PAGE, Look, Picture
 from holdfast.top.sheet import Sheet
 from holdfast.top.steering import ORDERS, Deed
 from holdfast.top.watching import Watcher
 from holdfast.wording import one_line
 from holdfast.wording.shown import resume_of
 
-PAGE: Final = 100  # runs that are read, and as many more whenever the end comes near
 MOST_RUNS: Final = 5000
 WIDE: Final = 140  # columns from which on calls and events are side by side
 SAID: Final = 6.0  # seconds that a message stays
 NOTHING_SAID: Final = (Text(""), 0.0)  # and until when
 SCREENS: Final = ("tools", "tool", "runs", "run", "servers")
 UP: Final = {"tool": "tools", "run": "runs"}
+LISTS: Final = {"tools": tools.contents, "runs": runs.contents, "servers": servers.contents}
+SUMMARIES: Final = {"runs": runs.summary, "servers": servers.summary}
 HINTS: Final = {
     "tools": "enter open  / filter  f failed  O C A R circuit",
     "tool": "esc back  f failed  O open  C close  A auto  R reset",
@@ -79,6 +83,7 @@ class Top(App[None]):
         self, store: RunStore, clock: Clock, book: PolicyBook | None = None, *, named: str | None = None
     ) -> None:
         super().__init__(ansi_color=True)
+        self.animation_level = "none"
         self.paused = False
         self.picture: Picture | None = None
         self._store = store
@@ -86,10 +91,7 @@ class Top(App[None]):
         self._named = named
         self._watcher = Watcher(self, store, clock, book)
         self._place = "tools"
-        self._names = {"tool": "", "run": ""}
-        self._texts = dict.fromkeys(SCREENS, "")
-        self._failed = dict.fromkeys(SCREENS, False)
-        self._most = PAGE
+        self._looks = {place: Look(place) for place in SCREENS}  # what each screen is about, and what filters it
         self._story = Story()
         self._complaint = ""
         self._said = NOTHING_SAID
@@ -103,7 +105,7 @@ class Top(App[None]):
         yield Static(id="summary")
         with ContentSwitcher(id="screens", initial="tools"):
             yield Sheet(id="tools")
-            yield Sheet(id="tool", choosable=False)
+            yield Page(id="tool")
             yield Sheet(id="runs")
             with Container(id="run"):
                 yield Static(id="facts")
@@ -130,23 +132,23 @@ class Top(App[None]):
     def _sheet(self, name: str) -> Sheet:
         return self.query_one(f"#{name}", Sheet)
 
-    def _main(self) -> Sheet:
-        """The sheet that the keys of the place are for."""
+    def _main(self) -> Sheet | Page:
+        """What the keys of the place are for."""
+        if self._place == "tool":
+            return self.query_one("#tool", Page)
         return self._sheet("calls" if self._place == "run" else self._place)
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
     def wanted(self) -> Look:
         """What is to be seen now."""
-        place = self._place
-        return Look(
-            place,
-            self._names.get(place, ""),
-            self._texts[place],
-            self._failed[place],
-            self._most if place == "runs" else PAGE,
-            self._story.last if place == "run" else -1,
-        )
+        look = self._looks[self._place]
+        return look._replace(after=self._story.last) if look.screen == "run" else look
+
+    def _change(self, **what: Any) -> None:
+        """Have something else to be seen on this screen, and read it."""
+        self._looks[self._place] = self._looks[self._place]._replace(**what)
+        self.look_soon()
 
     def complain(self, message: str) -> None:
         """Say what is wrong with the store, until it is right."""
@@ -166,17 +168,13 @@ class Top(App[None]):
             return False
         self.picture = picture
         match picture.look.screen:
-            case "tools":
-                self._sheet("tools").show(tools.contents(picture))
-            case "tool":
-                sheet = self._sheet("tool")
-                sheet.show(tool.contents(picture, sheet.size.width))
-            case "runs":
-                self._sheet("runs").show(runs.contents(picture))
             case "run":
                 self._show_run(picture)
-            case "servers":
-                self._sheet("servers").show(servers.contents(picture))
+            case "tool":
+                page = self.query_one("#tool", Page)
+                page.show(tool.lines(picture, page.size.width))
+            case place:
+                self._sheet(place).show(LISTS[place](picture))
         self._frame()
         return picture.events is not None and picture.events.has_more
 
@@ -220,14 +218,13 @@ class Top(App[None]):
         if picture is None:
             return Text("reading the store …", style="dim")
         text = tools.summary(picture.tools)
-        if picture.look.screen == "runs":
-            text = runs.summary(picture).append(" · ").append_text(text)
-        elif picture.look.screen == "servers":
-            text = servers.summary(picture).append(" · ").append_text(text)
-        if self._failed[self._place]:
+        if (own := SUMMARIES.get(picture.look.screen)) is not None:
+            text = own(picture).append(" · ").append_text(text)
+        look = self._looks[self._place]
+        if look.failed:
             text.append("   failed only", style="bold yellow")
-        if self._texts[self._place]:
-            text.append(f"   like: {one_line(self._texts[self._place], 60)}", style="bold yellow")
+        if look.text:
+            text.append(f"   like: {one_line(look.text, 60)}", style="bold yellow")
         return text
 
     def say(self, message: str, style: str = "bold") -> None:
@@ -239,36 +236,27 @@ class Top(App[None]):
 
     def go(self, place: str, name: str | None = None) -> None:
         """Show another screen; of *name*, if it is about one thing."""
-        if name is not None and self._names.get(place) != name:
-            self._names[place] = name
-            self._forget(place)
         self._place, self._said = place, NOTHING_SAID
+        if name is not None and self._looks[place].name != name:
+            self._looks[place] = Look(place, name)
+            self._main().forget()
+            if place == "run":
+                self._story = Story()
+                self._sheet("events").forget()
         self.query_one("#screens", ContentSwitcher).current = place
-        self._hide_filter()
-        self._main().focus()
-        self._frame()
+        self._close_filter()
         self.look_soon()
-
-    def _forget(self, place: str) -> None:
-        self._texts[place], self._failed[place] = "", False
-        if place == "run":
-            self._story = Story()
-            self._sheet("events").forget()
-        (self._sheet("calls") if place == "run" else self._sheet(place)).forget()
 
     async def action_go(self, place: str) -> None:
         """To a screen; for one tool or run, to the last that was looked at, else the worst or the newest."""
         name = None
-        if place in self._names and not self._names[place]:
-            try:
+        with self._told():
+            if place in UP and not self._looks[place].name:
                 name = await self._first(place)
-            except HoldfastError as error:
-                self.say(one_line(str(error), 500), "bold red")
-                return
-            if name is None:
-                self.say(f"there is no {place} yet")
-                return
-        self.go(place, name)
+                if name is None:
+                    self.say(f"there is no {place} yet")
+                    return
+            self.go(place, name)
 
     async def _first(self, place: str) -> str | None:
         if place == "tool":
@@ -298,10 +286,9 @@ class Top(App[None]):
 
     def on_sheet_moved(self) -> None:
         """Read more runs when the end comes near."""
-        sheet = self._sheet("runs")
-        if self._place == "runs" and sheet.at >= self._most - PAGE // 2 and self._most < MOST_RUNS:
-            self._most += PAGE
-            self.look_soon()
+        most = self._looks["runs"].most
+        if self._place == "runs" and self._sheet("runs").at >= most - PAGE // 2 and most < MOST_RUNS:
+            self._change(most=most + PAGE)
 
     def on_resize(self) -> None:
         """Lay out anew what depends on the width."""
@@ -310,20 +297,19 @@ class Top(App[None]):
 
     def action_leave(self) -> None:
         """Close, clear, or go up."""
-        if self._texts[self._place] or self._failed[self._place] or self.query_one("#filter").has_class("shown"):
-            self._texts[self._place], self._failed[self._place] = "", False
-            self._hide_filter()
-            self._main().focus()
-            self.look_soon()
+        look = self._looks[self._place]
+        if look.text or look.failed or self._is_filtering:
+            self._close_filter()
+            self._change(text="", failed=False)
         elif self._place in UP:
             self.go(UP[self._place])
 
     def action_filter(self) -> None:
         """Let only some lines through."""
-        field = self.query_one("#filter", Input)
         if self._place == "tool":
             return
-        field.value = self._texts[self._place]
+        field = self.query_one("#filter", Input)
+        field.value = self._looks[self._place].text
         field.add_class("shown")
         self.set_focus(field)
 
@@ -334,25 +320,28 @@ class Top(App[None]):
             event.stop().prevent_default()
             field.post_message(Key(event.key, event.character))
 
-    def _hide_filter(self) -> None:
+    @property
+    def _is_filtering(self) -> bool:
+        return self.query_one("#filter").has_class("shown")
+
+    def _close_filter(self) -> None:
+        """Keep what it says, and go back to the lines."""
         self.query_one("#filter").remove_class("shown")
-
-    def on_input_changed(self, event: Input.Changed) -> None:
-        """Filter while somebody types."""
-        if self.query_one("#filter").has_class("shown"):
-            self._texts[self._place] = event.value.strip()
-            self.look_soon()
-
-    def on_input_submitted(self) -> None:
-        """Keep the filter, and go back to the lines."""
-        self._hide_filter()
         self._main().focus()
         self._frame()
 
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Filter while somebody types."""
+        if self._is_filtering:
+            self._change(text=event.value.strip())
+
+    def on_input_submitted(self) -> None:
+        """Keep the filter."""
+        self._close_filter()
+
     def action_failed(self) -> None:
         """Show what failed, or everything."""
-        self._failed[self._place] = not self._failed[self._place]
-        self.look_soon()
+        self._change(failed=not self._looks[self._place].failed)
 
     def action_pause(self) -> None:
         """Stand still, or go on."""
@@ -369,20 +358,18 @@ class Top(App[None]):
 
     def action_order(self, order: str) -> None:
         """Ask, and have a circuit opened, closed, let go of or reset, in all processes."""
-        name = self._names["tool"] if self._place == "tool" else self._sheet("tools").chosen
-        if self._place not in ("tools", "tool") or not isinstance(name, str) or not name:
-            return
-        self._ask(steering.order(self._store, order, name))
+        if self._place in ("tools", "tool"):
+            name = self._looks["tool"].name if self._place == "tool" else self._sheet("tools").chosen
+            if isinstance(name, str) and name:
+                self._ask(steering.order(self._store, order, name))
 
     async def action_cancel(self) -> None:
         """Ask, and cancel a run, whichever process runs it."""
         run = await self._chosen_run()
-        if run is None:
-            return
-        if run.status.is_terminal:
+        if run is not None and run.status.is_terminal:
             self.say("the run is over")
-            return
-        self._ask(steering.cancel(self._store, run))
+        elif run is not None:
+            self._ask(steering.cancel(self._store, run))
 
     async def _chosen_run(self) -> RunSnapshot | None:
         if not self._is_read():  # its screen was only just asked for
@@ -408,10 +395,8 @@ class Top(App[None]):
         self.push_screen(Ask(deed), answered)
 
     async def _act(self, deed: Deed) -> None:
-        try:
+        with self._told():
             self.say(await self._watcher.do(deed.act))
-        except HoldfastError as error:
-            self.say(one_line(str(error), 500), "bold red")
         await self._watcher.look()
 
     async def action_copy(self) -> None:
@@ -419,13 +404,16 @@ class Top(App[None]):
         run = await self._chosen_run()
         if run is None:
             return
-        try:
+        with self._told():
             command = await self._watcher.do(lambda: resume_of(self._store, run, self._named))
+            if command is not None:
+                self.copy_to_clipboard(command)
+            self.say("no command goes on with this run" if command is None else f"copied: {printable(command, 300)}")
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Have it said if what is done inside fails."""
+        try:
+            yield
         except HoldfastError as error:
             self.say(one_line(str(error), 500), "bold red")
-            return
-        if command is None:
-            self.say("no command goes on with this run")
-            return
-        self.copy_to_clipboard(command)
-        self.say(f"copied: {printable(command, 300)}")

@@ -8,10 +8,11 @@ from typing import ClassVar, Final
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical, VerticalScroll
+from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from holdfast.top.page import Page
 from holdfast.top.steering import Deed
 
 KEYS: Final = (
@@ -72,10 +73,6 @@ class Reading(ModalScreen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,enter,q,question_mark", "close", show=False),
-        Binding("j,down", "scroll(1)", show=False),
-        Binding("k,up", "scroll(-1)", show=False),
-        Binding("pagedown,ctrl+d", "scroll(10)", show=False),
-        Binding("pageup,ctrl+u", "scroll(-10)", show=False),
     ]
 
     def __init__(self, title: str, lines: Sequence[Text]) -> None:
@@ -85,18 +82,12 @@ class Reading(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         """The text, and how to leave it."""
-        with VerticalScroll(classes="box wide"):
-            yield Static(Text(self._title, style="bold underline"))
-            yield Static(Text("\n").join([Text(""), *self._lines]))
-            yield Static(Text("\nesc closes", style="dim"))
+        title, foot = Text(self._title, style="bold underline"), Text("\nesc closes", style="dim")
+        yield Page(title, Text(""), *self._lines, foot, classes="box wide")
 
     def action_close(self) -> None:
         """Back to the screen."""
         self.dismiss(None)
-
-    def action_scroll(self, lines: int) -> None:
-        """So many lines on."""
-        self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
 
 
 def keys() -> Reading:

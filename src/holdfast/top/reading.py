@@ -15,19 +15,23 @@ from holdfast.stores.entries import ServerLine, ToolDetail, ToolInProcess, ToolL
 from holdfast.stores.searching import STATUSES, RunPage, Wanted, header_of, search
 from holdfast.wording.shown import ShownTools
 
+PAGE = 100  # runs that are read, and as many more whenever the end comes near
 EVENTS = 2000  # of a run in one look
 SAMPLES = 60  # seconds of calls that are remembered
 FIELDS = ("status", "session", "tool")
 
 
 class Look(NamedTuple):
-    """What is to be seen: *name* is a tool or the id of a run, *text* and *failed* filter, *after* is an event."""
+    """What is to be seen: *name* is a tool or the id of a run, *text* and *failed* filter, *after* is an event.
+
+    *most* is how many runs are listed.
+    """
 
     screen: str
     name: str = ""
     text: str = ""
     failed: bool = False
-    most: int = 100
+    most: int = PAGE
     after: int = -1
 
 

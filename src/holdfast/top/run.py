@@ -13,13 +13,14 @@ from holdfast.history import RunEventRecord
 from holdfast.top.calls import NO_BAR, Bar, Call, Scale, Story, bars
 from holdfast.top.reading import Look, Picture
 from holdfast.top.runs import began, doing, took
-from holdfast.top.sheet import Column, Contents
+from holdfast.top.sheet import Contents
 from holdfast.top.signs import TONES, outcome, run_state, sign
 from holdfast.wording import in_full, one_line, span, way_on
+from holdfast.wording.columns import Column
 from holdfast.wording.runs import calls, event_line, identity
 
-CALLS: Final = (Column("call", most=32), Column("outcome", most=14), Column("took", right=True), Column("", most=1000))
-EVENTS: Final = (Column("event", most=1000),)
+CALLS: Final = (Column("call", most=32), Column("outcome", most=14), Column("took", right=True), Column(""))
+EVENTS: Final = (Column("event"),)
 NO_CALLS: Final = ("No call yet.",)
 NONE_LIKE: Final = ("No call is like this; esc shows all of them.",)
 NO_EVENTS: Final = ("No event yet.",)

@@ -9,9 +9,10 @@ from rich.text import Text
 from holdfast.history import RunSnapshot
 from holdfast.stores.searching import MOST_LOOKED_AT
 from holdfast.top.reading import Picture
-from holdfast.top.sheet import Column, Contents
+from holdfast.top.sheet import Contents
 from holdfast.top.signs import run_state
 from holdfast.wording import age, one_line, span
+from holdfast.wording.columns import Column
 from holdfast.wording.runs import current, identity
 
 COLUMNS: Final = (
@@ -24,7 +25,7 @@ COLUMNS: Final = (
     Column("refused", right=True, need=4),
     Column("began", right=True, need=7),
     Column("took", right=True, need=5),
-    Column("now, or how it ended", most=1000),
+    Column("now, or how it ended"),
 )
 NOTHING: Final = (
     "No run is in this store yet.",

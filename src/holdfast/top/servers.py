@@ -10,19 +10,20 @@ from rich.text import Text
 from holdfast.errors import printable
 from holdfast.stores.entries import ServerLine
 from holdfast.top.reading import Picture
-from holdfast.top.sheet import Column, Contents
+from holdfast.top.sheet import Contents
 from holdfast.top.signs import outcome
 from holdfast.wording import age, moment, one_line, plural
+from holdfast.wording.columns import Column
 
 COLUMNS: Final = (
     Column("server", most=32),
-    Column("state"),
+    Column("state", most=40),
     Column("since", right=True, need=7),
     Column("handshake", most=44, need=4),
     Column("restarts", right=True, need=6),
     Column("pid", right=True, need=3),
     Column("proxy", most=30, need=2),
-    Column("last error, or what it said", most=1000),
+    Column("last error, or what it said"),
 )
 NOTHING: Final = (
     "No MCP server is behind a proxy on this store.",

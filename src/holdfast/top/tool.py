@@ -13,7 +13,6 @@ from rich.text import Text
 from holdfast.errors import printable
 from holdfast.stores.entries import ToolDetail, ToolInProcess, ToolLine
 from holdfast.top.reading import Picture
-from holdfast.top.sheet import Contents, page
 from holdfast.top.signs import outcome, sign, sparkline, tool_state
 from holdfast.top.tools import probe, speed, trip
 from holdfast.wording import age, one_line, plural, span, time_of_day
@@ -25,21 +24,20 @@ LABEL: Final = 12  # columns of the name of a fact
 VALUE: Final = 12  # columns of a setting; what is longer moves its origin
 
 Details = Sequence[tuple[ToolInProcess, ToolDetail]]
-Block = list[Text]
 
 
-def contents(picture: Picture, width: int) -> Contents:
+def lines(picture: Picture, width: int) -> list[Text]:
     """All that is known of one tool."""
     line, details = picture.tool, picture.details or []
     if line is None:
         name = printable(picture.look.name, 200)
         said = f"No process on this store has a tool called {name} now; 1 shows all of them." if name else NOTHING
-        return page([Text(""), Text(f"  {said}")])
+        return [Text(""), Text(f"  {said}")]
     left = [*_facts(line, picture), *_transitions(line, details), *_histogram(details, width)]
     right = [*_recent(line, details, picture), *_policy(details), *_processes(line, picture.at)]
     if width < WIDE:
-        return page([*left, *right])
-    return page(_beside(left, right, width // 2 - 1))
+        return [*left, *right]
+    return _beside(left, right, width // 2 - 1)
 
 
 NOTHING: Final = "No tool is chosen; 1 shows all of them, enter opens one."
@@ -171,7 +169,7 @@ def _heading(title: str) -> tuple[Text, Text]:
     return Text(""), Text.assemble((title, "bold underline"))
 
 
-def _beside(left: Block, right: Block, width: int) -> Block:
+def _beside(left: list[Text], right: list[Text], width: int) -> list[Text]:
     """Two blocks as one."""
     lines = []
     for one, other in zip_longest(left, right[1:], fillvalue=Text("")):  # a block begins with an empty line

@@ -9,14 +9,15 @@ from rich.text import Text
 
 from holdfast.stores.entries import ToolLine
 from holdfast.top.reading import Picture
-from holdfast.top.sheet import Column, Contents
+from holdfast.top.sheet import Contents
 from holdfast.top.signs import sparkline, tool_state
 from holdfast.wording import age, one_line, plural, span
+from holdfast.wording.columns import Column
 from holdfast.wording.tools import duration, in_flight, name_of, pace, percent
 
 COLUMNS: Final = (
     Column("tool", most=48),
-    Column("circuit"),
+    Column("circuit", most=40),
     Column("probe", right=True, need=8),
     Column("calls/s", right=True, need=7),
     Column("last minute", right=True, need=1),
@@ -29,7 +30,7 @@ COLUMNS: Final = (
     Column("rate", right=True, need=4),
     Column("calls", right=True, need=1),
     Column("procs", right=True, need=0),
-    Column("last error", most=1000),
+    Column("last error"),
 )
 SPARK: Final = 20  # columns of the last minute
 NOTHING: Final = (

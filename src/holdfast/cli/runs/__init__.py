@@ -8,8 +8,7 @@ from holdfast.cli.options import Group
 from holdfast.cli.runs.following import tail
 from holdfast.cli.runs.listing import ls, show
 from holdfast.cli.runs.moving import export, import_, prune
-from holdfast.cli.runs.steering import cancel, resume
-from holdfast.cli.runs.submitting import submit
+from holdfast.cli.runs.steering import cancel, resume, submit
 
 
 @click.group(cls=Group)

@@ -10,9 +10,10 @@ import click
 
 from holdfast.cli.finding import all_runs, find, opened
 from holdfast.cli.options import json_option, store_option, text
-from holdfast.cli.showing import Column, console, put_fact, put_json, put_line, put_table, say
+from holdfast.cli.showing import console, put_fact, put_json, put_line, put_table, say
 from holdfast.errors import printable
 from holdfast.wording import age, in_full, moment, one_line, span, standstill
+from holdfast.wording.columns import Column
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

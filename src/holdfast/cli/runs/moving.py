@@ -7,9 +7,9 @@ import os
 import stat
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import IO
+from typing import IO, Any, Final
 
 import click
 
@@ -19,6 +19,15 @@ from holdfast.cli.options import bytes_, duration, json_option, store_option, te
 from holdfast.cli.showing import put_json, say
 from holdfast.errors import printable
 from holdfast.wording import in_full, plural, size, span
+
+# What goes beyond each limit of `prune`, and how the limit is written.
+LIMITS: Final[Mapping[str, tuple[str, Callable[[Any], str]]]] = {
+    "max_age": ("runs that ended, or that nobody went on with, more than {} ago", span),
+    "max_runs": ("all but the newest {} finished runs", str),
+    "max_events": ("all but the last {} events of each finished run", str),
+    "max_run_bytes": ("events of finished runs beyond {} a run", size),
+    "max_bytes": ("the oldest finished runs until the store is below {}", size),
+}
 
 
 @click.command()
@@ -71,37 +80,20 @@ def import_(file: IO[str], store: str | None, as_json: bool) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @store_option
 @json_option
-def prune(
-    max_age: float | None,
-    max_runs: int | None,
-    max_events: int | None,
-    max_run_bytes: int | None,
-    max_bytes: int | None,
-    yes: bool,
-    store: str | None,
-    as_json: bool,
-) -> int:
+def prune(yes: bool, store: str | None, as_json: bool, **limits: Any) -> int:
     """Delete old runs, or old events of finished ones, beyond the limits given; what is running is never touched."""
-    limits = {
-        "runs that ended, or that nobody went on with, more than {} ago": None if max_age is None else span(max_age),
-        "all but the newest {} finished runs": max_runs,
-        "all but the last {} events of each finished run": max_events,
-        "events of finished runs beyond {} a run": None if max_run_bytes is None else size(max_run_bytes),
-        "the oldest finished runs until the store is below {}": None if max_bytes is None else size(max_bytes),
-    }
-    what = "; ".join(text.format(value) for text, value in limits.items() if value is not None)
-    if not what:
+    given = {name: limit for name, limit in limits.items() if limit is not None}
+    if not given:
         raise click.UsageError(
             "say what to delete: --max-age, --max-runs, --max-events, --max-run-bytes or --max-bytes"
         )
+    what = "; ".join(words.format(written(given[name])) for name, (words, written) in LIMITS.items() if name in given)
     with opened(store) as hf:
         there = hf.runs
         if not yes and not _confirmed(f"Delete from {there.file.name}: {what}?"):
             say("nothing was deleted")
             return FAILED
-        runs, events = there.prune(
-            max_age=max_age, max_runs=max_runs, max_events=max_events, max_run_bytes=max_run_bytes, max_bytes=max_bytes
-        )
+        runs, events = there.prune(**given)
     if as_json:
         put_json({"runs": runs, "events": events})
     else:

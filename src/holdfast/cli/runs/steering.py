@@ -1,4 +1,4 @@
-"""`holdfast runs cancel` and `resume`: stop a run, or go on with one."""
+"""`holdfast runs submit`, `cancel` and `resume`: put a run into the queue, stop one, or go on with one."""
 
 from __future__ import annotations
 
@@ -6,14 +6,49 @@ import click
 
 from holdfast.cli import DONE, FAILED
 from holdfast.cli.calling import Calling, load
-from holdfast.cli.finding import find, opened
-from holdfast.cli.options import json_option, store_option, text
-from holdfast.cli.showing import put_json
-from holdfast.cli.stdout import json_alone
+from holdfast.cli.finding import find, opened, used_rightly
+from holdfast.cli.options import json_option, prompt_option, session_option, store_option, text
+from holdfast.cli.run import read
+from holdfast.cli.showing import json_alone, put_json
 from holdfast.errors import RunNotFound, printable
-from holdfast.wording import way_on
+from holdfast.wording import in_full, way_on
 
 WORDS = {"requested": "cancel requested", "already_finished": "already finished", "not_found": "not found"}
+
+
+@click.command()
+@click.argument("target", metavar="MODULE:FUNCTION", callback=text)
+@click.argument("arguments", metavar="[ARGUMENT]...", nargs=-1, callback=text)
+@session_option
+@prompt_option
+@click.option("--priority", type=int, default=0, show_default=True, help="-100 to 100; a higher one is taken first.")
+@click.option("--run-id", metavar="ID", callback=text, help="The id; the same again submits nothing new.")
+@store_option
+@json_option
+def submit(
+    target: str,
+    arguments: tuple[str, ...],
+    session: str,
+    prompt: str,
+    priority: int,
+    run_id: str | None,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Put a run of a function into the queue, and print its id.
+
+    A `holdfast worker` for the same MODULE:FUNCTION takes it; the function need not be here. Each ARGUMENT is JSON: 3,
+    '"a text"', '{"key": [1, 2]}'; put -- before a negative number.
+    """
+    from holdfast.workers.submitting import submit as put
+
+    args = [read(argument) for argument in arguments]
+    with opened(store, keeps=True) as hf, used_rightly():
+        run = put(hf.runs, target, args, session=session, prompt=prompt, priority=priority, run_id=run_id)
+    if as_json:
+        put_json(run.to_dict())
+    else:
+        click.echo(in_full(run.id))
 
 
 @click.command()

@@ -1,0 +1,44 @@
+"""A page: lines that are read, not chosen from; the keys that move in a sheet move it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.widgets import Static
+
+
+class Page(VerticalScroll):
+    """Lines, as many as there may be."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [  # beside those that its class has
+        Binding("j", "scroll_down", show=False),
+        Binding("k", "scroll_up", show=False),
+        Binding("ctrl+d", "page_down", show=False),
+        Binding("ctrl+u", "page_up", show=False),
+        Binding("g", "scroll_home", show=False),
+        Binding("G", "scroll_end", show=False),
+    ]
+
+    def __init__(self, *lines: Text, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
+        self._text = Text("\n").join(lines)
+
+    def compose(self) -> ComposeResult:
+        """One text."""
+        yield Static(self._text)
+
+    def show(self, lines: Sequence[Text]) -> None:
+        """Show *lines* from now on."""
+        text = Text("\n").join(lines)
+        if text.markup != self._text.markup:
+            self._text = text
+            self.query_one(Static).update(text)
+
+    def forget(self) -> None:
+        """Begin at the top, with other things to show."""
+        self.scroll_home(animate=False, immediate=True)
