@@ -221,7 +221,7 @@ def test_the_parts_page_has_the_settings_and_defaults_of_retrying() -> None:
     parameters = inspect.signature(holdfast.retrying).parameters.values()
 
     assert defaults("parts.md", "## retrying") == {
-        parameter.name: said(parameter) for parameter in parameters if parameter.name != "clock"
+        parameter.name: said(parameter) for parameter in parameters if parameter.name not in ("fn", "clock")
     }
 
 

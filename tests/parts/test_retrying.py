@@ -359,6 +359,24 @@ def test_a_decorated_function_keeps_its_name_and_signature() -> None:
     assert repeated("x", limit=2) == b"xx"
 
 
+async def test_the_decorator_can_be_bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw(monkeypatch, 0.0)
+    answers = iter([ConnectionError("reset"), TimeoutError("slow"), "tea", "milk"])
+
+    @retrying
+    def order() -> str:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    @retrying
+    async def aorder() -> str:
+        return order()
+
+    assert (order(), await aorder()) == ("tea", "milk")
+
+
 def test_a_decorated_coroutine_function_is_one_still() -> None:
     async def fetch(url: str) -> str:
         return url
@@ -457,5 +475,6 @@ async def async_generator() -> AsyncIterator[int]:
     ],
 )
 def test_what_has_no_one_answer_is_a_config_error(fn: Callable[[], object], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        retrying()(fn)
+    for decorated in (retrying(), retrying):
+        with pytest.raises(ConfigError, match=said):
+            decorated(fn)

@@ -125,6 +125,11 @@ async def kept(city: str) -> int:
     return len(city)
 
 
+@holdfast.retrying
+def bare(city: str) -> int:
+    return len(city)
+
+
 async def more_decorated(shop: Shop[bytes]) -> None:
     assert_type(shop.sell(1), bytes)
     shop.sell("one")  # type: ignore[arg-type]
@@ -135,6 +140,7 @@ async def more_decorated(shop: Shop[bytes]) -> None:
     assert_type(doubled("a"), str)
     assert_type(same([1]), list[int])
     assert_type(await kept("Kyoto"), int)
+    assert_type(bare("Kyoto"), int)
 
 
 # --- one call of anything ---

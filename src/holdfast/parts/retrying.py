@@ -7,7 +7,7 @@ import math
 import random
 import threading
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, overload
 
 from holdfast import checks
 from holdfast.category import classify, retry_after
@@ -20,6 +20,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+@overload
+def retrying(fn: Callable[P, R], /) -> Callable[P, R]: ...
+
+
+@overload
 def retrying(
     *,
     attempts: int = 3,
@@ -29,7 +34,21 @@ def retrying(
     budget: float = 0.2,
     deadline: float | None = None,
     clock: Clock | None = None,
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+
+
+def retrying(
+    fn: Any = None,
+    /,
+    *,
+    attempts: int = 3,
+    initial: float = 0.2,
+    max: float = 3.0,
+    factor: float = 2.0,
+    budget: float = 0.2,
+    deadline: float | None = None,
+    clock: Clock | None = None,
+) -> Any:
     """Repeat a function or coroutine function that fails with a retryable error; only for what may be repeated.
 
     Waits grow from *initial* by *factor* to *max* seconds with full jitter; `Retry-After` wins over them. *budget* is
@@ -49,7 +68,7 @@ def retrying(
             return dressed(fn, _coroutine(fn, retries))
         raise ConfigError(f"retrying: {name_of(fn)} is {shape.value}; only what has one answer can be repeated")
 
-    return decorate
+    return decorate if fn is None else decorate(fn)
 
 
 def _function(fn: Callable[..., Any], retries: _Retries) -> Callable[..., Any]:
