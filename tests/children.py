@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -97,3 +98,19 @@ def say(*words: object) -> None:
     """One line to whoever started this child."""
     sys.stdout.write(" ".join(map(str, words)) + "\n")
     sys.stdout.flush()
+
+
+class SlowLoader:
+    """Takes its time over the next load of one module: until somebody forks, and then a little longer."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+        self.begun, self.fork = threading.Event(), threading.Event()
+        sys.modules.pop(module, None)
+        sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name == self._module and not self.begun.is_set():
+            self.begun.set()
+            self.fork.wait()
+            SystemClock.sleep(0.1)

@@ -9,10 +9,9 @@ import os
 import sys
 import threading
 
-from tests.children import fork, main, processes, say
+from tests.children import SlowLoader, fork, main, processes, say
 
 import holdfast
-from holdfast.clock import SystemClock
 
 children = processes("tests.publishing.children")
 
@@ -48,9 +47,7 @@ def proxy(path: str, name: str) -> None:
 
 def forking(path: str) -> None:
     """Fork just when the publisher is about to load what it watches files with; both processes call a tool."""
-    loader = _SlowLoader()
-    sys.modules.pop("ctypes", None)
-    sys.meta_path.insert(0, loader)
+    loader = SlowLoader("ctypes")
     with holdfast.open(path, policies={}) as hf:
         os.register_at_fork(before=loader.fork.set)
         search = hf.tool("search")(lambda: None)
@@ -63,19 +60,6 @@ def forking(path: str) -> None:
         search()
         say(str(os.getpid()))
         sys.stdin.read()
-
-
-class _SlowLoader:
-    """Takes its time over one module, once somebody forks."""
-
-    def __init__(self) -> None:
-        self.begun, self.fork = threading.Event(), threading.Event()
-
-    def find_spec(self, name: str, *_: object) -> None:
-        if name == "ctypes" and not self.begun.is_set():
-            self.begun.set()
-            self.fork.wait()
-            SystemClock.sleep(0.1)
 
 
 def _obey(hf: holdfast.Holdfast, order: str, name: str = "") -> str:

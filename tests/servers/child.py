@@ -12,15 +12,37 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
-from tests.servers.finding import owner
+from tests.servers.finding import Missing, free_port, home, owner, runnable
 
+Server = TypeVar("Server")
 PATIENCE = 30.0  # seconds for a server to start or to stop
+TRIES = 3  # ports that somebody else may take just then
 GUARDIAN = "read group; read end; kill -s KILL -- -$group"
 
 
 class NotStarted(Exception):
     """A server that ended, or never answered; the text has the last lines of its log."""
+
+
+def first_started(
+    binaries: list[Path], folder: Path | None, start: Callable[[Path, Path, int], Server], missing: str
+) -> Server:
+    """The first server that can be had: *start* it with a place, *folder* or one of its own, a binary and a port."""
+    reasons = []
+    for binary in binaries:
+        for _ in range(TRIES):
+            place = home(folder)
+            try:
+                return start(place, runnable(binary, place), free_port())
+            except (NotStarted, OSError) as error:
+                reasons.append(f"{binary}: {error}")
+                if place != folder:
+                    remove(place)
+                if "in use" not in str(error):
+                    break
+    raise Missing("; ".join(reasons) or missing)
 
 
 class Child:

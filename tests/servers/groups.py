@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from types import TracebackType
 
 from tests.servers.child import PATIENCE
 from tests.servers.finding import Missing, home, owner
@@ -63,9 +62,7 @@ class Sentinel:
     def __enter__(self) -> Sentinel:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _promotes(self) -> bool:
@@ -114,9 +111,7 @@ class Cluster:
     def __enter__(self) -> Cluster:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

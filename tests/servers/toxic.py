@@ -11,7 +11,6 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 PATIENCE = 30.0  # seconds for a command to take effect
@@ -77,9 +76,7 @@ class Toxic:
     def __enter__(self) -> Toxic:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     async def _listen(self) -> None:

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 
-from tests.children import main, processes, say
+from tests.children import SlowLoader, main, processes, say
 
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, StoreError
@@ -204,6 +204,24 @@ def _forked(store: RunStore, number: int) -> None:
         os._exit(code)
 
 
+def fork_loading(path: str) -> None:
+    """Fork just when another thread that follows is about to load what it watches files with; so does the child."""
+    loader = SlowLoader("ctypes")
+    store = SqliteRunStore(path)
+    os.register_at_fork(before=loader.fork.set)
+    following = threading.Thread(target=lambda: next(store.follow("r")))
+    following.start()
+    loader.begun.wait()
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)  # one that waits for its parent's thread ends like this
+        next(store.follow("r"))
+        os._exit(0)
+    following.join()
+    store.close()
+    say(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+
 def fork_memory(path: str) -> None:
     """Fork with a store in memory; parent and child go on, each for itself."""
     store = MemoryRunStore()
@@ -266,4 +284,4 @@ def powerless(path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(append, die, hammer, make, own, interrupt, fork, fork_memory, full, powerless)
+    main(append, die, hammer, make, own, interrupt, fork, fork_loading, fork_memory, full, powerless)

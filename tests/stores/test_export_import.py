@@ -25,7 +25,8 @@ from holdfast.errors import ConfigError, RunNotFound, StoreError
 from holdfast.history import RunEventRecord, RunHeader, RunRecord, RunStatus, begin, fold
 from holdfast.stores import MemoryRunStore, PostgresRunStore, RunStore, SqliteRunStore
 from holdfast.stores.ledger import Ledger
-from holdfast.stores.portable import LONGEST_LINE, ShortenedRecord
+from holdfast.stores.portable import LONGEST_LINE
+from holdfast.stores.records import ShortenedRecord
 from holdfast.stores.staging import Staging
 from holdfast.testing import ManualClock
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import ConfigError, StoreError
-from holdfast.stores.owners import OwnerFile, is_gone, poke, sweep
+from holdfast.stores.owners import LockFiles, OwnerFile
 from holdfast.stores.watch import Watch
 
 START = "import os, sys\nfrom holdfast.stores.owners import OwnerFile\nfile = OwnerFile(sys.argv[1], sys.argv[2])\n"
@@ -66,13 +66,13 @@ def start(folder: str) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
 
 def test_an_owner_that_was_killed_is_gone_at_once(folder: str, start: Callable[..., subprocess.Popen[bytes]]) -> None:
     child = start("a1")
-    before = is_gone(folder, "a1")
+    before = LockFiles(folder).is_gone("a1")
 
     child.kill()
     child.wait()
 
     assert not before
-    assert is_gone(folder, "a1")
+    assert LockFiles(folder).is_gone("a1")
 
 
 def test_an_owner_that_is_stopped_is_not_gone(folder: str, start: Callable[..., subprocess.Popen[bytes]]) -> None:
@@ -81,7 +81,7 @@ def test_an_owner_that_is_stopped_is_not_gone(folder: str, start: Callable[..., 
     child.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
 
-    assert not is_gone(folder, "a1")
+    assert not LockFiles(folder).is_gone("a1")
 
 
 @pytest.mark.parametrize("script", [FORK, SPAWN], ids=["forked", "spawned"])
@@ -89,13 +89,13 @@ def test_an_owner_is_gone_although_a_child_of_its_lives_on(
     folder: str, start: Callable[..., subprocess.Popen[bytes]], script: str
 ) -> None:
     child = start("a1", script)
-    before = is_gone(folder, "a1")
+    before = LockFiles(folder).is_gone("a1")
 
     child.kill()
     child.wait()
 
     assert not before
-    assert is_gone(folder, "a1")
+    assert LockFiles(folder).is_gone("a1")
 
 
 def test_a_forked_child_leaves_the_lock_to_its_parent(
@@ -104,7 +104,7 @@ def test_a_forked_child_leaves_the_lock_to_its_parent(
     start("a1", "if os.fork() == 0:\n    file.close()\n    os._exit(0)\nos.wait()\n" + STAY)
 
     assert os.listdir(folder) == ["a1.owner"]
-    assert not is_gone(folder, "a1")
+    assert not LockFiles(folder).is_gone("a1")
 
 
 def test_sweeping_removes_the_dead_and_leaves_the_living_and_what_is_not_ours(
@@ -118,17 +118,17 @@ def test_sweeping_removes_the_dead_and_leaves_the_living_and_what_is_not_ours(
     Path(folder, "notes.txt").write_text("mine")
     Path(folder, "folder.owner").mkdir()
 
-    assert sweep(folder) == 2
+    assert LockFiles(folder).sweep() == 2
 
     assert sorted(os.listdir(folder)) == ["folder.owner", "living.owner", "notes.txt"]
-    assert sweep(folder) == 0
+    assert LockFiles(folder).sweep() == 0
 
 
 def test_what_an_owner_left_that_died_while_starting_is_swept(folder: str) -> None:
     Path(folder).mkdir()
     Path(folder, "0123456789abcdef.new").touch()
 
-    assert sweep(folder) == 1
+    assert LockFiles(folder).sweep() == 1
 
     assert os.listdir(folder) == []
 
@@ -148,7 +148,7 @@ def test_only_its_user_may_read_an_owners_file(folder: str) -> None:
 def test_an_owner_of_the_same_process_is_not_gone(folder: str) -> None:
     file = OwnerFile(folder, "a1")
 
-    assert not is_gone(folder, "a1")
+    assert not LockFiles(folder).is_gone("a1")
     assert file.locked
 
     file.close()
@@ -161,7 +161,7 @@ def test_closing_removes_the_file_and_the_empty_folder_and_may_be_done_twice(fol
     file.close()
 
     assert not os.path.exists(folder)
-    assert is_gone(folder, "a1")
+    assert LockFiles(folder).is_gone("a1")
 
 
 def test_an_owner_that_nobody_has_any_more_is_gone_and_leaves_nothing(folder: str) -> None:
@@ -207,7 +207,7 @@ def test_closing_leaves_the_folder_to_others(folder: str) -> None:
     first.close()
 
     assert os.listdir(folder) == ["a2.owner"]
-    assert not is_gone(folder, "a2")
+    assert not LockFiles(folder).is_gone("a2")
     second.close()
 
 
@@ -228,7 +228,7 @@ def test_asking_does_not_disturb_others_who_ask(folder: str) -> None:
     with path.open("rb") as asking:
         fcntl.flock(asking, fcntl.LOCK_SH)
 
-        assert is_gone(folder, "a1")
+        assert LockFiles(folder).is_gone("a1")
 
 
 def test_a_name_is_not_given_to_two_living_owners(folder: str) -> None:
@@ -237,7 +237,7 @@ def test_a_name_is_not_given_to_two_living_owners(folder: str) -> None:
     with pytest.raises(StoreError, match="take another"):
         OwnerFile(folder, "a1")
 
-    assert not is_gone(folder, "a1")
+    assert not LockFiles(folder).is_gone("a1")
     file.close()
 
 
@@ -247,17 +247,17 @@ def test_the_name_of_a_dead_owner_can_be_taken(folder: str) -> None:
 
     file = OwnerFile(folder, "a1")
 
-    assert not is_gone(folder, "a1")
+    assert not LockFiles(folder).is_gone("a1")
     file.close()
 
 
 @pytest.mark.parametrize("owner", ["", ".", "..", "a/b", "/etc/passwd", "a\0b", "a b", "ä", "x" * 201, None])
-@pytest.mark.parametrize("use", [OwnerFile, is_gone, poke])
+@pytest.mark.parametrize("use", [LockFiles.take, LockFiles.is_gone, LockFiles.poke])
 def test_an_owner_that_could_lead_out_of_the_folder_is_refused(
-    folder: str, use: Callable[[str, object], object], owner: object
+    folder: str, use: Callable[[LockFiles, object], object], owner: object
 ) -> None:
     with pytest.raises(ConfigError, match="owner ="):
-        use(folder, owner)
+        use(LockFiles(folder), owner)
 
     assert not os.path.exists(folder)
 
@@ -266,16 +266,16 @@ def test_a_poke_wakes_a_watch_on_the_owners_file(folder: str) -> None:
     file = OwnerFile(folder, "a1")
     watch = Watch(file.path)
 
-    poke(folder, "a1")
+    LockFiles(folder).poke("a1")
 
     assert watch.wait(30)
-    assert not is_gone(folder, "a1")
+    assert not LockFiles(folder).is_gone("a1")
     watch.close()
     file.close()
 
 
 def test_poking_an_owner_that_is_gone_makes_nothing(folder: str) -> None:
-    poke(folder, "a1")
+    LockFiles(folder).poke("a1")
 
     assert not os.path.exists(folder)
 
@@ -284,8 +284,8 @@ def test_poking_an_owner_that_is_gone_makes_nothing(folder: str) -> None:
 
 
 def test_without_a_folder_there_is_nobody(folder: str) -> None:
-    assert is_gone(folder, "a1")
-    assert sweep(folder) == 0
+    assert LockFiles(folder).is_gone("a1")
+    assert LockFiles(folder).sweep() == 0
 
 
 def test_the_file_of_another_user_tells_nothing(folder: str) -> None:
@@ -293,10 +293,11 @@ def test_the_file_of_another_user_tells_nothing(folder: str) -> None:
     os.chmod(file.path, 0)
     script = (
         "import os, sys\n"
-        "from holdfast.stores.owners import is_gone, poke, sweep\n"
+        "from holdfast.stores.owners import LockFiles\n"
         "if os.getuid() == 0:\n    os.setuid(65534)\n"
-        "poke(sys.argv[1], 'a1')\n"
-        "print(is_gone(sys.argv[1], 'a1'))\n"
+        "locks = LockFiles(sys.argv[1])\n"
+        "locks.poke('a1')\n"
+        "print(locks.is_gone('a1'))\n"
     )
 
     done = subprocess.run([sys.executable, "-c", script, folder], capture_output=True, text=True, check=False)
@@ -314,10 +315,10 @@ def test_where_the_file_system_has_no_locks_nobody_is_gone(
     file = OwnerFile(folder, "a1")
 
     assert not file.locked
-    assert not is_gone(folder, "a1")
-    assert sweep(folder) == 0
+    assert not LockFiles(folder).is_gone("a1")
+    assert LockFiles(folder).sweep() == 0
     file.close()
-    assert is_gone(folder, "a1")
+    assert LockFiles(folder).is_gone("a1")
 
 
 def test_an_owner_that_found_no_locks_is_not_gone_for_those_who_find_some(
@@ -327,9 +328,9 @@ def test_an_owner_that_found_no_locks_is_not_gone_for_those_who_find_some(
         patch.setattr(fcntl, "flock", failing(errno.ENOLCK))
         file = OwnerFile(folder, "a1")
 
-    poke(folder, "a1")
+    LockFiles(folder).poke("a1")
 
-    assert not is_gone(folder, "a1")
+    assert not LockFiles(folder).is_gone("a1")
     file.close()
 
 
@@ -338,7 +339,7 @@ def test_another_error_says_where_and_what_to_do(folder: str, monkeypatch: pytes
     monkeypatch.setattr(fcntl, "flock", failing(errno.EIO))
 
     with pytest.raises(StoreError, match=r"a1\.owner: .*; .*see that"):
-        is_gone(folder, "a1")
+        LockFiles(folder).is_gone("a1")
 
     file.close()
 
@@ -377,13 +378,13 @@ def test_owners_come_and_go_while_others_ask_and_sweep(folder: str) -> None:
     def live(name: str) -> None:
         for i in range(150):
             file = OwnerFile(folder, f"{name}-{i}")
-            if is_gone(folder, f"{name}-{i}"):
+            if LockFiles(folder).is_gone(f"{name}-{i}"):
                 wrong.append(f"{name}-{i} was gone while it lived")
             file.close()
 
     def tidy() -> None:
         while not over.is_set():
-            sweep(folder)
+            LockFiles(folder).sweep()
 
     lives = [threading.Thread(target=guarded(live, wrong, name)) for name in "abc"]
     others = [threading.Thread(target=guarded(tidy, wrong)) for _ in range(2)]

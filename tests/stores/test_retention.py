@@ -18,7 +18,7 @@ from holdfast.history import RunHeader, RunSnapshot, RunStatus, begin, fold
 from holdfast.runs.recovery import interrupted
 from holdfast.stores import MemoryRunStore, PostgresRunStore, RunStore, SqliteRunStore
 from holdfast.stores.ledger import Ledger
-from holdfast.stores.portable import ShortenedRecord
+from holdfast.stores.records import ShortenedRecord
 from holdfast.stores.retention import DAY, DEFAULT, ROWS, Limits, prune_if_due
 from holdfast.testing import ManualClock
 

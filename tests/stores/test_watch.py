@@ -370,6 +370,14 @@ def test_elsewhere_each_wait_ends_with_a_perhaps(watching: Open, monkeypatch: py
     assert watch.wait(LONG)
 
 
+def test_a_python_without_ctypes_polls(watching: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ctypes", None)
+    watch = watching(poll=0.001)
+
+    assert not watch.notified
+    assert watch.wait(None)
+
+
 @on_linux
 def test_a_folder_that_goes_away_is_polled(file: Path, watching: Open) -> None:
     watch = watching(poll=0.001)

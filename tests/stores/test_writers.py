@@ -8,7 +8,6 @@ import json
 import random
 import signal
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -435,17 +434,16 @@ def _made(pending: Pending[list[int], Any], book: list[int]) -> None:
     pending.made = True
 
 
-def test_what_is_queued_wakes_a_thread_that_has_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_queued_is_made_by_a_thread_that_had_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.stores.writer.LINGER", 600)
     book: list[int] = []
     writer: Writer[list[int]] = Writer(lambda group: [_made(each, book) for each in group])
     for at in range(20):
         pending = writer.submit(lambda book, at=at: book.append(at))
-        until = time.monotonic() + 30
-        while not (pending.done and writer._asleep) and time.monotonic() < until:
-            threading.Event().wait(0.001)
 
+        assert eventually(lambda pending=pending: pending.done)
         assert book == list(range(at + 1))
+        threading.Event().wait(0.002 * at)  # it is at any point of its wait
     writer.close()
 
 
@@ -781,6 +779,16 @@ def test_a_fork_in_the_middle_harms_neither_parent_nor_child(tmp_path: Path, sta
         events = store.events("parent")
         assert [event.sequence for event in events] == list(range(told["written"]))
         assert store.snapshot("child").event_count == 30
+
+
+def test_a_fork_while_a_follower_loads_a_module_leaves_the_child_one_that_it_can_load(
+    tmp_path: Path, start: Any
+) -> None:
+    with SqliteRunStore(tmp_path / "runs.db") as store:
+        store.create_run("s", "p", run_id="r")
+        store.record_event("r", "note")
+
+        assert said(start("fork_loading", tmp_path / "runs.db")) == "0"
 
 
 @pytest.mark.parametrize("store", EMBEDDED, indirect=True)

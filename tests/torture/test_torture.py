@@ -133,8 +133,8 @@ from holdfast.stores.ledger import Ledger
 Ledger.is_owned = lambda ledger, live: False
 """
 BELIEVES_ALL_ALIVE = """
-from holdfast.stores import owners
-owners.is_living = lambda folder, owner: None
+from holdfast.stores.owners import LockFiles
+LockFiles.is_living = lambda files, owner, host, locked: None
 """
 REPEATS_UNASKED = """
 from holdfast.runs import Run

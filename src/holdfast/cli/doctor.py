@@ -384,12 +384,12 @@ def _interrupted(store: RunStore) -> Finding:
 
 def _owners(path: str) -> Finding:
     """Processes that ended without a word leave a file behind, which the next one removes."""
-    from holdfast.stores.owners import is_gone
+    from holdfast.stores.owners import LockFiles
 
     folder = f"{path}-owners"
     names = os.listdir(folder) if os.path.isdir(folder) else []
     known = [stem for name in names if (stem := name.removesuffix(".owner")) != name and stem.isalnum()]
-    gone = sum(is_gone(folder, name) for name in known)
+    gone = sum(map(LockFiles(folder).is_gone, known))
     rest = f", {gone} left behind by processes that died; the next to begin a run removes them" if gone else ""
     return Finding("owners", PASS, f"{len(known) - gone} alive{rest}")
 

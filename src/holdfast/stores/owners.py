@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import logging
 import os
 from collections.abc import Iterator
@@ -38,19 +39,43 @@ class LockFiles:
             os.makedirs(os.path.dirname(self._folder), 0o700, exist_ok=True)  # we may be the first here
         file = OwnerFile(self._folder, owner)
         try:
-            sweep(self._folder)
+            self.sweep()
         except StoreError as error:  # no reason not to work
             _log.warning("files of dead owners could not be removed: %s", error)
         return file
 
     def is_living(self, owner: str, host: str, *, locked: bool | None) -> bool | None:
         """Whether *owner* lives; None if that cannot be told."""
-        living = is_living(self._folder, owner)
+        living = _asked(_path(self._folder, owner))
         return None if living is False and host != self._host else living
 
+    def is_gone(self, owner: str) -> bool:
+        """Whether *owner*, a process of this host, has surely ended; false if it lives and if that cannot be told."""
+        return _asked(_path(self._folder, owner)) is False
+
     def poke(self, owner: str) -> None:
-        """Tell *owner* that there is something for it."""
-        poke(self._folder, owner)
+        """Have a watch on the file of *owner* fire; nothing happens if it is gone, or another user's."""
+        path = _path(self._folder, owner)
+        with _explained(path, "its owner cannot be woken; see that it is a file this user may write"):
+            try:
+                fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            except (FileNotFoundError, PermissionError):
+                return
+            try:
+                os.pwrite(fd, b"\1", 0)
+            finally:
+                os.close(fd)
+
+    def sweep(self) -> int:
+        """Remove the files of owners that are gone; returns how many. Files that are not ours stay."""
+        removed = 0
+        with _explained(self._folder, "cannot be tidied; see that it is a folder this user may write to"):
+            for path in _files(self._folder):
+                if _living(path) is False:
+                    with contextlib.suppress(FileNotFoundError, PermissionError):  # others tidy too; it is theirs to do
+                        os.unlink(path)
+                        removed += 1
+        return removed
 
 
 class OwnerFile:
@@ -66,7 +91,7 @@ class OwnerFile:
         self.path = _path(folder, owner)
         self._folder = folder
         self._pid = os.getpid()
-        if os.path.lexists(self.path) and not is_gone(folder, owner):
+        if os.path.lexists(self.path) and _asked(self.path) is not False:
             raise StoreError(f"{printable(self.path, 300)}: a living process has this name; take another")
         with _explained(self.path, "an owner's file cannot be made there; see that this user may write to its folder"):
             self._fd, self.locked = _make(folder, self.path)
@@ -110,44 +135,6 @@ class OwnerFile:
             os.close(fd)
 
 
-def is_gone(folder: str, owner: str) -> bool:
-    """Whether *owner*, a process of this host, has surely ended; false if it lives and if that cannot be told."""
-    return is_living(folder, owner) is False
-
-
-def is_living(folder: str, owner: str) -> bool | None:
-    """Whether *owner*, a process of this host, lives; None if that cannot be told."""
-    path = _path(folder, owner)
-    with _explained(path, "cannot be asked whether its owner lives; see that it is a file this user may read"):
-        return _living(path)
-
-
-def poke(folder: str, owner: str) -> None:
-    """Have a watch on the file of *owner* fire; nothing happens if it is gone, or another user's."""
-    path = _path(folder, owner)
-    with _explained(path, "its owner cannot be woken; see that it is a file this user may write"):
-        try:
-            fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except (FileNotFoundError, PermissionError):
-            return
-        try:
-            os.pwrite(fd, b"\1", 0)
-        finally:
-            os.close(fd)
-
-
-def sweep(folder: str) -> int:
-    """Remove the files of owners that are gone; returns how many. Files that are not ours stay."""
-    removed = 0
-    with _explained(folder, "cannot be tidied; see that it is a folder this user may write to"):
-        for path in _files(folder):
-            if _living(path) is False:
-                with contextlib.suppress(FileNotFoundError, PermissionError):  # others tidy too; it is for them to do
-                    os.unlink(path)
-                    removed += 1
-    return removed
-
-
 def _path(folder: str, owner: str) -> str:
     if not isinstance(owner, str) or not owner.isascii() or not owner.replace("-", "").isalnum() or len(owner) > 200:
         raise ConfigError(f"owner = {shown(owner)}: must be 1 to 200 letters, digits and dashes")
@@ -163,36 +150,37 @@ def _files(folder: str) -> list[str]:
 
 
 def _make(folder: str, path: str) -> tuple[int, bool]:
-    """Make the file; others may remove the folder while it is empty, and what is in it while it is not locked."""
+    """The new file, open, and whether it is locked; others may remove its folder while that is empty."""
     for _ in range(_TRIES):
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o700)
-        with contextlib.suppress(FileNotFoundError):
-            if (made := _try_to_make(folder, path)) is not None:
-                return made
+        with contextlib.suppress(FileNotFoundError, BlockingIOError):  # who tidies holds what is not locked yet, too
+            return _try_to_make(folder, path)
     raise FileNotFoundError(errno.ENOENT, "removed by others each time it was made")
 
 
-def _try_to_make(folder: str, path: str) -> tuple[int, bool] | None:
+def _try_to_make(folder: str, path: str) -> tuple[int, bool]:
     new = os.path.join(folder, os.urandom(8).hex() + _NEW)
     fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-    named = False
     try:
-        locked = _lock(fd, shared=False)
-        if locked is not False:
-            os.write(fd, b"\0" if locked else b"\0" + _UNLOCKED)
-            os.rename(new, path)
-            named = True
-            return fd, bool(locked)
-        return None  # somebody who tidies holds it at this moment
-    finally:
-        if not named:
-            os.close(fd)
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(new)
+        locked = _lock(fd, fcntl.LOCK_EX)
+        os.write(fd, b"\0" if locked else b"\0" + _UNLOCKED)
+        os.rename(new, path)
+    except BaseException:
+        os.close(fd)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(new)
+        raise
+    return fd, locked
+
+
+def _asked(path: str) -> bool | None:
+    with _explained(path, "cannot be asked whether its owner lives; see that it is a file this user may read"):
+        return _living(path)
 
 
 def _living(path: str) -> bool | None:
+    """Whether the owner of a file lives; None if that cannot be told."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -200,26 +188,25 @@ def _living(path: str) -> bool | None:
     except PermissionError:
         return None
     try:
-        taken = _lock(fd, shared=True)
-        if taken is False:
-            return True
+        has_locks = _lock(fd, fcntl.LOCK_SH)
         # Where the owner found no locks, that we can take one now says nothing.
-        return False if taken and os.fstat(fd).st_size <= 1 else None
+        return False if has_locks and os.fstat(fd).st_size <= 1 else None
+    except BlockingIOError:  # the owner has it
+        return True
     finally:
         os.close(fd)
 
 
-def _lock(fd: int, *, shared: bool) -> bool | None:
-    """Whether the lock was taken; None where there are none. It lasts until the last copy of *fd* is closed."""
-    import fcntl
+def _lock(fd: int, kind: int) -> bool:
+    """Take a lock, which lasts until the last copy of *fd* is closed; false where there are none.
 
+    A `BlockingIOError` says that somebody else has it.
+    """
     try:
-        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in _NO_LOCKS:
-            return None
+            return False
         raise
     return True
 

@@ -1,4 +1,4 @@
-"""All runs of a store at one moment, out of it and in again: as records, or as JSON lines that `export` writes.
+"""Runs as JSON lines: a store's at one moment out of it, and in again, all or nothing.
 
 An export has a first line that says what it is, one for each run and for each of its events, and a last one that counts
 them and has their checksum. What comes in is staged and checked aside (`staging`), then added in one transaction.
@@ -6,33 +6,26 @@ them and has their checksum. What comes in is staged and checked aside (`staging
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
 from holdfast.checks import shown
-from holdfast.errors import ConfigError, RunNotFound, StoreError, printable
-from holdfast.history import RunEventRecord, RunHeader, RunRecord, RunSnapshot
-from holdfast.stores.rows import event, unpack, unpack_header
-from holdfast.stores.staging import Incoming, Staging, events_of
+from holdfast.errors import ConfigError, RunNotFound, StoreError
+from holdfast.history import RunEventRecord, RunHeader, RunSnapshot
+from holdfast.stores.rows import unpack, unpack_header
+from holdfast.stores.staging import FLAWS, Incoming, Staging, events_of, in_words
 from holdfast.stores.trouble import errors_of, reads_rows
 
 if TYPE_CHECKING:
     from holdfast.stores.database import Connection
-    from holdfast.stores.ledger import Ledger
     from holdfast.stores.store import RunStore
 
 FORMAT = 1
 LONGEST_LINE = 2**26  # characters
-FLAWS = (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError)  # what bad data makes of a check
-
-
-class ShortenedRecord(RunRecord, frozen=True):
-    """A run whose first events are gone, and *base*, its state before those that are left."""
-
-    base: RunSnapshot
+_ODD = "is not as an export has it"
 
 
 class _Title(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,12 +66,6 @@ _OBJECT = msgspec.json.Decoder(dict[str, Any])
 _VALID = msgspec.json.Decoder(msgspec.Raw)
 
 
-def records(store: RunStore) -> list[RunRecord]:
-    """Every run with its events, oldest first, at one moment."""
-    with store.file.at_one_moment() as connection:
-        return [_record(store, connection, key) for key in _keys(store, connection, None)]
-
-
 def export(store: RunStore, fp: IO[str] | IO[bytes], run_ids: Sequence[str] | None = None) -> int:
     """Write all runs, or those named, as JSON lines; gives the number of runs. Memos stay."""
     if run_ids is not None and (isinstance(run_ids, str) or not all(isinstance(each, str) for each in run_ids)):
@@ -115,26 +102,6 @@ def import_(store: RunStore, fp: IO[str] | IO[bytes]) -> int:
         return store.writer.commit(staging.add) if staging.left else 0
 
 
-def replace_records(store: RunStore, records: Iterable[RunRecord]) -> None:
-    """Put *records* in the place of everything that is in the store; all or nothing.
-
-    A run that is there unchanged stays, with what it remembers; of any other the finished calls count as in doubt.
-    """
-    origin = store.file.meta("store")
-    with Staging(store.file, lack_headers=True) as staging:
-        for number, record in enumerate(records, 1):
-            with errors_of(store.file):
-                try:
-                    _stage(staging, record, origin)
-                except FLAWS as flaw:
-                    raise StoreError(f"record {number}: {_said(flaw)}; nothing was replaced") from flaw
-
-        def replace(ledger: Ledger) -> None:
-            staging.replace(ledger, store.ownership.is_alive)
-
-        store.writer.commit(replace)
-
-
 # -- out ---------------------------------------------------------------------------------------------------------------
 
 
@@ -165,14 +132,6 @@ def _keys(store: RunStore, connection: Connection, run_ids: Sequence[str] | None
     return [key for _, _, key in sorted(places)]
 
 
-def _record(store: RunStore, connection: Connection, key: int) -> RunRecord:
-    with errors_of(store.file):
-        header, data, owner, fence, _, base, _ = connection.execute(store.file.sql("whole"), (key,)).fetchone()
-        (snapshot,) = store.snapshots([(header, data, owner, fence)])
-        events = tuple(event(row) for rows in events_of(connection, store.file.sql("page"), key) for row in rows)
-        return RunRecord(snapshot, events) if base is None else ShortenedRecord(snapshot, events, unpack(base, header))
-
-
 def _lines(store: RunStore, connection: Connection, key: int) -> Iterator[tuple[bytes, int]]:
     """The lines of a run, some at a time, and how many of them are events."""
     sql = store.file.sql
@@ -184,20 +143,15 @@ def _lines(store: RunStore, connection: Connection, key: int) -> Iterator[tuple[
         before = None if base is None else msgspec.structs.replace(unpack(base, text), prompt="")
         run = _Run(**msgspec.structs.asdict(header), store=origin, first=first, base=before)
         yield _JSON.encode(_Line(run=run)) + b"\n", 0
-        due, rows = first, []
+        missing = StoreError(f"{store.file.name}: is damaged: events of run {header.id!r} are missing")
+        due = first
         for rows in events_of(connection, sql("page"), key):
-            events = []
-            for row in rows:
-                if row[0] == due:
-                    events.append(_Line(event=_event(*row)))
-                due += 1
-            if len(events) < len(rows):
-                break
-            yield _JSON.encode_lines(events), len(events)
-        else:
-            rows = []
-        if due != unpack(data, text).event_count or rows:
-            raise StoreError(f"{store.file.name}: is damaged: events of run {header.id!r} are missing")
+            if [row[0] for row in rows] != list(range(due, due + len(rows))):
+                raise missing
+            due += len(rows)
+            yield _JSON.encode_lines([_Line(event=_event(*row)) for row in rows]), len(rows)
+        if due != unpack(data, text).event_count:
+            raise missing
 
 
 @reads_rows
@@ -228,7 +182,7 @@ class _Reader:
                 self._finish(end, rest=self._next(fp))
             except FLAWS as flaw:
                 at = "at or after line" if isinstance(flaw, UnicodeError) else "line"
-                raise StoreError(f"{at} {self._number}: {_said(flaw)}; nothing was imported") from flaw
+                raise StoreError(f"{at} {self._number}: {in_words(flaw)}; nothing was imported") from flaw
 
     def _next(self, fp: IO[str] | IO[bytes]) -> bytes:
         self._number += 1
@@ -264,27 +218,25 @@ class _Reader:
         if not raw:
             raise ValueError("the file ends here, in the middle: it was cut short")
         line = _LINE.decode(raw)
-        if (event := line.event) is not None and line.run is None and line.end is None:
-            if self._run is None:
-                raise ValueError("an event before the first run")
-            payload = bytes(event.payload)
-            self._staging.take(
-                self._run,
-                event.sequence,
-                event.timestamp_ms,
-                event.type,
-                event.late,
-                _OBJECT.decode(payload),
-                payload.decode(),
-            )
-        elif _JSON.encode(line) != raw.rstrip(b"\n") or [line.run, line.event, line.end].count(None) != 2:
-            raise ValueError("is not as an export has it")
+        if [line.run, line.event, line.end].count(None) != 2:
+            raise ValueError(_ODD)
+        if line.event is not None:
+            self._take_event(line.event)
+        elif _JSON.encode(line) != raw.rstrip(b"\n"):
+            raise ValueError(_ODD)
         elif line.run is not None:
             self._begin(line.run)
         else:
             return line.end
         self._checksum.update(raw)
         return None
+
+    def _take_event(self, event: _Event) -> None:
+        if self._run is None:
+            raise ValueError("an event before the first run")
+        payload = bytes(event.payload)
+        record = RunEventRecord(event.sequence, event.timestamp_ms, event.type, _OBJECT.decode(payload), event.late)
+        self._staging.take(self._run, record, payload.decode())
 
     def _begin(self, run: _Run) -> None:
         self._end_run()
@@ -316,38 +268,3 @@ class _Reader:
         if end != found:
             raise ValueError("the checksum does not match: the file was changed or damaged")
         self._end_run()
-
-
-def _stage(staging: Staging, record: RunRecord, origin: str) -> None:
-    """Take a record in; what its snapshot says must be what its events give."""
-    if not isinstance(record, RunRecord) or not isinstance(record.snapshot, RunSnapshot):
-        raise TypeError(f"{shown(record)} is not a RunRecord")
-    given = record.snapshot
-    header = RunHeader(
-        id=given.id,
-        session_id=given.session_id,
-        prompt=given.prompt,
-        created_at_ms=given.created_at_ms,
-        forked_from=given.forked_from,
-    )
-    base = record.base if isinstance(record, ShortenedRecord) else None
-    first = base.event_count if base is not None else 0
-    run = staging.begin(header, origin=origin, first=first, base=base)
-    for each in record.events:
-        if not isinstance(each, RunEventRecord):
-            raise TypeError(f"{shown(each)} is not a RunEventRecord")
-        payload = _JSON.encode(each.payload)
-        facts = (each.sequence, each.timestamp_ms, each.type, each.late)
-        staging.take(run, *facts, _OBJECT.decode(payload), payload.decode())
-    if msgspec.structs.replace(given, owner=None, interrupted=False) != run.snapshot:
-        raise ValueError(f"the snapshot of run {given.id!r} is not what its events give")
-    run.is_left = given.interrupted or given.owner is not None
-    staging.end(run)
-
-
-def _said(flaw: BaseException) -> str:
-    if isinstance(flaw, UnicodeError):
-        return "is not UTF-8 text"
-    if isinstance(flaw, RecursionError):
-        return "is nested too deep"
-    return printable(str(flaw), 300)

@@ -1,4 +1,4 @@
-"""One SQLite file: how it is made, opened, checked, written and read. The statements are in `sql/`.
+"""One SQLite file: how it is opened, written and read. The statements are in `sql/`.
 
 The writer's connection belongs to whoever has the writer's turn; readers have one of their own. A store in memory has
 a single connection for both.
@@ -7,7 +7,6 @@ a single connection for both.
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import threading
 import weakref
@@ -19,11 +18,13 @@ from typing import TYPE_CHECKING, Any
 from holdfast import checks
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import StoreError, printable
+from holdfast.stores import inotify
 from holdfast.stores import rows as columns
 from holdfast.stores.database import Lost
 from holdfast.stores.doubt import was_written
 from holdfast.stores.ledger import EventRow, Live, MemoRow
 from holdfast.stores.owners import LockFiles
+from holdfast.stores.place import Place
 from holdfast.stores.rows import pack, pack_header
 from holdfast.stores.schema import prepare, statements
 from holdfast.stores.trouble import PATIENCE, concerns_all, errors_of, explained, unreachable
@@ -45,15 +46,15 @@ class SqliteFile:
         self.name = "the store in memory" if path is None else printable(path, 300)
         self.url = ":memory:" if path is None else path
         self.crowded = False  # while it writes, nobody else does; and it hears whether anybody has
+        self._place = None if path is None else Place(path, self.name)
         self._synchronous = synchronous
         self._sql = statements()
         self._make_locks()
         self._write: sqlite3.Connection | None = None
         self._read: sqlite3.Connection | None = None
         self._cursor: sqlite3.Cursor | None = None
-        self._opened: tuple[int, int] | None = None  # device and inode of the file that was opened
         self._version: int | None = None
-        self._crowded = False  # others wanted to write when we last did
+        self._contended = False  # others wanted to write when we last did
         self._trace: EventRow | Live | None = None  # by which one can tell whether the group was committed
         self._in_use: list[sqlite3.Connection | sqlite3.Cursor] = []
         self._apart: list[sqlite3.Connection] = []  # those of whoever looks at one moment
@@ -65,12 +66,7 @@ class SqliteFile:
     @property
     def exists(self) -> bool:
         """Whether there is anything to read yet; what may not be looked at is an error, not nothing."""
-        if self._opened is not None or self.path is None:
-            return True
-        try:
-            return _is_there(self.path)
-        except OSError as error:
-            raise unreachable(self, error) from error
+        return self._place is None or self._place.exists()
 
     def writing(self) -> sqlite3.Connection:
         """The connection to write with."""
@@ -145,6 +141,8 @@ class SqliteFile:
 
     def hold(self, patience: float) -> bool:
         """Let no other thread read; false if one did so for too long."""
+        if self.path is not None:
+            inotify.load()
         return self.reading.acquire(timeout=patience)
 
     def put_away(self) -> None:
@@ -161,7 +159,8 @@ class SqliteFile:
     def close(self) -> None:
         """Close both connections; a later use opens whatever is at the path by then."""
         self._drop()
-        self._opened = None
+        if self._place is not None:
+            self._place.forget()
 
     def _drop(self) -> None:
         with self.reading:
@@ -184,24 +183,6 @@ class SqliteFile:
         self.reading = threading.RLock()
         self.alone: contextlib.AbstractContextManager[object] = self.reading if self.path is None else threading.RLock()
 
-    def _check_in_place(self) -> None:
-        """That the file which was opened is still the one at its path; SQLite itself would not notice."""
-        if self.path is not None and self._opened is not None:
-            try:
-                found = os.stat(self.path)
-            except (FileNotFoundError, NotADirectoryError):
-                raise StoreError(
-                    f"{self.name}: was deleted or moved while in use; put it back, or close the store: its next use "
-                    "begins a new file"
-                ) from None
-            except OSError as error:
-                raise unreachable(self, error) from error
-            if (found.st_dev, found.st_ino) != self._opened:
-                raise StoreError(
-                    f"{self.name}: was replaced by another file while in use; put it back, or close the store: its "
-                    "next use opens the other one"
-                )
-
     def _open(self) -> sqlite3.Connection:
         if self._abandoned:
             raise StoreError(
@@ -209,38 +190,29 @@ class SqliteFile:
                 "it; start a new process, or fork at another time"
             )
         with errors_of(self):
-            self._check_in_place()
+            if self._place is not None:
+                self._place.check()
             try:
-                if self.path is not None:
-                    self._make(self.path)
-                connection = self._connect()
-                try:
-                    connection.execute(f"PRAGMA synchronous = {self._synchronous}")
-                    if self._synchronous == "FULL":  # on macOS the disk itself would keep in memory what was synced
-                        connection.execute("PRAGMA fullfsync = ON")
-                    connection.execute(f"PRAGMA journal_size_limit = {MOST_LOG}")
-                    prepare(self, connection)
-                    if self.path is not None:
-                        found = os.stat(self.path)
-                        self._opened = (found.st_dev, found.st_ino)
-                except BaseException:
-                    connection.close()
-                    raise
+                return self._made_and_opened()
             except OSError as error:
-                raise unreachable(self, error) from error
-        return connection
+                raise unreachable(self.name, error) from error
 
-    def _make(self, path: str) -> None:
-        """Make the file if there is none: empty, and for this user alone. SQLite takes an empty file for a new one."""
-        if _size(path) == 0 and _size(f"{path}-wal") > 0 and _size(path) == 0:  # asked again: others make it, too
-            raise StoreError(
-                f"{self.name}: is gone or empty, but its log ({os.path.basename(self.name)}-wal) is there; put the "
-                "database back, or delete the log if what is in it is not needed"
-            )
-        if not _is_there(path):
-            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-            with contextlib.suppress(FileExistsError):
-                os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    def _made_and_opened(self) -> sqlite3.Connection:
+        if self._place is not None:
+            self._place.make()
+        connection = self._connect()
+        try:
+            connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+            if self._synchronous == "FULL":  # on macOS the disk itself would keep in memory what was synced
+                connection.execute("PRAGMA fullfsync = ON")
+            connection.execute(f"PRAGMA journal_size_limit = {MOST_LOG}")
+            prepare(self, connection)
+            if self._place is not None:
+                self._place.note()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def _connect(self) -> sqlite3.Connection:
         import sqlite3
@@ -258,9 +230,9 @@ class SqliteFile:
     def begin(self) -> bool:
         """Begin to write; true if somebody else has written since our last transaction."""
         cursor = self._cursor if self._cursor is not None else self._pen()
-        if self._crowded:
+        if self._contended:
             SystemClock.sleep(PAUSE)
-            self._crowded = False
+            self._contended = False
         try:
             cursor.execute("BEGIN IMMEDIATE")
         except Exception as error:
@@ -280,7 +252,7 @@ class SqliteFile:
 
         begun, waited = SystemClock.monotonic(), 0.0  # what waits here is the system
         while getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY and waited <= PATIENCE:
-            self._crowded = True
+            self._contended = True
             SystemClock.sleep(max(2 * PAUSE - waited / 50, PAUSE / 5) * random.uniform(0.5, 1.5))
             try:
                 cursor.execute("BEGIN IMMEDIATE")
@@ -295,7 +267,8 @@ class SqliteFile:
 
     def commit(self) -> None:
         """On disk when it returns; in a file that nobody can find any more it would not count."""
-        self._check_in_place()
+        if self._place is not None:
+            self._place.check()
         try:
             self._pen().execute("COMMIT")
         except Exception as error:
@@ -386,7 +359,8 @@ class SqliteFile:
         if not self.exists:
             return []
         with self.reading, errors_of(self):
-            self._check_in_place()
+            if self._place is not None:
+                self._place.check()
             try:
                 return self.reader().execute(self._sql[name], parameters).fetchall()
             except UnicodeEncodeError:  # nothing of that name can have been stored
@@ -406,18 +380,3 @@ class SqliteFile:
 def _close(in_use: list[sqlite3.Connection | sqlite3.Cursor]) -> None:
     for each in reversed(in_use):  # a cursor before its connection, which would stay half open for it
         each.close()
-
-
-def _is_there(path: str) -> bool:
-    try:
-        os.stat(path)
-    except FileNotFoundError:
-        return False
-    return True
-
-
-def _size(path: str) -> int:
-    try:
-        return os.path.getsize(path)
-    except FileNotFoundError:
-        return 0

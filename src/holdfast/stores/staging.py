@@ -7,14 +7,16 @@ the write that adds it can be made again if it fails.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from holdfast import events
 from holdfast.checks import is_name, shown
-from holdfast.errors import StoreError
-from holdfast.history import RunHeader, RunSnapshot, apply, begin
+from holdfast.errors import StoreError, printable
+from holdfast.history import RunEventRecord, RunHeader, RunSnapshot, apply, begin
 from holdfast.stores.ledger import USES, Ledger, OwnerRow
 from holdfast.stores.rows import event, pack, pack_header, unpack, unpack_header
 from holdfast.stores.schema import statements
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 CHUNK = 500  # events that are read at once
 BATCH = 1000  # rows that are written to the temporary database at once
 MOST = 2**62  # of times and counts: all that is calculated from them fits into the tables
+FLAWS = (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError)  # what bad data makes of a check
 
 _COPIED = {  # the statement that puts something into the store, and the one that has it ready
     "add_event": "staged_events",
@@ -59,10 +62,11 @@ class Incoming:
         self.is_left = True  # whoever ran it does not run it here
         self.number = self.start = 0
 
-    def take(self, sequence: int, at: int, type: str, late: bool, payload: Mapping[str, Any]) -> tuple[str, str] | None:
+    def take(self, event: RunEventRecord) -> tuple[str, str] | None:
         """Take an event into its state; gives the key and name of the call that it ended."""
-        if sequence != self.snapshot.event_count:
-            raise ValueError(f"sequence {sequence!r} where {self.snapshot.event_count} should follow")
+        at, type, payload = event.timestamp_ms, event.type, event.payload
+        if event.sequence != self.snapshot.event_count:
+            raise ValueError(f"sequence {event.sequence!r} where {self.snapshot.event_count} should follow")
         if not isinstance(at, int) or not self.at <= at <= MOST:
             raise ValueError(f"timestamp_ms {at!r} after {self.at}: must not go back")
         if not is_name(type):
@@ -71,8 +75,9 @@ class Incoming:
         call = None
         if type in ENDS and isinstance(call_id := payload.get("call_id"), str):
             call = self.snapshot.active_calls.get(call_id)
-        if apply(self.snapshot, type, payload, at) is not late:
-            raise ValueError(f"late is {str(late).lower()}, but the run had {'not ' if late else ''}ended before")
+        if apply(self.snapshot, type, payload, at) is not event.late:
+            said, had = str(event.late).lower(), "not " if event.late else ""
+            raise ValueError(f"late is {said}, but the run had {had}ended before")
         if type == events.RUN_CANCEL_REQUESTED:
             reason = payload.get("reason")
             self.cancel = reason if isinstance(reason, str) else ""
@@ -121,17 +126,16 @@ class Staging:
         run.number, run.start = self.runs, self.events
         return run
 
-    def take(
-        self, run: Incoming, sequence: int, at: int, type: str, late: bool, payload: Mapping[str, Any], encoded: str
-    ) -> None:
-        """The next event of *run*; *payload* is what *encoded* says."""
+    def take(self, run: Incoming, event: RunEventRecord, encoded: str) -> None:
+        """The next event of *run*; its payload is what *encoded* says."""
         check_depth(encoded.encode(), 2 * DEEPEST)
-        ended = run.take(sequence, at, type, late, payload)
+        ended = run.take(event)
         self.events += 1
-        self._events.append((self.events, run.number, sequence, at, type, late, encoded))
+        row = (self.events, run.number, event.sequence, event.timestamp_ms, event.type, event.late, encoded)
+        self._events.append(row)
         if ended is not None and (key := _from_hex(ended[0])):  # a guarded block has none, and is never asked for again
             self._memos.append((run.number, key, ended[1]))
-        if type in USES and isinstance(tool := payload.get("tool"), str):
+        if event.type in USES and isinstance(tool := event.payload.get("tool"), str):
             self._tools.append((run.number, tool))
         if len(self._events) >= BATCH:
             self._flush()
@@ -228,6 +232,15 @@ class Staging:
         ours, others = unpack_header(mine[0]), unpack_header(theirs[0])
         same = begin(ours) == begin(others) if self._lack_headers else ours == others
         return same and _base(*mine) == _base(*theirs)
+
+
+def in_words(flaw: BaseException) -> str:
+    """What one of `FLAWS` says of the data."""
+    if isinstance(flaw, UnicodeError):
+        return "is not UTF-8 text"
+    if isinstance(flaw, RecursionError):
+        return "is nested too deep"
+    return printable(str(flaw), 300)
 
 
 def events_of(connection: Connection, sql: str, key: int) -> Iterator[list[tuple[Any, ...]]]:

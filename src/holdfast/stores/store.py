@@ -200,15 +200,15 @@ class RunStore:
 
     def records(self) -> list[RunRecord]:
         """Every run with its events, oldest first; `export` does without having all of them in memory."""
-        from holdfast.stores import portable
+        from holdfast.stores import records
 
-        return portable.records(self)
+        return records.records(self)
 
     def replace_records(self, records: Iterable[RunRecord]) -> None:
         """Put *records* in the place of everything that is in the store; all or nothing."""
-        from holdfast.stores import portable
+        from holdfast.stores.records import replace_records
 
-        portable.replace_records(self, records)
+        replace_records(self, records)
 
     def export(self, fp: IO[str] | IO[bytes], run_ids: Sequence[str] | None = None) -> int:
         """Write all runs, or those named, as JSON lines; gives the number of runs."""

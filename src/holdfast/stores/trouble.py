@@ -74,9 +74,9 @@ def concerns_all(error: BaseException) -> bool:
     return kind.startswith(_FOR_ALL) and kind not in _NO_ROOM
 
 
-def unreachable(file: SqliteFile, error: OSError) -> StoreError:
-    """Something is wrong with the place of the file."""
-    return StoreError(f"{file.name}: {error.strerror or error}; look at the folder and its permissions")
+def unreachable(name: str, error: OSError) -> StoreError:
+    """Something is wrong with the place of the file *name*."""
+    return StoreError(f"{name}: {error.strerror or error}; look at the folder and its permissions")
 
 
 def busy(file: SqliteFile) -> StoreError:

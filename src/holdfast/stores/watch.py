@@ -6,27 +6,18 @@ middle of anything; what keeps a descriptor open is that somebody still holds th
 
 from __future__ import annotations
 
-import enum
 import math
 import os
 import queue
-import select
-import struct
-import sys
 import threading
-from typing import Protocol
 
 from holdfast import checks
 from holdfast.clock import SystemClock
 from holdfast.errors import StoreError, printable
+from holdfast.stores.inotify import ears_for
 
 _LONGEST = 86_400.0  # seconds; what the system can be asked to wait for ends at some weeks
 _FIRST_GAP = 0.001
-
-# <sys/inotify.h>
-_MODIFY, _MOVED_TO, _CREATE, _DELETE_SELF, _MOVE_SELF = 0x2, 0x80, 0x100, 0x400, 0x800
-_UNMOUNT, _OVERFLOW, _IGNORED, _ONLYDIR = 0x2000, 0x4000, 0x8000, 0x1000000
-_EVENT = struct.Struct("=iIII")  # watch, mask, cookie, length of the name that follows
 
 
 class Watch:
@@ -50,7 +41,7 @@ class Watch:
         self._closed = False
         self._hearer: int | None = None  # the thread that waits
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()  # which may be put into anywhere
-        self._ears = _ears(folder, name)
+        self._ears = ears_for(folder, name)
 
     @property
     def notified(self) -> bool:
@@ -71,15 +62,15 @@ class Watch:
         end = math.inf if timeout is None else SystemClock.monotonic() + timeout  # what waits here is the system
         while not self.closed and (ears := self._ears) is not None:
             now = SystemClock.monotonic()
-            heard = ears.hear(max(0.0, min(end - now, self._again - now, _LONGEST)))
-            if heard is _Heard.CHANGE:
+            try:
+                changed = ears.hear(max(0.0, min(end - now, self._again - now, _LONGEST)))
+            except OSError:
+                self._ears = None  # from now on we poll
+                return True
+            if changed:
                 self._gap = _FIRST_GAP
                 return self._tell_again_later()
-            if heard is _Heard.NEVERMORE:
-                self._ears = None
-                return True
-            if heard is _Heard.WAKE:
-                self._forget_wakes()
+            if self._took_wakes():
                 return False
             now = SystemClock.monotonic()
             if now >= self._again:
@@ -107,13 +98,14 @@ class Watch:
             ears.deafen()  # here, and not in whichever thread has just woken this one: it takes milliseconds
 
     def _wait_a_little(self, end: float) -> bool:
+        """Poll: true when the time is over, as nobody can say then that nothing has changed."""
         left = min(self._every, end - SystemClock.monotonic())
         try:
             if not self.closed:
                 self._wakes.get(timeout=max(0.0, left))
         except queue.Empty:
             return not self.closed
-        self._forget_wakes()
+        self._took_wakes()
         return False
 
     def _tell_again_later(self) -> bool:
@@ -121,133 +113,10 @@ class Watch:
         self._gap *= 2
         return True
 
-    def _forget_wakes(self) -> None:
+    def _took_wakes(self) -> bool:
+        """Whether there were any; none is left."""
+        woken = False
         while not self._wakes.empty():
             self._wakes.get()
-
-
-class _Heard(enum.Enum):
-    NOTHING = enum.auto()  # of ours
-    CHANGE = enum.auto()
-    WAKE = enum.auto()
-    NEVERMORE = enum.auto()  # what is to be heard will not be told from now on
-
-
-class _Ears:
-    """An inotify instance for one file, and a pipe to be woken by; closed when nobody holds it any more.
-
-    The file is watched for writes and its folder for new names only: a folder may be busy with files of others.
-    """
-
-    def __init__(self, libc: _Inotify, folder: str, name: str) -> None:
-        self._fds: list[int] = []
-        self._inotify = libc
-        self._path = os.fsencode(os.path.join(folder, name))
-        self._name = os.fsencode(name)
-        self._fd = _good(libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
-        self._fds.append(self._fd)
-        self._woken, self._waker = os.pipe()
-        self._fds += (self._woken, self._waker)
-        os.set_blocking(self._woken, False)
-        os.set_blocking(self._waker, False)
-        mask = _CREATE | _MOVED_TO | _DELETE_SELF | _MOVE_SELF | _ONLYDIR
-        self._folder = _good(libc.inotify_add_watch(self._fd, os.fsencode(folder), mask))
-        self._file = -1
-        self._find_file()
-        self._poll = select.poll()
-        self._poll.register(self._fd, select.POLLIN)
-        self._poll.register(self._woken, select.POLLIN)
-
-    def hear(self, seconds: float) -> _Heard:
-        """Wait for something; a wake is left for the next time if there is a change as well."""
-        try:
-            ready = {fd for fd, _ in self._poll.poll(seconds * 1000)}
-            heard = self._understand(os.read(self._fd, 65_536)) if self._fd in ready else _Heard.NOTHING
-        except OSError:
-            return _Heard.NEVERMORE
-        if heard is not _Heard.NOTHING:
-            return heard
-        if self._woken in ready:
-            os.read(self._woken, 4096)
-            return _Heard.WAKE
-        return _Heard.NOTHING
-
-    def wake(self) -> None:
-        try:
-            os.write(self._waker, b"\0")
-        except BlockingIOError:  # full of wakes that nobody has read yet
-            return
-
-    def deafen(self) -> None:
-        """Hear nothing more; it can still be woken."""
-        self._fds.remove(self._fd)
-        os.close(self._fd)
-
-    def shut(self) -> None:
-        fds, self._fds = self._fds, []
-        for fd in fds:
-            os.close(fd)
-
-    def __del__(self) -> None:
-        if hasattr(self, "_fds"):  # else it was interrupted before it had any
-            self.shut()
-
-    def _understand(self, events: bytes) -> _Heard:
-        heard, at = _Heard.NOTHING, 0
-        found = False
-        while at < len(events):
-            watch, mask, _, length = _EVENT.unpack_from(events, at)
-            at += _EVENT.size + length
-            if mask & _OVERFLOW:  # anything may have happened
-                found = True
-            elif watch == self._folder:
-                if mask & (_DELETE_SELF | _MOVE_SELF | _UNMOUNT | _IGNORED):
-                    return _Heard.NEVERMORE
-                found = found or events[at - length : at].rstrip(b"\0") == self._name
-            elif watch == self._file and mask & _MODIFY:
-                heard = _Heard.CHANGE
-        if found:
-            self._find_file()
-            heard = _Heard.CHANGE
-        return heard
-
-    def _find_file(self) -> None:
-        """Watch the file that has the name now; done before the change is told, so nothing falls in between."""
-        before = self._file
-        try:
-            self._file = _good(self._inotify.inotify_add_watch(self._fd, self._path, _MODIFY))
-        except FileNotFoundError:
-            self._file = -1
-        if before not in {-1, self._file}:
-            self._inotify.inotify_rm_watch(self._fd, before)  # fails if its file is gone, and with it the watch
-
-
-class _Inotify(Protocol):
-    """The three functions of the C library."""
-
-    def inotify_init1(self, flags: int, /) -> int: ...
-
-    def inotify_add_watch(self, fd: int, path: bytes, mask: int, /) -> int: ...
-
-    def inotify_rm_watch(self, fd: int, watch: int, /) -> int: ...
-
-
-def _ears(folder: str, name: str) -> _Ears | None:
-    """None where the system cannot tell, or will not: instances and watches of a user are numbered."""
-    if sys.platform != "linux":
-        return None
-    import ctypes
-
-    try:
-        return _Ears(ctypes.CDLL(None, use_errno=True), folder, name)
-    except (OSError, AttributeError):
-        return None
-
-
-def _good(answer: int) -> int:
-    if answer < 0:
-        import ctypes
-
-        error = ctypes.get_errno()
-        raise OSError(error, os.strerror(error))
-    return answer
+            woken = True
+        return woken

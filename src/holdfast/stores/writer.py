@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -89,11 +90,8 @@ class Writer(Generic[Book]):
         self.turn = threading.RLock()  # held by whoever uses the connection, once: a handler of signals may ask
         self._is_ours: Callable[[], bool] = self.turn._is_owned  # type: ignore[attr-defined]
         self._thread = Solo("holdfast-writer", self._serve, lambda: bool(self._queue))
-        self._bell = threading.Lock()  # locked while there is nothing to do
-        self._bell.acquire()
-        self._asleep = False  # the thread has nothing to do
-        self._hurry = False  # somebody waits
-        self._rung = self._closed = self._complained = False
+        self._rings: queue.SimpleQueue[None] = queue.SimpleQueue()  # has one when somebody waits
+        self._closed = self._complained = False
 
     def submit(self, op: Callable[[Book], T]) -> Pending[Book, T]:
         """Queue a write; it is made with the next commit, or by the thread after two ticks at most."""
@@ -103,8 +101,6 @@ class Writer(Generic[Book]):
             return pending
         if not self._thread.there:
             self._start()
-        elif self._asleep:
-            self._wake()
         return pending
 
     def commit(self, op: Callable[[Book], T]) -> T:
@@ -154,12 +150,14 @@ class Writer(Generic[Book]):
         pending.awaited = True
         if self._quick and not pending.done:
             self._led()
-        if not pending.done:
-            pending.future = asyncio.get_running_loop().create_future()
-            self._ring()
-            if not pending.done and self.patience is None:
+        if pending.done:
+            return
+        pending.future = asyncio.get_running_loop().create_future()
+        self._ring()
+        if not pending.done:  # each side sets its mark before it looks at the other's
+            if self.patience is None:
                 await pending.future
-            elif not pending.done:
+            else:
                 await asyncio.wait([pending.future], timeout=self.patience)
 
     def flush(self) -> None:
@@ -265,16 +263,11 @@ class Writer(Generic[Book]):
         """See to it that somebody commits soon."""
         if not self._thread.there:
             self._start()
-        self._hurry = True
         self._wake()
 
     def _wake(self) -> None:
-        if not self._rung:
-            self._rung = True
-            try:
-                self._bell.release()
-            except RuntimeError:  # somebody else was as quick
-                return
+        if self._rings.empty():  # else it has been told already, and has not looked since
+            self._rings.put(None)
 
     def _start(self) -> None:
         """Start the thread unless there is one. Nothing here blocks: the garbage collector may submit for a stream."""
@@ -286,20 +279,23 @@ class Writer(Generic[Book]):
                 continue
 
     def _serve(self) -> None:
+        """Commit when somebody rings, and what has been queued for a tick; end when there was nothing for a while."""
         seen: Pending[Book, Any] | None = None  # the oldest in the queue, a tick ago
-        while True:
-            self._asleep = not self._queue
-            idle = self._asleep and not self._queue  # looked at again: who queues looks at the mark after that
-            rung = self._bell.acquire(timeout=LINGER if idle else TICK * self.ticks)
-            self._asleep = self._rung = False
-            if hurry := self._hurry:
-                self._hurry = False
-            if self._queue:
-                before, seen = seen, self._oldest()
-                if hurry or seen is before or self._closed:
-                    self._try()
-            if self._closed or (idle and not rung):
-                return
+        idle = 0.0  # seconds
+        while self._queue or not (self._closed or idle > LINGER):
+            pause = TICK * self.ticks
+            rung = self._is_rung(pause)
+            before, seen = seen, self._oldest()
+            if seen is not None and (rung or seen is before or self._closed):
+                self._try()
+            idle = 0.0 if seen is not None or rung else idle + pause
+
+    def _is_rung(self, patience: float) -> bool:
+        try:
+            self._rings.get(timeout=patience)
+        except queue.Empty:
+            return False
+        return True
 
     def _oldest(self) -> Pending[Book, Any] | None:
         try:

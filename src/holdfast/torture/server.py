@@ -233,6 +233,7 @@ def _linked(address: Address) -> Iterator[Link]:
     try:
         link = Link(address.dsn, pooled=address.pooled)
         try:
+            link.connect()
             yield link
         finally:
             link.close()

@@ -49,6 +49,21 @@ def fork(url: str, owner: str) -> None:
         os._exit(0)
 
 
+def fork_early(url: str, owner: str) -> None:
+    """The same while the connection is only being made: the child does nothing; says its number."""
+    ears = Ears(url, patience=PATIENCE)
+    ears.watch()
+    while ears._session is None or ears._session._link is None:
+        SystemClock.sleep(0.001)
+    pid = os.fork()
+    if pid == 0:
+        ears.after_fork()
+    else:
+        say(pid, ears.hold(owner))
+    sys.stdin.readline()
+    os._exit(0)
+
+
 def append(url: str, acknowledged: str, number: str, threads: str, *runs: str) -> None:
     """Append to runs, in several threads, until told to end; what was written for sure stands in a file."""
     store, stop = PostgresRunStore(url), threading.Event()
@@ -171,4 +186,4 @@ def borrow(url: str) -> None:
 
 
 if __name__ == "__main__":
-    main(hold, fork, append, fork_store, finish, own, wait, follow, borrow)
+    main(hold, fork, fork_early, append, fork_store, finish, own, wait, follow, borrow)

@@ -18,7 +18,7 @@ from tests.servers.postgres import fresh_database
 
 from holdfast.clock import SystemClock
 from holdfast.errors import ConfigError
-from holdfast.stores.postgres import ears, line, session
+from holdfast.stores.postgres import ears, session
 from holdfast.stores.postgres.ears import Ears
 
 PATIENCE = 30.0  # seconds for what must come; a lock not held means nothing while the server is young
@@ -86,7 +86,7 @@ def grace(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Sets how long all have to come back; here nobody was away."""
 
     def set_to(seconds: float) -> None:
-        monkeypatch.setattr(line, "GRACE", seconds)
+        monkeypatch.setattr(session, "GRACE", seconds)
         monkeypatch.setattr(ears, "GRACE", seconds)
 
     set_to(0)
@@ -96,10 +96,9 @@ def grace(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Silence and hanging are noticed in a moment, not in seconds."""
-    monkeypatch.setattr(line, "_BEAT", 0.05)
-    monkeypatch.setattr(session, "ANSWER", 0.5)
-    monkeypatch.setattr(session, "CONNECTING", 0.5)
-    monkeypatch.setattr(line, "_LAST_PAUSE", 0.2)
+    monkeypatch.setattr(session, "_BEAT", 0.05)
+    monkeypatch.setattr(session, "LIMITS", session.LIMITS._replace(connecting=0.5, answer=0.5))
+    monkeypatch.setattr(session, "_LAST_PAUSE", 0.2)
 
 
 # -- news --------------------------------------------------------------------------------------------------------------
@@ -309,6 +308,24 @@ def test_a_forked_child_neither_keeps_the_parents_lock_nor_loses_it_for_it(
     assert eventually(lambda: here.is_living("a-child") is False)
 
 
+@pytest.mark.usefixtures("grace")
+def test_a_child_forked_while_the_session_is_being_made_does_not_keep_the_parents_lock(
+    database: str, make: Make, child: Any, toxic: Toxic
+) -> None:
+    toxic.latency(0.2)
+    here, parent = make(), child("fork_early", through(database, toxic.port), "a")
+    pid, held = said(parent).split()
+    assert held == "True"
+    assert here.is_living("a") is True
+
+    os.kill(parent.pid, signal.SIGKILL)
+
+    try:
+        assert eventually(lambda: here.is_living("a") is False)
+    finally:
+        os.kill(int(pid), signal.SIGKILL)
+
+
 # -- bad times ---------------------------------------------------------------------------------------------------------
 
 
@@ -387,7 +404,7 @@ def test_a_connection_that_is_silently_dead_is_noticed_and_made_anew(database: s
 
 def test_nobody_waits_for_a_server_that_does_not_answer(database: str, make: Make, toxic: Toxic) -> None:
     toxic.half_open()
-    here = make(through(database, toxic.port), patience=line.PATIENCE)
+    here = make(through(database, toxic.port), patience=session.PATIENCE)
 
     held, living = here.hold("a"), here.is_living("b")
     here.close()
@@ -396,13 +413,29 @@ def test_nobody_waits_for_a_server_that_does_not_answer(database: str, make: Mak
     assert "holdfast-ears" not in {each.name for each in threading.enumerate()}
 
 
+def test_what_is_wanted_while_the_session_waits_for_an_answer_is_done_after_it(
+    database: str, make: Make, toxic: Toxic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "_BEAT", 0.05)
+    here = make(through(database, toxic.port), patience=10.0)
+    here.hold("a")
+    assert here._session is not None
+    link = here._session._link
+    assert link is not None
+    toxic.latency(0.3)
+    assert eventually(lambda: bool(link._due))  # it asks whether there is somebody
+    monkeypatch.setattr(session, "_BEAT", 3600.0)  # nothing else has it look what there is to do
+
+    assert here.hold("b")
+
+
 def test_a_mailbox_is_looked_into_often_where_there_is_no_session(
     database: str, make: Make, toxic: Toxic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line, "_LOOK_LOST", 3600.0)
+    monkeypatch.setattr(session, "_LOOK_LOST", 3600.0)
     monkeypatch.setattr(ears, "_LOOK_ALONE", 0.05)
     toxic.refuse()
-    here = make(through(database, toxic.port), patience=line.PATIENCE)
+    here = make(through(database, toxic.port), patience=session.PATIENCE)
     box = here.mailbox("a")
 
     looks = [box.wait(PATIENCE) for _ in range(3)]
@@ -412,7 +445,7 @@ def test_a_mailbox_is_looked_into_often_where_there_is_no_session(
 
 
 def test_behind_a_pool_there_is_no_session_and_watches_poll(database: str, make: Make, pgbouncer: PgBouncer) -> None:
-    here = make(pgbouncer.through(database), patience=line.PATIENCE)
+    here = make(pgbouncer.through(database), patience=session.PATIENCE)
     watch = here.watch()
 
     assert not here.hold("a")

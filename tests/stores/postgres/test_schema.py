@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -78,6 +79,41 @@ def test_one_that_is_frozen_while_it_makes_the_tables_does_not_keep_others_waiti
         store.create_run("s", "p")
 
     assert server.execute("SELECT DISTINCT bound FROM public.bounds").fetchall() == [("5s",)]
+
+
+@pytest.fixture
+def poor(server: psycopg.Connection[Any], database: str) -> Iterator[str]:
+    """The database, for a user who may do nothing there."""
+    server.execute("CREATE ROLE poor LOGIN")
+    yield database.replace(f"{urlsplit(database).username}@", "poor@")
+    server.execute("DROP OWNED BY poor")
+    server.execute("DROP ROLE poor")
+
+
+def test_who_may_not_make_the_tables_is_told_so_and_may_once_it_is_granted(
+    poor: str, database: str, server: psycopg.Connection[Any]
+) -> None:
+    with PostgresRunStore(poor) as store:
+        for _ in range(2):
+            with pytest.raises(StoreError, match="permission denied"):
+                store.secret()
+        server.execute(f"GRANT CREATE ON DATABASE {urlsplit(database).path[1:]} TO poor".encode())
+
+        assert store.secret()
+
+
+def test_who_may_not_read_the_tables_is_told_so_and_may_once_it_is_granted(
+    poor: str, database: str, server: psycopg.Connection[Any]
+) -> None:
+    with PostgresRunStore(database) as store:
+        store.create_run("s", "p")
+    with PostgresRunStore(poor) as store:
+        with pytest.raises(StoreError, match="permission denied"):
+            store.list_runs()
+        server.execute("GRANT USAGE ON SCHEMA holdfast TO poor")
+        server.execute("GRANT SELECT ON ALL TABLES IN SCHEMA holdfast TO poor")
+
+        assert len(store.list_runs()) == 1
 
 
 def test_a_newer_schema_is_left_alone(database: str, server: psycopg.Connection[Any]) -> None:

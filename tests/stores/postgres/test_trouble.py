@@ -25,7 +25,7 @@ from holdfast.errors import ConfigError, StoreError
 from holdfast.runs.beginning import Start
 from holdfast.stores import PostgresRunStore, RunStore, open_store
 from holdfast.stores.ledger import Claim, OwnerRow
-from holdfast.stores.postgres import connections, database, link
+from holdfast.stores.postgres import connections, database
 from holdfast.stores.postgres.address import parse
 from holdfast.stores.postgres.database import PostgresDatabase
 from holdfast.stores.postgres.link import Link, ServerError, Silent
@@ -162,6 +162,7 @@ def test_a_commit_that_was_cancelled_is_looked_for_and_made_again(
 @pytest.fixture
 def line(url: str) -> Iterator[Link]:
     line = Link(parse(url).dsn)
+    line.connect()
     yield line
     line.close()
 
@@ -483,14 +484,12 @@ def test_a_table_that_is_locked_is_no_server_that_is_away_and_nobody_is_left_wai
             assert waiting(server, schema) == []
 
 
-def test_what_is_not_answered_in_time_is_stopped_and_not_asked_again(
-    url: str, server: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_answered_in_time_is_stopped_and_not_asked_again(url: str, server: psycopg.Connection[Any]) -> None:
     asked = []
 
     def ask(line: Link) -> None:
         asked.extend(line.ask("SELECT pg_backend_pid()"))
-        monkeypatch.setattr(link, "PATIENCE", 0.2)
+        line._limits = line._limits._replace(answer=0.2)
         line.ask("SELECT pg_sleep(600)")
 
     with PostgresRunStore(url) as store:

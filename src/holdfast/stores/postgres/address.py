@@ -19,6 +19,7 @@ from holdfast.errors import ConfigError, printable
 SCHEMES = ("postgresql", "postgres")
 SCHEMA = "holdfast"
 LONGEST = 4096  # characters
+LONGEST_WAIT = 86_400.0  # seconds; the system takes no endless ones
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,40}")
 _OURS = ("pool", "schema", "session")
 
@@ -92,4 +93,4 @@ def parameters(dsn: str, seconds: float, *, gone: float, turn: int = 0) -> tuple
             given[name] = ",".join(several[turn % len(several) :] + several[: turn % len(several)])
     ours = {"fallback_application_name": "holdfast", **_ALIVE, "tcp_user_timeout": str(int(1000 * gone))}
     named = {**ours, **given, "client_encoding": "UTF8"}
-    return make_conninfo("", **named).encode(), wanted if wanted > 0 else seconds
+    return make_conninfo("", **named).encode(), min(wanted, LONGEST_WAIT) if wanted > 0 else seconds

@@ -42,6 +42,7 @@ def checkup(file: Database) -> Checkup:
     with errors_of(file):
         link = Link(address.dsn, pooled=address.pooled)
         try:
+            link.connect()
             schema = found(link, address.schema, address.name)
             ((version, is_durable, used, most, is_read_only, size),) = link.ask(_FACTS, address.schema)
             if is_read_only:
@@ -51,6 +52,7 @@ def checkup(file: Database) -> Checkup:
         pooled = link.pooled
         if pooled and address.session != address.dsn:
             direct = Link(address.session)
+            direct.connect()
             direct.close()
             pooled = direct.pooled
     return Checkup(version, is_durable, used, most, size, schema, pooled)

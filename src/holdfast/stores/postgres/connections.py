@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 from holdfast.clock import SystemClock
 from holdfast.stores.postgres.address import Address
+from holdfast.stores.postgres.clock import ServerClock
 from holdfast.stores.postgres.link import Broken, Link, ServerError, Silent
 from holdfast.stores.postgres.schema import prepare
-from holdfast.stores.postgres.timing import ServerClock
 from holdfast.stores.postgres.trouble import is_gone
 
 MOST = 4  # that read at a time
@@ -38,7 +38,6 @@ class Connections:
         self._silence = ""  # what was said of a server that let the last one who connected wait for nothing
         self._silent_until = 0.0
         self._closings = 0  # what was lent before the last one is not kept
-        self._abandoned: list[Link] = []
         self._reset()
 
     def _reset(self) -> None:
@@ -121,9 +120,8 @@ class Connections:
         closings, link = self._closings, self._take()
         try:
             return fn(link)
-        except BaseException as error:
-            if not isinstance(error, ServerError) or is_gone(error):
-                link.close()  # gone, or cut short with answers on their way
+        except BaseException:
+            link.close()  # gone, cut short with answers on their way, or in a transaction that has failed
             raise
         finally:
             self._put_back(link, closings)
@@ -163,6 +161,7 @@ class Connections:
             self._silent_until = now + SILENCE  # nobody else need wait while we do
         try:
             link = Link(self._address.dsn, pooled=self._address.pooled, cancels=reads)
+            link.connect()
         except BaseException as error:
             self._silence = str(error) if isinstance(error, Silent) else ""
             self._silent_until = SystemClock.monotonic() + SILENCE
@@ -203,10 +202,10 @@ class Connections:
 
     def after_fork(self) -> None:
         """In a forked child: they are the parent's."""
-        links = [*self.idle, *([] if self.write is None else [self.write])]
-        for link in links:
+        for link in self.idle:
             link.abandon()
-        self._abandoned += links  # kept, so that nothing finalizes them
+        if self.write is not None:
+            self.write.abandon()
         self._reset()
 
 

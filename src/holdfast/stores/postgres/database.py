@@ -23,14 +23,14 @@ from holdfast.stores.ledger import EventRow, Live, MemoRow
 from holdfast.stores.neighbours import News
 from holdfast.stores.postgres import connections
 from holdfast.stores.postgres.address import Address
+from holdfast.stores.postgres.clock import ServerClock
 from holdfast.stores.postgres.connections import Connections, milliseconds
 from holdfast.stores.postgres.ears import Ears
+from holdfast.stores.postgres.group import Group
 from holdfast.stores.postgres.link import Broken, Link, ServerError
 from holdfast.stores.postgres.locks import ServerLocks
 from holdfast.stores.postgres.schema import statements
-from holdfast.stores.postgres.timing import ServerClock
 from holdfast.stores.postgres.trouble import explained, is_again, is_doubtful, is_for_all, is_gone, is_locked
-from holdfast.stores.postgres.writing import Group
 from holdfast.stores.trouble import errors_of
 
 HELD_AGAIN = 1.0  # seconds to wait when something was not let go of: what spoils a group is sought, and others wait
@@ -55,9 +55,8 @@ class PostgresDatabase:
         self.links = Connections(address, self._sql, self._clock)
         self._contended: list[int] = []  # the runs of a group that is to be made again
         self._group: Group | None = None
-        self._impatient_until = 0.0
+        self._patience = _Patience()
         self._secret: bytes | None = None  # as it was when a run was last looked for
-        self._held = 0  # times, since we are impatient, that something was not let go of
         self._tokens = random.Random(os.urandom(32))  # to ask the system for each takes ten microseconds
         self.alone: contextlib.AbstractContextManager[object] = contextlib.nullcontext()  # readers need not wait
 
@@ -84,7 +83,7 @@ class PostgresDatabase:
     def begin(self) -> bool:
         """Begin to write; what is at hand is never known to be outdated before it is written."""
         link = self.links.fresh_writer()
-        self._group = Group(link, self._sql, self._tokens.getrandbits(64) - 2**63, self._patience(link))
+        self._group = Group(link, self._sql, self._tokens.getrandbits(64) - 2**63, self._patience.with_others(link))
         if self._contended:
             self._group.lock(self._contended)
             self._contended = []
@@ -147,12 +146,6 @@ class PostgresDatabase:
     def give_back(self, most: int) -> int:
         """The server sees to that itself."""
         return 0
-
-    def _patience(self, link: Link) -> str | None:
-        """Milliseconds for what others hold, where it is not what the connection was told."""
-        if SystemClock.monotonic() < self._impatient_until:
-            return milliseconds(HELD_AGAIN / min(self._held, 10))
-        return milliseconds(connections.HELD) if link.pooled else None
 
     def _was_committed(self, group: Group) -> bool:
         """Find out whether *group* was written, on a connection that works.
@@ -271,24 +264,15 @@ class PostgresDatabase:
             if is_gone(error):
                 self._group.link.close()
                 return Again(str(error))
-            if is_again(error):
+            if is_again(error) or (is_locked(error) and self._end_stopped()):
                 return Again(str(error))
             if is_locked(error):
-                if self._end_stopped():
-                    return Again(str(error))
-                self._lose_patience()
+                self._patience.lose()
         return explained(self.name, error)
 
     def concerns_all(self, error: BaseException) -> bool:
         """Whether any write would fail like that, whatever it is."""
         return is_for_all(error)
-
-    def _lose_patience(self) -> None:
-        """The more is not let go of, the less we wait for the next."""
-        now = SystemClock.monotonic()
-        if now >= self._impatient_until:
-            self._impatient_until, self._held = now + connections.HELD, 0
-        self._held += 1
 
     def _end_stopped(self) -> bool:
         """Whether somebody held our tables who has not gone on for a while; the server has ended it then."""
@@ -327,3 +311,24 @@ class PostgresDatabase:
         self._group = None
         self._tokens.seed(os.urandom(32))  # those to come are not the parent's
         self.ears.after_fork()
+
+
+class _Patience:
+    """How long a group waits for what others hold: the more was not let go of lately, the less for the next."""
+
+    def __init__(self) -> None:
+        self._lost_until = 0.0
+        self._times = 0  # that something was not let go of, since it was lost
+
+    def with_others(self, link: Link) -> str | None:
+        """In milliseconds; None if *link* was told when it was made."""
+        if SystemClock.monotonic() < self._lost_until:
+            return milliseconds(HELD_AGAIN / min(self._times, 10))
+        return milliseconds(connections.HELD) if link.pooled else None
+
+    def lose(self) -> None:
+        """Something was not let go of."""
+        now = SystemClock.monotonic()
+        if now >= self._lost_until:
+            self._lost_until, self._times = now + connections.HELD, 0
+        self._times += 1

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from holdfast.checks import shown
 from holdfast.clock import SystemClock
 from holdfast.errors import ConfigError
-from holdfast.stores.postgres.line import GAP, GRACE, PATIENCE, Line, number
+from holdfast.stores.postgres.session import GAP, GRACE, PATIENCE, Session, number
 
 _BLINK = 0.25  # seconds in which one whose connection broke has a new one
 _LOOK_ALONE = 1.0  # seconds between two looks into a mailbox where there is no session: a cancel is waited for
@@ -60,7 +60,7 @@ class Ears:
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._line: Line | None = None
+        self._session: Session | None = None
         self._ears: set[Ear] = set()
         self._owners: set[str] = set()
         self._pokes: set[str] = set()
@@ -70,8 +70,8 @@ class Ears:
     @property
     def has_session(self) -> bool | None:
         """Whether there is one now; None while that is not known yet."""
-        line = self._line
-        return line.has_session if line is not None else None
+        session = self._session
+        return session.is_there if session is not None else None
 
     # -- news ----------------------------------------------------------------------------------------------------------
 
@@ -87,11 +87,11 @@ class Ears:
 
     def soon(self) -> bool:
         """Whether what was committed just now is told in a moment, with more; else it is to be told at once."""
-        now, line = SystemClock.monotonic(), self._line
-        if line is None or now - self._rung_at >= GAP:
+        now, session = SystemClock.monotonic(), self._session
+        if session is None or now - self._rung_at >= GAP:
             self._rung_at = now
             return False
-        return line.ring_later(self._tag)
+        return session.ring_later(self._tag)
 
     def watch(self) -> Ear:
         """Wakes when anything was committed by another."""
@@ -118,22 +118,22 @@ class Ears:
 
         It may be held later, and be lost: `holds` tells, and whoever writes down that *owner* lives writes that, too.
         """
-        line = self._begun()
+        session = self._begun()
         self._owners.add(owner)
-        line.do(line.lock)
+        session.do(session.lock)
         return self.holds(owner)
 
     def holds(self, owner: str) -> bool:
         """Whether others can tell by the lock that *owner* lives."""
-        line = self._line
-        return line is not None and owner in line.held
+        session = self._session
+        return session is not None and owner in session.held
 
     def let_go(self, owner: str) -> None:
         """Hold the lock of *owner* no longer; harmless if it is not held."""
         self._owners.discard(owner)
         self._pokes.discard(owner)
-        if (line := self._line) is not None and owner in line.held:
-            line.do(line.lock)
+        if (session := self._session) is not None and owner in session.held:
+            session.do(session.lock)
 
     def is_living(self, owner: str) -> bool | None:
         """Whether the lock of *owner*, who said that it has one, is held; None if that cannot be told."""
@@ -147,22 +147,22 @@ class Ears:
 
     def doubtful_for(self) -> float | None:
         """Seconds until a lock that is not held means something, as all may be coming back; None if nobody can tell."""
-        rows = self._begun().do(lambda session: session.ask(_LOCKS))
-        return max(0.0, GRACE - float(rows[0][0])) if rows else None
+        rows = self._begun().do(lambda link: link.ask(_LOCKS))
+        return max(0.0, GRACE - rows[0][0]) if rows else None
 
     def _is_held(self, owner: str) -> bool | None:
         """Whether it is held now; None also if it is not, and all may just be coming back."""
-        line = self._begun()
+        session = self._begun()
         if self.holds(owner):
             return True
-        rows = line.do(lambda session: session.ask(_LOCKS))
+        rows = session.do(lambda link: link.ask(_LOCKS))
         if not rows:
             return None
         ((up, numbers),) = rows
-        seen = _Seen(SystemClock.monotonic(), frozenset(map(int, str(numbers).split())))
+        seen = _Seen(SystemClock.monotonic(), frozenset(map(int, numbers.split())))
         if number(owner) in seen.held:
             return True
-        if float(up) < GRACE or line.is_shaken:
+        if up < GRACE or session.is_shaken:
             return None
         if self._seen is None or seen.at - self._seen.at > self._blink:
             self._seen = seen
@@ -173,32 +173,32 @@ class Ears:
     def close(self) -> None:
         """End the session and wake all who wait; the next use begins another one, from which they will hear again."""
         with self._lock:
-            line, self._line = self._line, None
+            session, self._session = self._session, None
             self._owners = set()
         for ear in list(self._ears):
             ear.wake()
-        if line is not None:
-            line.end()
+        if session is not None:
+            session.end()
 
     def after_fork(self) -> None:
         """In a forked child: the session, its locks and those who listen are the parent's."""
-        line = self._line
+        session = self._session
         self._reset()
-        if line is not None:
-            line.abandon()
+        if session is not None:
+            session.abandon()
 
     def _open(self, ear: Ear) -> Ear:
         self._begun()
         self._ears.add(ear)
         return ear
 
-    def _begun(self) -> Line:
+    def _begun(self) -> Session:
         with self._lock:
-            if self._line is None:
-                line = Line(self._dsn, self.channel, self._owners, self._heard, self._patience)
-                line.start()
-                self._line = line
-            return self._line
+            if self._session is None:
+                session = Session(self._dsn, self.channel, self._owners, self._heard, self._patience)
+                session.start()
+                self._session = session
+            return self._session
 
     def _heard(self, calls: list[str] | None) -> None:
         """Tell whoever is called; None if anything may have happened."""
@@ -267,10 +267,10 @@ class Ear:
             self._rings.put(None)
 
     def _pause(self) -> float:
-        line = self._of._line
-        if line is None:
+        session = self._of._session
+        if session is None:
             return math.inf
-        return line.pause if self.owner is None or line.has_session else min(line.pause, _LOOK_ALONE)
+        return session.pause if self.owner is None or session.is_there else min(session.pause, _LOOK_ALONE)
 
 
 class _Seen(NamedTuple):

@@ -10,7 +10,7 @@ import os
 import select
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from holdfast.clock import SystemClock
 from holdfast.errors import ConfigError
@@ -21,13 +21,22 @@ from holdfast.stores.trouble import PATIENCE
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn, PGresult
 
-CONNECTING = 10.0  # seconds that a connection may take
-GONE = 30.0  # seconds until what was sent must have come there
 CANCELLING = 2.0  # seconds that it may take to ask for an end
 AHEAD = 200  # statements that are sent before answers are taken in
 EXTRA = "a store on PostgreSQL needs psycopg: pip install 'holdfast[postgres]'"
 
 _DONE, _ROWS, _SYNC, _SKIPPED = 1, 2, 10, 11  # what a result may be, from libpq-fe.h
+
+
+class Limits(NamedTuple):
+    """The seconds that things may take."""
+
+    connecting: float  # unless the address says it
+    answer: float
+    gone: float  # until what was sent must have come there
+
+
+USUAL = Limits(connecting=10.0, answer=PATIENCE, gone=30.0)
 
 
 class ServerError(Exception):
@@ -82,35 +91,58 @@ class Answer:
 
 
 class Link:
-    """A connection to *dsn*; *pooled* says that the server's end of it may change with each transaction.
+    """A connection to *dsn*, begun; `connect` waits for it. Where *dsn* names several hosts, *turn* says who is first.
 
-    Where it *cancels*, the server is asked to stop what took too long. Nothing that may be a commit: one that waits for
-    a standby would be done without it.
+    It is *pooled* if the server's end of it may change with each transaction: if that is said, or found out. Where it
+    *cancels*, the server is asked to stop what took too long. Nothing that may be a commit: one that waits for a
+    standby would be done without it. All waits end once the file *stop* can be read.
     """
 
-    def __init__(self, dsn: str, *, pooled: bool = False, cancels: bool = False) -> None:
-        self._pgconn = _connected(dsn)
-        self._names: dict[str, bytes] | None = None  # of statements that the server has ready, if it may have any
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        pooled: bool = False,
+        cancels: bool = False,
+        limits: Limits = USUAL,
+        turn: int = 0,
+        stop: int | None = None,
+    ) -> None:
+        try:
+            from psycopg import pq
+        except ImportError as error:
+            raise ConfigError(EXTRA) from error
+        self.is_broken = False
+        self.pooled = True  # nothing is left with the server until it is known who it is
+        self._is_said_pooled = pooled
+        self._cancels = cancels
+        self._limits = limits
+        self._stop = stop
+        self._names: dict[str, bytes] = {}  # of statements that the server has ready
         self._numbers = 0
         self._due: deque[Answer | None] = deque()  # what is to be answered; None for the end of a batch
         self._pending = 0  # batches whose end was not answered
         self._trouble: ServerError | None = None  # the first of a batch: all that follows in it is skipped
-        self._cancels = cancels
         self._rows: list[tuple[Any, ...]] | None = None
-        self.is_broken = False
-        pgconn = self._pgconn
-        pgconn.nonblocking = 1
-        pgconn.enter_pipeline_mode()
-        self._ready = select.poll()
-        self._ready.register(pgconn.socket, select.POLLIN)
-        # A pool has numbers of its own making: nothing is left there until it is known who it is.
-        if self.ask("SELECT pg_backend_pid()") == [(pgconn.backend_pid,)] and not pooled:
-            self._names = {}
+        given, self._connecting = parameters(dsn, limits.connecting, gone=limits.gone, turn=turn)
+        self._pgconn = pq.PGconn.connect_start(given)
 
-    @property
-    def pooled(self) -> bool:
-        """Whether nothing may be left with the server from one transaction to the next."""
-        return self._names is None
+    def connect(self) -> None:
+        """Wait until the server is there, and see who it is: a pool has numbers of its own making."""
+        pgconn = self._pgconn
+        try:
+            if not _reached(pgconn.connect_poll, lambda: pgconn.socket, self._connecting, self._stop):
+                raise Broken(_words(pgconn.error_message.decode(errors="replace")))
+            pgconn.nonblocking = 1
+            pgconn.enter_pipeline_mode()
+            self._ready = _polling(pgconn.socket, select.POLLIN, self._stop)
+            self.pooled = self.ask("SELECT pg_backend_pid()") != [(pgconn.backend_pid,)] or self._is_said_pooled
+        except _psycopg_error() as error:
+            self.close()
+            raise Broken(_words(str(error))) from error
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def encoding(self) -> str:
@@ -129,10 +161,10 @@ class Link:
         values, formats = encode(parameters)
         answer = Answer(self)
         try:
-            if self._names is None:
+            if self.pooled:
                 self._pgconn.send_query_params(sql.encode(), values, None, formats, 1)
             else:
-                name = self._names.get(sql) or self._prepare(sql, self._names)
+                name = self._names.get(sql) or self._prepare(sql)
                 self._pgconn.send_query_prepared(name, values, formats, 1)
         except Exception as error:  # libpq raises nothing else than that it cannot send
             self._break(error)
@@ -148,7 +180,7 @@ class Link:
             self.execute(sql, each)
 
     def ask(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        """All rows of one statement, in a transaction of its own."""
+        """All rows of one statement, in the transaction that was begun, else in one of its own."""
         answer = self.execute(sql, parameters)
         self.sync()
         return answer.fetchall()
@@ -189,7 +221,7 @@ class Link:
         return float(now) - (before + SystemClock.monotonic()) / 2
 
     def check(self) -> None:
-        """That the server has not hung up while nobody looked."""
+        """Take in what has come while nobody looked, if only that the server has hung up."""
         if self._due:
             self.finish()
         elif self._ready.poll(0):
@@ -204,6 +236,19 @@ class Link:
         self._pump(lambda: not self._pending)
         self._trouble = None
 
+    # -- hearing -------------------------------------------------------------------------------------------------------
+
+    def fileno(self) -> int:
+        """What can be read when something has come: see to it with `check`."""
+        return self._pgconn.socket
+
+    def heard(self) -> list[str]:
+        """The notifications that have come since this was last asked."""
+        found = []
+        while (notification := self._pgconn.notifies()) is not None:
+            found.append(notification.extra.decode(errors="replace"))
+        return found
+
     # -- ending --------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -212,24 +257,28 @@ class Link:
         self._pgconn.finish()
 
     def abandon(self) -> None:
-        """In a forked child: let go of it without a word to the server, to whom it is the parent's."""
+        """In a forked child: let go of it without a word to the server, to whom it is the parent's.
+
+        Held open here it would outlive the parent, and others would take that for alive.
+        """
         self.is_broken = True
-        with contextlib.suppress(OSError, _psycopg_error()):  # broken: then there is nothing to let go of
+        with contextlib.suppress(OSError, _psycopg_error()):  # half made, or broken: there is nothing to let go of
             os.close(self._pgconn.socket)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _prepare(self, sql: str, names: dict[str, bytes]) -> bytes:
+    def _prepare(self, sql: str) -> bytes:
         self._numbers += 1
         name = b"h%d" % self._numbers
         self._pgconn.send_prepare(name, sql.encode())
         self._due.append(Answer(self, sql))
-        names[sql] = name
+        self._names[sql] = name
         return name
 
     def _pump(self, done: Callable[[], bool]) -> None:
         """Send and take in until it is *done*."""
-        pgconn, end = self._pgconn, SystemClock.monotonic() + PATIENCE
+        pgconn, seconds = self._pgconn, self._limits.answer
+        end = SystemClock.monotonic() + seconds
         try:
             while not done():
                 is_full = pgconn.flush()
@@ -237,8 +286,7 @@ class Link:
                     continue
                 if is_full:
                     self._ready.modify(pgconn.socket, select.POLLIN | select.POLLOUT)
-                if not self._ready.poll(1000 * max(0.0, end - SystemClock.monotonic())):
-                    raise Silent(f"no answer from the server for {PATIENCE:g} s")
+                _wait(self._ready, seconds, end, self._stop)
                 if is_full:
                     self._ready.modify(pgconn.socket, select.POLLIN)
                 pgconn.consume_input()
@@ -276,7 +324,7 @@ class Link:
             if first is None:  # it failed at the end of its batch, which is yet to be answered
                 return
             self._rows = []
-            if first.prepares is not None and self._names is not None:
+            if first.prepares is not None:
                 self._names.pop(first.prepares, None)
 
     def _answered(self, rows: list[tuple[Any, ...]]) -> None:
@@ -292,7 +340,7 @@ class Link:
         self.close()
         if said is not None:  # the server said why before it left
             raise said from error
-        raise kind(" ".join(str(error).split()), self) from error
+        raise kind(_words(str(error)), self) from error
 
 
 def _trouble(result: PGresult, link: Link) -> ServerError:
@@ -303,7 +351,48 @@ def _trouble(result: PGresult, link: Link) -> ServerError:
     return ServerError(code, said.decode(errors="replace"), link)
 
 
-# -- connecting --------------------------------------------------------------------------------------------------------
+# -- waiting -----------------------------------------------------------------------------------------------------------
+
+
+def _reached(poll: Callable[[], int], socket: Callable[[], int], seconds: float, stop: int | None = None) -> bool:
+    """Poll until the server is reached; false if it cannot be."""
+    from psycopg.pq import PollingStatus
+
+    end = SystemClock.monotonic() + seconds
+    while (status := poll()) != PollingStatus.OK:
+        if status == PollingStatus.FAILED:
+            return False
+        wanted = select.POLLIN if status == PollingStatus.READING else select.POLLOUT
+        _wait(_polling(socket(), wanted, stop), seconds, end, stop)
+    return True
+
+
+def _polling(socket: int, events: int, stop: int | None) -> select.poll:
+    waiting = select.poll()
+    waiting.register(socket, events)
+    if stop is not None:
+        waiting.register(stop, select.POLLIN)
+    return waiting
+
+
+def _wait(waiting: select.poll, seconds: float, end: float, stop: int | None) -> None:
+    """Until something is ready, which was given *seconds*, up to the *end*."""
+    ready = waiting.poll(1000 * max(0.0, end - SystemClock.monotonic()))
+    if not ready:
+        raise Silent(f"no answer from the server for {seconds:g} s")
+    if stop is not None and any(fd == stop for fd, _ in ready):
+        raise Broken("nobody waits for it any more")
+
+
+def _cancel(pgconn: PGconn) -> None:
+    """Have the server stop what it is at. A libpq before 17 can only ask for that without a bound, and does not."""
+    try:
+        asking = pgconn.cancel_conn()
+        asking.start()
+        _reached(asking.poll, lambda: asking.socket, CANCELLING)
+        asking.finish()
+    except (Broken, _psycopg_error()):
+        return  # it does not listen to others either
 
 
 def _psycopg_error() -> type[Exception]:
@@ -312,49 +401,5 @@ def _psycopg_error() -> type[Exception]:
     return psycopg.Error
 
 
-def _connected(dsn: str) -> PGconn:
-    try:
-        import psycopg
-        from psycopg import pq
-    except ImportError as error:
-        raise ConfigError(EXTRA) from error
-    given, seconds = parameters(dsn, CONNECTING, gone=GONE)
-    pgconn = pq.PGconn.connect_start(given)
-    try:
-        if not _reached(pgconn.connect_poll, lambda: pgconn.socket, seconds):
-            raise Broken(" ".join(pgconn.error_message.decode(errors="replace").split()))
-    except psycopg.Error as error:
-        pgconn.finish()
-        raise Broken(" ".join(str(error).split())) from error
-    except BaseException:
-        pgconn.finish()
-        raise
-    return pgconn
-
-
-def _cancel(pgconn: PGconn) -> None:
-    """Have the server stop what it is at. A libpq before 17 can only ask for that without a bound, and does not."""
-    import psycopg
-
-    try:
-        asking = pgconn.cancel_conn()
-        asking.start()
-        _reached(asking.poll, lambda: asking.socket, CANCELLING)
-        asking.finish()
-    except (Broken, psycopg.Error):
-        return  # it does not listen to others either
-
-
-def _reached(poll: Callable[[], int], socket: Callable[[], int], seconds: float) -> bool:
-    """Poll until the server is reached; false if it cannot be."""
-    from psycopg.pq import PollingStatus
-
-    end = SystemClock.monotonic() + seconds
-    while (status := poll()) != PollingStatus.OK:
-        if status == PollingStatus.FAILED:
-            return False
-        waiting = select.poll()
-        waiting.register(socket(), select.POLLIN if status == PollingStatus.READING else select.POLLOUT)
-        if not waiting.poll(1000 * max(0.0, end - SystemClock.monotonic())):
-            raise Silent(f"no answer from the server for {seconds:g} s")
-    return True
+def _words(said: str) -> str:
+    return " ".join(said.split())

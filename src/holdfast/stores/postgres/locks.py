@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from holdfast.stores.neighbours import News
 from holdfast.stores.postgres.ears import Ears
-from holdfast.stores.postgres.line import number
+from holdfast.stores.postgres.session import number
 
 
 class ServerLock(NamedTuple):

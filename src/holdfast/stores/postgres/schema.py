@@ -47,20 +47,14 @@ def prepare(link: Link, schema: str, name: str, *, create: bool) -> bool:
 
 def found(link: Link, schema: str, name: str) -> int:
     """The number of the schema that is there, 0 if there is none; a newer one than this version knows is an error."""
-    version = _version(link, schema, name)
-    link.sync()
-    return version
-
-
-def _version(link: Link, schema: str, name: str) -> int:
-    ((_, is_ours, things),) = link.execute(_FOUND, (schema,)).fetchall()
+    ((_, is_ours, things),) = link.ask(_FOUND, schema)
     if not is_ours:
         if things:
             raise StoreError(
                 f"{name}: the schema {schema!r} is of something else; nothing was changed: name another with ?schema="
             )
         return 0
-    ((version,),) = link.execute(f"SELECT coalesce(max(number), 0) FROM {schema}.migrations").fetchall()
+    ((version,),) = link.ask(f"SELECT coalesce(max(number), 0) FROM {schema}.migrations")
     if version > SCHEMA:
         raise StoreError(
             f"{name}: was written by a newer Holdfast (schema {version}; this one knows {SCHEMA}); nothing was "
@@ -73,11 +67,11 @@ def _migrate(link: Link, schema: str, name: str) -> None:
     link.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
     link.execute("SET LOCAL lock_timeout = 0")
     link.execute(statements(schema)["hurry"])
-    link.execute(_LOCK, (schema,)).fetchall()  # others may be at it, and take their time
-    version = _version(link, schema, name)
+    link.ask(_LOCK, schema)  # others may be at it, and take their time
+    version = found(link, schema, name)
     if version == 0:
-        ((there, _, _),) = link.execute(_FOUND, (schema,)).fetchall()
-        if not there:
+        ((is_there, _, _),) = link.ask(_FOUND, schema)
+        if not is_there:
             link.execute(f"CREATE SCHEMA {schema}")
         link.execute(f"CREATE TABLE {schema}.migrations (number BIGINT PRIMARY KEY, at TIMESTAMPTZ DEFAULT now())")
     for number in range(version + 1, SCHEMA + 1):

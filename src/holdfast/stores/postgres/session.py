@@ -1,27 +1,229 @@
-"""One connection that lasts, for what needs a session: notifications and locks. One thread uses it, any may wake that.
+"""The one connection of a store that lasts, and the thread that keeps it: listens, locks, begins again when it is lost.
 
-Nothing waits without a bound: a server that hangs, or is gone without a word, is an error after a few seconds.
+Nobody else touches that connection: who wants something of it has it done in the thread, and waits a second at most.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import logging
+import math
 import os
+import queue
 import select
+import threading
+from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple
 
 from holdfast.clock import SystemClock
-from holdfast.errors import StoreError, printable
-from holdfast.stores.postgres.address import parameters
+from holdfast.errors import printable
+from holdfast.stores.postgres.link import Limits, Link
 
-if TYPE_CHECKING:
-    from psycopg.pq.abc import PGconn
+LIMITS = Limits(connecting=5.0, answer=3.0, gone=10.0)
+POLL = 0.25  # seconds between two looks where there is no session
+GRACE = 6.0  # seconds that all have to come back after the server was away, before a lock not held means anything
+_LOOK_LOST = 5.0  # while the server is away: those who look then may well be told so by an error
+_LOOK = 10.0  # although nothing was heard: whoever dies between its commit and its notification tells nobody
+_BEAT = 3.0  # seconds of silence until we ask whether there is somebody
+PATIENCE = 1.0  # seconds that a caller waits for our thread
+GAP = 0.005  # seconds between two notifications of a process that commits all the time
+_FIRST_PAUSE, _LAST_PAUSE = 0.1, 5.0
 
-CONNECTING = 5.0  # seconds that a connection may take
-ANSWER = 3.0  # seconds that an answer may take
-GONE = 10.0  # seconds until what was sent must have come there
-_LONGEST = 86_400.0
+_LOCK = "SELECT pg_try_advisory_lock_shared($1::bigint)"
+_UNLOCK = "SELECT pg_advisory_unlock_shared($1::bigint)"
+_RING = "SELECT pg_notify($1, $2)"
+# A session that is idle is none to be ended, and one whose host is gone is soon to be.
+_STAY = """
+SELECT set_config(name, value, false)
+FROM (VALUES ('tcp_keepalives_idle', '10'), ('tcp_keepalives_interval', '5'), ('tcp_keepalives_count', '3'),
+             ('idle_session_timeout', '0')) AS wanted (name, value)
+JOIN pg_settings USING (name)
+"""
+
+_log = logging.getLogger("holdfast")
+
+
+class Session:
+    """From the beginning of its thread to its end; *heard* is told what comes, None that anything may have.
+
+    There is none behind a pool, nor while the server is away; `do` and `ring_later` say so.
+    """
+
+    def __init__(
+        self, dsn: str, channel: str, owners: set[str], heard: Callable[[list[str] | None], object], patience: float
+    ) -> None:
+        self.is_there: bool | None = None  # None while that is not known yet
+        self.held: frozenset[str] = frozenset()
+        self.pause = _LOOK_LOST  # of watches between two looks
+        self._dsn = dsn
+        self._channel = channel
+        self._owners = owners
+        self._heard = heard
+        self._patience = patience
+        self._wanted: deque[_Errand] = deque()
+        self._lost_once = self._ended = False
+        self._since = math.inf  # when it began
+        self._call = ""
+        self._rings_at = math.inf  # when others are to be told of what was committed
+        self._link: Link | None = None
+        self._waker, self._stop = Waker(), Waker()  # there is something to do; nobody wants it any more
+        self._thread = threading.Thread(target=self._serve, name="holdfast-ears", daemon=True)
+
+    def start(self) -> None:
+        """Begin; whether it is there shows later."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """End it; a thread that waits for a name to be resolved ends after it."""
+        self._ended = True
+        self._stop.wake()
+        self._waker.wake()
+        if self._thread is not threading.current_thread():
+            self._thread.join(PATIENCE)
+
+    def abandon(self) -> None:
+        """In a forked child: the connection, even if it was only being made, is the parent's."""
+        self._ended = True
+        if self._link is not None:
+            self._link.abandon()
+
+    @property
+    def is_shaken(self) -> bool:
+        """Whether there was a loss not long ago, that others may have had, too."""
+        return self._lost_once and SystemClock.monotonic() - self._since < GRACE
+
+    def do(self, fn: Callable[[Link], Any]) -> Any:
+        """What *fn* makes of the connection, in its thread; None if there is none, or no answer in time."""
+        if self.is_there is False or self._ended:
+            return None
+        errand = _Errand(fn, queue.SimpleQueue())
+        self._wanted.append(errand)
+        self._waker.wake()
+        try:
+            return errand.answer.get(timeout=self._patience)
+        except queue.Empty:
+            return None
+
+    def ring_later(self, call: str) -> bool:
+        """Notify with *call*, one for all who ask within a moment; false if there is nothing to do it with."""
+        if not self.is_there or self._ended:
+            return False
+        if self._rings_at == math.inf:
+            self._call, self._rings_at = call, SystemClock.monotonic() + GAP
+            self._waker.wake()
+        return True
+
+    def lock(self, link: Link) -> None:
+        """Hold the locks of all owners and no others; in the thread."""
+        held = set(self.held)
+        for owner in held - self._owners:
+            link.ask(_UNLOCK, number(owner))
+            held.discard(owner)
+            self.held = frozenset(held)
+        for owner in set(self._owners) - held:
+            if link.ask(_LOCK, number(owner)) == [(True,)]:
+                held.add(owner)
+                self.held = frozenset(held)
+
+    # -- the thread ----------------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        pause, turn = _FIRST_PAUSE, 0
+        try:
+            while not self._ended:
+                begun = SystemClock.monotonic()
+                try:
+                    self._attend(turn)
+                    return
+                except Exception as error:
+                    self._lose(error)
+                if SystemClock.monotonic() - begun > _LAST_PAUSE + _BEAT:  # it was good for a while
+                    pause = _FIRST_PAUSE
+                self._rest(pause)
+                pause, turn = min(2 * pause, _LAST_PAUSE), turn + 1
+        finally:
+            self.is_there = False
+            self.held = frozenset()
+            self._hang_up()
+            self._refuse()
+
+    def _attend(self, turn: int) -> None:
+        """Connect, and listen until it is over."""
+        link = self._link = Link(self._dsn, limits=LIMITS, turn=turn, stop=self._stop.fileno())
+        link.connect()
+        if link.pooled:
+            self._be_pooled()
+            return
+        link.ask(_STAY)
+        link.ask(f'LISTEN "{self._channel}"')
+        self.lock(link)
+        self.pause, self._since, self.is_there = _LOOK, SystemClock.monotonic(), True
+        self._heard(None)
+        self._listen(link)
+
+    def _listen(self, link: Link) -> None:
+        """Do what is wanted, tell what has come, and see now and then whether there is still somebody."""
+        spoken = SystemClock.monotonic()
+        while not self._ended:
+            while self._wanted:
+                self._wanted.popleft().run(link)
+                spoken = SystemClock.monotonic()
+            if SystemClock.monotonic() - spoken >= _BEAT:
+                self.lock(link)
+                link.ask("SELECT 1")
+                spoken = SystemClock.monotonic()
+            if SystemClock.monotonic() >= self._rings_at:
+                self._ring(link)
+            if calls := link.heard():
+                spoken = SystemClock.monotonic()
+                self._heard(calls)
+            else:
+                self._waker.wait(min(spoken + _BEAT, self._rings_at) - SystemClock.monotonic(), link.fileno())
+                link.check()
+        if self._rings_at < math.inf:
+            self._ring(link)  # it is sent, if not waited for
+
+    def _ring(self, link: Link) -> None:
+        self._rings_at = math.inf  # first: what is committed from now on has another one
+        link.ask(_RING, self._channel, self._call)
+
+    def _be_pooled(self) -> None:
+        """Nobody would hear us, and a lock would be whoever's connection it is next."""
+        self._hang_up()
+        _log.info("the store is behind a connection pool: it is looked at every %g s, and leases tell who lives", POLL)
+        self.pause, self.is_there = POLL, False
+        self._refuse()  # who asked before that was known
+        self._heard(None)
+        while not self._ended:
+            self._rest(_LAST_PAUSE)
+
+    def _lose(self, error: Exception) -> None:
+        if self._ended:
+            return
+        if not self._lost_once or self.is_there:
+            said = printable(str(error), 500)
+            _log.warning("the session with the store was lost and is sought again: %s", said)
+        self._lost_once, self._since = True, math.inf
+        self.pause, self.is_there, self.held = _LOOK_LOST, False, frozenset()
+        self._hang_up()
+        self._refuse()
+
+    def _hang_up(self) -> None:
+        if self._link is not None:
+            self._link.close()
+
+    def _rest(self, seconds: float) -> None:
+        """Until the time is over or this has ended; who wants something meanwhile is told that there is no session."""
+        end = SystemClock.monotonic() + seconds
+        while not self._ended and (left := end - SystemClock.monotonic()) > 0:
+            self._waker.wait(left)
+            self._refuse()
+
+    def _refuse(self) -> None:
+        while self._wanted:
+            self._wanted.popleft().answer.put(None)
 
 
 class Waker:
@@ -41,140 +243,34 @@ class Waker:
         with contextlib.suppress(BlockingIOError):  # full of wakes that nobody has read yet
             os.write(self._fds[1], b"\0")
 
-    def wait(self, seconds: float) -> None:
-        """Until it is woken, which is forgotten, or the time is over."""
+    def wait(self, seconds: float, *others: int) -> None:
+        """Until it is woken, which is forgotten, one of *others* can be read, too, or the time is over."""
         waiting = select.poll()
-        waiting.register(self.fileno(), select.POLLIN)
-        if waiting.poll(1000 * seconds):
-            self.forget()
-
-    def forget(self) -> None:
-        """Take back all wakes."""
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._fds[0], 4096)
+        for fd in (self.fileno(), *others):
+            waiting.register(fd, select.POLLIN)
+        if self.fileno() in dict(waiting.poll(1000 * max(0.0, seconds))):
+            os.read(self.fileno(), 4096)
 
     def __del__(self) -> None:
         for fd in getattr(self, "_fds", ()):
             os.close(fd)
 
 
-class Session:
-    """A connection to *dsn*, not made yet; *ending* says that nobody wants it any more, which ends every wait."""
+class _Errand(NamedTuple):
+    """Something to be done with the connection, and where its result is waited for."""
 
-    def __init__(self, dsn: str, waker: Waker, ending: Callable[[], bool]) -> None:
-        self._dsn = dsn
-        self._waker = waker
-        self._ending = ending
-        self._pgconn: PGconn | None = None
+    fn: Callable[[Link], Any]
+    answer: queue.SimpleQueue[Any]
 
-    def connect(self, turn: int = 0) -> None:
-        """Make the connection; where *dsn* names several hosts, the *turn* says which of them is asked first."""
-        from psycopg import pq
-
-        given, seconds = parameters(self._dsn, CONNECTING, gone=GONE, turn=turn)
-        connection = self._pgconn = pq.PGconn.connect_start(given)
-        end = SystemClock.monotonic() + seconds
-        while (status := connection.connect_poll()) != pq.PollingStatus.OK:
-            if status == pq.PollingStatus.FAILED:
-                raise StoreError(_words(connection.error_message))
-            self._wait(select.POLLIN if status == pq.PollingStatus.READING else select.POLLOUT, end)
-        connection.nonblocking = 1
-
-    @property
-    def is_direct(self) -> bool:
-        """Whether the server itself is at the other end: a pool answers with a number of its own making."""
-        ((pid,),) = self.ask("SELECT pg_backend_pid()")
-        return self._pgconn is not None and pid == str(self._pgconn.backend_pid)
-
-    def ask(self, sql: str, *parameters: object) -> list[tuple[str | None, ...]]:
-        """The rows of one statement with the placeholders $1, $2 …, all as texts."""
-        import psycopg
-        from psycopg.pq import ExecStatus
-
-        connection, end = self._connected(), SystemClock.monotonic() + ANSWER
-        rows: list[tuple[str | None, ...]] = []
+    def run(self, link: Link) -> None:
         try:
-            connection.send_query_params(sql.encode(), [str(each).encode() for each in parameters])
-            while connection.flush():
-                self._wait(select.POLLIN | select.POLLOUT, end)
-                connection.consume_input()
-            while True:
-                while connection.is_busy():
-                    self._wait(select.POLLIN, end)
-                    connection.consume_input()
-                if (result := connection.get_result()) is None:
-                    return rows
-                if result.status not in {ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK}:
-                    raise StoreError(_words(result.error_message))
-                columns = range(result.nfields)
-                rows += [tuple(_text(result.get_value(row, at)) for at in columns) for row in range(result.ntuples)]
-        except psycopg.Error as error:
-            raise StoreError(_words(str(error).encode())) from error
-
-    def hear(self, seconds: float) -> list[str]:
-        """The notifications that have come; waits for the first, but not when woken and no longer than *seconds*."""
-        import psycopg
-
-        connection = self._connected()
-        try:
-            if not (heard := _notifications(connection)):
-                self._wait(select.POLLIN, SystemClock.monotonic() + seconds, patient=True)
-                connection.consume_input()
-                heard = _notifications(connection)
-        except psycopg.Error as error:
-            raise StoreError(_words(str(error).encode())) from error
-        return heard
-
-    def close(self) -> None:
-        """Tell the server and end; harmless when it has ended."""
-        connection, self._pgconn = self._pgconn, None
-        if connection is not None:
-            connection.finish()
-
-    def abandon(self) -> None:
-        """In a forked child: let go of it without a word to the server, to whom it is the parent's.
-
-        Held open here it would outlive the parent, and others would take that for alive.
-        """
-        if self._pgconn is not None:
-            import psycopg
-
-            with contextlib.suppress(psycopg.Error, OSError):  # half made, or broken: there is nothing to let go of
-                os.close(self._pgconn.socket)
-
-    def _connected(self) -> PGconn:
-        if self._pgconn is None:
-            raise StoreError("the session is closed")
-        return self._pgconn
-
-    def _wait(self, events: int, end: float, *, patient: bool = False) -> None:
-        """Until the socket is ready; a wake ends only a *patient* wait, which may also end with nothing."""
-        waiting = select.poll()
-        waiting.register(self._connected().socket, events)
-        waiting.register(self._waker.fileno(), select.POLLIN)
-        while not self._ending():
-            left = end - SystemClock.monotonic()
-            ready = {fd for fd, _ in waiting.poll(1000 * min(max(0.0, left), _LONGEST))}
-            woken = self._waker.fileno() in ready
-            if woken:
-                self._waker.forget()
-            if patient or len(ready) > woken:
-                return
-            if left <= 0:
-                raise StoreError("no answer from the server")
-        raise StoreError("the session is ending")
+            self.answer.put(self.fn(link))
+        except BaseException:
+            self.answer.put(None)
+            raise
 
 
-def _notifications(connection: PGconn) -> list[str]:
-    heard = []
-    while (notification := connection.notifies()) is not None:
-        heard.append(notification.extra.decode(errors="replace"))
-    return heard
-
-
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode()
-
-
-def _words(message: bytes) -> str:
-    return printable(" ".join(message.decode(errors="replace").split()), 500) or "the connection is broken"
+def number(owner: str) -> int:
+    """The 64-bit number of the lock of *owner*."""
+    digest = hashlib.blake2b(owner.encode(errors="surrogatepass"), digest_size=8, person=b"holdfast").digest()
+    return int.from_bytes(digest, "big", signed=True)

@@ -90,7 +90,7 @@ INSERT INTO holdfast.meta (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UP
 -- name: pruned_at
 SELECT CAST(value AS BIGINT) FROM holdfast.meta WHERE name = 'pruned_at'
 
--- Moving runs out and in, see portable.py and staging.py.
+-- Moving runs out and in, see portable.py, records.py and staging.py.
 
 -- name: oldest
 SELECT key FROM holdfast.runs ORDER BY created_at, id

@@ -57,7 +57,7 @@ SELECT header, snapshot, owner, fence FROM runs
 WHERE key IN (SELECT run FROM events WHERE id > ? UNION SELECT key FROM runs WHERE key > ?)
 ORDER BY created_at DESC, key DESC LIMIT ?
 
--- Moving runs out and in, see portable.py and staging.py.
+-- Moving runs out and in, see portable.py, records.py and staging.py.
 
 -- name: owning
 SELECT id, host, pid, until, 0 FROM owners WHERE id IN (SELECT owner FROM runs WHERE owner IS NOT NULL)

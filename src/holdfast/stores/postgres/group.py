@@ -118,11 +118,10 @@ class Group:
 
     def is_written(self, link: Link) -> bool:
         """Whether it was committed, as far as it matters: one that has written to no run can be made again."""
-        written = sorted(self._written.values(), key=lambda each: each.sequence is None)
-        if not written:
+        if not self._written:
             return False
-        key, before, sequence = written[0]
-        versions = [version for (version,) in link.ask(self._sql["version_of"], key)]
+        key, before, sequence = min(self._written.values(), key=lambda each: each.sequence is None)
+        versions = [version for (version,) in link.ask(self._sql["version_of"], key)]  # once nobody is at it any more
         if sequence is not None:
             return link.ask(self._sql["writer_of"], key, sequence) == [(self._token,)]
         if versions in ([], [before]):
@@ -202,9 +201,8 @@ class Group:
 
     def _add_events(self, rows: list[EventRow], payloads: list[bytes]) -> None:
         runs, sequences, times, types, lates, _ = zip(*rows, strict=True)
-        late = whole(lates)
-        numbers = (whole(runs), whole(sequences), whole(times))
-        self.ask("add_events", *numbers, texts(types), late, encoded(payloads), self._token)
+        columns = (whole(runs), whole(sequences), whole(times), texts(types), whole(lates), encoded(payloads))
+        self.ask("add_events", *columns, self._token)
 
     def _add_memos(self, memos: list[MemoRow]) -> None:
         last = {memo[:2]: memo for memo in memos}  # of two for one call the later counts

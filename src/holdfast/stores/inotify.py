@@ -1,0 +1,154 @@
+"""Ears for one file: Linux tells of writes to it and of others that take its name (inotify), where it can and will.
+
+The file is watched for writes and its folder for new names only: a folder may be busy with files of others.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import struct
+import sys
+from collections.abc import Iterator
+from typing import Protocol
+
+# <sys/inotify.h>
+_MODIFY, _MOVED_TO, _CREATE, _DELETE_SELF, _MOVE_SELF = 0x2, 0x80, 0x100, 0x400, 0x800
+_UNMOUNT, _OVERFLOW, _IGNORED, _ONLYDIR = 0x2000, 0x4000, 0x8000, 0x1000000
+_EVENT = struct.Struct("=iIII")  # watch, mask, cookie, length of the name that follows
+
+
+def ears_for(folder: str, name: str) -> Ears | None:
+    """None where the system cannot tell, or will not: instances and watches of a user are numbered."""
+    libc = load()
+    try:
+        return None if libc is None else Ears(libc, folder, name)
+    except (OSError, AttributeError):
+        return None
+
+
+def load() -> _Inotify | None:
+    """The C library, if the system can tell by it.
+
+    Called before a fork, too: a module that another thread is loading then would never be loaded in the child.
+    """
+    if sys.platform != "linux":
+        return None
+    try:
+        import ctypes
+
+        return ctypes.CDLL(None, use_errno=True)
+    except (ImportError, OSError):  # a Python that was built without
+        return None
+
+
+class Ears:
+    """An inotify instance, and a pipe to be woken by; closed when nobody holds it any more."""
+
+    def __init__(self, libc: _Inotify, folder: str, name: str) -> None:
+        self._fds: list[int] = []
+        self._inotify = libc
+        self._path = os.fsencode(os.path.join(folder, name))
+        self._name = os.fsencode(name)
+        self._fd = _good(libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
+        self._fds.append(self._fd)
+        self._woken, self._waker = os.pipe()
+        self._fds += (self._woken, self._waker)
+        os.set_blocking(self._woken, False)
+        os.set_blocking(self._waker, False)
+        mask = _CREATE | _MOVED_TO | _DELETE_SELF | _MOVE_SELF | _ONLYDIR
+        self._folder = _good(libc.inotify_add_watch(self._fd, os.fsencode(folder), mask))
+        self._file = -1
+        self._find_file()
+        self._poll = select.poll()
+        self._poll.register(self._fd, select.POLLIN)
+        self._poll.register(self._woken, select.POLLIN)
+
+    def hear(self, seconds: float) -> bool:
+        """Wait for a change, a wake or the time; true if there was a change, and a wake is left for the next time.
+
+        An `OSError` says that nothing will be told from now on.
+        """
+        ready = {fd for fd, _ in self._poll.poll(seconds * 1000)}
+        if self._fd in ready and self._understand(os.read(self._fd, 65_536)):
+            return True
+        if self._woken in ready:
+            os.read(self._woken, 65_536)
+        return False
+
+    def wake(self) -> None:
+        """Let `hear` return: the one that runs now, else the next."""
+        try:
+            os.write(self._waker, b"\0")
+        except BlockingIOError:  # full of wakes that nobody has read yet
+            return
+
+    def deafen(self) -> None:
+        """Hear nothing more; it can still be woken."""
+        self._fds.remove(self._fd)
+        os.close(self._fd)
+
+    def shut(self) -> None:
+        """Close everything; nobody may use it meanwhile."""
+        fds, self._fds = self._fds, []
+        for fd in fds:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_fds"):  # else it was interrupted before it had any
+            self.shut()
+
+    def _understand(self, events: bytes) -> bool:
+        """Whether one of *events* is a change."""
+        written = named = False
+        for watch, mask, name in _told(events):
+            if mask & _OVERFLOW:  # anything may have happened
+                named = True
+            elif watch == self._folder:
+                if mask & (_DELETE_SELF | _MOVE_SELF | _UNMOUNT | _IGNORED):
+                    raise FileNotFoundError(errno.ENOENT, "the folder is gone")
+                named = named or name == self._name
+            elif watch == self._file and mask & _MODIFY:
+                written = True
+        if named:
+            self._find_file()
+        return written or named
+
+    def _find_file(self) -> None:
+        """Watch the file that has the name now; done before the change is told, so nothing falls in between."""
+        before = self._file
+        try:
+            self._file = _good(self._inotify.inotify_add_watch(self._fd, self._path, _MODIFY))
+        except FileNotFoundError:
+            self._file = -1
+        if before not in {-1, self._file}:
+            self._inotify.inotify_rm_watch(self._fd, before)  # fails if its file is gone, and with it the watch
+
+
+class _Inotify(Protocol):
+    """The three functions of the C library."""
+
+    def inotify_init1(self, flags: int, /) -> int: ...
+
+    def inotify_add_watch(self, fd: int, path: bytes, mask: int, /) -> int: ...
+
+    def inotify_rm_watch(self, fd: int, watch: int, /) -> int: ...
+
+
+def _told(events: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """Watch, mask and name of each."""
+    at = 0
+    while at < len(events):
+        watch, mask, _, length = _EVENT.unpack_from(events, at)
+        at += _EVENT.size + length
+        yield watch, mask, events[at - length : at].rstrip(b"\0")
+
+
+def _good(answer: int) -> int:
+    if answer < 0:
+        import ctypes
+
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+    return answer
