@@ -375,13 +375,13 @@ def test_an_end_that_spoils_what_is_written_with_it_is_tried_alone(
         ledger.changes += 1
         raise error("odd")
 
-    lenient._home.keeper._owed.insert(1, spoil)
+    lenient._home.keeper.debts._owed.insert(1, spoil)
     for _ in range(4):
         with lenient.run():
             pass
 
     assert {lenient.runs.snapshot(run.id).status for run in owed} == {"completed"}
-    assert list(lenient._home.keeper._owed) == ([spoil] if error is StoreError else [])
+    assert list(lenient._home.keeper.debts._owed) == ([spoil] if error is StoreError else [])
 
 
 def test_an_end_that_can_no_longer_be_written_keeps_none_of_the_others(lenient: Holdfast, trouble: Disk) -> None:
@@ -398,7 +398,7 @@ def test_an_end_that_can_no_longer_be_written_keeps_none_of_the_others(lenient: 
             pass
 
     assert {lenient.runs.snapshot(run.id).status for run in others} == {"completed"}
-    assert not lenient._home.keeper._owed
+    assert not lenient._home.keeper.debts._owed
 
 
 def test_a_run_without_a_store_can_be_cancelled_from_inside(lenient: Holdfast, trouble: Disk) -> None:

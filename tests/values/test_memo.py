@@ -31,7 +31,8 @@ from hypothesis import strategies as st
 
 from holdfast.category import ErrorCategory
 from holdfast.errors import ConfigError, RecordedError, ToolTimeout
-from holdfast.values.memo import Memo, dump_error, is_error, load_error
+from holdfast.values.failures import dump_error, is_error, load_error
+from holdfast.values.memo import Memo
 
 
 def named(value: object) -> str:

@@ -14,7 +14,8 @@ from holdfast import events
 from holdfast.category import ErrorCategory, classify
 from holdfast.errors import InDoubt, RunConflict
 from holdfast.runs import LOST, Run, Step, Write, is_lasting, mark
-from holdfast.values.memo import Memo, dump_error, is_error, load_error
+from holdfast.values.failures import dump_error, is_error, load_error
+from holdfast.values.memo import Memo
 from holdfast.values.said import SAID
 
 if TYPE_CHECKING:

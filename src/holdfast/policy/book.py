@@ -18,7 +18,8 @@ from holdfast.errors import ConfigError
 from holdfast.guards.breaking import BreakerConfig
 from holdfast.policy.file import Signature, absolute_store, glance, read_file
 from holdfast.policy.layers import DEFAULT, Layer, build, origins
-from holdfast.policy.parsing import Place, broken, parse, shown
+from holdfast.policy.mistakes import Place, broken, shown
+from holdfast.policy.parsing import parse
 from holdfast.policy.rules import Rules, is_pattern
 from holdfast.policy.settings import Policy
 

@@ -8,7 +8,7 @@ import tomllib
 from typing import Any, Final
 
 from holdfast import checks
-from holdfast.policy.parsing import broken
+from holdfast.policy.mistakes import broken
 
 MOST_BYTES: Final = 1_000_000
 Signature = tuple[int, ...]

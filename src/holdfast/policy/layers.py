@@ -11,8 +11,10 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from holdfast.errors import ConfigError
-from holdfast.policy.parsing import KEYS, TABLES, Place, broken, reason
+from holdfast.policy.mistakes import Place, broken, reason
+from holdfast.policy.parsing import KEYS
 from holdfast.policy.settings import Fallback, Policy
+from holdfast.policy.tables import TABLES
 
 DEFAULT: Final = "default"
 

@@ -6,69 +6,22 @@ fields of a table, False for what was removed.
 
 from __future__ import annotations
 
-import json
-import re
-import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
-from holdfast import checks
 from holdfast.category import ErrorCategory
-from holdfast.errors import ConfigError, printable
-from holdfast.guards.breaking import NOT_CANCELLED, BreakerConfig
+from holdfast.guards.breaking import NOT_CANCELLED
 from holdfast.guards.budget import check_budget
-from holdfast.guards.concurrency import ConcurrencyConfig
-from holdfast.guards.loop import MOST_WINDOW, LoopConfig
-from holdfast.guards.rate import Priority, RateConfig
-from holdfast.guards.retry import RetryConfig
-from holdfast.policy.settings import CacheConfig, Fallback, Policy
+from holdfast.guards.rate import Priority
+from holdfast.policy.mistakes import Place, objection, quoted
+from holdfast.policy.settings import Fallback, Policy
+from holdfast.policy.tables import TABLES
 
 KEYS: Final = Policy.__struct_fields__
 SECONDS: Final = ("timeout", "deadline", "max_wait")
-_RATE: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*/\s*([smh])\s*")
-_UNITS: Final[Mapping[str, float]] = {"s": 1.0, "m": 60.0, "h": 3600.0}
-
-
-class Place(NamedTuple):
-    """Where settings are written, and the list that takes the mistakes found there."""
-
-    name: str
-    mistakes: list[str]
-
-    def refuse(self, key: str, value: object, why: str) -> None:
-        """Note that *key* cannot be *value*."""
-        self.mistakes.append(f"{self.name} {key} = {shown(value)}: {why}")
-
-    def unknown(
-        self, key: object, value: object, allowed: Collection[str], *, within: str = "", hint: str = ""
-    ) -> None:
-        """Note that nothing is called *key*, and what is; *hint* is for those who meant a table."""
-        import difflib  # costs a fifth of the whole import, and only mistakes need it
-
-        near = difflib.get_close_matches(str(key), allowed, 1)
-        guess = f", did you mean {near[0]}?" if near else ";"
-        more = f"; {hint}" if hint and isinstance(value, Mapping) else ""
-        self.refuse(within + quoted(key), value, f"unknown key{guess} allowed: {', '.join(sorted(allowed))}{more}")
-
-    def settle(self) -> None:
-        """Raise one error for all mistakes, if there are any."""
-        if self.mistakes:
-            raise broken(self.mistakes)
-
-
-class Table(NamedTuple):
-    """A setting that is a table: what it makes, and what may stand for it."""
-
-    config: Callable[..., msgspec.Struct]
-    forms: str
-    short: Callable[[object], dict[str, object] | None]
-    agreeable: Mapping[str, object]  # goes with any good value of the other fields: checks some without the rest
-    fields: tuple[str, ...]
-    required: frozenset[str]
-    removable: frozenset[str]
 
 
 def parse(
@@ -98,44 +51,6 @@ def parse(
     return values
 
 
-def objection(check: Callable[[], object], settings: Mapping[str, object]) -> tuple[str, str] | None:
-    """Which of *settings* the *check* refuses, and why; None if it takes them all."""
-    try:
-        check()
-    except ConfigError as error:
-        return reason(error, settings)
-    return None
-
-
-def reason(error: ConfigError, settings: Mapping[str, object]) -> tuple[str, str]:
-    """The setting that a check refused, and why, from its text `name = value: why`."""
-    name, _, rest = str(error).partition(" = ")
-    value = checks.shown(settings[name]) if name in settings else rest.partition(": ")[0]
-    return name, rest.removeprefix(f"{value}: ")
-
-
-def broken(mistakes: Sequence[str]) -> ConfigError:
-    """One error for all *mistakes*, a line each; they are its `problems` too."""
-    error = ConfigError("\n".join(mistakes))
-    error.problems = tuple(mistakes)
-    return error
-
-
-def shown(value: object) -> str:
-    """*value* as one would write it in a file, short and printable."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return printable(json.dumps(value, ensure_ascii=False))
-    return checks.shown(value)
-
-
-def quoted(key: object) -> str:
-    """*key* as one would write it in a file."""
-    text = str(key)
-    return printable(text) if re.fullmatch(r"[A-Za-z0-9_-]+", text) else shown(text)
-
-
 def _plain(key: str, value: object, place: Place) -> object:
     removable = key in {"timeout", "deadline"}
     if removable and value is False:
@@ -160,7 +75,7 @@ def _table(key: str, value: object, place: Place) -> object:
     fields = table.short(value)
     if fields is None:
         place.refuse(key, value, f"must be {table.forms}, false, or a table of {', '.join(table.fields)}")
-    elif refused := _objection(table, fields):
+    elif refused := table.objection(fields):
         place.refuse(key, value, refused[1])
     return fields
 
@@ -176,20 +91,15 @@ def _fields(key: str, given: Mapping[str, object], place: Place) -> dict[str, ob
         else:
             fields[name] = None if value is False and name in table.removable else value
     present = {name: value for name, value in fields.items() if value is not None or name not in table.removable}
-    if together := _objection(table, present):
+    if together := table.objection(present):
         _blame(key, present, together, place)
     return fields
-
-
-def _objection(table: Table, fields: Mapping[str, object]) -> tuple[str, str] | None:
-    settings = {**table.agreeable, **fields}
-    return objection(partial(table.config, **settings), settings)
 
 
 def _blame(key: str, fields: Mapping[str, object], together: tuple[str, str], place: Place) -> None:
     """Note each field that is wrong by itself or, if none is, why they do not go *together*."""
     table = TABLES[key]
-    alone = {name: _objection(table, {name: value}) for name, value in fields.items()}
+    alone = {name: table.objection({name: value}) for name, value in fields.items()}
     wrong = {name: refused for name, refused in alone.items() if refused} or {together[0]: together}
     for name, (culprit, why) in wrong.items():
         text = why if culprit in {name, ""} else f"then {culprit} {why}"
@@ -240,49 +150,3 @@ def _fallback(value: object, place: Place, tool: str | None) -> object:
     elif tool is not None and known.get("tool") == tool:
         place.refuse("fallback.tool", tool, "must be another tool: one that failed cannot stand in for itself")
     return known
-
-
-def _number_of(name: str) -> Callable[[object], dict[str, object] | None]:
-    def short(value: object) -> dict[str, object] | None:
-        return {name: value} if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-    return short
-
-
-def _switch(value: object) -> dict[str, object] | None:
-    return {} if value is True else None
-
-
-def _attempts(value: object) -> dict[str, object] | None:
-    return {} if value is True else _number_of("attempts")(value)
-
-
-def _rate(value: object) -> dict[str, object] | None:
-    match = _RATE.fullmatch(value) if isinstance(value, str) else None
-    if match is None or not float(match[1]):
-        return None
-    return {"per_second": float(match[1]) / _UNITS[match[2]]}
-
-
-def _described(
-    config: type[msgspec.Struct],
-    forms: str,
-    short: Callable[[object], dict[str, object] | None],
-    **agreeable: object,
-) -> Table:
-    fields = msgspec.structs.fields(config)
-    required = frozenset(field.name for field in fields if field.required)
-    removable = frozenset(field.name for field in fields if field.default is None)
-    return Table(config, forms, short, agreeable, config.__struct_fields__, required, removable)
-
-
-_LEAST, _MOST = sys.float_info.min, sys.float_info.max
-
-TABLES: Final[Mapping[str, Table]] = {
-    "concurrency": _described(ConcurrencyConfig, "a whole number", _number_of("limit"), limit=1),
-    "rate": _described(RateConfig, 'like "10/s", "100/m" or "1000/h"', _rate, per_second=1.0),
-    "breaker": _described(BreakerConfig, "true", _switch, min_backoff=_LEAST, max_backoff=_MOST, slow_call=1.0),
-    "retry": _described(RetryConfig, "a number of attempts, true", _attempts, initial=0.0, max=_MOST),
-    "cache": _described(CacheConfig, "a number of seconds", _number_of("ttl"), ttl=1.0),
-    "loop": _described(LoopConfig, "true", _switch, repeats=1, window=MOST_WINDOW),
-}

@@ -11,7 +11,8 @@ from fnmatch import translate
 from typing import Any, Final, NamedTuple
 
 from holdfast.policy.layers import Layer, build
-from holdfast.policy.parsing import KEYS, Place, parse, quoted
+from holdfast.policy.mistakes import Place, quoted
+from holdfast.policy.parsing import KEYS, parse
 
 HIDES: Final = "hide_open_tools"  # the one setting of a proxied server that is none of its tools
 _TOP: Final = ("on_outage", "policy", "redis", "server", "store", "tool")

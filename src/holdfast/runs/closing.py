@@ -26,7 +26,7 @@ class Closing:
     def complete(self, text: object) -> Last | None:
         """Say that the run has completed with *text* for its result; gives what is on its way, if anything is."""
         end = completed(text)
-        if self.said is None and (diverged := self.diverged()) is not None:
+        if (diverged := self.diverged()) is not None:
             raise diverged
         return self._say(end, None)
 
@@ -44,9 +44,13 @@ class Closing:
         return self._write(claim, end, blamed, self._steps.recalled.unasked() if over else [])
 
     def diverged(self) -> RunDiverged | None:
-        """The error of a run that did not do what it had done before."""
-        unasked = () if self._diverges else tuple(self._steps.recalled.unasked())
+        """The error of a run that has not done what it had done before, and is about to end."""
+        unasked = () if self._diverges or self.said is not None else tuple(self._steps.recalled.unasked())
         return RunDiverged(unasked) if unasked else None
+
+    def completes(self, error: BaseException | None) -> bool:
+        """Whether the run has completed, or does so if its block is left with *error*."""
+        return error is None if self.said is None else self.said.type == events.RUN_COMPLETED
 
     def settle(self, last: Last | None) -> None:
         """Wait for what was said inside the block."""

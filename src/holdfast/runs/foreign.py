@@ -5,7 +5,7 @@ a call is known again by who made it, its name and its arguments, as far as thes
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple, TypeGuard
@@ -14,14 +14,10 @@ from holdfast import events
 from holdfast.errors import RunNotFound
 from holdfast.history import RunEventRecord
 from holdfast.runs.identity import AMOUNT, STEP, TOOL, Identity, maker_of
-from holdfast.runs.log import ELSEWHERE, LOST, OURS, SPENT
+from holdfast.runs.log import ELSEWHERE, LOST, OURS, SPENT, Outcome
 from holdfast.stores import RunStore
 from holdfast.values.canonical import encode, untyped
-from holdfast.values.said import Kept
-
-Known = tuple[str, bytes]  # of a call that was made: its name, and its memo or what stands for it
-
-AHEAD = 8  # numbers at which a call is looked for: one may have ended without a trace
+from holdfast.values.said import CACHED, Kept
 
 _KINDS = {events.TOOL_STARTED: TOOL, events.STEP_STARTED: STEP, events.SPENT: AMOUNT}
 _KEY = re.compile("[0-9a-f]{32}")
@@ -32,54 +28,62 @@ class Foreign:
 
     def __init__(self) -> None:
         self.elsewhere: dict[str, str] = {}  # the keys that calls had before the run was imported, by those of here
-        self.steps: set[str] = set()  # the keys of those that are no tool's
-        self._unclaimed: dict[tuple[str, str], dict[str, str]] = {}  # by name and maker, those nobody has asked for yet
+        self._alike: dict[str, str] = {}  # the same the other way round, where events show who a call is
+        self._unclaimed: dict[tuple[str, str], deque[str]] = {}  # by name and maker, those nobody has asked for yet
 
     @classmethod
     def recognised(
-        cls, calls: dict[str, Known], memos: Iterable[Kept], history: Iterable[RunEventRecord], identity: Identity
+        cls, calls: dict[str, Outcome], memos: Iterable[Kept], history: Iterable[RunEventRecord], identity: Identity
     ) -> Foreign:
         """Find out who is who; *calls* are then those that may be asked for."""
-        found, told = cls(), dict[str, str]()  # the keys of here by those of elsewhere
+        found = cls()
+        ours, claimed = set[str](), dict[str, str]()
+        for digest, name, memo in memos:
+            key = digest.hex()
+            if memo == OURS:
+                ours.add(key)
+                calls[key] = Outcome(key, name, LOST)
+            elif memo.startswith(ELSEWHERE):
+                claimed[key] = memo.removeprefix(ELSEWHERE).decode()
+                del calls[key]
+        found._hear(calls, history, identity)
+        asked = {*ours, *claimed.values()}
+        for key in dict.fromkeys((*found._alike, *calls)):  # the oldest first, as far as events tell
+            if key in calls and calls[key].bare == LOST and is_key(key) and key not in asked:
+                found._unclaimed.setdefault((calls[key].name, maker_of(key)), deque()).append(key)
+        for own, key in claimed.items():
+            found._take_for(calls, own, key)
+        return found
+
+    def claim(self, calls: dict[str, Outcome], own: str, name: str) -> None:
+        """Have the oldest of *calls* that may be it stand for *own*: its arguments may not have been shown."""
+        left = self._unclaimed.get((name, maker_of(own)))
+        while left:
+            if (key := left.popleft()) in calls:
+                self._take_for(calls, own, key)
+                return
+
+    def _hear(self, calls: dict[str, Outcome], history: Iterable[RunEventRecord], identity: Identity) -> None:
+        """Give each call of *history* the key that the same call has here."""
         begun: Counter[bytes] = Counter()
         for key, name, kind, parent, sign in tell(history):
             base = identity.base(parent, name, untyped(sign), kind)
-            numbers = range(begun[base], begun[base] + AHEAD)
-            number = next((number for number in numbers if identity.key(base, parent, number) == key), numbers[0])
+            ahead = list(identity.ahead(base, parent, begun[base]))
+            number, own = next((each for each in ahead if each[1] == key), ahead[0])  # it may have been made here
             begun[base] = number + 1
-            own = identity.key(base, parent, number)
             if kind == AMOUNT:
-                calls.setdefault(own, (name, SPENT))
+                calls.setdefault(own, Outcome(own, name, SPENT))
             elif own != key:
-                told[key] = own
-            if kind == STEP:
-                found.steps.add(key)
-        kept = {key.hex(): outcome for key, _, outcome in memos}
-        ours = {key for key, outcome in kept.items() if outcome == OURS}
-        taken = {outcome[1:].decode(): key for key, outcome in kept.items() if outcome.startswith(ELSEWHERE)}
-        for key in taken.values():
-            del calls[key]
-        for key in ours:
-            calls[key] = (calls[key][0], LOST)
-        in_doubt = {key for key, (_, outcome) in calls.items() if outcome == LOST and is_key(key)}
-        for key in (*told, *in_doubt):
-            if key in in_doubt and key not in ours and key not in taken:
-                found._unclaimed.setdefault((calls[key][0], maker_of(key)), {})[key] = told.get(key, key)
-        for key, own in told.items():
-            if key in calls and taken.get(key, own) != own:
-                calls.setdefault(own, (calls[key][0], LOST))
-        found.elsewhere = {own: key for key, own in (*told.items(), *taken.items())}
-        return found
+                self._alike[key], self.elsewhere[own] = own, key
+            if kind == STEP and key in calls:
+                calls[key] = calls[key]._replace(memo=CACHED + calls[key].bare)
 
-    def claim(self, calls: dict[str, Known], own: str, name: str) -> None:
-        """Have the oldest of *calls* that may be it stand for *own*: its arguments may not have been shown."""
-        left = self._unclaimed.get((name, maker_of(own)), {})
-        for key, other in list(left.items()):
-            del left[key]
-            if key in calls:
-                calls[other] = (name, LOST)  # who has its arguments may be it, and must not be called unasked
-                self.elsewhere[own] = key
-                return
+    def _take_for(self, calls: dict[str, Outcome], own: str, key: str) -> None:
+        """The call *own* of here is *key*; another that is like it may be it, too, and must not be called unasked."""
+        self.elsewhere[own] = key
+        alike = self._alike.get(key, own)
+        if alike != own and key in calls:
+            calls.setdefault(alike, Outcome(alike, calls[key].name, LOST))
 
 
 class Told(NamedTuple):

@@ -6,13 +6,15 @@ A key has 32 digits: 24 of its own, and the first 8 of whoever made it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from typing import Final
 
 TOOL: Final = b"t"
 STEP: Final = b"s"
 AMOUNT: Final = b"$"  # no call, but an amount that was spent outside of any
+
+AHEAD = 8  # numbers at which a call is looked for: one may have ended without a trace, and its twin stands for it
 
 _OWN, _MAKER = 24, 8
 _NOBODY = "0" * _MAKER
@@ -38,6 +40,10 @@ class Identity:
         if number:
             base = blake2b(base + number.to_bytes(8, "big"), key=self._secret, digest_size=_OWN // 2).digest()
         return base.hex() + (parent[:_MAKER] or _NOBODY)
+
+    def ahead(self, base: bytes, parent: str, first: int) -> Iterator[tuple[int, str]]:
+        """The numbers that the next call may have, each with its key."""
+        return ((number, self.key(base, parent, number)) for number in range(first, first + AHEAD))
 
 
 def sign_of(key: str) -> str:

@@ -16,6 +16,7 @@ from holdfast.errors import HoldfastError, StoreError
 from holdfast.stores import RunStore
 from holdfast.stores.ledger import Claim, Ledger
 from holdfast.stores.writer import Pending
+from holdfast.values.said import CACHED
 
 _log = logging.getLogger("holdfast")
 _JSON = msgspec.json.Encoder()
@@ -27,6 +28,16 @@ class Outcome(NamedTuple):
     key: str
     name: str
     memo: bytes
+
+    @property
+    def counts(self) -> bool:
+        """Whether it counts as a call of a tool."""
+        return not self.memo.startswith(CACHED)
+
+    @property
+    def bare(self) -> bytes:
+        """The memo itself, whether it counts or not."""
+        return self.memo.removeprefix(CACHED)
 
 
 # What stands in the place of a memo:

@@ -16,7 +16,8 @@ from holdfast.runs.identity import STEP
 from holdfast.runs.log import LOST, Write
 from holdfast.runs.steps import Step
 from holdfast.values.canonical import encode
-from holdfast.values.memo import Memo, dump_error, is_error, load_error
+from holdfast.values.failures import dump_error, is_error, load_error
+from holdfast.values.memo import Memo
 from holdfast.values.said import SAID
 from holdfast.values.telling import likeness
 

@@ -276,7 +276,7 @@ class Run:
     def _opening(self) -> Start | Resume:
         if self._entered:
             raise RunConflict(f"run {self.id!r} was entered before: make a new one, or resume it")
-        self._home.keeper.pay()
+        self._home.keeper.debts.pay()
         store, resumed, claim = self._home.store, self._plan.resumed, self._plan.claim
         known = self._header if resumed is None or claim is not None else header_of(store, resumed)
         prompt = {} if known is None else self._shown(known.prompt)
@@ -316,7 +316,7 @@ class Run:
             if not self.is_open:
                 self._set_up()
             return
-        self._home.keeper.give_back(op.taken, error)
+        self._home.keeper.debts.give_back(op.taken, error)
         if self.is_open or current_run.get() is self:
             self._leave(error)
         self.log.claim = None
@@ -346,10 +346,10 @@ class Run:
     def _leave(self, error: BaseException | None) -> RunDiverged | None:
         """Be no longer the current run; gives the error of a run that did not do what it had done before."""
         self.is_open = False
-        said, cancelled = self._closing.said, self.cancelled.is_set()
-        diverged = self._closing.diverged() if error is None and said is None and not cancelled else None
-        finished = said.type == events.RUN_COMPLETED if said is not None else (error or diverged) is None
-        self._is_left = not finished and not self.is_noted and self.log.claim is not None
+        cancelled = self.cancelled.is_set()
+        diverged = self._closing.diverged() if error is None and not cancelled else None
+        completes = self._closing.completes(error or diverged)
+        self._is_left = not completes and not self.is_noted and self.log.claim is not None
         if self._is_left or cancelled or self.log.lost is not None:
             # Tasks that are left over from it must be stopped: it is known for as long as there may be any.
             weakref.finalize(self, open_runs.discard, id(self)).atexit = False
@@ -376,7 +376,7 @@ class Run:
     def _give_up(self, trouble: BaseException) -> None:
         """Something hit the end itself: leave the run to others, and wait for nothing."""
         if self.log.claim is not None and self._closing.said is None:
-            self._home.keeper.give_back([self.log.claim])
+            self._home.keeper.debts.give_back([self.log.claim])
         self._leave(trouble)
 
     def _unwind(self, error: BaseException | None, diverged: RunDiverged | None, last: Last | None) -> None:
@@ -384,7 +384,7 @@ class Run:
         trouble = self._closing.trouble(last) if last is not None else None
         if trouble is None and self.log.lost is not None:
             trouble = self._lost()
-        self._home.keeper.owe(last, trouble)
+        self._home.keeper.debts.owe(last, trouble)
         if trouble is not None and self.log.passes(trouble):
             self.log.complain(trouble)
         elif trouble is not None:

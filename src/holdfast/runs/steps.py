@@ -16,7 +16,6 @@ import msgspec
 
 from holdfast import events
 from holdfast.runs.current import current_key
-from holdfast.runs.foreign import AHEAD
 from holdfast.runs.identity import AMOUNT, STEP, TOOL, Identity
 from holdfast.runs.log import AGAIN, ELSEWHERE, LOST, OURS, SPENT, Log, Outcome, Write
 from holdfast.runs.recalled import Recalled
@@ -41,7 +40,7 @@ class Step(msgspec.Struct, eq=False):
     is_cached: bool = False
     is_tentative: bool = False  # it failed, and who asked for it is asked anew: to be made again if that does no harm
     repeated: bool = False
-    _known: bytes | None = None  # the outcome as it was found
+    _known: Outcome | None = None  # what was known of it
     _is_doubted: bool = False
     _number: int = 0
 
@@ -49,8 +48,8 @@ class Step(msgspec.Struct, eq=False):
         """Get a number, unless it has one: it is this call, and no longer for somebody to decide."""
         if not self.key:
             self._steps.number(self)
-        if self._steps.undecided:
-            self._steps.undecided.get(self._base, {}).pop(self.key, None)
+        elif self._is_doubted:
+            self.decide()
 
     def give_back(self) -> None:
         """The tool was not called after all: whoever asks for the same next is this call."""
@@ -61,8 +60,7 @@ class Step(msgspec.Struct, eq=False):
 
     def start(self, arguments: msgspec.Raw | None) -> Write | None:
         """Write that it has begun."""
-        if not self.key or self._steps.undecided:
-            self.take()
+        self.take()
         payload = self._named()
         if not self.is_block:
             payload["key"] = self.key
@@ -72,18 +70,18 @@ class Step(msgspec.Struct, eq=False):
             payload["repeat"] = True
         if self._parent:
             payload["parent"] = self._parent[:16]
-        ours = None if self._steps.says or self.is_block else Outcome(self.key, self.name, OURS)
+        ours = Outcome(self.key, self.name, OURS) if self._steps.is_foreign and not self.is_block else None
         return self._steps.log.write(events.STEP_STARTED if self.is_step else events.TOOL_STARTED, payload, ours)
 
     def end(self, facts: Mapping[str, Any], memo: bytes | None) -> Write | None:
         """Write how it ended; *memo* is None if it is in doubt, or its result could not be kept; `SAID` if it is in
         *facts*.
         """
-        if not self.key or self._steps.undecided:
-            self.take()
+        self.take()
         if self.is_block or self._steps.is_noted:
             return self._end(facts, None)
-        if memo == SAID and self._steps.says and self._known is None:  # else there may be a memo, which counts for more
+        # Where something was known of it, there may be a memo, which counts for more than what an event says.
+        if memo == SAID and not self._steps.is_foreign and self._known is None:
             return self._end(facts, None, is_said=True)
         if memo is not None:
             uncounted = self.is_step or facts.get("cached")
@@ -93,7 +91,7 @@ class Step(msgspec.Struct, eq=False):
     def end_uncalled(self, facts: Mapping[str, Any]) -> Write | None:
         """Write that it began, and that the tool was not called; one that was in doubt before is so still."""
         memo = self._steps.lost if self.outcome == LOST else None
-        if memo is None and not self._steps.says and not self.is_block:
+        if memo is None and self._steps.is_foreign and not self.is_block:
             memo = AGAIN  # in the place of what its begin left
         if not (self.repeated and self._is_counted):
             facts = {**facts, "uncalled": True}
@@ -142,7 +140,7 @@ class Steps:
         self.log = log
         self._count = count  # is told the tools of calls that nobody will ask for again
         self.is_noted = False  # nobody will ask for its calls again
-        self.says = True  # events may stand for memos: not those of another store
+        self.is_foreign = False  # it was imported: its events do not stand for memos
         self.recalled = Recalled()
         self.undecided: dict[bytes, dict[str, Step]] = {}  # by what is asked for, the oldest first
         self._identity = Identity()
@@ -152,7 +150,7 @@ class Steps:
     @property
     def lost(self) -> bytes:
         """What to remember of a call that is in doubt."""
-        return LOST if self.says else OURS
+        return OURS if self.is_foreign else LOST
 
     def begin(self, root: str, secret: bytes, *, is_noted: bool = False) -> None:
         """Be ready for the calls of a run; their keys start from *root* and *secret*."""
@@ -162,12 +160,12 @@ class Steps:
     def recall(self, memory: Memory) -> None:
         """Know what was done before the run was interrupted."""
         self.recalled = Recalled.of(memory, self.log.store, self._identity)
-        self.says = not memory.is_foreign
+        self.is_foreign = memory.is_foreign
 
     def step(self, name: str, sign: bytes, *, kind: bytes = TOOL) -> Step:
         """The next call of *name* with the arguments *sign*; its `outcome` is set if it was made before."""
         parent = current_key.get()
-        if not self.says:
+        if self.is_foreign:
             sign = untyped(sign)  # what an event shows of a value does not say of what type it was
         step = Step(self, name, parent, self._identity.base(parent, name, sign, kind), is_step=kind == STEP)
         if self.recalled.calls:
@@ -196,12 +194,9 @@ class Steps:
         """Give *step* the next number of its kind."""
         with self._lock:
             number = self._begun.get(step._base, 0)
-            key = self._identity.key(step._base, step._parent, number)
-            if self.recalled.calls:
-                key, known = self.recalled.take(key)
-                if known is not None:  # others were quicker, and left it this number
-                    step._known = known[1]
-            self._give(step, number, key)
+            own = self._identity.key(step._base, step._parent, number)
+            known = self.recalled.take(own) if self.recalled.calls else None  # others were quicker, and left it to it
+            self._give(step, number, own, known)
 
     def take_back(self, step: Step) -> None:
         """Take a number back, unless others of its kind have begun since."""
@@ -210,36 +205,38 @@ class Steps:
                 return
             self._begun[step._base] = step._number
             if step._known is not None:
-                self.recalled.calls[step.key] = (step.name, step._known)
+                self.recalled.put_back(step._known)
             step.key = ""
 
     def _look_up(self, step: Step) -> None:
-        identity, base, parent = self._identity, step._base, step._parent
         with self._lock:
-            first = self._begun.get(base, 0)
-            for number in range(first, first + AHEAD):  # one may have ended without a trace: its twin stands for it
-                key, known = self.recalled.take(identity.key(base, parent, number))
-                if known is not None:
-                    break
-            else:
-                number = first
-                key, known = self.recalled.take_any(identity.key(base, parent, number), step.name)
+            number, own, known = self._find(step)
             if known is None:
                 return
-            self._give(step, number, key)
-        if not self.says and self.log.claim is not None and (own := identity.key(base, parent, number)) != key:
-            self.log.store.writer.submit(partial(_move, self.log.claim, own, step.name, key))
-        step._known = outcome = known[1]
-        if outcome != AGAIN:
-            step.is_cached = outcome.startswith(CACHED)
-            step.is_tentative = key in self.recalled.tentative
-            step.outcome = outcome.removeprefix(CACHED)
+            self._give(step, number, own, known)
+        if step.key != own and self.log.claim is not None:
+            self.log.store.writer.submit(partial(_move, self.log.claim, own, step.name, step.key))
+        if known.bare != AGAIN:
+            step.is_cached = not known.counts
+            step.is_tentative = step.key in self.recalled.tentative
+            step.outcome = known.bare
 
-    def _give(self, step: Step, number: int, key: str) -> None:
+    def _find(self, step: Step) -> tuple[int, str, Outcome | None]:
+        """The number that *step* has, the key that belongs to it, and what is known of the call, if anything is."""
+        base, parent = step._base, step._parent
+        first = self._begun.get(base, 0)
+        for number, own in self._identity.ahead(base, parent, first):
+            if (known := self.recalled.take(own)) is not None:
+                return number, own, known
+        own = self._identity.key(base, parent, first)
+        return first, own, self.recalled.take_any(own, step.name)
+
+    def _give(self, step: Step, number: int, own: str, known: Outcome | None) -> None:
         self._begun[step._base] = number + 1
         step._number = number
-        step.key = key
-        step.call_id = key[:16]
+        step._known = known
+        step.key = own if known is None else known.key
+        step.call_id = step.key[:16]
 
 
 def _move(claim: Claim, own: str, name: str, key: str, ledger: Ledger) -> None:
