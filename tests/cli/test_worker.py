@@ -209,6 +209,23 @@ def test_json_is_alone_on_stdout_whatever_the_functions_of_a_worker_print(
     assert {"loading", "thinking", "child"} <= {*done.err.splitlines()}
 
 
+def test_a_worker_whose_json_nobody_reads_any_more_stops(start: Start, store: RunStore, folder: Path) -> None:
+    run_id = submit(store, "agent:patient", ["a"]).id
+    child = start("agent:patient", "--json")
+    until(store, lambda: "waiting" in lines(folder))
+    assert child.stdout is not None
+
+    child.stdout.close()
+    (folder / "go").touch()
+
+    assert child.stderr is not None
+    said = child.stderr.read()
+    assert child.wait(PATIENCE) == 1
+    assert "Traceback" not in said
+    assert "stopping" in said
+    assert store.snapshot(run_id).status is RunStatus.COMPLETED
+
+
 def test_a_worker_tells_people_how_each_run_ended(holdfast: Callable[..., Done], store: RunStore) -> None:
     run_id = submit(store, "agent:fails").id
 

@@ -989,6 +989,35 @@ async def test_where_a_scroll_bar_comes_the_last_column_makes_room_for_it(top: T
         await until(pilot, lambda: "l…" in row(top, "▸"))
 
 
+async def test_a_line_is_made_again_only_if_it_looks_otherwise(top: Top) -> None:
+    columns, colours = (Column("name"), Column("last")), ["red"] * 3
+    async with running(top, (60, 10)):
+        sheet = top.query_one("#tools", Sheet)
+        top.paused = True
+        contents = Contents(columns, range(3), lambda at: [Text(f"n{at}"), Text("l", style=colours[at])])
+        sheet.show(contents)
+        before = [sheet.render_line(y) for y in range(4)]
+
+        colours[1] = "green"
+        sheet.show(contents)
+
+        assert [sheet.render_line(y) is before[y] for y in range(4)] == [True, True, False, True]
+
+
+async def test_the_chosen_line_is_in_sight_when_more_come_before_it(top: Top) -> None:
+    columns = (Column("name"), Column("last"))
+    async with running(top, (60, 10)) as pilot:
+        sheet = top.query_one("#tools", Sheet)
+        top.paused = True
+        sheet.show(Contents(columns, ["line 30"], lambda at: [Text("line 30"), Text()]))
+        await until(pilot, lambda: "line 30" in row(top, "▸"))
+
+        sheet.show(Contents(columns, [f"line {at}" for at in range(50)], lambda at: [Text(f"line {at}"), Text()]))
+
+        await until(pilot, lambda: sheet.show_vertical_scrollbar)
+        await until(pilot, lambda: "line 30" in row(top, "▸"))
+
+
 # --- the command ---
 
 

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli import DONE, INTERRUPTED
+from holdfast.cli import DONE, FAILED, INTERRUPTED
 from holdfast.cli.calling import find
 from holdfast.cli.finding import opened, used_rightly
 from holdfast.cli.options import duration, json_option, policy_option, store_option, text
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 STOPS = (signal.SIGTERM, signal.SIGINT)
 LAST = 2.0  # seconds that a process which was told to stop has when its work is over
 LOOK = 1.0  # seconds until a signal is noticed that came just before the wait for it began
+CODES: dict[int, int] = {signal.SIGINT: INTERRUPTED, signal.SIGPIPE: FAILED}  # 0 for others that end it
 
 Inbox = queue.SimpleQueue[int | BaseException | None]  # may be put into by a signal's handler
 
@@ -79,25 +80,24 @@ def worker(
     machine that reaches the store, take no run twice.
 
     SIGTERM or Ctrl-C ends it: it takes nothing new, and what has not ended after the grace is left to other workers.
-    The same again does not wait.
+    The same again does not wait. It ends, too, when whoever reads its JSON is gone.
     """
     for name, value in (("HOLDFAST_POLICY", policy), ("HOLDFAST_REDIS", redis)):
         if value is not None:
             os.environ[name] = value  # what is loaded opens the same
+    inbox: Inbox = queue.SimpleQueue()
     with opened(store) as hf, json_alone(as_json) as out:
         for target in targets:
             find(target, store=store)
         with used_rightly():
-            working = hf.worker(*targets, on_end=_tell if out is None else partial(_put, out), **how)
-        code = _serve(working, targets)
+            working = hf.worker(*targets, on_end=_tell if out is None else partial(_put, out, inbox), **how)
+        code = _serve(working, targets, inbox)
     if working.is_stopping:
         _leave(code)
     return code
 
 
-def _serve(worker: Worker, targets: tuple[str, ...]) -> int:
-    inbox: Inbox = queue.SimpleQueue()
-
+def _serve(worker: Worker, targets: tuple[str, ...], inbox: Inbox) -> int:
     def work() -> None:
         try:
             worker.run()
@@ -111,8 +111,8 @@ def _serve(worker: Worker, targets: tuple[str, ...]) -> int:
         thread.start()
         say(f"waiting for runs of {', '.join(map(printable, targets))}; Ctrl-C ends it")
         while isinstance(heard := _next(inbox), int):
-            again = worker.is_stopping
-            code = INTERRUPTED if heard == signal.SIGINT else code
+            again = worker.is_stopping and heard in STOPS
+            code = code or CODES.get(heard, DONE)
             worker.stop(0.0 if again else None)
             say("stopping; what runs is left to others" if again else "stopping: nothing new is taken")
         thread.join()
@@ -145,6 +145,10 @@ def _tell(ended: Ended) -> None:
     say(f"run {printable(ended.run_id, 200)} {ended.status}{why}")
 
 
-def _put(out: IO[str], ended: Ended) -> None:
+def _put(out: IO[str], inbox: Inbox, ended: Ended) -> None:
     facts = ended._asdict()
-    put_json({"id": facts.pop("run_id"), **facts}, out)
+    try:
+        put_json({"id": facts.pop("run_id"), **facts}, out)
+    except BrokenPipeError:  # whoever read it is gone; what is left of it must not be tried again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+        inbox.put(signal.SIGPIPE)

@@ -71,6 +71,7 @@ class Sheet(ScrollView, can_focus=True):
         self._contents = Contents((), (), lambda at: ())
         self._widths: dict[int, int] = {}  # of the columns that are shown, by their place
         self._strips: list[Strip] = []  # what is on the screen, line by line
+        self._looks: dict[Hashable, Strip] = {}  # lines on the screen, by what they are made of
 
     # -- what it shows -------------------------------------------------------------------------------------------------
 
@@ -149,16 +150,24 @@ class Sheet(ScrollView, can_focus=True):
 
     def _made(self, lines: Sequence[Cells]) -> list[Strip]:
         """The whole screen: titles and *lines*, or what is said where there are none."""
+        height = self.size.height
         if self._contents.keys:
-            titles = [Text(column.title, style="bold") for column in self._contents.columns]
-            chosen = self.at - self.scroll_offset.y
-            made = [self._strip(self._line(titles))]
-            made += [self._strip(self._line(cells), chosen=number == chosen) for number, cells in enumerate(lines)]
+            made = self._table([[Text(column.title, style="bold") for column in self._contents.columns], *lines])
         else:
             made = [self._strip(Text(f"  {said}")) for said in ("", *self._contents.empty)]
-        made += [Strip.blank(self._width)] * (self.size.height - len(made))
-        base = self.rich_style
-        return [strip.apply_style(base) for strip in made[: self.size.height]]
+        return [*made, *[Strip.blank(self._width, self.rich_style)] * (height - len(made))][:height]
+
+    def _table(self, lines: Sequence[Cells]) -> list[Strip]:
+        """Titles and lines, each made only if none of the last time looks like it."""
+        before, self._looks, made = self._looks, {}, []
+        frame = (self._width, self.has_focus, self.rich_style, *self._widths.items())
+        chosen = self.at - self.scroll_offset.y + HEAD
+        for y, cells in enumerate(lines):
+            look = (frame, y == chosen, *((cell.plain, cell.style, *cell.spans) for cell in cells))
+            strip = before.get(look) or self._strip(self._line(cells), chosen=y == chosen)
+            self._looks[look] = strip
+            made.append(strip)
+        return made
 
     def _line(self, cells: Cells) -> Text:
         columns = self._contents.columns
@@ -171,7 +180,7 @@ class Sheet(ScrollView, can_focus=True):
         bar = Style(reverse=self.has_focus, bold=True) if chosen else None
         if bar is not None:  # it says more than the colours below it
             segments = (Segment(each.text, bar) for each in segments)
-        return Strip(segments).adjust_cell_length(self._width, bar)
+        return Strip(segments).adjust_cell_length(self._width, bar).apply_style(self.rich_style)
 
     def render_line(self, y: int) -> Strip:
         """One line of the screen."""
@@ -238,7 +247,7 @@ class Sheet(ScrollView, can_focus=True):
         top = self.scroll_offset.y
         if self._height:
             wanted = min(max(top, self.at - self._height + 1), self.at)
-            self.scroll_to(y=wanted, animate=False, immediate=True)
+            self.scroll_to(y=wanted, animate=False, immediate=True, force=True)  # though no bar may be there yet
         if self.scroll_offset.y == top:  # else it was drawn as it scrolled
             self._draw()
 
