@@ -558,6 +558,7 @@ def test_a_store_that_is_gone_frees_whoever_follows(used: RunStore, path: Path) 
     writer = threading.Thread(target=write)
     writer.start()
 
-    assert list(following) == []
+    with contextlib.suppress(StoreError):  # it may see for itself that the file is gone, before the store is closed
+        assert list(following) == []
     writer.join()
     assert failed.is_set()
