@@ -25,6 +25,7 @@ from holdfast.stores.doubt import was_written
 from holdfast.stores.ledger import EventRow, Live, MemoRow
 from holdfast.stores.owners import LockFiles
 from holdfast.stores.place import Place
+from holdfast.stores.room import Room
 from holdfast.stores.rows import pack, pack_header
 from holdfast.stores.schema import prepare, statements
 from holdfast.stores.trouble import PATIENCE, concerns_all, errors_of, explained, unreachable
@@ -47,6 +48,7 @@ class SqliteFile:
         self.url = ":memory:" if path is None else path
         self.crowded = False  # while it writes, nobody else does; and it hears whether anybody has
         self._place = None if path is None else Place(path, self.name)
+        self._room = Room(f"{path}-wal" if path is not None and synchronous == "FULL" else None)
         self._synchronous = synchronous
         self._sql = statements()
         self._make_locks()
@@ -76,6 +78,7 @@ class SqliteFile:
             self._in_use.append(self._write)
             self._write.execute("PRAGMA busy_timeout = 0")  # `begin` waits, and more fairly
             self._version = None
+            self._room.begin()
         return self._write
 
     def _pen(self) -> sqlite3.Cursor:
@@ -237,6 +240,8 @@ class SqliteFile:
             cursor.execute("BEGIN IMMEDIATE")
         except Exception as error:
             self._wait_for_turn(cursor, error)
+        if (room := self._room).events >= room.enough:
+            room.make()
         (version,) = cursor.execute("PRAGMA data_version").fetchone()
         before, self._version = self._version, version
         self._trace = None
@@ -312,6 +317,7 @@ class SqliteFile:
         pen, sql = self._pen(), self._sql
         if rows:
             pen.executemany(sql["add_event"], rows)
+            self._room.events += len(rows)
             self._trace = rows[-1]
         if memos:
             pen.executemany(sql["add_memo"], memos)
