@@ -15,7 +15,7 @@ import os
 
 FIRST = 512 * 1024  # bytes
 MOST = 4 * 1024 * 1024  # somewhat more than the 1,000 pages after which SQLite begins again
-EACH = 20 * 1024  # bytes for an event, with which three pages change, and its share of the tables of a new file
+EACH = 24 * 1024  # bytes for an event, with which three pages change, and more: a new file has its tables in there, too
 NEVER = 2**63
 
 
@@ -35,12 +35,12 @@ class Room:
         self.enough = NEVER if self._path is None else 0  # for so many events
 
     def make(self) -> None:
-        """Make more; only for whoever has begun to write, as then nobody else does."""
+        """Make more, also where others have cut it; only for whoever has begun to write, as then nobody else does."""
         assert self._path is not None
         with contextlib.suppress(OSError):  # the commit itself says what is wrong, if anything is
             _lengthen(self._path, self._length)
-        self.enough = self._length // EACH if self._length < MOST else NEVER
-        self._length *= 2
+        self.enough = self.events + self._length // EACH
+        self._length = min(2 * self._length, MOST)
 
 
 def _lengthen(path: str, length: int) -> None:
