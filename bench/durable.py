@@ -47,6 +47,7 @@ class Size:
         return (self.peers if self.peers and name in PEERS else self.runs), self.steps
 
 
+NEW = Size(1, 100, 1)  # the first steps of a process, in a file that is new
 SIZES = (Size(1, 200, 7), Size(16, 25, 3), Size(64, 20, 3), Size(1000, 5, 3, peers=100))
 QUICK = (Size(1, 60, 3), Size(64, 10, 1))
 
@@ -57,10 +58,11 @@ def run(settings: Settings) -> Iterator[Table]:
         for kind, prefix in (("function", ""), ("coroutine", "a")):
             with ExitStack() as stack:
                 racers = _enter(stack, folder, prefix, settings)
+                yield _compare(f"{kind}, a new process", NEW, racers, None)
                 weights = _warm(racers, prefix, settings)
                 floor = _floor(stack, racers, folder / f"{prefix}floor.db")
                 for size in QUICK if settings.quick else SIZES:
-                    yield _compare(kind, size, racers, floor, settings)
+                    yield _compare(kind, size, racers, floor)
                 if not prefix:
                     yield _weighed(weights, folder, settings)
 
@@ -98,7 +100,9 @@ class Racer:
         return dict(json.loads(line))
 
     def events(self) -> int:
-        """Events that are in a file of ours."""
+        """Events that are in a file of ours, if there is one yet."""
+        if not self.path.exists():
+            return 0
         with closing(sqlite3.connect(self.path)) as connection:
             return int(connection.execute("SELECT coalesce(max(id), 0) FROM events").fetchone()[0])
 
@@ -159,13 +163,13 @@ def _ready(racer: Racer) -> bool:
 
 
 def _warm(racers: Sequence[Racer], prefix: str, settings: Settings) -> dict[str, float]:
-    """The first race of each is not counted, but its file is weighed: bytes a step while the run is not over."""
+    """A race that is not counted, but whose file is weighed: bytes a step so far, while the run is not over."""
     weights = {}
     for racer in racers:
         steps = 100 if settings.quick or (prefix and not racer.name.startswith(OURS)) else WEIGHED
         weighed = racer.race(1, steps, weigh=True)["bytes"]
         if racer.name != BARE:
-            weights[racer.name] = weighed / (steps - 1)
+            weights[racer.name] = weighed / (NEW.steps + steps - 1)
     return weights
 
 
@@ -178,7 +182,7 @@ def _floor(stack: ExitStack, racers: Sequence[Racer], path: Path) -> Floor | Non
     return None
 
 
-def _compare(kind: str, size: Size, racers: Sequence[Racer], floor: Floor | None, settings: Settings) -> Table:
+def _compare(kind: str, size: Size, racers: Sequence[Racer], floor: Floor | None) -> Table:
     """One table: everybody races in turn, the floor in groups as large as ours were in the same round."""
     seen: dict[str, Races] = {}
     low: list[float] = []
@@ -207,7 +211,8 @@ def _table(kind: str, size: Size, seen: dict[str, Races], low: float | None, flo
         rows[FLOOR] = (low, None, None)
     for name, row in rows.items():
         table.rows.append((name, *row, _over(row[0], rates.get("langgraph")), _over(row[0], rates.get("dbos"))))
-    for peer, aim in AIMS.get(size.runs, {}).items():
+    aims = {} if size is NEW else AIMS.get(size.runs, {})
+    for peer, aim in aims.items():
         table.verdicts.append(at_least(OURS, _over(rates.get(OURS), rates.get(peer)), aim, f" x {peer}"))
     if size.runs == 64:
         table.verdicts.append(_near(seen.get(OURS), seen.get(BARE)))

@@ -17,18 +17,20 @@ RUN = "UPDATE runs SET touched_at = ?, snapshot = ? WHERE key = ?"
 
 
 class Floor:
-    """Writes like the run in *model*, a database of ours whose only run is not over; each race is of new runs."""
+    """Writes like the last run in *model*, a database of ours, which is not over; each race is of new runs."""
 
     def __init__(self, model: Path, path: Path) -> None:
         with closing(sqlite3.connect(model)) as source:
-            columns = "sequence, at, type, late, payload"
-            self._events = source.execute(f"SELECT {columns} FROM events ORDER BY sequence").fetchall()
-            (ended,) = source.execute("SELECT count(*) FROM events WHERE type = 'step_ended'").fetchone()
-            (self._run,) = source.execute("SELECT * FROM runs").fetchall()
             self._columns = [row[1] for row in source.execute("PRAGMA table_info(runs)")]
+            self._run = source.execute("SELECT * FROM runs ORDER BY key DESC LIMIT 1").fetchone()
+            key = self._run[self._columns.index("key")]
+            columns = "sequence, at, type, late, payload"
+            self._events = source.execute(
+                f"SELECT {columns} FROM events WHERE run = ? ORDER BY sequence", (key,)
+            ).fetchall()
             schema = [row[0] for row in source.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")]
             (vacuum,) = source.execute("PRAGMA auto_vacuum").fetchone()
-        self.events_a_step = len(self._events) // ended
+        self.events_a_step = len(self._events) // sum(event[2] == "step_ended" for event in self._events)
         self._connection = sqlite3.connect(path, isolation_level=None)
         for statement in (f"PRAGMA auto_vacuum = {vacuum}", "PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL"):
             self._connection.execute(statement)
