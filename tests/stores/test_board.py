@@ -285,6 +285,20 @@ def test_an_idle_process_is_shown_as_it_will_be_with_its_next_call(
     assert (line.state, line.processes[0].tool.forced, line.processes[0].pending) == (state, forced, True)
 
 
+def test_an_idle_process_that_is_reset_has_failed_at_nothing(board: Board) -> None:
+    entry = ToolEntry(
+        name="x", state="open", automatic="open", failure_count=3, until_ms=1, backoff_ms=5, opened_at_ms=1,
+        times_opened=2, probes_in_flight=1,
+    )  # fmt: skip
+    shown(board, process(seen=0), entry)
+
+    board.order("reset", ["x"])
+
+    tool = board.tools()[0].processes[0].tool
+    assert (tool.failure_count, tool.backoff_ms, tool.opened_at_ms, tool.probes_in_flight) == (0, 0, None, 0)
+    assert tool.times_opened == 2
+
+
 def test_an_order_that_is_taken_up_while_the_board_is_read_is_not_shown_as_undone(
     board: Board, store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -275,6 +275,24 @@ def test_the_file_is_durable_by_default_and_quicker_by_choice(tmp_path: Path) ->
     assert found == {"full": [2, 1, "wal", 2], "normal": [1, 0, "wal", 2]}
 
 
+def test_a_copy_without_a_log_gets_one_before_it_is_written(path: Path, tmp_path: Path, sound: bytes) -> None:
+    path.write_bytes(sound)
+    copy = tmp_path / "copy.db"
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("VACUUM INTO ?", (str(copy),))
+
+    with SqliteRunStore(copy) as store:
+        before = len(store.events("r0"))
+        read_only = not list(tmp_path.glob("copy.db-*"))
+        store.record_event("r0", "note", {})
+        with store.file.at_one_moment() as reading:
+            reading.execute("SELECT count(*) FROM events").fetchone()
+            store.record_event("r0", "note", {})
+
+        assert read_only
+        assert len(store.events("r0")) == before + 2
+
+
 def test_a_link_leads_to_the_same_store(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     (tmp_path / "link.db").symlink_to(tmp_path / "deep" / "runs.db")
@@ -375,6 +393,13 @@ def test_a_folder_that_is_a_file_is_an_error(tmp_path: Path, use: Callable[[RunS
 def test_a_name_that_no_file_can_have_is_an_error(tmp_path: Path, use: Callable[[RunStore], object]) -> None:
     with SqliteRunStore(tmp_path / ("x" * 300)) as store, pytest.raises(StoreError, match="name too long"):
         use(store)
+
+
+def test_a_path_that_is_too_long_for_sqlite_is_said_to_be(tmp_path: Path) -> None:
+    path = tmp_path.joinpath(*["d" * 100] * 6, "runs.db")
+
+    with SqliteRunStore(path) as store, pytest.raises(StoreError, match="a path over 500 bytes is too long"):
+        store.create_run("s", "p")
 
 
 def test_a_path_that_is_a_folder_is_an_error(tmp_path: Path) -> None:
@@ -532,6 +557,62 @@ def test_a_file_that_goes_away_while_it_is_written_is_not_acknowledged(path: Pat
 
         with pytest.raises(StoreError, match="was deleted or moved"):
             store.record_event("r", "note")
+
+
+@pytest.mark.parametrize("suffixes", [("-wal", "-shm"), ("-wal",), ("-shm",)])
+def test_a_log_that_was_deleted_underfoot_takes_nothing_along(
+    used: RunStore, path: Path, tmp_path: Path, suffixes: tuple[str, ...]
+) -> None:
+    for suffix in suffixes:
+        os.unlink(f"{path}{suffix}")
+
+    seen = len(used.events("r"))
+    for suffix in suffixes:
+        os.unlink(f"{path}{suffix}")
+    used.record_event("r", "note")
+
+    assert (seen, *on_disk(path, tmp_path)) == (1, "note", "note")
+
+
+def test_a_log_that_another_process_has_deleted_takes_nothing_along(
+    used: RunStore, path: Path, tmp_path: Path, start: Any
+) -> None:
+    let_another_delete_the_log(path, start)
+
+    used.record_event("r", "note")
+
+    assert on_disk(path, tmp_path) == ["note", "note"]
+    assert len(used.list_runs()) == 2
+
+
+def test_a_log_that_was_deleted_is_not_written_while_something_has_it_open(
+    used: RunStore, path: Path, start: Any
+) -> None:
+    with used.file.at_one_moment():
+        let_another_delete_the_log(path, start)
+
+        with pytest.raises(StoreError, match="its log was deleted while in use; close all that this process has open"):
+            used.record_event("r", "note")
+
+    assert used.record_event("r", "note").event_count == 2
+
+
+def let_another_delete_the_log(path: Path, start: Any) -> None:
+    path.read_bytes()  # with its end the locks of this process are gone, and the other takes itself for the last one
+    child = start("make", path)
+    assert said(child) == "ready"
+    tell(child)
+    assert said(child)
+    assert not path.with_name("runs.db-wal").exists()
+
+
+def on_disk(path: Path, tmp_path: Path) -> list[str]:
+    """The events that are found if all processes end here."""
+    (tmp_path / "copy").mkdir()
+    for suffix in ("", "-wal"):
+        shutil.copy(f"{path}{suffix}", tmp_path / "copy")
+    with SqliteRunStore(tmp_path / "copy" / "runs.db") as store:
+        return [event.type for event in store.events("r")]
 
 
 def test_an_owner_can_close_a_store_that_is_gone(used: RunStore, path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -49,6 +49,13 @@ def test_a_tool_that_a_run_wanted_and_did_not_get_counts(store: RunStore) -> Non
     assert found(store, tool="search") == ["one"]
 
 
+def test_a_tool_that_answered_a_run_from_its_cache_counts(store: RunStore) -> None:
+    store.create_run("s", "p", run_id="one")
+    store.record_event("one", "tool_ended", {"tool": "search", "status": "success", "cached": True})
+
+    assert found(store, tool="search") == ["one"]
+
+
 @pytest.mark.parametrize("tool", [None, 3, ["search"], {"cut": "x"}])
 def test_what_is_no_name_of_a_tool_is_passed_over(store: RunStore, tool: object) -> None:
     store.create_run("s", "p", run_id="one")

@@ -22,8 +22,11 @@ class Again(Exception):
 class Lost(Again):
     """The same, but nobody knows what became of its commit: *was_committed* finds out.
 
-    If it was not and there is a *failure*, it is no use to make the same again.
+    If it was not and there is a *failure*, it is no use to make the same again. If it was, the group has these
+    *outcomes*: made again, it would have others.
     """
+
+    outcomes: Sequence[tuple[Any, BaseException | None]] = ()
 
     def __init__(self, was_committed: Callable[[], bool], said: str, failure: Exception | None = None) -> None:
         super().__init__(f"the answer to a commit was lost: {said}")

@@ -294,9 +294,11 @@ def histogram(spread: Sequence[int]) -> list[tuple[float | None, int]]:
 def ordered(entry: ToolEntry, order: Order, seen: int) -> ToolEntry:
     """*entry* as it will be once its process has taken up *order*; it has taken up those up to *seen*."""
     if order.reset > seen:
+        state = OFF if entry.state == OFF else "closed"
         entry = msgspec.structs.replace(
-            entry, state=OFF if entry.state == OFF else "closed", automatic="closed", forced=None, until_ms=None
-        )
+            entry, state=state, automatic="closed", forced=None, failure_count=0, until_ms=None, backoff_ms=0,
+            opened_at_ms=None, probes_in_flight=0,
+        )  # fmt: skip
     if entry.state == OFF:
         return entry
     if order.state is not None:

@@ -20,7 +20,7 @@ from holdfast.values.said import ENDS, known
 KEYS = 32  # for new runs, that are asked for at once
 MOST_CACHED = 2_000  # runs whose state is kept at hand
 MOST_TOOLS = 1_000  # of one run, by which it can be found
-USES = frozenset({events.TOOL_STARTED, events.TOOL_DENIED})  # events that tell of one
+USES = frozenset({events.TOOL_STARTED, events.TOOL_ENDED, events.TOOL_DENIED})  # events that tell of one
 
 
 class Live:

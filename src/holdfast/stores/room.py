@@ -1,7 +1,7 @@
 """Room in SQLite's log before it is needed: commits that need not lengthen it take half to two thirds of the time.
 
 With a new length the file system has to write down where the new piece lies, and that is another trip to the disk.
-SQLite begins its log again once it is four megabytes long, and needs no more from there on; but most processes end before.
+SQLite begins its log again once it is four megabytes long, and needs no more from there on; most processes end before.
 
 So zeros are written behind what is in it. To SQLite they are what an earlier use has left there: a piece of the log
 counts only if it goes on from the one before. Nobody may ask for its length by `stat`: since Linux 6.13 a file whose
@@ -44,7 +44,7 @@ class Room:
 
 
 def _lengthen(path: str, length: int) -> None:
-    handle = os.open(path, os.O_WRONLY)
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND)  # over nothing that is there, whoever may have put it there
     try:
         missing = length - os.lseek(handle, 0, os.SEEK_END)
         if missing > 0:

@@ -45,8 +45,26 @@ def prepare(file: SqliteFile, connection: sqlite3.Connection) -> None:
     if file.path is not None:
         if connection.execute("PRAGMA page_count").fetchone() == (0,):  # later it would not be taken
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        _use_log(file, connection)
+        use_log(file, connection)
     _migrate(file, connection)
+
+
+def use_log(file: SqliteFile, connection: sqlite3.Connection) -> None:
+    """Have readers and the writer not wait for each other (WAL)."""
+    import sqlite3
+
+    for _ in range(int(PATIENCE / _PAUSE)):
+        try:
+            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        except sqlite3.OperationalError as error:  # others make the file, too; here SQLite waits for nobody
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                raise
+            SystemClock.sleep(_PAUSE)
+            continue
+        if mode != "wal":
+            raise StoreError(f"{file.name}: its file system cannot share memory; use a local disk")
+        return
+    raise busy(file)
 
 
 def statements() -> dict[str, str]:
@@ -84,24 +102,6 @@ def _found(connection: sqlite3.Connection) -> tuple[int, int, int]:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
     return version, application, tables
-
-
-def _use_log(file: SqliteFile, connection: sqlite3.Connection) -> None:
-    """Have readers and the writer not wait for each other (WAL)."""
-    import sqlite3
-
-    for _ in range(int(PATIENCE / _PAUSE)):
-        try:
-            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-        except sqlite3.OperationalError as error:  # others make the file, too; here SQLite waits for nobody
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
-                raise
-            SystemClock.sleep(_PAUSE)
-            continue
-        if mode != "wal":
-            raise StoreError(f"{file.name}: its file system cannot share memory; use a local disk")
-        return
-    raise busy(file)
 
 
 def _migrate(file: SqliteFile, connection: sqlite3.Connection) -> None:

@@ -20,14 +20,14 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.errors import StoreError, printable
 from holdfast.stores import inotify
 from holdfast.stores import rows as columns
-from holdfast.stores.database import Lost
+from holdfast.stores.database import Again, Lost
 from holdfast.stores.doubt import was_written
 from holdfast.stores.ledger import EventRow, Live, MemoRow
 from holdfast.stores.owners import LockFiles
 from holdfast.stores.place import Place
 from holdfast.stores.room import Room
 from holdfast.stores.rows import pack, pack_header
-from holdfast.stores.schema import prepare, statements
+from holdfast.stores.schema import prepare, statements, use_log
 from holdfast.stores.trouble import PATIENCE, concerns_all, errors_of, explained, unreachable
 from holdfast.stores.watch import Watch
 
@@ -74,11 +74,14 @@ class SqliteFile:
         """The connection to write with."""
         if self._write is None:
             self._drop()  # a reader made when the file could not be written would have the writer fail, too
-            self._write = self._open()
-            self._in_use.append(self._write)
-            self._write.execute("PRAGMA busy_timeout = 0")  # `begin` waits, and more fairly
+            connection = self._open()
+            self._in_use.append(connection)
+            if self.path is not None:
+                use_log(self, connection)  # a copy that was made by VACUUM INTO, say, has none
+            connection.execute("PRAGMA busy_timeout = 0")  # `begin` waits, and more fairly
             self._version = None
             self._room.begin()
+            self._write = connection
         return self._write
 
     def _pen(self) -> sqlite3.Cursor:
@@ -170,6 +173,8 @@ class SqliteFile:
             self._read = self._write = self._cursor = None
             in_use = self._in_use[:]
             self._in_use.clear()
+            if self._place is not None:
+                self._place.forget_log()
         _close(in_use)
 
     def after_fork(self) -> None:
@@ -271,9 +276,12 @@ class SqliteFile:
         return self._write is None or not self._write.in_transaction
 
     def commit(self) -> None:
-        """On disk when it returns; in a file that nobody can find any more it would not count."""
+        """On disk when it returns; in a file, or a log of it, that nobody can find any more it would not count."""
         if self._place is not None:
             self._place.check()
+            if not self._place.has_log():
+                self._drop()
+                raise Again("its log was deleted while in use; close all that this process has open of it")
         try:
             self._pen().execute("COMMIT")
         except Exception as error:
@@ -364,6 +372,8 @@ class SqliteFile:
         """All rows of the statement *name*; none while there is no file."""
         if not self.exists:
             return []
+        if self._place is not None and self._place.has_lost_log():
+            self._leave_log()
         with self.reading, errors_of(self):
             if self._place is not None:
                 self._place.check()
@@ -371,6 +381,12 @@ class SqliteFile:
                 return self.reader().execute(self._sql[name], parameters).fetchall()
             except UnicodeEncodeError:  # nothing of that name can have been stored
                 return []
+
+    def _leave_log(self) -> None:
+        """Have all use the log that is here; in the middle of a transaction, its commit will see to it."""
+        with self.alone:
+            if self.is_committed():
+                self._drop()
 
     def meta(self, name: str) -> Any:
         """A fact about the store itself."""

@@ -15,7 +15,6 @@ MOST_TRIES = 10  # of a group that others were quicker than
 SEARCH = 4.0  # seconds to find out which of a group spoils it; what is to blame may be a lock that each waits for
 
 Group = Sequence[Pending[Ledger, Any]]
-Outcomes = list[tuple[Any, BaseException | None]]
 
 
 class Transactions:
@@ -42,7 +41,7 @@ class Transactions:
 
     def _make(self, group: Group) -> None:
         """Make it, again and again while others are quicker."""
-        lost: list[tuple[Lost, Outcomes]] = []
+        lost: list[Lost] = []
         for _ in range(MOST_TRIES):
             try:
                 self._try(group, lost)
@@ -50,10 +49,10 @@ class Transactions:
                     _doubt(group)
                 return
             except Again as again:
-                outcomes = [(pending.value, pending.error) for pending in group]
                 self._undo(again)
                 if isinstance(again, Lost):
-                    lost.append((again, outcomes))
+                    again.outcomes = [(pending.value, pending.error) for pending in group]
+                    lost.append(again)
                 if self._was_made(group, lost):
                     return
                 if isinstance(again, Lost) and again.failure is not None:
@@ -62,13 +61,13 @@ class Transactions:
                 trouble = again
         _fail(group, StoreError(f"{self._file.name}: others were quicker {MOST_TRIES} times: {trouble}; try again"))
 
-    def _was_made(self, group: Group, lost: list[tuple[Lost, Outcomes]]) -> bool:
+    def _was_made(self, group: Group, lost: list[Lost]) -> bool:
         """Whether the group is done with: one of the times whose answer was *lost* did it, or nobody can tell."""
         try:
-            for each, outcomes in lost:
+            for each in lost:
                 if each.was_committed():
                     self._undo(each)
-                    for pending, (value, error) in zip(group, outcomes, strict=True):
+                    for pending, (value, error) in zip(group, each.outcomes, strict=True):
                         pending.value, pending.error = value, error
                     self._settle(group)
                     return True
@@ -83,7 +82,7 @@ class Transactions:
             raise
         return False
 
-    def _try(self, group: Group, lost: list[tuple[Lost, Outcomes]]) -> None:
+    def _try(self, group: Group, lost: list[Lost]) -> None:
         self._committing = False
         try:
             self._begin()
@@ -143,7 +142,7 @@ class Transactions:
         if self._file.begin():
             self._ledger.forget()
 
-    def _write(self, group: Group, lost: list[tuple[Lost, Outcomes]]) -> None:
+    def _write(self, group: Group, lost: list[Lost]) -> None:
         """Make the group; a write that refuses before it has changed anything is no trouble for the others."""
         ledger = self._ledger
         for pending in group:
