@@ -160,7 +160,7 @@ def test_the_table_has_the_record_and_both_policies_and_says_what_is_assumed(pol
     assert rows[3] == ["defaults", "40"]
     assert "52 calls of 2 runs" in err
     assert "against holdfast.toml" in err
-    assert "assumed: A recorded outcome stays what it was" in err
+    assert "assumed: Calls come and end as on record" in err
 
 
 @pytest.mark.usefixtures("record")

@@ -324,7 +324,7 @@ def test_show_tells_all_there_is_to_know(store: RunStore, holdfast: Command) -> 
     assert (done.code, done.err) == (0, "")
     assert (facts["run"], facts["status"], facts["session"]) == (run.id, "completed", "nightly")
     assert "prompt       Find\n             a flight\n" in done.out
-    assert (facts["calls"], facts["spent"], facts["result"]) == ("0 calls (1 refused)", "0.5 usd", "Booked")
+    assert (facts["calls"], facts["spent"], facts["result"]) == ("0 calls; 1 refused", "0.5 usd", "Booked")
     assert "verification passed (1 passed)\n             risk: it may rise\n" in done.out
     assert [line.split()[2] for line in done.out.partition("events\n")[2].splitlines()] == [
         event.type for event in store.events(run.id)
@@ -382,6 +382,17 @@ def test_a_run_that_no_command_resumes_is_resumed_in_code(store: RunStore, holdf
 
     assert "with hf.resume('my run'):" in said
     assert "holdfast runs resume" not in said
+
+
+def test_nobody_is_told_to_resume_in_code_what_has_completed(store: RunStore, holdfast: Command) -> None:
+    leave(store, "my run")
+    store.record_event("my run", "run_completed")
+
+    said = holdfast("runs", "resume", "my run")
+
+    assert (said.code, said.out) == (1, "")
+    assert "has completed: there is nothing to resume" in said.err
+    assert "hf.resume" not in said.err
 
 
 def test_of_a_session_of_a_proxy_nobody_is_told_to_resume_it(store: RunStore, holdfast: Command) -> None:

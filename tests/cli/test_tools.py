@@ -127,6 +127,7 @@ def test_a_list_fits_the_terminal(board: Board, monkeypatch: pytest.MonkeyPatch,
     lines = screen.export_text().splitlines()
     assert len(lines) == 2
     assert "open" in lines[1]
+    assert "81%" in lines[1]  # names are cut before numbers
     assert all(len(line) <= width for line in lines)
 
 
@@ -165,6 +166,15 @@ def test_one_tool_is_shown_process_by_process(board: Board, tools: Tools) -> Non
     ):  # fmt: skip
         assert fact in out
     assert out.count("process  ") == 2
+
+
+def test_a_wait_that_is_over_is_told(board: Board, tools: Tools) -> None:
+    show(board, entry("x", state="open", until_ms=far(-1)))
+
+    (_, line), (_, shown, _) = tools("ls")[1].splitlines(), tools("show", "x")
+
+    assert line.split()[:3] == ["x", "open", "now"]
+    assert "wait        over: the next call probes" in shown
 
 
 def test_a_tool_that_nobody_shows_ends_with_1(tools: Tools) -> None:

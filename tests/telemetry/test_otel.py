@@ -445,6 +445,21 @@ def test_after_uninstrument_nothing_is_traced_and_it_may_begin_again(hf: Holdfas
     assert len(traces.spans) == 1
 
 
+def test_an_open_circuit_is_counted_once_however_often_telemetry_is_switched_off_and_on(
+    hf: Holdfast, traces: Traces
+) -> None:
+    hf.breaker.force_open("t")
+    counts = []
+
+    for _ in range(2):
+        traces.of(hf)
+        counts += [point.value for point in traces.points("holdfast.circuit.open")]
+        uninstrument(hf)
+        counts += [point.value for point in traces.points("holdfast.circuit.open")]
+
+    assert counts == [1, 0, 1, 0]
+
+
 def test_instrumenting_twice_is_an_error(hf: Holdfast, traces: Traces) -> None:
     traces.of(hf)
 

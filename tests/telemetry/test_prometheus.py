@@ -206,6 +206,24 @@ def test_a_counter_does_not_fall_when_a_process_is_gone_nor_jump_when_it_was_onl
     assert (before, while_gone, back) == (5, 5, 6)
 
 
+def test_a_sum_of_seconds_does_not_fall_by_a_hair_when_a_process_is_gone(
+    store: SqliteRunStore, clock: ManualClock
+) -> None:
+    exporter, took = StoreMetrics(store), {"a": 100.0, "b": 200.0, "c": 600.0}
+
+    def total() -> float:
+        return value(exporter.render(), "holdfast_call_duration_seconds_sum", server="", tool="t")
+
+    for process, milliseconds in took.items():
+        show(store, process, ToolEntry(name="t", spent_ms=milliseconds))
+    before = total()
+    clock.advance(60.0)
+    for process in ("a", "b"):  # so that c, the last to be added, becomes the first
+        show(store, process, ToolEntry(name="t", spent_ms=took[process]))
+
+    assert (before, total()) == (0.9, 0.9)
+
+
 def test_the_memory_of_processes_that_are_gone_is_bounded_and_nothing_is_lost(
     store: SqliteRunStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -301,7 +301,7 @@ async def test_why_a_circuit_changed_is_said(board: Board, top: Top) -> None:
     changes = [
         Transition(at_ms=5, before="half_open", after="closed", by_hand=True),
         Transition(at_ms=4, before="half_open", after="closed"),
-        Transition(at_ms=3, before="half_open", after="open", category="network"),
+        Transition(at_ms=3, before="half_open", after="open", failures=7, category="network"),
         Transition(at_ms=2, before="closed", after="open"),
         Transition(at_ms=1, before="closed", after="open", failures=1, category="network", by_hand=True),
     ]

@@ -273,6 +273,15 @@ def test_tool_shows_transitions_policy_latencies_and_calls(world: World, lived_i
     expect(page.get_by_role("table", name="Processes")).to_contain_text("wrap")
 
 
+def test_an_open_circuit_whose_wait_is_over_says_so(world: World, alone: Alone, opened: Any) -> None:
+    shown(alone, ToolEntry(name="due", state="open", until_ms=1), ToolEntry(name="held", state="open", forced="open"))
+
+    page = opened("#/tools", server=alone.server)
+
+    expect(row(page, "due")).to_contain_text("next call probes")
+    expect(row(page, "held")).not_to_contain_text("probe")
+
+
 def test_a_circuit_that_opened_for_slow_calls_says_so(world: World, alone: Alone, opened: Any) -> None:
     slow = Transition(at_ms=int(time.time() * 1000), before="closed", after="open", backoff_ms=5000)
     shown(alone, ToolEntry(name="search"), details={"search": ToolDetail(transitions=[slow])})

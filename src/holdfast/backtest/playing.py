@@ -25,8 +25,9 @@ from holdfast.policy import Policy
 from holdfast.tools.limiting import OVERLOADED
 
 ASSUMPTIONS: Final = (
-    "A recorded outcome stays what it was: it does not change because earlier calls were refused, waited or were cut.",
+    "Calls come and end as on record: neither changes because earlier calls were refused, waited or were cut.",
     "A call that was refused or never ended on record is played, but its outcome is unknown and is counted apart.",
+    "The arguments of a call that was refused are not on record, so it is not refused as a loop again.",
     "Attempts are made as often as on record, with the pauses on record; a policy's own retries are not played.",
     "An attempt that ran into a time limit on record fails under a longer one, too.",
     "All runs share one set of guards, as if they were of one process; caches, fallbacks and budgets are not played.",

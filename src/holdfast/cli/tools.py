@@ -161,14 +161,14 @@ def _put_lines(out: Console, found: list[ToolLine]) -> None:
 def _cells(line: ToolLine) -> list[Text]:
     from rich.text import Text
 
-    from holdfast.wording.tools import duration, in_flight, name_of, pace, percent, state_of
+    from holdfast.wording.tools import duration, in_flight, name_of, pace, percent, probe, state_of
 
     failed = line.error_rate
     error = one_line(line.last_error or "")
     return [
         name_of(line),
         state_of(line),
-        Text("" if line.remaining_ms is None else span(line.remaining_ms / 1000)),
+        Text(probe(line)),
         Text(f"{len(line.processes)}"),
         Text(f"{line.calls}"),
         Text(percent(failed), style="red" if failed else "dim"),
@@ -210,8 +210,9 @@ def _process_facts(each: ToolInProcess, now: float) -> Iterator[tuple[str, Text 
         yield "fleet", f"away; {tool.alone}"
     if each.pending:
         yield "", "as ordered; taken up within a second, or, where it is idle, before its next call"
-    if tool.refuses(now * 1000) and tool.until_ms is not None:
-        yield "wait", f"{span(tool.until_ms / 1000 - now)}, then a probe"
+    if tool.state == "open" and tool.until_ms is not None:
+        left = tool.until_ms / 1000 - now
+        yield "wait", f"{span(left)}, then a probe" if left > 0 else "over: the next call probes"
     if tool.times_opened:
         last = "" if tool.opened_at_ms is None else f", last at {moment(tool.opened_at_ms)}"
         yield "opened", f"{plural(tool.times_opened, 'time')}{last}"

@@ -39,9 +39,12 @@ class Meters:
             "holdfast.circuit.transitions", "{transition}", "Changes of a circuit's state, by the new one."
         )
         self._open = meter.create_up_down_counter("holdfast.circuit.open", "{circuit}", "Circuits that are open.")
-        for circuit in breaker.snapshot().diagnostics:
-            if circuit.state == "open":
-                self._open.add(1, {TOOL: circuit.tool})
+        self._breaker = breaker
+        self._count_open(1)
+
+    def end(self) -> None:
+        """Nobody counts any more: what is open now would stay so for ever."""
+        self._count_open(-1)
 
     def __call__(self, event: Event) -> None:
         """Count what a circuit does."""
@@ -52,6 +55,11 @@ class Meters:
         was_open, is_open = event.payload.get("before") == "open", state == "open"
         if was_open != is_open:
             self._open.add(1 if is_open else -1, {TOOL: event.tool})
+
+    def _count_open(self, each: int) -> None:
+        for circuit in self._breaker.snapshot().diagnostics:
+            if circuit.state == "open":
+                self._open.add(each, {TOOL: circuit.tool})
 
 
 def _seconds(meter: Meter, name: str, meaning: str, bounds: tuple[float, ...]) -> Histogram:

@@ -73,6 +73,7 @@ def uninstrument(hf: Instrumented) -> None:
     if isinstance(tracing := hf.bus.watcher, Tracing):
         hf.bus.watch(None)
         hf.bus.remove(tracing.meters)
+        quietly(tracing.meters.end)
 
 
 class Tracing:

@@ -284,4 +284,5 @@ def _escaped(value: str) -> str:
 
 
 def _number(value: float) -> str:
-    return str(int(value)) if float(value).is_integer() else repr(float(value))
+    """To the millionth: added up in another order, seconds differ by a hair, and by no hair may a counter fall."""
+    return str(int(value)) if float(value).is_integer() else repr(round(float(value), 6))

@@ -14,9 +14,21 @@ from holdfast.errors import printable
 from holdfast.stores.entries import ToolDetail, ToolInProcess, ToolLine
 from holdfast.top.reading import Picture
 from holdfast.top.signs import outcome, sign, sparkline, tool_state
-from holdfast.top.tools import probe, speed, trip
+from holdfast.top.tools import speed, trip
 from holdfast.wording import age, one_line, plural, span, time_of_day
-from holdfast.wording.tools import STYLES, calls, circuit, duration, fleet, in_flight, name_of, pace, percent, why
+from holdfast.wording.tools import (
+    STYLES,
+    calls,
+    circuit,
+    duration,
+    fleet,
+    in_flight,
+    name_of,
+    pace,
+    percent,
+    probe,
+    why,
+)
 
 WIDE: Final = 150  # columns from which on there are two blocks side by side
 MOST: Final = 50  # lines of one kind
@@ -75,15 +87,15 @@ def _facts(line: ToolLine, picture: Picture) -> Iterator[Text]:
 
 def _transitions(line: ToolLine, details: Details) -> Iterator[Text]:
     yield from _heading("Transitions")
-    found = [(each, where.pid) for where, detail in details for each in detail.transitions]
-    for each, pid in sorted(found, key=lambda pair: -pair[0].at_ms)[:MOST]:
+    found = [(each, where) for where, detail in details for each in detail.transitions]
+    for each, where in sorted(found, key=lambda pair: -pair[0].at_ms)[:MOST]:
         change = Text(f"  {time_of_day(each.at_ms)[:8]}  ", style="dim")
         change.append_text(Text(f"{circuit(each.before, None)} → ", style="not dim"))
         change.append(f"{sign(each.after)} {circuit(each.after, None)}", style=f"not dim {STYLES.get(each.after, '')}")
         waits = each.after == "open" and each.backoff_ms and not each.by_hand
         wait = f", waits {span(each.backoff_ms / 1000)}" if waits else ""
-        change.append(f"  {why(each)}{wait}", style="not dim")
-        yield change.append(f"  process {pid}" if len(line.processes) > 1 else "")
+        change.append(f"  {why(each, where.tool.failure_threshold)}{wait}", style="not dim")
+        yield change.append(f"  process {where.pid}" if len(line.processes) > 1 else "")
     if not found:
         yield Text("  its circuit has not changed since its processes began", style="dim")
 

@@ -11,9 +11,9 @@ from holdfast.stores.entries import ToolLine
 from holdfast.top.reading import Picture
 from holdfast.top.sheet import Contents
 from holdfast.top.signs import sparkline, tool_state
-from holdfast.wording import age, one_line, plural, span
+from holdfast.wording import age, one_line, plural
 from holdfast.wording.columns import Column
-from holdfast.wording.tools import duration, in_flight, name_of, pace, percent
+from holdfast.wording.tools import duration, in_flight, name_of, pace, percent, probe
 
 COLUMNS: Final = (
     Column("tool", most=48),
@@ -90,13 +90,6 @@ def summary(tools: Sequence[ToolLine]) -> Text:
 def speed(value: float) -> str:
     """Something a second."""
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2g}"
-
-
-def probe(line: ToolLine) -> str:
-    """How long until an open circuit lets one call through to see; now, if the next call is that one."""
-    if line.state != "open" or line.forced is not None:
-        return ""
-    return span(line.remaining_ms / 1000) if line.remaining_ms else "now"
 
 
 def trip(line: ToolLine) -> str:

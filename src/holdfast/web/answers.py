@@ -216,7 +216,8 @@ def refusal(problem: Problem) -> Response:
 
 def detail_line(where: ToolInProcess, detail: ToolDetail) -> DetailLine:
     """What one process tells of a tool, as it is sent."""
-    changes = [Change(**msgspec.structs.asdict(each), why=why(each)) for each in detail.transitions]
+    threshold = where.tool.failure_threshold
+    changes = [Change(**msgspec.structs.asdict(each), why=why(each, threshold)) for each in detail.transitions]
     return DetailLine(
         process=where.process, host=where.host, pid=where.pid, process_name=where.process_name,
         policy=detail.policy, transitions=changes, histogram=detail.histogram, recent=detail.recent,

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 GAP: Final = 2  # between two columns
 LEAST: Final = 16  # that the last one should have
+LEAST_NAME: Final = 12  # that the first one keeps where it is cut
 STAYS: Final = 9  # the need of a column that never goes
 
 

@@ -63,10 +63,11 @@ def standing(run: RunSnapshot) -> Text:
 
 
 def calls(run: RunSnapshot) -> str:
-    """How many calls were made, and what became of them where it was not success."""
-    rest = [(run.tool_failures, "failed"), (run.tool_denials, "refused"), (run.cached_hits, "cached")]
-    said = ", ".join(f"{count} {what}" for count, what in rest if count)
-    return f"{plural(run.tool_calls, 'call')}{f' ({said})' if said else ''}"
+    """How many calls were made, how many of them failed, and those that were not made."""
+    failed = f" ({run.tool_failures} failed)" if run.tool_failures else ""
+    rest = [(run.tool_denials, "refused"), (run.cached_hits, "cached")]
+    not_made = ", ".join(f"{count} {what}" for count, what in rest if count)
+    return f"{plural(run.tool_calls, 'call')}{failed}{f'; {not_made}' if not_made else ''}"
 
 
 def current(run: RunSnapshot) -> ActiveCall | None:

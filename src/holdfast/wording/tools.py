@@ -42,17 +42,28 @@ def fleet(line: ToolLine) -> str:
     return f"{', '.join(shared)} shared by {plural(line.sharing, 'process')}"
 
 
-def why(change: Transition) -> str:
-    """What turned a circuit."""
+def probe(line: ToolLine) -> str:
+    """How long until an open circuit lets one call through to see; now, if the next call is that one."""
+    if line.remaining_ms is not None:
+        return span(line.remaining_ms / 1000)
+    return "now" if line.state == "open" and not line.refuses else ""
+
+
+def why(change: Transition, threshold: int | None) -> str:
+    """What turned a circuit that opens at *threshold* failures in a row; at fewer, a rate over its calls opened it."""
     if change.by_hand:
         return "by hand"
     if change.after == "half_open":
         return "the wait was over: one call probes"
     if change.after == "closed":
         return "the probe succeeded" if change.before == "half_open" else "by hand"
-    few = "the probe failed" if change.before == "half_open" else "calls were slow"
     kind = f", last: {printable(change.category).replace('_', ' ')}" if change.category else ""
-    return f"{plural(change.failures, 'failure') if change.failures else few}{kind}"
+    if change.before == "half_open":
+        return f"the probe failed{kind}"
+    if not change.failures:
+        return f"calls were slow{kind}"
+    is_row = threshold is None or change.failures >= threshold
+    return f"{plural(change.failures, 'failure') if is_row else 'too many calls failed or were slow'}{kind}"
 
 
 def percent(share: float | None) -> str:

@@ -11,6 +11,7 @@ from holdfast.cli.options import json_option, prompt_option, session_option, sto
 from holdfast.cli.run import read
 from holdfast.cli.showing import json_alone, put_json
 from holdfast.errors import RunNotFound, printable
+from holdfast.history import RunStatus
 from holdfast.wording import in_full, way_on
 
 WORDS = {"requested": "cancel requested", "already_finished": "already finished", "not_found": "not found"}
@@ -108,6 +109,8 @@ def resume(run_id: str, in_doubt: str, diverged: str, store: str | None, as_json
         entry = header.entry
         if header.noted:
             raise click.ClickException(f"run {printable(found.id, 200)}: {way_on(header, store)}")
+        if found.status is RunStatus.COMPLETED:
+            raise click.ClickException(f"run {printable(found.id, 200)} has completed: there is nothing to resume")
         if entry is None:
             raise click.ClickException(
                 f"run {printable(found.id, 200)} has no entry point, as it was not begun by `holdfast run`. Resume it "

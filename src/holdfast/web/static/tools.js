@@ -96,9 +96,10 @@ export function trip(line) {
  * @param {number} since milliseconds since the server told of it
  */
 export function beside(line, since) {
-  if (line.state !== "open" || line.forced !== null || line.remaining_ms === null) return line.alone ? "fleet away" : "";
-  const left = line.remaining_ms - since;
-  return left > 0 ? `probe in ${countdown(left)}` : "next call probes";
+  const left = line.remaining_ms === null ? 0 : line.remaining_ms - since;
+  if (left > 0) return `probe in ${countdown(left)}`;
+  if (line.state === "open" && (line.remaining_ms !== null || !line.refuses)) return "next call probes";
+  return line.alone ? "fleet away" : "";
 }
 
 /**
