@@ -130,11 +130,12 @@ class Call:
             session.over(self)
 
     def _prepare(self, tool: Bound) -> Execution:
-        server, params = self._session.server, self._params
+        params = self._params
         settings: Mapping[str, object] | None = None if params.is_plain and not self._head.mended else NOT_KEPT
-        if tool.tool.policy.fallback is not None and server.falls_back_elsewhere(tool):
-            settings = {**(settings or {}), **ONE_HOP}
         execution = tool.execution((self,), {}, settings, arguments=params.arguments or {})
+        fallback = execution.policy.fallback
+        if fallback is not None and fallback.tool is not None and not self._session.server.has(fallback.tool):
+            execution.policy = tool.tool.override({**(settings or {}), **ONE_HOP})  # a session has one server
         execution.gate = self._ask_circuit
         if execution.is_watched:
             execution.origin = self._origin()

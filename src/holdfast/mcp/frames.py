@@ -133,7 +133,7 @@ _TEXT = rb'(?s:"(?:[^"\\]++|\\.)*+"?)'
 _ODD = re.compile(_TEXT + rb"|(?P<number>NaN|-?Infinity)")  # numbers that are none, which Python writes
 _MARK = re.compile(_TEXT + rb"|[\[\]{}]")
 _JSON = msgspec.json.Encoder()
-_NO_PARAMS = AnyParams()
+NO_PARAMS = AnyParams()
 _NO_META = _WithMeta()
 _NO_ERROR = RpcError()
 
@@ -149,6 +149,8 @@ def read(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw) -> T:
         return decoder.decode(data)
     except (UnicodeDecodeError, RecursionError) as error:
         raise msgspec.DecodeError(str(error)) from None
+    except msgspec.ValidationError:  # it is JSON, of another kind
+        raise
     except msgspec.DecodeError:
         whole = bytes(data)
         mended = _ODD.sub(_mend, whole)
@@ -194,6 +196,15 @@ def head(data: bytes) -> Head:
     except RecursionError:
         mended = read(_HEAD, _shallow(data))
     return msgspec.structs.replace(mended, mended=True)
+
+
+def is_plain(data: bytes) -> bool:
+    """Whether *data* is a frame that can be read as it stands."""
+    try:
+        _HEAD.decode(data)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def peek(data: bytes) -> Head | None:
@@ -250,7 +261,7 @@ def call_params(head: Head) -> CallParams:
 
 def params(head: Head) -> AnyParams:
     """The parameters of any other frame; empty ones where they are none that could be read."""
-    return _read_or(_NO_PARAMS, _ANY, head.params)
+    return _read_or(NO_PARAMS, _ANY, head.params)
 
 
 def meta(part: msgspec.Raw) -> dict[str, Any]:

@@ -17,7 +17,7 @@ async def wrap(
 ) -> None:
     """Relay between the client at *stdin* and *stdout* and the server at *upstream* until one of them is done."""
     front = StdioFront()
-    session = Session(ProxiedServer(hf, name, hides=hides), upstream, front, hf.clock)
+    session = Session(ProxiedServer(hf, name, hides=hides), upstream, front.send, hf.clock)
     stop = stopping()
     hf.publish(kind="proxy", name=name, servers=lambda: [facts(session)])
     async with hf.note(name, str(upstream.facts()["target"])):

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from holdfast.mcp.frames import Id, as_number
 
+MOST_OPEN: Final = 10_000  # questions that are waited for: some servers ask on, whoever answers
 MOST_LATE: Final = 1000  # questions that were taken back, or whose server died, and that may be answered yet
 
 
@@ -32,6 +33,8 @@ class Questions:
         self._withdrawn.pop(known, None)
         self._open[known] = id
         self._known[id] = known
+        if len(self._open) > MOST_OPEN:
+            self.answered(next(iter(self._open)))
         return known
 
     def withdraw(self, id: Id) -> Id:

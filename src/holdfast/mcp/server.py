@@ -94,7 +94,6 @@ class ProxiedServer:
             bound = self._bind(name)
             if len(self._bound) < MOST_TOOLS:
                 self._bound[name] = bound
-                self._bind_fallback(bound)
         return bound
 
     def _bind(self, name: str) -> Bound:
@@ -103,18 +102,13 @@ class ProxiedServer:
 
         return self._hf.bind(self.full_name(name), attempt, self._hints.get(name, {}))
 
-    def _bind_fallback(self, bound: Bound) -> None:
-        """Have the tool at hand that is to answer in place of another, though nobody has called it yet."""
-        fallback = bound.tool.policy.fallback
-        if fallback is not None and fallback.tool is not None and not self.falls_back_elsewhere(bound):
-            name = fallback.tool.removeprefix(f"{self.name}.")
-            if name not in self._bound:
-                self._bound[name] = self._bind(name)
-
-    def falls_back_elsewhere(self, bound: Bound) -> bool:
-        """Whether a tool of another server is to answer in its place, which cannot be: a session has one server."""
-        fallback = bound.tool.policy.fallback
-        return fallback is not None and fallback.tool is not None and not fallback.tool.startswith(f"{self.name}.")
+    def has(self, full_name: str) -> bool:
+        """Have the tool of that *full_name* at hand, though nobody may have called it yet; false if it is another's."""
+        own = f"{self.name}."
+        if not full_name.startswith(own):
+            return False
+        self.tool(full_name.removeprefix(own))
+        return True
 
     def learn(self, head: Head, event: Event) -> Event:
         """Take from a list of tools which may be repeated; without the hidden ones, if tools are hidden."""

@@ -63,18 +63,20 @@ class Passed:
 
 
 class Session:
-    """The conversation of one client with one server."""
+    """The conversation of one client with one server; *tell* hands the client what belongs to no request."""
 
-    def __init__(self, server: ProxiedServer, upstream: Upstream, channel: Channel, clock: Clock) -> None:
+    def __init__(
+        self, server: ProxiedServer, upstream: Upstream, tell: Callable[[Event], object], clock: Clock
+    ) -> None:
         self.server = server
         self.upstream = upstream
-        self.channel = channel  # for what is no answer, and belongs to no request
         self.clock = clock
         self.transport = "tcp"  # between the client and us; pipe, if it is standard input and output
         self.handshake = Handshake()
         self.alarm = Alarm(clock)
         self.is_patient = True  # a call begins with the next turn of the loop: the client may take it back till then
         self.hold_client: Callable[[bool], object] = lambda held: None
+        self._tell = tell
         self._running: set[Call] = set()
         self._calls: dict[Any, Call] = {}  # the same, by the id that the client knows; of several, the last
         self._progress: dict[Any, Progress] = {}  # by token
@@ -125,7 +127,7 @@ class Session:
     def _receive_batch(self, data: bytes, channel: Channel) -> None:
         parts = [(frames.peek(part), part) for part in frames.batch(data)]
         heads = [head for head, _ in parts if head is not None]
-        ids = [head.id for head in heads if head.is_request and isinstance(head.id, Id)]
+        ids = [head.id for head in heads if head.is_request]
         answers = Batch(channel, len(ids)) if ids else channel
         is_twice = len(set(ids)) < len(ids) or any(id in self._pending for id in ids)
         if is_twice or any(head.method in _TAKEN or head.is_answer for head in heads):
@@ -138,7 +140,7 @@ class Session:
         for head, part in parts:
             if head is not None:
                 self._note(head, part)
-                if head.is_request and head.id is not None:
+                if head.is_request:
                     self._pending[head.id] = Passed(head.id, head, part, answers)
         self.upstream.send(data, None, channel)
 
@@ -149,7 +151,7 @@ class Session:
             self._cancel(head, data, channel)
         elif head.is_answer:
             self._answer_question(head, data, channel)
-        elif head.is_request and head.id is not None:
+        elif head.is_request:
             self._pass(head, data, channel)
         else:
             self._note(head, data)
@@ -264,7 +266,7 @@ class Session:
         """A frame came from the server; false if it is none."""
         data = event.data
         if not data:  # over HTTP, a place to resume from
-            (channel or self.channel).send(event)
+            self._hand_on(event, channel)
             return True
         try:
             if frames.is_batch(data):
@@ -288,7 +290,7 @@ class Session:
         elif parts:
             for head, part in parts:
                 self._question(head, event._replace(data=part))
-            (channel or self.channel).send(event)
+            self._hand_on(event, channel)
         return bool(parts)
 
     def _arrive(self, head: Head, event: Event, channel: Channel | None) -> None:
@@ -307,7 +309,10 @@ class Session:
             self.server.forget()
         elif head.method == "notifications/cancelled":
             event = self._withdraw(head, event)
-        (channel or self.channel).send(event)
+        self._hand_on(event, channel)
+
+    def _hand_on(self, event: Event, channel: Channel | None) -> None:
+        (self._tell if channel is None else channel.send)(event)
 
     def _question(self, head: Head, event: Event) -> Event:
         """A request of the server, as the client is to get it."""
@@ -321,9 +326,6 @@ class Session:
         return event._replace(data=frames.with_params(event.data, requestId=id))
 
     def _answer(self, head: Head, event: Event) -> None:
-        if head.id is None:  # the server could not tell what it answers
-            self.channel.send(event)
-            return
         asked = self._pending.pop(head.id, None)
         if isinstance(asked, Call):
             asked.take(event, head)
@@ -335,6 +337,8 @@ class Session:
         elif (number := frames.as_number(head.id)) is not None and self.expects(number):
             data, head = frames.renamed(event.data, head, number)
             self._answer(head, event._replace(data=data))
+        elif head.id is None:  # the server could not tell what it answers
+            self._tell(event)
         else:
             _log.debug("%s: an answer that nobody waits for was dropped", self.server.name)
 
@@ -360,7 +364,7 @@ class Session:
     def lost(self, error: ServerLost) -> None:
         """The server died: what changes nothing is asked of the next one, the rest is answered by us."""
         for id in self._questions.orphan():
-            self.channel.send(Event(frames.cancel(id, str(error))))
+            self._tell(Event(frames.cancel(id, str(error))))
         self._stopped.clear()
         self.server.settle(error.category)
         error.counted = True
@@ -386,7 +390,7 @@ class Session:
         method = "notifications/tools/list_changed"
         if not self.handshake.is_modern:
             if self.handshake.is_done:
-                self.channel.send(Event(frames.notification(method)))
+                self._tell(Event(frames.notification(method)))
             return
         for asked in list(self._pending.values()):
             if isinstance(asked, Passed) and asked.head.method == "subscriptions/listen":

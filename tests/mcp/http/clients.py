@@ -77,7 +77,7 @@ async def wrapped(
     with holdfast.open(":memory:", policies=policies or {}, clock=clock) as hf:
         upstream = HttpUpstream(Endpoint(url, headers), hf.clock)
         client = Client(None)  # type: ignore[arg-type]
-        client.session = Session(ProxiedServer(hf, "server"), upstream, client, hf.clock)
+        client.session = Session(ProxiedServer(hf, "server"), upstream, client.send, hf.clock)
         client.session.open()
         try:
             if begins:

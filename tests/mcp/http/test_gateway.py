@@ -23,9 +23,9 @@ import holdfast
 from holdfast.errors import ConfigError
 from holdfast.mcp.clients.configs import ServerEntry
 from holdfast.mcp.http import child_site
-from holdfast.mcp.http.child_site import ChildSite
+from holdfast.mcp.http.child_site import ChildSite, Talk
 from holdfast.mcp.http.conversation import IDLE
-from holdfast.mcp.http.exchange import Exchange, Start
+from holdfast.mcp.http.exchange import MOST_QUEUED, Exchange, Start
 from holdfast.mcp.http.gateway import Address
 from holdfast.mcp.http.sse import Parser
 from holdfast.mcp.server import ProxiedServer
@@ -369,6 +369,80 @@ async def test_without_sessions_the_same_id_may_be_on_its_way_twice() -> None:
 
         assert sorted(text_of(each.json()) for each in answers) == ["a", "b"]
         assert made.requests[0].headers["mcp-name"] == "work"
+
+
+@pytest.mark.parametrize(
+    "answer", [{"result": {}}, {"error": {"code": -32601, "message": "no"}}, None], ids=["yes", "no", "none"]
+)
+async def test_a_request_whose_id_is_null_is_answered(answer: dict[str, object] | None) -> None:
+    async def call(reply: Reply) -> None:
+        await (reply.json({"jsonrpc": "2.0", "id": None, **answer}) if answer is not None else reply.whole(500))
+
+    async with server(plain(call)) as made, gateway(remote(made.url)) as address, web(address, "remote") as client:
+        await client.begin()
+
+        response = await client.post({"jsonrpc": "2.0", "id": None, "method": "custom/do"})
+
+        assert response.status_code == (200 if answer is not None else 500)
+        assert answer is None or response.json() == {"jsonrpc": "2.0", "id": None, **answer}
+
+
+async def test_what_is_no_frame_is_for_the_server_to_judge_within_its_session() -> None:
+    async def answer(reply: Reply) -> None:
+        if reply.request.body == b"{":
+            await reply.whole(400, b"what?")
+        else:
+            await plain(works)(reply)
+
+    async with server(answer) as made, gateway(remote(made.url)) as address, web(address, "remote") as client:
+        await client.begin()
+
+        response = await client.http.post("", content=b"{", headers={**ACCEPT, **client.session})
+
+        assert (response.status_code, response.content) == (400, b"what?")
+        assert made.requests[-1].headers["mcp-session-id"] == "one"
+
+
+async def test_a_batch_with_something_else_in_it_is_refused_before_any_of_it_is_done() -> None:
+    async with server(plain(works)) as made, gateway(remote(made.url)) as address, web(address, "remote") as client:
+        await client.begin()
+
+        response = await client.post([frame("tools/call", 1, name="work"), 5])
+
+        assert (response.status_code, response.json()["error"]["code"]) == (400, -32700)
+        assert made.asked("tools/call") == []
+
+
+@pytest.mark.parametrize("who", ["other", "same"])
+async def test_without_sessions_nobody_cancels_what_another_asked_for_under_the_same_id(
+    who: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.mcp.http.session.GRACE", 0.01)
+    both, told = asyncio.Event(), asyncio.Event()
+    count = 0
+
+    async def call(reply: Reply) -> None:
+        nonlocal count
+        count += 1
+        if count == 2:
+            both.set()
+        await told.wait()
+        await asyncio.sleep(0.05)  # longer than the grace
+        await reply.text()
+
+    answer = plain(call, session=None)
+    headers = {"authorization": "Bearer x"} if who == "other" else {}
+    async with server(answer) as made, gateway(remote(made.url)) as address, web(address, "remote") as client:
+        calls = [client.call(id=5), client.post(frame("tools/call", 5, name="work"), **headers)]
+        asked = asyncio.gather(*calls)
+        await both.wait()
+        cancel = await client.post(frame("notifications/cancelled", None, requestId=5))
+        told.set()
+        mine, other = await asked
+
+    assert cancel.status_code == 202
+    assert text_of(other.json()) == "done"
+    assert (mine.content == b"") is (who == "other")
 
 
 async def test_nothing_is_kept_of_requests_without_a_session_that_the_server_knows() -> None:
@@ -750,11 +824,56 @@ async def test_a_request_that_cannot_be_is_refused(body: object, headers: dict[s
         assert "error" in response.json()
 
 
-async def test_what_is_no_frame_is_refused() -> None:
+@pytest.mark.parametrize("body", [b"{", b"[%s]" % b",".join([b"{}"] * 1001)], ids=["half", "too-many"])
+async def test_what_is_no_frame_is_refused(body: bytes) -> None:
     async with gateway(LOCAL) as address, web(address, "local") as client:
-        response = await client.http.post("", content=b"{", headers=ACCEPT)
+        response = await client.http.post("", content=body, headers=ACCEPT)
 
         assert (response.status_code, response.json()["error"]["code"]) == (400, -32700)
+
+
+@pytest.mark.parametrize("kind", ["remote", "local"])
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b'[{"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"x": %s}}]',
+        b'{"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"x": %s, "y": NaN}}',
+    ],
+    ids=["batch", "number"],
+)
+async def test_a_long_body_must_be_plain_so_that_nobody_waits_until_it_is_read(odd: bytes, kind: str) -> None:
+    async with server(plain(works)) as made, gateway(remote(made.url), LOCAL) as address, web(address, kind) as client:
+        await client.begin()
+        long, headers = b'"%s"' % (b"x" * 2**20), {**ACCEPT, **client.session}
+
+        odd_ = await client.http.post("", content=odd % long, headers=headers)
+        plain_ = await client.post(frame("ping", 1, x="x" * 2**20))
+
+        assert (odd_.status_code, odd_.json()["error"]["code"]) == (400, -32700)
+        assert plain_.status_code == 200
+
+
+async def test_what_is_kept_for_a_client_that_does_not_listen_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_site, "MOST_KEPT", 3)
+    with holdfast.open(":memory:", policies={}) as hf:
+        site = ChildSite(hf, ProxiedServer(hf, "local"), lambda: ChildUpstream(Command(STDIO), hf.clock))
+
+        async def kept(*sizes: int) -> list[int]:
+            """The sizes of the frames that are kept, of those that are said."""
+            talk = Talk(site, "one", lambda: None)
+            for size in sizes:
+                talk.send(Event(b"x" * size))
+            exchange = Exchange("GET", [], {}, line := Line())
+            exchange.due = None
+            talk.listen(exchange)
+            await asyncio.sleep(0)
+            return [len(event.data) for event in Parser().feed(line.data)]
+
+        half = MOST_QUEUED // 2
+        found = [await kept(1, 2, 3, 4), await kept(half, half, 7), await kept(1, 2 * half + 1), await kept(half, half)]
+        await site.close()
+
+    assert found == [[2, 3, 4], [half, 7], [], [half, half]]
 
 
 async def test_a_client_without_session_has_one_process_as_long_as_it_is_the_same() -> None:

@@ -75,6 +75,7 @@ def test_requests_are_the_same_byte_by_byte() -> None:
         (b"GET /\xe4 HTTP/1.1\r\n" + HOST + b"\r\n", 400),
         (b"GET / HTTP/1.1\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\n" + 2 * HOST + b"\r\n", 400),
+        (b"GET / HTTP/1.1\r\n" + HOST + b"Origin: http://x\r\nOrigin: http://localhost\r\n\r\n", 400),
         (POST + b"no colon\r\n\r\n", 400),
         (POST + b"name : value\r\n\r\n", 400),
         (POST + b" folded: value\r\n\r\n", 400),

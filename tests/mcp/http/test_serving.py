@@ -18,7 +18,7 @@ from holdfast.mcp.http.exchange import MOST_QUEUED, Exchange
 from holdfast.mcp.http.front import HttpFront
 from holdfast.mcp.http.gateway import Address
 from holdfast.mcp.http.incoming import Pairs
-from holdfast.mcp.http.serving import KEEP_ALIVE, LINGER, HttpServer
+from holdfast.mcp.http.serving import KEEP_ALIVE, LINGER, Connection, HttpServer
 from holdfast.mcp.wire import Event
 from holdfast.testing import ManualClock
 
@@ -301,6 +301,16 @@ async def test_a_client_that_asks_for_the_head_gets_no_body() -> None:
         assert await client.answer() == (200, b"next")
 
 
+async def test_who_asks_for_the_head_alone_is_told_that_all_is_well() -> None:
+    async with served(echoes) as it:
+        client = await it.connect()
+        client.say(b"HEAD /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" + request(b"next"))
+
+        status, headers = await client.head()
+        assert (status, headers["content-length"]) == (200, str(len(b'{"status":"ok"}')))
+        assert await client.answer() == (200, b"next")
+
+
 async def test_a_stream_is_chunks_that_come_at_once() -> None:
     async with served(streams) as it:
         client = await it.connect()
@@ -479,6 +489,29 @@ async def test_of_too_many_the_one_goes_that_has_asked_for_nothing_for_longest()
         assert await last.answer() == (200, b"three")
         echoes(first)
         assert await asking.answer() == (200, b"one")
+
+
+async def test_of_too_many_the_one_that_goes_is_found_without_a_look_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+
+    def is_idle(connection: Connection) -> bool:
+        nonlocal looks
+        looks += 1
+        return bool(own.fget(connection))
+
+    own = Connection.is_idle
+    monkeypatch.setattr(Connection, "is_idle", property(is_idle))
+    async with served(waits) as it:
+        it.server.most = 20
+        before = [await it.connect() for _ in range(20)]
+        before[0].say(request(b"one"))
+        await it.site.next()
+
+        for _ in range(19):
+            await it.connect()
+
+        assert [await client.rest() for client in before[1:]] == [b""] * 19
+        assert looks < 20 * 4
 
 
 async def test_where_all_are_being_answered_nobody_else_is_taken() -> None:

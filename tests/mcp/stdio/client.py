@@ -266,7 +266,7 @@ class Stage(Client):
         self.server = ProxiedServer(self.hf, name, hides=hides)
         self.server.publish = self._published
         self.upstream = ChildUpstream(Command(words or command(journal, *flags)), self.clock, patience=patience)
-        self.session = Session(self.server, self.upstream, self, self.clock)
+        self.session = Session(self.server, self.upstream, self.send, self.clock)
         self._published_news = asyncio.Event()
 
     async def __aenter__(self) -> Stage:

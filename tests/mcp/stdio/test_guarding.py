@@ -410,6 +410,25 @@ async def test_another_tool_of_the_server_answers_for_one_that_cannot(journal: P
         assert (begun[-1]["tool"], begun[-1]["arguments"]) == ("srv.other", {"say": "by the other"})
 
 
+@pytest.mark.parametrize(("to", "answers"), [("srv.other", True), ("elsewhere.other", False)], ids=["own", "another's"])
+async def test_who_answers_for_a_tool_that_cannot_is_as_the_changed_file_has_it(
+    to: str, answers: bool, journal: Path, clock: ManualClock, tmp_path: Path
+) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text("")
+    async with Stage(journal, clock=clock, policies=file) as client:
+        await client.initialize()
+        await client.result("read")
+        ProxiedServer(client.hf, "elsewhere").tool("other")
+        client.hf.breaker.force_open("srv.read")
+
+        file.write_text(f'[server.srv.tool.read]\nfallback = {{ tool = "{to}" }}\n')
+        clock.advance(2.0)
+        await client.result("read")
+
+        assert client.effects("other") == answers
+
+
 async def test_a_refusal_of_the_tool_that_answers_for_another_says_that_the_other_was_called(journal: Path) -> None:
     rules = {"server": {"srv": {"tool": {"write": {"fallback": {"tool": "srv.other"}}}}}}
     async with Stage(journal, policies=rules) as client:

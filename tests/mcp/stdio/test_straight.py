@@ -86,7 +86,7 @@ class Odd(Client):
         super().__init__(lambda line: self.session.receive(line, self), Path())
         self.clock = ManualClock()
         self.hf = holdfast.open(":memory:", policies=RULES, clock=self.clock, defaults=DEFAULTS)
-        self.session = Session(ProxiedServer(self.hf, "srv"), self, self, self.clock)
+        self.session = Session(ProxiedServer(self.hf, "srv"), self, self.send, self.clock)
         self.session.is_patient = False
         self.sent: list[Any] = []
         self.is_ready = True

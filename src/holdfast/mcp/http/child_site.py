@@ -19,10 +19,10 @@ from holdfast.mcp import frames
 from holdfast.mcp.frames import AnyParams, Head, Id
 from holdfast.mcp.http.conversation import Conversation
 from holdfast.mcp.http.endpoint import SESSION, VERSION
-from holdfast.mcp.http.exchange import Exchange
+from holdfast.mcp.http.exchange import MOST_QUEUED, Exchange
 from holdfast.mcp.http.mirrored import METHOD, NAME, decoded, name_in
 from holdfast.mcp.http.session import one_line
-from holdfast.mcp.http.sites import LEFT, cancelled, client_key, forget, read
+from holdfast.mcp.http.sites import LEFT, cancelled, client_key, forget, read, refuse
 from holdfast.mcp.proxy import facts
 from holdfast.mcp.server import Home, ProxiedServer
 from holdfast.mcp.session import Session
@@ -31,16 +31,16 @@ from holdfast.mcp.wire import Event
 
 VERSIONS: Final = frozenset({"2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"})
 MOST_CLIENTS: Final = 100  # of one server, since each has a process; more only while all are at something
-MOST_KEPT: Final = 1000  # frames for a client that does not listen
+MOST_KEPT: Final = 1000  # frames for a client that does not listen; no more bytes than for one that reads slowly
 SUBSCRIPTION: Final = "io.modelcontextprotocol/subscriptionId"
 
 
 class Talk:
-    """One client and its process; a channel for what belongs to no request."""
+    """One client and its process."""
 
     def __init__(self, site: ChildSite, name: str, on_end: Callable[[], object]) -> None:
         self.upstream = site.make()
-        self.session = Session(site.server, self.upstream, self, site.hf.clock)
+        self.session = Session(site.server, self.upstream, self.send, site.hf.clock)
         target = str(self.upstream.facts()["target"])
         self.conversation = Conversation(
             site.hf, name, target, begin=self.session.open, on_end=on_end, close=self._close, alive=site.alive
@@ -48,7 +48,8 @@ class Talk:
         self.getter: Exchange | None = None
         self.posts: dict[Exchange, None] = {}  # the newest last
         self.translated: dict[Any, Translated] = {}  # those without session, by the ids that the server knows
-        self._kept: deque[Event] = deque(maxlen=MOST_KEPT)
+        self._kept: deque[Event] = deque()
+        self._kept_size = 0  # bytes in it
         self._count = 0
         self._full = 0
         self._useful = False
@@ -63,11 +64,7 @@ class Talk:
         elif (post := next((post for post in reversed(self.posts) if post.is_open and post.due), None)) is not None:
             post.send(event)
         else:
-            self._kept.append(event)
-
-    def refuse(self, data: bytes, error: Exception) -> None:
-        """Tell the client that something has no answer."""
-        self.send(Event(data))
+            self._keep(event)
 
     def listen(self, exchange: Exchange) -> None:
         """The client listens for what belongs to no request."""
@@ -78,6 +75,7 @@ class Talk:
         exchange.stream()
         while self._kept:
             exchange.send(self._kept.popleft())
+        self._kept_size = 0
 
     def join(self, exchange: Exchange) -> None:
         """A request of the client begins."""
@@ -85,6 +83,13 @@ class Talk:
         self.conversation.join(exchange)
         exchange.on_full = self._hold
         exchange.when_done(lambda: self._leave(exchange))
+
+    def _keep(self, event: Event) -> None:
+        """Until the client listens; of too much, the oldest goes."""
+        self._kept.append(event)
+        self._kept_size += len(event.data)
+        while len(self._kept) > MOST_KEPT or self._kept_size > MOST_QUEUED:
+            self._kept_size -= len(self._kept.popleft().data)
 
     def _leave(self, exchange: Exchange) -> None:
         del self.posts[exchange]
@@ -191,7 +196,7 @@ class ChildSite:
         try:
             heads = read(exchange)
         except msgspec.DecodeError as error:
-            exchange.fail(400, f"this is no frame: {error}", code=frames.PARSE_ERROR)
+            refuse(exchange, error)
             return None
         if exchange.is_modern:
             return self._post_modern(exchange, heads)

@@ -137,7 +137,7 @@ def _brief(name: str, site: Site) -> dict[str, object]:
 
 
 def _show(exchange: Exchange, value: object) -> None:
-    if exchange.method == "GET":
+    if exchange.method in ("GET", "HEAD"):
         exchange.answer(200, [("content-type", JSON)], msgspec.json.encode(value))
     else:
-        exchange.answer(405, [("allow", "GET")])
+        exchange.answer(405, [("allow", "GET, HEAD")])

@@ -11,26 +11,26 @@ from functools import partial
 import msgspec
 
 from holdfast.mcp import frames
-from holdfast.mcp.frames import Head
+from holdfast.mcp.frames import NO_PARAMS, AnyParams, Head
 from holdfast.mcp.handshake import Handshake
 from holdfast.mcp.http.conversation import Conversation
 from holdfast.mcp.http.endpoint import LAST_EVENT, SESSION, Endpoint
 from holdfast.mcp.http.exchange import Exchange
 from holdfast.mcp.http.passing import Passing
 from holdfast.mcp.http.session import HttpSession
-from holdfast.mcp.http.sites import LEFT, cancelled, client_key, forget, read
+from holdfast.mcp.http.sites import LEFT, cancelled, client_key, forget, is_long, read, refuse
 from holdfast.mcp.server import Home, ProxiedServer
 from holdfast.mcp.session import Session
 from holdfast.mcp.wire import Condition, Event
 
 
 class Talk:
-    """A client's session, and what was begun in it; a channel for what belongs to no request."""
+    """A client's session, and what was begun in it."""
 
     def __init__(self, site: HttpSite, id: str | None) -> None:
         self.http = HttpSession(site.endpoint, id)
         self.passing = Passing(site, self.http, lambda: site.keep(self))
-        self.session = Session(site.server, self.passing, self, site.hf.clock)
+        self.session = Session(site.server, self.passing, self.send, site.hf.clock)
         self.http.handshake = self.session.handshake
         self.getter: Exchange | None = None
         self.exchanges: set[Exchange] = set()  # that are being answered
@@ -41,10 +41,6 @@ class Talk:
         """Hand on what belongs to no request."""
         if self.getter is not None:
             self.getter.send(event)
-
-    def refuse(self, data: bytes, error: Exception) -> None:
-        """Tell the client that something has no answer."""
-        self.send(Event(data))
 
     async def close(self) -> None:
         """End what was begun."""
@@ -90,12 +86,15 @@ class HttpSite:
         """A client sends a frame."""
         try:
             heads = read(exchange)
-        except msgspec.DecodeError:
+        except msgspec.DecodeError as error:
+            if is_long(exchange) or frames.is_batch(exchange.body):
+                refuse(exchange, error)
+                return None
             heads = []  # the server will say what is wrong with it
-        id = exchange.headers.get(SESSION)
-        if exchange.is_modern or not heads or (id is None and heads[0].method != "initialize"):
+        id, begins = exchange.headers.get(SESSION), bool(heads) and heads[0].method == "initialize"
+        if exchange.is_modern or (id is None and not begins):
             return self._receive_single(exchange, heads)
-        talk = self._talk(id if heads[0].method != "initialize" else None)
+        talk = self._talk(None if begins else id)
         if talk.conversation is None and talk.passing.id is not None and _calls(heads):
             self._begin(talk, talk.passing.id)
         return self._receive(exchange, heads, talk)
@@ -133,7 +132,7 @@ class HttpSite:
     def _receive_single(self, exchange: Exchange, heads: list[Head]) -> Awaitable[None] | None:
         """A frame that knows of no other."""
         passing = Passing(self)
-        session = Session(self.server, passing, exchange, self.hf.clock)
+        session = Session(self.server, passing, exchange.send, self.hf.clock)
         session.open()
         self._single[exchange] = session
         conversation = self._conversation(exchange, heads)
@@ -147,18 +146,22 @@ class HttpSite:
 
         def hand_on() -> None:
             exchange.when_done(done)  # not before there is something to cancel
-            self._receiver(session, heads).receive(exchange.body, exchange)
+            self._receiver(session, heads, exchange).receive(exchange.body, exchange)
             _pass_rest(exchange, passing)
 
         return _within(conversation, hand_on)
 
-    def _receiver(self, session: Session, heads: list[Head]) -> Session:
-        """Who a frame is for: *session*, unless it cancels a request, which no session knows, of another."""
+    def _receiver(self, session: Session, heads: list[Head], exchange: Exchange) -> Session:
+        """Who a frame is for: *session*, unless it cancels a request of the same client, which no session knows.
+
+        Which one, cannot be told where several have its id: they may be of as many clients that look the same.
+        """
         for id in cancelled(heads):
-            for post, asker in self._single.items():
-                if asker.is_asked(id):
-                    session = asker
-                    post.forgo(id)
+            who = self._key(exchange)
+            posts = [post for post, asker in self._single.items() if asker.is_asked(id) and self._key(post) == who]
+            if len(posts) == 1:
+                session = self._single[posts[0]]
+                posts[0].forgo(id)
         return session
 
     # -- who it is -----------------------------------------------------------------------------------------------------
@@ -213,7 +216,7 @@ class HttpSite:
         """The run of a client without session, if it calls a tool."""
         if not (calls := _calls(heads)):
             return None
-        key = client_key(self.server.name, exchange.headers, frames.params(calls[0]))
+        key = self._key(exchange, frames.params(calls[0]))
         conversation = self._known.get(key)
         if conversation is None or not conversation.is_open:
 
@@ -224,6 +227,9 @@ class HttpSite:
             self._known[key] = conversation
         conversation.join(exchange)
         return conversation
+
+    def _key(self, exchange: Exchange, params: AnyParams = NO_PARAMS) -> str:
+        return client_key(self.server.name, exchange.headers, params)
 
 
 def _calls(heads: list[Head]) -> list[Head]:

@@ -19,7 +19,8 @@ _FIELD: Final = re.compile(rf"^({TOKEN}):([^\x00-\x08\x0a-\x1f\x7f]*+)\r\n", re.
 _BEGINNING: Final = re.compile(TOKEN.encode())
 _DIGITS: Final = re.compile(r"[0-9]{1,18}")
 _CHUNK: Final = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*+(?:;[^\x00-\x08\x0a-\x1f\x7f]*+)?")
-_ONCE: Final = ("host", "content-length", "transfer-encoding")  # what decides who is meant, and where a body ends
+# What decides who is meant, who asks, and where a body ends.
+_ONCE: Final = ("host", "origin", "content-length", "transfer-encoding")
 
 Pairs = list[tuple[str, str]]
 

@@ -11,6 +11,7 @@ import asyncio
 import re
 import resource
 import socket
+from collections import OrderedDict
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Final
@@ -45,7 +46,7 @@ class HttpServer:
         self.most = _most_connections()
         # Of all connections, since it is read from before another may write; asyncio would make one for every read.
         self.buffer = memoryview(bytearray(BUFFER))
-        self._connections: set[Connection] = set()
+        self._connections: OrderedDict[Connection, None] = OrderedDict()  # that was of use last is the last
         self._empty = asyncio.Event()
         self._empty.set()
         self._listening: asyncio.Server | None = None
@@ -84,14 +85,20 @@ class HttpServer:
 
     def join(self, connection: Connection) -> None:
         """A client has connected; of too many, the one goes that has asked for nothing for longest."""
-        self._connections.add(connection)
+        self._connections[connection] = None
         self._empty.clear()
         if len(self._connections) > self.most:
-            min((each for each in self._connections if each.is_idle), key=lambda each: each.heard).abort()
+            while not (first := next(iter(self._connections))).is_idle:  # at least the new one is
+                self._connections.move_to_end(first)
+            first.abort()
+
+    def heard(self, connection: Connection) -> None:
+        """A client is of use now."""
+        self._connections.move_to_end(connection)
 
     def leave(self, connection: Connection) -> None:
         """A client has gone."""
-        self._connections.discard(connection)
+        del self._connections[connection]
         if not self._connections:
             self._empty.set()
 
@@ -119,7 +126,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_over = False  # what comes now is not looked at
         self._is_chunked = self._is_bare = False  # the answer
         self._timer: Timer | None = None
-        self.heard = 0.0  # when it was last of use
+        self._heard = 0.0  # when it was last of use
 
     @property
     def is_idle(self) -> bool:
@@ -136,8 +143,8 @@ class Connection(asyncio.BufferedProtocol):
         """It begins."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self.heard = self._server.clock.monotonic()
         self._server.join(self)
+        self._hear()
         self._watch()
         if self._server.is_stopping:
             transport.abort()
@@ -151,7 +158,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_over:
             return
         if self._reads:
-            self.heard = self._server.clock.monotonic()
+            self._hear()
         self._incoming.feed(bytes(self._server.buffer[:nbytes]))
         self._proceed()
 
@@ -281,7 +288,7 @@ class Connection(asyncio.BufferedProtocol):
     def _finish(self) -> None:
         """The answer is written."""
         self._exchange = None
-        self.heard = self._server.clock.monotonic()
+        self._hear()
         if self._is_over:
             return
         if not self._keeps and self._reads:
@@ -325,14 +332,18 @@ class Connection(asyncio.BufferedProtocol):
     def _watch(self) -> None:
         """Let the client go when it has asked nothing for too long."""
         clock = self._server.clock
-        now = clock.monotonic()
         if self._is_answering or self._transport.get_write_buffer_size():
-            self.heard = now
-        if now - self.heard >= KEEP_ALIVE:
+            self._hear()
+        if clock.monotonic() - self._heard >= KEEP_ALIVE:
             self._is_over = True
             self._transport.abort()
             return
-        self._timer = clock.call_at(self.heard + KEEP_ALIVE, self._watch)
+        self._timer = clock.call_at(self._heard + KEEP_ALIVE, self._watch)
+
+    def _hear(self) -> None:
+        """It is of use now."""
+        self._heard = self._server.clock.monotonic()
+        self._server.heard(self)
 
 
 def _most_connections() -> int:

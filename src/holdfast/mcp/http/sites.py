@@ -14,6 +14,8 @@ from holdfast.mcp.handshake import MODERN
 from holdfast.mcp.http.endpoint import VERSION
 from holdfast.mcp.http.exchange import Exchange
 
+LONGEST_ODD: Final = 2**20  # bytes of a body that is a batch, or no plain JSON: to read those takes its time
+MOST_FRAMES: Final = 1000  # of a batch
 LEFT: Final = "the client closed the stream"  # which is how requests without sessions are cancelled
 
 
@@ -36,10 +38,25 @@ class Site(Protocol):
 
 def read(exchange: Exchange) -> list[Head]:
     """What a client sends, to whose requests answers are due from now on; a `DecodeError` if it is no frame."""
-    heads = [frames.head(part) for part in frames.parts(exchange.body)]
+    if is_long(exchange) and not frames.is_plain(exchange.body):
+        raise msgspec.DecodeError(f"a body of more than {LONGEST_ODD} bytes must be one frame, and plain JSON")
+    parts = frames.parts(exchange.body)
+    if len(parts) > MOST_FRAMES:
+        raise msgspec.DecodeError(f"a batch must not have more than {MOST_FRAMES} frames")
+    heads = [frames.head(part) for part in parts]
     exchange.due = [head.id for head in heads if head.is_request]
     exchange.is_modern = _is_modern(exchange.headers, heads)
     return heads
+
+
+def is_long(exchange: Exchange) -> bool:
+    """Whether what a client sends is taken only if it is plain."""
+    return len(exchange.body) > LONGEST_ODD
+
+
+def refuse(exchange: Exchange, error: msgspec.DecodeError) -> None:
+    """Tell a client that what it sends is no frame."""
+    exchange.fail(400, f"this is no frame: {error}", code=frames.PARSE_ERROR)
 
 
 def _is_modern(headers: Mapping[str, str], heads: Sequence[Head]) -> bool:
