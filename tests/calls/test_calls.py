@@ -12,7 +12,7 @@ import sys
 import threading
 import typing
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -1384,6 +1384,65 @@ def test_the_policy_of_one_call_does_not_empty_what_others_share(hf: Holdfast, c
 
     called_with(RateLimited, guarded)
     assert script.count == 2
+
+
+async def tried_again(call: Coroutine[Any, Any, Any], clock: ManualClock, meanwhile: Callable[[], Any]) -> None:
+    """Begin *call*, do something *meanwhile* before it is tried again, and let it fail for good."""
+    with clock.busy():
+        task = asyncio.create_task(call)
+        await settled()
+        meanwhile()
+    with pytest.raises(ConnectionError):
+        await task
+
+
+async def test_a_call_without_a_breaker_that_is_tried_again_leaves_the_others_theirs(
+    hf: Holdfast, clock: ManualClock
+) -> None:
+    script = Script(fail(ConnectionError))
+    guarded = hf.tool("search", breaker={"failure_threshold": 1})(script.coroutine)
+    plain = hf.tool("search", breaker={"failure_threshold": 1})(script.function)
+    called_with(ConnectionError, plain)
+
+    bold = hf.acall(guarded, policy={"breaker": False, "retry": {"attempts": 2}})
+    await tried_again(bold, clock, lambda: called_with(CircuitOpen, plain))
+
+    called_with(CircuitOpen, plain)
+    assert script.count == 3
+
+
+async def test_a_call_that_is_tried_again_asks_a_circuit_that_is_set_as_the_newest_policy_says(
+    hf: Holdfast, clock: ManualClock
+) -> None:
+    script = Script(fail(ConnectionError))
+    guarded = hf.tool("search", breaker={"failure_threshold": 9}, retry=2)(script.coroutine)
+
+    again = hf.tool("search", breaker={"failure_threshold": 2})
+    await tried_again(guarded(), clock, lambda: again(script.coroutine))
+
+    assert hf.breaker.state("search") is CircuitState.OPEN
+
+
+@pytest.mark.parametrize("heard", [False, True], ids=["quick", "long"])
+def test_a_call_goes_by_the_policy_that_it_began_with(hf: Holdfast, heard: bool) -> None:
+    if heard:
+        hf.bus.add(lambda event: None)
+    script = Script(ok(), fail(ConnectionError))
+
+    def work() -> None:
+        script.function()
+
+    def meanwhile() -> None:
+        if script.count:
+            hf.tool("search", retry=False, breaker=False)(work)
+        work()
+
+    guarded = hf.tool("search", retry=AT_ONCE, breaker=False)(meanwhile)
+    guarded()
+
+    called_with(ConnectionError, guarded)
+
+    assert script.count == 1 + AT_ONCE["attempts"]
 
 
 @pytest.mark.parametrize("verb", ["call", "acall", "stream", "astream"])

@@ -258,3 +258,46 @@ def test_slots_of_holders_that_the_server_evicted_are_not_counted_twice(client: 
     tell(client, "b", renew="=1")
 
     assert held(client) == {"a": 1, "b": 1}
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_slots_of_evicted_holders_are_given_back_although_others_have_taken_some_since(
+    client: Client, asks: bool
+) -> None:
+    for holder in "aab":
+        ask(client, holder, limit=4)
+    client.command("DEL", "hf:{tool}:holders")
+    ask(client, "c", limit=4)
+
+    if asks:
+        ask(client, "a", gives=2, limit=4)
+    else:
+        tell(client, "a", slots=2)
+        ask(client, "a", limit=4)
+
+    assert [ask(client, "d", limit=4).verdict for _ in range(2)] == [ADMITTED, BY_CONCURRENCY]  # b has the fourth
+
+
+@pytest.mark.parametrize("renew", ["3", "=3"])
+def test_slots_that_an_evicted_holder_had_before_and_has_taken_since_are_counted_once(
+    client: Client, renew: str
+) -> None:
+    ask(client, "a", limit=9)
+    ask(client, "a", limit=9)
+    client.command("DEL", "hf:{tool}:holders")
+    ask(client, "a", limit=9)
+
+    tell(client, "a", renew=renew)
+    tell(client, "a", renew="=3")
+
+    assert held(client) == {"a": 3}
+
+
+def test_who_puts_its_slots_back_does_not_make_room_of_those_that_others_have_yet_to_put_back(client: Client) -> None:
+    ask(client, "a")
+    ask(client, "b")
+    client.command("DEL", "hf:{tool}:holders")
+
+    tell(client, "a", renew="1")
+
+    assert ask(client, "c").verdict == BY_CONCURRENCY

@@ -421,6 +421,24 @@ def test_servers_that_cannot_be_asked_are_logged_and_the_tools_are_shown(
     assert "RuntimeError: no idea" in caplog.text
 
 
+def test_servers_that_can_never_be_asked_are_logged_once(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rounds: list[None] = []
+
+    def broken() -> list[dict[str, object]]:
+        rounds.append(None)
+        raise RuntimeError("no idea")
+
+    with caplog.at_level(logging.WARNING), holdfast.open(path, policies=POLICIES) as hf:
+        hf.publish(kind="proxy", name="github", servers=broken)
+        for number in range(1, 4):
+            until(lambda number=number: len(rounds) >= number, "the next round")  # type: ignore[misc]
+            hf.publish_soon()
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "the servers behind this process cannot be shown to other processes: RuntimeError: no idea"
+    ]
+
+
 def test_servers_that_cannot_be_asked_for_are_a_config_error(path: Path) -> None:
     with (
         holdfast.open(path, policies=POLICIES) as hf,

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -346,6 +346,51 @@ def test_another_error_after_the_cancel_is_a_cancelled_run(hf: Holdfast) -> None
         raise ValueError("no")
 
     assert hf.runs.snapshot(run.id).status == "cancelled"
+
+
+def cancel_unheard(hf: Holdfast, run: Run) -> None:
+    """A cancel of another process that is on disk just before the end of the run is written."""
+    hf.runs.writer.submit(lambda ledger: ledger.cancel(run.id, "enough"))
+
+
+@pytest.mark.parametrize("error", [None, ValueError("no"), asyncio.CancelledError()], ids=["clean", "error", "deploy"])
+def test_a_cancel_that_its_owner_has_not_heard_of_when_it_ends_is_a_cancelled_run(
+    disk: Place, entering: Entering, error: BaseException | None
+) -> None:
+    told: list[Any] = []
+    hf = disk.open(hooks=[Hook("on_cancel", lambda call: told.append(hf.runs.snapshot(call.run_id).status))])
+    run = hf.run()
+
+    def body(run: Run) -> None:
+        cancel_unheard(hf, run)
+        if error is not None:
+            raise error
+
+    with nullcontext() if error is None else pytest.raises(type(error)):
+        entering(run, body)
+
+    assert types(hf, run.id) == ["run_started", "run_cancel_requested", "run_cancelled"]
+    snapshot = hf.runs.snapshot(run.id)
+    assert (snapshot.status, snapshot.error, snapshot.owner) == ("cancelled", "enough", None)
+    assert told == ["executing"]
+    assert run.cancelled.is_set()
+
+
+def test_an_interrupt_is_stronger_than_a_cancel_that_nobody_has_heard_of(disk: Place) -> None:
+    hf = disk.open()
+    with pytest.raises(KeyboardInterrupt), hf.run() as run:
+        cancel_unheard(hf, run)
+        raise KeyboardInterrupt
+
+    assert hf.runs.snapshot(run.id).interrupted
+
+
+def test_who_says_that_the_run_is_complete_is_believed_though_a_cancel_was_requested(hf: Holdfast) -> None:
+    with hf.run() as run:
+        run.cancel()
+        run.complete("done all the same")
+
+    assert hf.runs.snapshot(run.id).status == "completed"
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])

@@ -362,6 +362,18 @@ def test_ends_that_are_owed_are_offered_together_while_the_store_is_away_and_wri
     assert ends == {"completed"}
 
 
+def test_a_run_that_is_cancelled_while_its_end_is_owed_is_cancelled(lenient: Holdfast, trouble: Disk) -> None:
+    with lenient.run() as run:
+        trouble.full()
+    trouble.free()
+
+    answer = lenient.runs.handle(run.id).cancel("enough")
+    with lenient.run():
+        ended = lenient.runs.snapshot(run.id)
+
+    assert (answer, ended.status, ended.error) == ("requested", "cancelled", "enough")
+
+
 @pytest.mark.parametrize("error", [StoreError, LeaseLost, ValueError])
 def test_an_end_that_spoils_what_is_written_with_it_is_tried_alone(
     lenient: Holdfast, trouble: Disk, error: type[Exception]

@@ -168,6 +168,18 @@ def listens() -> None:
     run.check()
 
 
+def is_cancelled_at_the_end() -> str:
+    """Returns when its cancel is on its way to the disk, before anybody here can have heard of it."""
+    run = running()
+    assert run is not None
+    run.log.store.writer.submit(lambda ledger: ledger.cancel(run.id, "enough"))
+    return "done"
+
+
+async def ais_cancelled_at_the_end() -> str:
+    return is_cancelled_at_the_end()
+
+
 async def alistens() -> None:
     stage.entered.release()
     try:
@@ -568,6 +580,17 @@ def test_a_run_that_is_cancelled_while_it_runs_is_cancelled_and_the_worker_goes_
         assert ended(store, put(store, plain)).status is RunStatus.COMPLETED
 
 
+@pytest.mark.parametrize("function", [is_cancelled_at_the_end, ais_cancelled_at_the_end])
+def test_a_run_that_is_cancelled_at_the_last_moment_is_cancelled(
+    hf: Holdfast, store: RunStore, function: Callable[..., Any]
+) -> None:
+    run_id = put(store, function)
+
+    drain(hf, function)
+
+    assert store.snapshot(run_id).status is RunStatus.CANCELLED
+
+
 # --- stopping ---
 
 
@@ -677,6 +700,31 @@ def test_a_store_that_fails_is_waited_for(tmp_path: Path, clock: ManualClock, ca
         aside.rename(path)
 
         assert ended(store, put(store, plain)).status is RunStatus.COMPLETED
+
+
+def test_a_worker_says_what_is_wrong_with_its_store_whenever_that_is_something_else(
+    tmp_path: Path, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "runs.db"
+    store = SqliteRunStore(path, clock=clock)
+
+    def until_it_says(what: str) -> None:
+        while what not in caplog.text:
+            clock.advance(5)
+            thread.join(0.001)
+
+    with Holdfast(PolicyBook.load({}), clock, store) as hf, at_work(worker(hf, plain)) as thread:
+        assert ended(store, put(store, plain)).status is RunStatus.COMPLETED
+        path.unlink()
+        until_it_says("was deleted or moved while in use")
+        path.touch()
+        until_it_says("was replaced by another file while in use")
+        path.unlink()
+        for _ in range(3):
+            clock.advance(5)
+            thread.join(0.01)
+
+    assert caplog.text.count("cannot use the store") == 2
 
 
 def test_what_may_be_ours_after_the_store_failed_is_given_back(hf: Holdfast, store: RunStore) -> None:

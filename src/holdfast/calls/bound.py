@@ -17,10 +17,12 @@ from holdfast.calls.subject import Subject
 from holdfast.errors import ConfigError
 from holdfast.fleet.desk import Question
 from holdfast.guards.concurrency import Slots
+from holdfast.policy import Policy
 from holdfast.runs import Step, running
 from holdfast.shape import dressed, shape_of
 from holdfast.tools.kit import Kit
 from holdfast.tools.tool import Tool
+from holdfast.tools.verdicts import Basis
 from holdfast.values.canonical import impersonal
 from holdfast.values.memo import Memo
 
@@ -46,8 +48,7 @@ class Bound:
         arguments: object = None,
     ) -> Execution:
         """A call to be driven; *call* holds settings for this one, *arguments* what it is about if *args* do not."""
-        policy, subject = self.tool.override(call), Subject(self.fn, args, kwargs, arguments)
-        return Execution(self.kit, self.tool, policy, running(), subject, self)
+        return self._execution(self.tool.override(call), args, kwargs, arguments)
 
     @property
     def memo(self) -> Memo:
@@ -70,17 +71,17 @@ class Bound:
         kwargs: Mapping[str, Any],
         error: BaseException,
         begun: float,
-        generation: int,
+        basis: Basis,
         taken: Slots | Question | bool,
     ) -> Execution:
         """A call whose first attempt was made by the quick path, and failed."""
-        execution = self.execution(args, kwargs)
-        execution.made = Made(error, self.tool.passed(generation, taken), begun)
+        execution = self._execution(basis.policy, args, kwargs)
+        execution.made = Made(error, self.tool.passed(basis, taken), begun)
         return execution
 
-    def asked(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], question: Question) -> Execution:
+    def asked(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], basis: Basis, question: Question) -> Execution:
         """A call whose first question to the fleet was asked by the quick path, and not answered by a plain yes."""
-        execution = self.execution(args, kwargs)
+        execution = self._execution(basis.policy, args, kwargs)
         execution.asked = question
         return execution
 
@@ -109,6 +110,11 @@ class Bound:
         self.face = dressed(self.fn, GUARDS[self.shape](self))
         self.face.__holdfast__ = self  # type: ignore[attr-defined]
         return self.face
+
+    def _execution(
+        self, policy: Policy, args: tuple[Any, ...], kwargs: Mapping[str, Any], arguments: object = None
+    ) -> Execution:
+        return Execution(self.kit, self.tool, policy, running(), Subject(self.fn, args, kwargs, arguments), self)
 
 
 def guards_of(kit: Kit, tool: object) -> Bound | None:

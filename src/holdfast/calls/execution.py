@@ -102,7 +102,8 @@ class Execution:
 
     def lookup(self) -> Iterable[Wait]:
         """Answer from the log or the cache if possible, else count the call with the run; gives what to wait for."""
-        self.tool.use(self.policy)
+        if self.made is None and self.asked is None:  # else it began before, and another policy may be in use by now
+            self.tool.use(self.policy)
         if self.policy.deadline is not None:  # a call begins here: a stream may be asked for long before its first item
             begun = self.kit.clock.monotonic() if self.made is None else self.made.begun
             self.deadline = begun + self.policy.deadline

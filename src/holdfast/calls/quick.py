@@ -32,7 +32,7 @@ def guard_function(bound: Bound) -> Callable[..., Any]:
         nonlocal kind
         plan = tool.plan_untimed
         if plan is not None and (not runs or current_run.get() is None):
-            generation, gate, _, slow, due = plan
+            basis, gate, _, slow, due = plan
             begun = monotonic()
             if begun < due and (gate is None or (taken := gate(begun))):
                 if gate is not None and taken.__class__ is Question:
@@ -42,7 +42,7 @@ def guard_function(bound: Bound) -> Callable[..., Any]:
                     if type(result) is not kind:
                         kind = kind_of(result, name)
                 except BaseException as error:
-                    execution = bound.failed(args, kwargs, error, begun, generation, gate is None or taken)
+                    execution = bound.failed(args, kwargs, error, begun, basis, gate is None or taken)
                 else:
                     now = monotonic()
                     duration = now - begun
@@ -53,7 +53,7 @@ def guard_function(bound: Bound) -> Callable[..., Any]:
                         if len(journal) >= full:
                             kit.tracker.file()
                     else:
-                        tool.succeeded(now, begun, generation, gate is None or taken)
+                        tool.succeeded(now, begun, basis, gate is None or taken)
                     return result
                 return drive(execution, bound, args, kwargs)
         elif tool.brisk and tool.circuit.shut_until > (now := monotonic()) and not runs:
@@ -72,7 +72,7 @@ def guard_coroutine(bound: Bound) -> Callable[..., Any]:
     async def guarded(*args: Any, **kwargs: Any) -> Any:
         plan = tool.plan
         if plan is not None and (not runs or current_run.get() is None):
-            generation, gate, limit, slow, due = plan
+            basis, gate, limit, slow, due = plan
             begun = monotonic()
             if begun < due and (gate is None or (taken := gate(begun))):
                 if gate is not None and taken.__class__ is Question:
@@ -84,7 +84,7 @@ def guard_coroutine(bound: Bound) -> Callable[..., Any]:
                         with tool.deadlines.within(limit, begun):
                             result = await fn(*args, **kwargs)
                 except BaseException as error:
-                    execution = bound.failed(args, kwargs, error, begun, generation, gate is None or taken)
+                    execution = bound.failed(args, kwargs, error, begun, basis, gate is None or taken)
                 else:
                     now = monotonic()
                     duration = now - begun
@@ -95,7 +95,7 @@ def guard_coroutine(bound: Bound) -> Callable[..., Any]:
                         if len(journal) >= full:
                             kit.tracker.file()
                     else:
-                        tool.succeeded(now, begun, generation, gate is None or taken)
+                        tool.succeeded(now, begun, basis, gate is None or taken)
                     return result
                 return await adrive(execution, bound, args, kwargs)
         elif tool.brisk and tool.circuit.shut_until > (now := monotonic()) and not runs:
@@ -135,10 +135,10 @@ def _ask_first(bound: Bound, plan: Plan, question: Question, args: tuple[Any, ..
     try:
         question.settle()
     except BaseException:
-        tool.forsake(question, tool.policy)
+        tool.forsake(question, plan[0].policy)
         raise
     if not question.passes:
-        return drive(bound.asked(args, kwargs, question), bound, args, kwargs)
+        return drive(bound.asked(args, kwargs, plan[0], question), bound, args, kwargs)
     begun = kit.clock.monotonic()
     try:
         result = bound.fn(*args, **kwargs)
@@ -159,10 +159,10 @@ async def _aask_first(
     try:
         await question.asettle()
     except BaseException:
-        tool.forsake(question, tool.policy)
+        tool.forsake(question, plan[0].policy)
         raise
     if not question.passes:
-        return await adrive(bound.asked(args, kwargs, question), bound, args, kwargs)
+        return await adrive(bound.asked(args, kwargs, plan[0], question), bound, args, kwargs)
     begun = kit.clock.monotonic()
     try:
         if limit is None:

@@ -43,7 +43,7 @@ class Publisher:
         self._ownership = store.ownership
         self._begun = self._stays = False
         self._deaf = (kit.heard, kit.ended)
-        self._complain = Complaint()
+        self._complain = Complaint("the state of tools")
         self._display = Display(store, kit, box, self._complain)
         self._orders = Orders(store, kit.breaker, self.soon, self._complain)
         self._reset()
@@ -178,8 +178,7 @@ class Publisher:
     def _attend(self) -> None:
         """Show what changes, until nothing does; orders are taken up as they come."""
         self._display.arrive()
-        # A fork waits for what is done alone: modules that are being loaded then would never be loaded in the child.
-        self._mailbox = mailbox = self._store.writer.alone(self._ownership.mailbox) or _Ring()
+        self._mailbox = mailbox = self._ownership.mailbox() or _Ring()
         try:
             self._looked = True
             self._orders.look()

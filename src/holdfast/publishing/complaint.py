@@ -10,16 +10,17 @@ _log = logging.getLogger("holdfast")
 
 
 class Complaint:
-    """Says why nothing can be shown, until `over`."""
+    """Says why *what* cannot be shown, until `over`."""
 
-    def __init__(self) -> None:
+    def __init__(self, what: str) -> None:
+        self._what = what
         self._said = False
 
     def __call__(self, error: Exception) -> None:
         if not self._said:
             self._said = True
-            _log.warning("the state of tools cannot be shown to other processes: %s", in_words(error))
+            _log.warning("%s cannot be shown to other processes: %s", self._what, in_words(error))
 
     def over(self) -> None:
-        """Something could be shown again."""
+        """It could be shown again."""
         self._said = False

@@ -42,10 +42,12 @@ class Display:
         self._kit = kit
         self._box = box
         self._complain = complain
+        self._complain_of_servers = Complaint("the servers behind this process")
         self.after_fork()
 
     def after_fork(self) -> None:
         """In a forked child: what is shown is the parent's."""
+        self._complain_of_servers.over()
         self._started_at = int(self._kit.clock.time() * 1000)
         self.forget()
 
@@ -166,10 +168,12 @@ class Display:
         if self.servers is None:
             return []
         try:
-            return [server(facts) for facts in list(self.servers())[:MOST_SERVERS]]
+            found = [server(facts) for facts in list(self.servers())[:MOST_SERVERS]]
         except Exception as error:  # code of others
-            self._complain(error)
+            self._complain_of_servers(error)
             return []
+        self._complain_of_servers.over()
+        return found
 
 
 def _program() -> str:

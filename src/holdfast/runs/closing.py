@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast import events
 from holdfast.errors import HoldfastError, RunDiverged
 from holdfast.runs.blame import fatal_calls
-from holdfast.runs.ending import End, Finish, Last, completed, ending, failed
+from holdfast.runs.ending import End, Finish, Last, completed, ending, failed, gives_way
 from holdfast.runs.home import Home
 from holdfast.runs.log import Log
 from holdfast.runs.steps import Steps
@@ -18,6 +18,7 @@ class Closing:
     def __init__(self, home: Home, log: Log, steps: Steps, *, diverges: bool) -> None:
         self.said: End | None = None  # once that is written
         self._unsaid: End | None = None  # what somebody wanted said, and the store did not take
+        self._text: object = ""  # the result of a run that is left cleanly
         self._home = home
         self._log = log
         self._steps = steps
@@ -30,6 +31,10 @@ class Closing:
             raise diverged
         return self._say(end, None)
 
+    def conclude(self, text: object) -> None:
+        """Have *text* for the result, if leaving the run's block means that it has completed."""
+        self._text = self._log.given(events.RUN_COMPLETED, completed(text).payload)["text"]
+
     def fail(self, error: object) -> Last | None:
         """Say that the run has failed."""
         return self._say(failed(error), error if isinstance(error, BaseException) else None)
@@ -38,10 +43,13 @@ class Closing:
         """Say what leaving the run's block with *error* means."""
         if (claim := self._claim) is None:
             return None
-        end = self._unsaid or ending(error, cancelled=cancelled, reason=reason)
+        end = self._unsaid or ending(error, cancelled=cancelled, reason=reason, text=self._text)
         over = end.type in (events.RUN_COMPLETED, events.RUN_FAILED) or isinstance(error, RunDiverged)
         blamed = error if end.type == events.RUN_FAILED else None
-        return self._write(claim, end, blamed, self._steps.recalled.unasked() if over else [])
+        unasked = self._steps.recalled.unasked() if over else []
+        # Nobody waits for the answer of a run that is only noted.
+        is_fixed = cancelled or self._unsaid is not None or self._steps.is_noted
+        return self._write(claim, end, blamed, unasked, yields=not is_fixed and gives_way(error))
 
     def diverged(self) -> RunDiverged | None:
         """The error of a run that has not done what it had done before, and is about to end."""
@@ -85,10 +93,10 @@ class Closing:
         if (claim := self._claim) is None:
             return None
         shown = End(end.type, self._log.given(end.type, end.payload))
-        return self._write(claim, shown, error, self._steps.recalled.unasked())
+        return self._write(claim, shown, error, self._steps.recalled.unasked(), yields=False)
 
-    def _write(self, claim: Claim, end: End, error: BaseException | None, unasked: list[str]) -> Last:
-        return Last.of(self._home.store, Finish(claim, end, unasked, fatal_calls(error, claim.run_id)))
+    def _write(self, claim: Claim, end: End, error: BaseException | None, unasked: list[str], *, yields: bool) -> Last:
+        return Last.of(self._home.store, Finish(claim, end, unasked, fatal_calls(error, claim.run_id), yields))
 
     def _check(self, last: Last) -> None:
         if (trouble := self.trouble(last)) is not None:

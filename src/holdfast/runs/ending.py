@@ -41,15 +41,20 @@ class End(NamedTuple):
     payload: Mapping[str, Any]
 
 
-def ending(error: BaseException | None, *, cancelled: bool, reason: str | None) -> End:
-    """What leaving the block with *error* means."""
-    if cancelled and not _is_only(error, STRONGER):
+def ending(error: BaseException | None, *, cancelled: bool, reason: str | None, text: object) -> End:
+    """What leaving the block with *error*, or else with *text* for its result, means."""
+    if cancelled and gives_way(error):
         return End(events.RUN_CANCELLED, {"reason": reason})
     if error is None:
-        return End(events.RUN_COMPLETED, {"text": ""})
+        return End(events.RUN_COMPLETED, {"text": text})
     if _is_only(error, INTERRUPTING):
         return End(events.RUN_INTERRUPTED, {"reason": in_words(error)})
     return End(events.RUN_FAILED, {"error": in_words(error)})
+
+
+def gives_way(error: BaseException | None) -> bool:
+    """Whether a cancel that was requested is what leaving the block with *error* means."""
+    return not _is_only(error, STRONGER)
 
 
 def completed(text: object) -> End:
@@ -73,6 +78,7 @@ class Finish(NamedTuple):
     end: End
     unasked: list[str]  # finished calls that the resumed run has not asked for
     fatal: Sequence[tuple[str, str]]  # the keys and names of the calls whose failure ended the run
+    yields: bool  # to a cancel that was requested, and that its owner has not heard of
 
     def said(self) -> list[End]:
         """Its last events."""
@@ -80,28 +86,32 @@ class Finish(NamedTuple):
             return [self.end]
         return [End(events.RUN_DIVERGED, {"calls": self.unasked[:MOST_NAMED], "count": len(self.unasked)}), self.end]
 
-    def write(self, ledger: Ledger) -> None:
-        """End it."""
+    def write(self, ledger: Ledger) -> str | None:
+        """End it; where it yields to a cancel, nothing is written, and this is why somebody wants it cancelled."""
         live = ledger.claimed(self.claim)
         if live.snapshot.status.is_terminal and self.end.type == events.RUN_INTERRUPTED:
-            return  # it had ended before it was interrupted
+            return None  # it had ended before it was interrupted
+        if self.yields and live.cancel is not None:
+            return live.cancel
         for key, name in self.fatal:  # whoever forks the run wants it made again, not told again
             ledger.remember(live, bytes.fromhex(key), name, AGAIN)
         for type, payload in self.said():
             ledger.say(live, type, **payload)
         ledger.release(live)
+        return None
 
     def write_late(self, ledger: Ledger) -> None:
-        """The same if nobody heard whether that was written: only if it was not."""
-        if ledger.claimed(self.claim).owner is not None:
-            self.write(ledger)
+        """The same if nobody heard whether that was written: only if it was not, and nobody is here to be told more."""
+        if ledger.claimed(self.claim).owner is not None and (wish := self.write(ledger)) is not None:
+            end = End(events.RUN_CANCELLED, {"reason": wish or None})
+            Finish(self.claim, end, [], [], yields=False).write(ledger)
 
 
 class Last(NamedTuple):
     """The last write of a run, on its way."""
 
     finish: Finish
-    pending: Pending[Ledger, None]
+    pending: Pending[Ledger, str | None]
 
     @property
     def end(self) -> End:

@@ -91,8 +91,7 @@ def call_inside(
             begun()
             run.check()  # one that was to be cancelled when its process died is not called again
             value = fn(*args)
-            if not run.cancelled.is_set():
-                run.complete(as_text(value))
+            run.conclude(as_text(value))
         return value
     try:
         asyncio.get_running_loop()
@@ -109,8 +108,7 @@ async def acall_inside(
         begun()
         run.check()
         value = await fn(*args)
-        if not run.cancelled.is_set():
-            await run.acomplete(as_text(value))
+        run.conclude(as_text(value))
     return value
 
 

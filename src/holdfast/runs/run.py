@@ -182,7 +182,7 @@ class Run:
             result = CancelResult.REQUESTED
         return result
 
-    # -- for calls and the keeper --------------------------------------------------------------------------------------
+    # -- for those who call it, its calls and the keeper ---------------------------------------------------------------
 
     def check(self) -> None:
         """That there is any point in going on."""
@@ -197,6 +197,10 @@ class Run:
         """That it is entered and not left."""
         if not self.is_open:
             raise RunConflict(f"run {self.id!r} is not open: this belongs inside its `with`")
+
+    def conclude(self, text: str) -> None:
+        """Have *text* for its result, should it have completed when its block is left."""
+        self._closing.conclude(text)
 
     def patiently(self, wait: Wait) -> Iterator[Wait]:
         """Wait as long as there is any point in it."""
@@ -248,11 +252,14 @@ class Run:
                 elsewhere(self.__exit__, kind, error, None)
                 return
             diverged = self._leave(error)
-            if (hooks := self._cancelling.cleanup) is not None:
-                pause(self._home.clock, Wait(math.inf, hooks.signal))
-            last, pending = self._last(error or diverged)
-            if pending is not None:
-                self._home.store.writer.settle(pending)
+            is_ended = False
+            while not is_ended:
+                if (hooks := self._cancelling.cleanup) is not None:
+                    pause(self._home.clock, Wait(math.inf, hooks.signal))
+                last, pending = self._last(error or diverged)
+                if pending is not None:
+                    self._home.store.writer.settle(pending)
+                is_ended = not self._yields(last)
         except BaseException as trouble:
             self._give_up(trouble)
             raise
@@ -261,11 +268,14 @@ class Run:
     async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         try:
             diverged = self._leave(error)
-            if (hooks := self._cancelling.cleanup) is not None:
-                await apause(self._home.clock, Wait(math.inf, hooks.signal))
-            last, pending = self._last(error or diverged)
-            if pending is not None:
-                await self._home.store.writer.asettle(pending)
+            is_ended = False
+            while not is_ended:
+                if (hooks := self._cancelling.cleanup) is not None:
+                    await apause(self._home.clock, Wait(math.inf, hooks.signal))
+                last, pending = self._last(error or diverged)
+                if pending is not None:
+                    await self._home.store.writer.asettle(pending)
+                is_ended = not self._yields(last)
         except BaseException as trouble:
             self._give_up(trouble)
             raise
@@ -351,8 +361,7 @@ class Run:
         completes = self._closing.completes(error or diverged)
         self._is_left = not completes and not self.is_noted and self.log.claim is not None
         if self._is_left or cancelled or self.log.lost is not None:
-            # Tasks that are left over from it must be stopped: it is known for as long as there may be any.
-            weakref.finalize(self, open_runs.discard, id(self)).atexit = False
+            self._stay_known()
         else:
             open_runs.discard(id(self))
         self._home.keeper.remove(self)
@@ -372,6 +381,19 @@ class Run:
         if last is not None:
             return last, last.pending
         return None, None if self.log.claim is None else self.log.queued
+
+    def _yields(self, last: Last | None) -> bool:
+        """Whether somebody wanted it cancelled before that could be written, and nobody here had heard of it."""
+        if last is None or (wish := last.pending.value) is None:
+            return False
+        self.stop(wish)
+        self._stay_known()
+        return True
+
+    def _stay_known(self) -> None:
+        """Tasks that are left over from it must be stopped: it is known for as long as there may be any."""
+        open_runs.add(id(self))
+        weakref.finalize(self, open_runs.discard, id(self)).atexit = False
 
     def _give_up(self, trouble: BaseException) -> None:
         """Something hit the end itself: leave the run to others, and wait for nothing."""

@@ -23,7 +23,7 @@ from holdfast.tools.cache import Cache
 from holdfast.tools.kit import Kit
 from holdfast.tools.limiting import Limiting
 from holdfast.tools.sharing import Share
-from holdfast.tools.verdicts import Asker, Gate, Limits, Pass, Plan, Refusal
+from holdfast.tools.verdicts import Asker, Basis, Gate, Limits, Pass, Plan, Refusal
 from holdfast.tracking.records import ExecutionStatus
 from holdfast.tracking.tracker import BATCH
 from holdfast.values.canonical import canonical
@@ -81,7 +81,7 @@ class Tool:
             return free
         asker = Asker(now, policy, ticket, patience)
         circuit = self._circuit(policy)
-        if circuit is not self.circuit:
+        if circuit is not self.circuit and policy is self._applied:
             self._attach(circuit)
         if self.share is not None:
             answer = self.share.admit(asker, circuit)
@@ -94,9 +94,9 @@ class Tool:
     ) -> Pass | Refusal:
         """The same, once *question* was asked."""
         assert self.share is not None
-        asker = Asker(now, policy, ticket, patience)
-        answer = self.share.judge(asker, self.circuit, question)
-        return answer if answer is not None else self._admit_here(asker, self.circuit)
+        asker, circuit = Asker(now, policy, ticket, patience), self._circuit(policy)
+        answer = self.share.judge(asker, circuit, question)
+        return answer if answer is not None else self._admit_here(asker, circuit)
 
     def _admit_here(self, asker: Asker, circuit: Circuit) -> Pass | Refusal:
         grant: Grant | float = circuit.grant
@@ -212,25 +212,25 @@ class Tool:
         wait = self.circuit.turn_away(now)
         return CircuitOpen(self.name, HELD) if wait == math.inf else CircuitOpen(self.name, None, wait)
 
-    def passed(self, generation: int, taken: Slots | Question | bool) -> Pass:
+    def passed(self, basis: Basis, taken: Slots | Question | bool) -> Pass:
         """What the quick path was given: by the circuit, and by the gate."""
         slots = taken if isinstance(taken, Slots) else None
         held = None
         if isinstance(taken, Question):
             slots, held = (self.limiting.slots if taken.form.slots else None), taken.held
-        return Pass(self.circuit, Grant(generation), slots, held)
+        return Pass(basis.circuit, basis.grant, slots, held)
 
-    def succeeded(self, now: float, begun: float, generation: int, taken: Slots | Question | bool) -> None:
+    def succeeded(self, now: float, begun: float, basis: Basis, taken: Slots | Question | bool) -> None:
         """Settle a success of the quick path that is more than a duration: slow, or the circuit has changed."""
-        self.settle(now, self.passed(generation, taken), begun, None)
+        self.settle(now, self.passed(basis, taken), begun, None)
         self._kit.tracker.record(self.name, ExecutionStatus.SUCCESS, now - begun)
 
     def answered(self, now: float, begun: float, plan: Plan, question: Question) -> None:
         """Settle a success of the quick path that asked the fleet."""
-        generation, _, _, slow, _ = plan
+        basis, _, _, slow, _ = plan
         duration = now - begun
         if self.share is None or plan is not self.plan or duration >= slow:
-            self.succeeded(now, begun, generation, question)
+            self.succeeded(now, begun, basis, question)
             return
         self.share.leave(now, duration, question)
         self.note(now, duration)
@@ -263,7 +263,7 @@ class Tool:
             plan = None
             if plain and calm and (share is None or share.is_quick):
                 gate: Gate | None = self.limiting.gate(policy) if share is None else share.gate(policy)
-                plan = (grant.generation, gate, self.limit, self._slow, self._due)
+                plan = (Basis(policy, circuit, grant), gate, self.limit, self._slow, self._due)
             self.plan = plan
             self.plan_untimed = plan if self.limit is None else None
 
@@ -288,11 +288,13 @@ class Tool:
         return policy
 
     def use(self, policy: Policy) -> None:
-        """Put the guards under *policy*. They keep their state, also while a policy has no use for them."""
+        """Put the guards under the *policy* of a call that begins. They keep their state, also while it has no use for
+        them.
+        """
         if policy is self._applied:
             return
-        now = self._kit.clock.monotonic()
-        circuit = self._circuit(policy)
+        now, breaker = self._kit.clock.monotonic(), policy.breaker
+        circuit = self._kit.no_circuit if breaker is None else self._kit.breaker.circuit(self.name, breaker)
         self.limiting.configure(policy, now)
         with self._lock:
             if policy.cache is not None:
@@ -326,11 +328,11 @@ class Tool:
         self.replan()
 
     def _circuit(self, policy: Policy) -> Circuit:
-        """The circuit under *policy*; another one if the breaker had to forget the one of before."""
+        """The circuit of an attempt under *policy*, set as it is; another one if the breaker had to forget that."""
         if policy.breaker is None:
             return self._kit.no_circuit
         circuit = self.circuit
-        if circuit is self._kit.no_circuit or circuit.evicted or circuit.config is not policy.breaker:
+        if circuit is self._kit.no_circuit or circuit.evicted:
             return self._kit.breaker.circuit(self.name, policy.breaker)
         return circuit
 

@@ -35,12 +35,20 @@ class Pass(NamedTuple):
     held: Held | None = None  # what the fleet gave
 
 
-# How the quick path goes, valid as long as the tool has this very plan: the circuit's generation; the gate, None where
+class Basis(NamedTuple):
+    """What a call of the quick path begins under; when it ends, the tool may have another policy and circuit."""
+
+    policy: Policy
+    circuit: Circuit
+    grant: Grant
+
+
+# How the quick path goes, valid as long as the tool has this very plan: what calls begin under; the gate, None where
 # there is nobody to ask; the time limit; the seconds from which a call is slow and the time at which something is due,
 # both of which make it tell more than its duration.
 # A bare tuple, because it is unpacked at each call.
 Gate = Callable[[float], Slots | Question | bool]
-Plan = tuple[int, Gate | None, float | None, float, float]
+Plan = tuple[Basis, Gate | None, float | None, float, float]
 
 
 class Refusal(NamedTuple):

@@ -29,6 +29,7 @@ LOOKS = 3  # for what dead workers left, in the time of one lease
 LONGEST = 5.0  # seconds between two looks at the queue
 LAST = 2.0  # seconds that tasks have to end when they are interrupted
 MOST_AT_ONCE = 10_000
+MOST_SAID = 10  # troubles with the store that are told apart
 
 _log = logging.getLogger("holdfast")
 
@@ -135,7 +136,7 @@ class Worker:
     # -- working -------------------------------------------------------------------------------------------------------
 
     def _work(self, ear: Ear) -> None:
-        troubled = False
+        said: set[str] = set()  # of what is wrong with the store
         while not self._stopping:
             self._signal.rearm()
             begun = self._clock.monotonic()
@@ -143,11 +144,11 @@ class Worker:
                 self._look()
                 if self._config.drain and self._is_done():
                     return
-                troubled = False
+                said.clear()
             except HoldfastError as error:
-                if not troubled:
+                if str(error) not in said and len(said) < MOST_SAID:
+                    said.add(str(error))
                     _log.warning("the worker cannot use the store, and tries again: %s", error)
-                troubled = True
             ear.cost = min(self._clock.monotonic() - begun, LONGEST / SHARE)
             if not self._stopping:
                 pause(self._clock, Wait(self._clock.monotonic() + self._pause, self._signal))

@@ -1,6 +1,6 @@
 -- Concurrency: the fixed limit of guards/concurrency.py, and who holds its slots.
 
-local used_before, held = used, nil -- held: slots of the holder itself, where they were looked up
+local used_before = used
 
 local function purge() -- the slots of holders whose lease is over; who asks is alive
   call('ZADD', LEASES, 'XX', now + lease, holder)
@@ -21,15 +21,20 @@ local function live_on() -- renew the holder's lease; when it is a new one, look
   end
 end
 
-local function let_go(slots, known) -- one that was purged has nothing to give, and is believed where nobody has
-  if slots > known and call('HLEN', HOLDERS) == 0 then known = min(slots, used) end -- the server evicted them all
-  used = used - known
+local function rest() -- slots in use of holders that the server has evicted: nobody knows who has them
+  local left = used
+  for _, slots in ipairs(call('HVALS', HOLDERS)) do left = left - slots end
+  return max(0, left)
 end
 
-local function give_back(who, slots)
-  local left = call('HINCRBY', HOLDERS, who, -slots)
-  if left < 0 then call('HDEL', HOLDERS, who) end
-  let_go(slots, slots + min(0, left))
+local function give_back(who, slots, known) -- who was purged has nothing to give; who was evicted, of the rest
+  if slots > known then
+    used = used - min(slots - known, rest())
+    call('HDEL', HOLDERS, who)
+  else
+    call('HINCRBY', HOLDERS, who, -slots)
+  end
+  used = used - min(slots, known)
 end
 
 local function balance() -- where a server that evicts keys may have taken one from under the others
@@ -45,10 +50,10 @@ local function renew(text)
   local exact = string.match(text, '^=(%d+)$')
   local believed = tonumber(exact or text)
   local known = tonumber(call('HGET', HOLDERS, holder))
-  if not known then balance() end -- it may be counted in used all the same
   if (exact and known ~= believed) or (not known and believed > 0) then
+    local more = believed - (known or 0)
+    used = used + more - max(0, min(more, rest())) -- the rest is counted already
     call('HSET', HOLDERS, holder, believed)
-    used = used + believed - (known or 0)
   end
   if known or believed > 0 then live_on() end
   return not exact and known or believed

@@ -23,13 +23,13 @@ for _, outcome in ipairs(outcomes) do
   if circuit then circuit.tell(says, count, of, probe, duration_us / 1e6, sign) end
   if least then tell_rate(says, count, duration_us / 1e6, pause_us, admitted_at_us) end
 end
+local mine = 0 -- slots of the holder itself that it gives back, and takes: written together, below
 for who, slots in pairs(given) do
-  if who == holder and limit and asked and ARGV[14] == '' then -- it may take one at once: written together, below
-    held = tonumber(call('HGET', HOLDERS, holder)) or 0
-    given[who] = min(slots, held)
-    let_go(slots, given[who])
+  local known = tonumber(call('HGET', HOLDERS, who)) or 0
+  if who == holder and slots <= known and limit and asked and ARGV[14] == '' then
+    mine, used = -slots, used - slots
   else
-    give_back(who, slots)
+    give_back(who, slots, known)
   end
 end
 local renewed = ARGV[14] ~= '' and renew(ARGV[14]) or 0
@@ -67,7 +67,6 @@ end
 
 if asked then verdict = admit(tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])) end
 
-local mine = held and -given[holder] or 0
 if verdict == ADMITTED and limit then
   mine, used = mine + 1, used + 1
 end
