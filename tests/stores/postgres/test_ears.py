@@ -344,6 +344,27 @@ def test_a_session_that_is_ended_by_the_server_comes_back_with_its_locks_and_all
     assert there.is_living("a") is not False
 
 
+def test_who_may_not_call_others_keeps_its_session_and_its_lock(
+    database: str, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    here = make()
+    assert here.hold("a")
+    held = locks(database)
+    assert here._session is not None
+    here._session._channel = "c" * 64  # PostgreSQL takes 63
+
+    for _ in range(3):
+        assert here._session.ring_later("call")
+        assert here._session.do(lambda link: link.ask("SELECT 1")) == [(1,)]
+        assert eventually(lambda: here._session is not None and here._session._rings_at == math.inf)
+    assert here._session.do(lambda link: link.ask("SELECT 1 / 0")) is None
+
+    assert here._session.do(lambda link: link.ask("SELECT 1")) == [(1,)]
+    assert locks(database) == held
+    assert "lost" not in caplog.text
+    assert caplog.text.count("goes on without what it asked for: channel name too long") == 1
+
+
 def test_while_all_may_be_coming_back_a_lock_that_is_not_held_says_nothing(
     own_postgres: PostgresServer, make: Make, child: Any, grace: Callable[[float], None]
 ) -> None:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
+from tests.stores.kinds import claim
 
 from holdfast.errors import RunNotFound, StoreError
 from holdfast.stores import PostgresRunStore, schema
@@ -142,6 +143,39 @@ def test_a_schema_that_somebody_made_for_us_is_used(database: str, server: psyco
 
     with PostgresRunStore(database) as store:
         assert store.create_run("s", "p").event_count == 0
+
+
+def test_a_schema_may_be_called_as_a_word_of_sql_is(database: str, server: psycopg.Connection[Any]) -> None:
+    with PostgresRunStore(f"{database}?schema=order") as store:
+        store.create_run("s", "p", run_id="r")
+
+        assert store.record_event("r", "note").event_count == 1
+    assert schemas(server) == ["order"]
+
+
+def test_what_others_have_put_on_the_search_path_is_not_called(database: str, server: psycopg.Connection[Any]) -> None:
+    server.execute("CREATE FUNCTION public.cardinality(bigint[]) RETURNS int LANGUAGE sql AS 'SELECT 7'")
+    with PostgresRunStore(database) as store:
+        store.create_run("s", "p", run_id="r")
+
+        claim(store, "r")
+
+        assert store.snapshot("r").owner is not None
+
+
+def test_a_new_run_has_a_number_of_its_own_where_the_sequence_was_left_behind(
+    database: str, server: psycopg.Connection[Any]
+) -> None:
+    with PostgresRunStore(database) as store:
+        for _ in range(3):
+            store.create_run("s", "p")
+    server.execute("UPDATE holdfast.runs SET key = key + 5000")
+
+    with PostgresRunStore(database) as store:
+        store.create_run("s", "p", run_id="r")
+
+    rows = server.execute("SELECT key > 5003, nextval('holdfast.run_keys') > key FROM holdfast.runs WHERE id = 'r'")
+    assert rows.fetchall() == [(True, True)]
 
 
 def test_a_database_that_cannot_hold_every_text_is_refused(postgres: Any) -> None:

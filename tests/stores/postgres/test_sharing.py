@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -192,6 +193,20 @@ def test_a_late_event_is_a_change_too(one: RunStore, two: RunStore) -> None:
     two.record_event("r", "late")
 
     assert [run.id for run in one.snapshots(one.file.fetch("changed", event, key, 100))] == ["r"]
+
+
+def test_what_was_written_on_another_server_is_no_change(
+    one: RunStore, server: psycopg.Connection[Any], schema: str
+) -> None:
+    one.create_run("s", "p", run_id="ended")
+    one.record_event("ended", "run_completed")
+    server.execute(f"UPDATE {schema}.runs SET changed = changed + 1e12, ended = ended + 1e12".encode())
+    one.create_run("s", "p", run_id="q")
+    ((event, key),) = one.file.fetch("last_change")
+
+    one.record_event("q", "note")
+
+    assert [run.id for run in one.snapshots(one.file.fetch("changed", event, key, 100))] == ["q"]
 
 
 # --- time ---

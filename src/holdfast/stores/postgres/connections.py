@@ -35,6 +35,7 @@ class Connections:
         self._sql = sql
         self._clock = clock
         self._is_ready = False  # the tables are there, as this version knows them
+        self._untold = ""  # why others could not be told to look, last time
         self._silence = ""  # what was said of a server that let the last one who connected wait for nothing
         self._silent_until = 0.0
         self._closings = 0  # what was lent before the last one is not kept
@@ -75,7 +76,9 @@ class Connections:
         try:
             link.check()
         except ServerError as error:  # of what was left unread
-            _log.warning("%s: others could not be told to look: %s", self._address.name, error)
+            if self._untold != str(error):
+                self._untold = str(error)
+                _log.warning("%s: others could not be told to look: %s", self._address.name, error)
 
     def drop(self, link: Link) -> None:
         """Write with another one from now on."""

@@ -136,7 +136,8 @@ class Link:
             pgconn.nonblocking = 1
             pgconn.enter_pipeline_mode()
             self._ready = _polling(pgconn.socket, select.POLLIN, self._stop)
-            self.pooled = self.ask("SELECT pg_backend_pid()") != [(pgconn.backend_pid,)] or self._is_said_pooled
+            pid = self.ask("SELECT pg_catalog.pg_backend_pid()")
+            self.pooled = pid != [(pgconn.backend_pid,)] or self._is_said_pooled
         except _psycopg_error() as error:
             self.close()
             raise Broken(_words(str(error))) from error

@@ -17,6 +17,7 @@ SCHEMA = 1  # the newest that this version knows; its file is sql/001_….sql
 OLDEST_SERVER = 130000
 _FOLDER = os.path.join(os.path.dirname(__file__), "sql")
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('holdfast migrations ' || $1, 0))"
+_MIGRATIONS = "CREATE TABLE holdfast.migrations (number BIGINT PRIMARY KEY, at TIMESTAMPTZ DEFAULT now())"
 _FOUND = """
 SELECT (SELECT count(*) FROM pg_namespace WHERE nspname = $1),
     (SELECT count(*) FROM pg_tables WHERE schemaname = $1 AND tablename = 'migrations'),
@@ -54,7 +55,7 @@ def found(link: Link, schema: str, name: str) -> int:
                 f"{name}: the schema {schema!r} is of something else; nothing was changed: name another with ?schema="
             )
         return 0
-    ((version,),) = link.ask(f"SELECT coalesce(max(number), 0) FROM {schema}.migrations")
+    ((version,),) = link.ask(_in(schema, "SELECT coalesce(max(number), 0) FROM holdfast.migrations"))
     if version > SCHEMA:
         raise StoreError(
             f"{name}: was written by a newer Holdfast (schema {version}; this one knows {SCHEMA}); nothing was "
@@ -72,14 +73,14 @@ def _migrate(link: Link, schema: str, name: str) -> None:
     if version == 0:
         ((is_there, _, _),) = link.ask(_FOUND, schema)
         if not is_there:
-            link.execute(f"CREATE SCHEMA {schema}")
-        link.execute(f"CREATE TABLE {schema}.migrations (number BIGINT PRIMARY KEY, at TIMESTAMPTZ DEFAULT now())")
+            link.execute(f'CREATE SCHEMA "{schema}"')
+        link.execute(_in(schema, _MIGRATIONS))
     for number in range(version + 1, SCHEMA + 1):
         for statement in _migration(number, schema):
             link.execute(statement)
-        link.execute(f"INSERT INTO {schema}.migrations (number) VALUES ($1)", (number,))
+        link.execute(_in(schema, "INSERT INTO holdfast.migrations (number) VALUES ($1)"), (number,))
     if version == 0:
-        put = f"INSERT INTO {schema}.meta (name, value) VALUES ($1, $2)"
+        put = _in(schema, "INSERT INTO holdfast.meta (name, value) VALUES ($1, $2)")
         link.executemany(put, [("store", uuid.uuid4().hex), ("secret", os.urandom(32).hex())])
     link.execute("COMMIT")
     link.sync()
@@ -92,4 +93,4 @@ def _migration(number: int, schema: str) -> list[str]:
 
 
 def _in(schema: str, text: str) -> str:
-    return text.replace("holdfast.", f"{schema}.")
+    return text.replace("holdfast.", f'"{schema}".')  # which may be a word of SQL

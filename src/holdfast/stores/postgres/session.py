@@ -14,12 +14,12 @@ import queue
 import select
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from holdfast.clock import SystemClock
 from holdfast.errors import printable
-from holdfast.stores.postgres.link import Limits, Link
+from holdfast.stores.postgres.link import Limits, Link, ServerError
 
 LIMITS = Limits(connecting=5.0, answer=3.0, gone=10.0)
 POLL = 0.25  # seconds between two looks where there is no session
@@ -36,10 +36,11 @@ _UNLOCK = "SELECT pg_advisory_unlock_shared($1::bigint)"
 _RING = "SELECT pg_notify($1, $2)"
 # A session that is idle is none to be ended, and one whose host is gone is soon to be.
 _STAY = """
-SELECT set_config(name, value, false)
-FROM (VALUES ('tcp_keepalives_idle', '10'), ('tcp_keepalives_interval', '5'), ('tcp_keepalives_count', '3'),
-             ('idle_session_timeout', '0')) AS wanted (name, value)
-JOIN pg_settings USING (name)
+SELECT pg_catalog.set_config(name, value, false)
+FROM (VALUES ('search_path', 'pg_catalog'), ('idle_session_timeout', '0'),
+             ('tcp_keepalives_idle', '10'), ('tcp_keepalives_interval', '5'), ('tcp_keepalives_count', '3'))
+    AS wanted (name, value)
+JOIN pg_catalog.pg_settings USING (name)
 """
 
 _log = logging.getLogger("holdfast")
@@ -66,6 +67,7 @@ class Session:
         self._lost_once = self._ended = False
         self._since = math.inf  # when it began
         self._call = ""
+        self._refused = ""  # what was last said of something that the server would not do
         self._rings_at = math.inf  # when others are to be told of what was committed
         self._link: Link | None = None
         self._waker, self._stop = Waker(), Waker()  # there is something to do; nobody wants it any more
@@ -168,7 +170,8 @@ class Session:
         spoken = SystemClock.monotonic()
         while not self._ended:
             while self._wanted:
-                self._wanted.popleft().run(link)
+                with self._though_refused(link):
+                    self._wanted.popleft().run(link)
                 spoken = SystemClock.monotonic()
             if SystemClock.monotonic() - spoken >= _BEAT:
                 self.lock(link)
@@ -187,7 +190,20 @@ class Session:
 
     def _ring(self, link: Link) -> None:
         self._rings_at = math.inf  # first: what is committed from now on has another one
-        link.ask(_RING, self._channel, self._call)
+        with self._though_refused(link):
+            link.ask(_RING, self._channel, self._call)
+
+    @contextlib.contextmanager
+    def _though_refused(self, link: Link) -> Iterator[None]:
+        """What the server will not do is no reason to leave: with the session, its locks would go, too."""
+        try:
+            yield
+        except ServerError as error:
+            if link.is_broken:
+                raise
+            before, self._refused = self._refused, printable(str(error), 500)
+            if self._refused != before:
+                _log.warning("the session with the store goes on without what it asked for: %s", self._refused)
 
     def _be_pooled(self) -> None:
         """Nobody would hear us, and a lock would be whoever's connection it is next."""

@@ -2,7 +2,14 @@
 -- them; the others are in ../../sql/shared.sql. The tables, and who writes them, are described in 001_runs.sql.
 
 -- name: new_keys
-SELECT nextval('holdfast.run_keys') FROM generate_series(1, $1::bigint)
+-- Past those that there are, also where the sequence was left behind: a logical replica has the rows, not its number.
+WITH given AS MATERIALIZED (
+    SELECT nextval('holdfast.run_keys') AS key FROM generate_series(1, $1::bigint)
+), behind AS MATERIALIZED (
+    SELECT setval('holdfast.run_keys', max(key)) FROM holdfast.runs HAVING max(key) >= (SELECT min(key) FROM given)
+)
+SELECT key FROM given WHERE NOT EXISTS (SELECT FROM behind)
+UNION ALL SELECT nextval('holdfast.run_keys') FROM behind, generate_series(1, $1::bigint)
 
 -- name: load
 -- A run, and what keys its calls, whether there is such a run or not: somebody may have made all tables anew.
@@ -20,13 +27,16 @@ SELECT key FROM holdfast.runs WHERE key = ANY ($1::bigint[]) ORDER BY key FOR UP
 SELECT set_config('idle_in_transaction_session_timeout', '5000', true)
 
 -- name: wait_at_most
--- So many milliseconds for what another holds, in this transaction.
-SELECT set_config('lock_timeout', $1, true)
+-- So many milliseconds for what another holds, in this transaction; and what has a bare name is the server's own.
+SELECT pg_catalog.set_config('lock_timeout', $1, true), pg_catalog.set_config('search_path', 'pg_catalog', true)
 
 -- name: settle
--- The same for all of a connection that is ours alone; and a host of ours that is gone is noticed within half a minute.
-SELECT set_config('lock_timeout', $1, false), set_config('tcp_keepalives_idle', '10', false),
-    set_config('tcp_keepalives_interval', '5', false), set_config('tcp_keepalives_count', '3', false)
+-- The same for all of a connection that is ours alone; a host of ours that is gone is noticed within half a minute, and
+-- who waits for another's row sees what became of it, however this user's transactions are isolated.
+SELECT pg_catalog.set_config(name, value, false) FROM (VALUES
+    ('search_path', 'pg_catalog'), ('lock_timeout', $1), ('default_transaction_isolation', 'read committed'),
+    ('tcp_keepalives_idle', '10'), ('tcp_keepalives_interval', '5'), ('tcp_keepalives_count', '3')
+) AS wanted (name, value)
 
 -- name: end_stopped
 -- Connections of ours that hold rows of our tables while their process is frozen or cut off: the server waits for the
@@ -170,12 +180,15 @@ ON CONFLICT DO NOTHING
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, (SELECT coalesce(max(key), 0) FROM holdfast.runs)
 
 -- name: changed
--- The runs that have new events, or are new; some of them may have been seen.
+-- The runs that have new events, or are new; some of them may have been seen. A number that is yet to come is that of
+-- another server, from which the tables were moved here.
 SELECT header, snapshot, owner, fence FROM holdfast.runs
 WHERE key IN (
     SELECT key FROM holdfast.runs
-    WHERE status IN ('created', 'planning', 'executing', 'verifying') AND changed >= $1
-    UNION SELECT key FROM holdfast.runs WHERE ended >= $1
+    WHERE status IN ('created', 'planning', 'executing', 'verifying')
+        AND changed >= $1 AND changed < pg_snapshot_xmax(pg_current_snapshot())::text::bigint
+    UNION SELECT key FROM holdfast.runs
+    WHERE ended >= $1 AND ended < pg_snapshot_xmax(pg_current_snapshot())::text::bigint
     UNION SELECT key FROM holdfast.runs WHERE key > $2
 )
 ORDER BY created_at DESC, key DESC LIMIT $3
@@ -260,4 +273,4 @@ UPDATE holdfast.runs SET first = $1, base = $2, version = version + 1, weight = 
 -- The queue, see queue.py.
 
 -- name: hold_queue
-SELECT pg_advisory_xact_lock(hashtextextended('holdfast queue', 0))
+SELECT pg_advisory_xact_lock(hashtextextended('holdfast.queue', 0))
