@@ -17,7 +17,16 @@ from tests import shapes
 from tests.shapes import Gate, Shape, Thread, eventually, settled
 
 import holdfast
-from holdfast import BudgetExceeded, CircuitOpen, ConfigError, Event, Holdfast, LoopDetected, ToolTimeout
+from holdfast import (
+    BudgetExceeded,
+    CircuitOpen,
+    ConcurrencyFull,
+    ConfigError,
+    Event,
+    Holdfast,
+    LoopDetected,
+    ToolTimeout,
+)
 from holdfast.testing import ManualClock, Recorder, Script, Step, fail, hang, ok, slow
 from holdfast.tools.cache import Awaited
 
@@ -613,6 +622,32 @@ async def test_a_follower_waits_for_a_slower_call_no_longer_than_its_own_timeout
 
     assert clock.monotonic() == 1.5
     assert await leader == "late"
+
+
+async def test_a_call_with_a_time_limit_of_its_own_leaves_its_followers_theirs(
+    hf: Holdfast, clock: ManualClock
+) -> None:
+    script = Script(slow(10.0, "late"), clock=clock)
+    tool = hf.tool(**CACHED)(script.coroutine)
+    hasty = [asyncio.create_task(hf.acall(tool, policy={"timeout": 1.5, "fallback": {"value": n}})) for n in range(2)]
+    await settled()
+
+    assert await asyncio.gather(tool(), tool(), *hasty) == ["late", "late", 0, 1]
+
+    assert script.count == 2
+    assert clock.monotonic() == 11.5
+
+
+async def test_an_impatient_call_leaves_its_followers_their_place_in_line(hf: Holdfast) -> None:
+    tool = hf.tool(**CACHED, concurrency=1)(numbered().coroutine)
+    async with hf.guard("tool"):
+        impatient = asyncio.create_task(hf.acall(tool, policy={"max_wait": 0.5}))
+        await settled()
+        follower = asyncio.create_task(tool())
+        with pytest.raises(ConcurrencyFull):
+            await impatient
+
+    assert await follower == 0
 
 
 async def test_a_follower_with_the_same_timeout_waits_for_all_attempts(hf: Holdfast, clock: ManualClock) -> None:

@@ -15,6 +15,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any
 from unittest.mock import create_autospec
 
@@ -37,6 +38,7 @@ from holdfast import (
     ToolTimeout,
 )
 from holdfast.testing import ManualClock, Recorder, Script, Step, TooManyRequests, fail, hang, ok, rate_limit
+from holdfast.tools.tool import Tool
 
 shape, hf = shapes.shape, shapes.hf
 
@@ -1421,6 +1423,70 @@ async def test_a_call_that_is_tried_again_asks_a_circuit_that_is_set_as_the_newe
     await tried_again(guarded(), clock, lambda: again(script.coroutine))
 
     assert hf.breaker.state("search") is CircuitState.OPEN
+
+
+def test_of_two_calls_that_begin_at_once_the_same_one_sets_all_guards(clock: ManualClock) -> None:
+    def begun_at(line: int) -> bool:
+        """Whether there was such a *line*: a plain call begins there, while one without a breaker does."""
+        with holdfast.open(":memory:", policies={}, clock=clock) as hf:
+            search = hf.tool("search")(Script(ok()).function)
+            tool = hf._box.tool("search")
+            lines = 0
+
+            def trace(frame: FrameType, event: str, arg: object) -> Any:
+                nonlocal lines
+                if frame.f_code not in (Tool.use.__code__, Tool._attach.__code__):
+                    return None
+                if not tool._lock.locked():  # else the other one has to wait
+                    lines += 1
+                    if lines == line:
+                        hf.call(search)
+                return trace
+
+            before = sys.gettrace()
+            sys.settrace(trace)
+            try:
+                hf.call(search, policy={"breaker": False})
+            finally:
+                sys.settrace(before)
+            hf.breaker.force_open("search")
+            called_with(CircuitOpen, search)
+            return lines >= line
+
+    reached = [begun_at(line) for line in range(1, 40)]
+
+    assert reached[0]
+    assert not reached[-1]
+
+
+RATED = {"failure_rate": 0.5, "failure_threshold": 1000}
+
+
+def test_calls_with_another_window_leave_the_others_their_rate(hf: Holdfast) -> None:
+    search = hf.tool("search", breaker=RATED)(Script(fail(ConnectionError)).function)
+
+    for _ in range(2):
+        for _ in range(9):
+            called_with(ConnectionError, search)
+        called_with(ConnectionError, functools.partial(hf.call, search, policy={"breaker": {"window": 60.0}}))
+
+    called_with(CircuitOpen, search)
+
+
+def test_calls_without_a_breaker_do_not_let_old_successes_stay_in_the_rate(hf: Holdfast, clock: ManualClock) -> None:
+    script = Script(*[ok()] * 102, then=fail(ConnectionError))
+    search = hf.tool("search", breaker=RATED)(script.function)
+    for _ in range(2):
+        hf.call(search, policy={"breaker": False})
+        clock.advance(400.0)
+    for _ in range(100):
+        search()
+    clock.advance(400.0)
+
+    for _ in range(20):
+        called_with(ConnectionError, search)
+
+    called_with(CircuitOpen, search)
 
 
 @pytest.mark.parametrize("heard", [False, True], ids=["quick", "long"])

@@ -91,6 +91,18 @@ def test_a_block_is_tried_once(block: Block, hf: Holdfast) -> None:
     assert len(tries) == 1
 
 
+def test_a_block_that_is_told_to_have_failed_has_no_error_of_what_is_being_handled_around_it(hf: Holdfast) -> None:
+    try:
+        raise ValueError("of something else")
+    except ValueError:
+        with hf.guard("web") as attempt:
+            attempt.fail(ErrorCategory.NETWORK)
+
+    error = hf._box.tool("web").last_error
+    assert error is not None
+    assert error[1] == ErrorCategory.NETWORK.label
+
+
 def test_an_open_circuit_keeps_the_block_from_running(block: Block, hf: Holdfast) -> None:
     with pytest.raises(ConnectionError):
         block(raising(ConnectionError), breaker=EASY)

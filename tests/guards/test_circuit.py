@@ -881,18 +881,37 @@ def test_other_settings_with_the_same_window_keep_what_it_holds() -> None:
     assert it.window is window
 
 
-@pytest.mark.parametrize(
-    ("settings", "there"),
-    [({"failure_rate": 0.5, "window": 10.0}, True), ({"failure_rate": 0.5, "window_calls": 9}, True), ({}, False)],
-)
-def test_another_window_starts_empty(settings: dict[str, Any], there: bool) -> None:
+@pytest.mark.parametrize("settings", [{"failure_rate": 0.5, "window": 10.0}, {}])
+def test_settings_that_come_and_go_leave_a_window_what_it_holds(settings: dict[str, Any]) -> None:
     it = circuit(failure_rate=0.5)
     succeed(it, 0.0, 5)
 
     it.configure(BreakerConfig(**settings))
+    it.configure(BreakerConfig(failure_rate=0.5))
 
-    assert (it.window is not None) is there
-    assert it.window is None or it.window.calls == 0
+    assert it.window is not None
+    assert it.window.calls == 5
+
+
+def test_a_shorter_window_forgets_what_is_too_old_for_it() -> None:
+    it = circuit(failure_rate=0.5)
+    succeed(it, 0.0, 5)
+
+    it.configure(BreakerConfig(failure_rate=0.5, window=10.0))
+    succeed(it, 10.0)
+
+    assert it.window is not None
+    assert it.window.calls == 1
+
+
+def test_a_window_of_the_last_calls_starts_empty() -> None:
+    it = circuit(failure_rate=0.5)
+    succeed(it, 0.0, 5)
+
+    it.configure(BreakerConfig(failure_rate=0.5, window_calls=9))
+
+    assert it.window is not None
+    assert it.window.calls == 0
 
 
 def test_a_child_process_does_not_inherit_a_held_lock() -> None:

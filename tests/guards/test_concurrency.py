@@ -527,6 +527,18 @@ def test_a_changed_setting_keeps_what_was_learnt() -> None:
     assert abs(slots.limit - learnt) <= 2
 
 
+def test_the_same_settings_again_keep_what_is_being_learnt() -> None:
+    slots = adaptive(20)
+
+    for _ in range(2):
+        fill(slots)
+        for _ in range(slots.in_flight):
+            slots.configure(ConcurrencyConfig(limit=20, adaptive=True))
+            slots.settle(1.0, overloaded=True)
+
+    assert slots.limit == 12
+
+
 def test_a_lower_allowance_holds_for_what_was_learnt_too() -> None:
     slots = adaptive(200)
 

@@ -248,6 +248,19 @@ async def test_a_call_that_comes_long_after_the_change_is_itself_under_the_new_p
         await tool()
 
 
+def test_a_block_that_is_entered_again_is_under_the_new_policies(hf: Holdfast, change: Write) -> None:
+    block = hf.guard("t")
+    with block:
+        pass
+
+    change(ONE_CALL)
+    with block:
+        pass
+
+    with pytest.raises(RateLimited), block:
+        pass
+
+
 def test_tools_that_nobody_has_named_yet_are_under_the_new_policies(hf: Holdfast, change: Write) -> None:
     change(ONE_CALL)
 
@@ -418,6 +431,20 @@ def test_failures_counted_before_the_change_count_after_it(hf: Holdfast, change:
 
     with pytest.raises(ConnectionError):
         tool()
+    assert hf.breaker.state("t") is CircuitState.OPEN
+
+
+def test_successes_from_before_there_was_a_rate_do_not_count_for_it(hf: Holdfast, change: Write) -> None:
+    script = Script(*[ok()] * 100, then=fail(ConnectionError))
+    tool = hf.tool("t")(script.function)
+    for _ in range(100):
+        tool()
+
+    change("[policy]\nbreaker = { failure_rate = 0.5, failure_threshold = 1000 }\n")
+    for _ in range(20):
+        with pytest.raises(ConnectionError):
+            tool()
+
     assert hf.breaker.state("t") is CircuitState.OPEN
 
 
@@ -680,6 +707,21 @@ async def test_callers_that_wait_for_a_token_keep_their_order_and_their_turn(
 
     assert [number for number, _ in begun] == [0, 1, 2, 3]
     assert begun[-1][1] <= start + 10.2  # the head had been promised ten seconds; the others follow at the new rate
+
+
+async def test_a_caller_that_waits_for_more_tokens_than_the_new_burst_is_let_in_when_that_is_full(
+    hf: Holdfast, change: Write, clock: ManualClock
+) -> None:
+    change('[policy]\nrate = { per_second = 1, burst = 2 }\npriority = "low"\n')
+    tool = hf.tool("t")(Script(ok()).coroutine)
+    await tool()
+
+    with clock.busy():
+        waiting = asyncio.create_task(tool())
+        await asyncio.sleep(0)
+        change("[policy]\nrate = { per_second = 1, burst = 1 }\n")
+
+    assert await waiting is None
 
 
 async def test_callers_that_wait_for_a_token_are_let_in_when_the_rate_is_taken_away(

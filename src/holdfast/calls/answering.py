@@ -11,8 +11,11 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
 
-from holdfast.calls.attempt import OF_ITS_RUN
+import msgspec
+
+from holdfast.calls.attempt import OF_ITS_POLICY, OF_ITS_RUN
 from holdfast.category import classify
+from holdfast.policy import Policy
 from holdfast.tools.cache import Awaited, Flight, Hit
 from holdfast.waiting.waits import Wait
 
@@ -33,6 +36,7 @@ def ask(execution: Execution) -> Iterator[Wait]:
             return _answer(execution, answer.value)
         if isinstance(answer, Flight):
             execution.flight = answer
+            answer.awaited.policy = execution.policy
             answer.awaited.loop = _running_loop() if execution.as_task else None
             return None
         until, limit = execution.deadline, execution.policy.deadline
@@ -46,6 +50,8 @@ def ask(execution: Execution) -> Iterator[Wait]:
                 yield from execution.patiently(Wait(until, signal))
             finally:
                 answer.unfollow(signal)
+        if isinstance(answer.error, OF_ITS_POLICY) and not _is_alike(answer.policy, execution.policy):
+            continue  # this one may have more time, or more patience
         if answer.error is not None:
             execution.cached = True
             execution.category = classify(answer.error)
@@ -112,6 +118,13 @@ def _waits_for_us(execution: Execution, awaited: Awaited) -> bool:
             seen.add(each)
             todo += each.awaits
     return not execution.as_task and awaited.loop is not None and awaited.loop is _running_loop()
+
+
+def _is_alike(one: Policy | None, other: Policy) -> bool:
+    """Whether two calls began under the same settings; what answers in their place may be any object."""
+    if one is None or one is other:
+        return one is not None
+    return msgspec.structs.replace(one, fallback=None) == msgspec.structs.replace(other, fallback=None)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

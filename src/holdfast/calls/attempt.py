@@ -21,6 +21,7 @@ from holdfast.errors import (
     RateLimited,
     RunConflict,
     StoreError,
+    ToolTimeout,
     in_words,
     is_refusal,
 )
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 # What says nothing about the tool, although it leaves it: refusals and trouble of other calls, and of the run itself.
 NEUTRAL = (InDoubt, LeaseLost, RunConflict, StoreError, KeyboardInterrupt, SystemExit, GeneratorExit)
 STEPS_IN = (CircuitOpen, RateLimited, ConcurrencyFull)  # refusals for which a fallback may step in
+OF_ITS_POLICY = (*STEPS_IN, ToolTimeout)  # what says nothing to calls with other settings
 OF_ITS_RUN = (LoopDetected, BudgetExceeded, InDoubt, LeaseLost, StoreError)  # what says nothing to another run
 
 
@@ -195,7 +197,7 @@ class Attempt:
             pause = retry_after(error, now=execution.kit.clock.time())
         distinct = execution.policy.breaker is not None and execution.policy.breaker.distinct_arguments
         sign = execution.subject.sign() if category is not None and distinct else None
-        execution.tool.settle(now, passed, self.begun, category, pause=pause, sign=sign)
+        execution.tool.settle(now, passed, self.begun, category, pause=pause, sign=sign, error=error)
         if category is None or error is None or category is ErrorCategory.CANCELLED:
             return False
         again = execution.again(category, error, pause, now)

@@ -26,7 +26,8 @@ class Guard:
     def __init__(self, kit: Kit, tool: Tool, policy: Mapping[str, object]) -> None:
         self._kit = kit
         self._tool = tool
-        self._policy = tool.override(policy)
+        self._given = policy
+        tool.override(policy)  # a mistake is told here
         self._free = [True]  # an item to take: of two threads one gets it
         self._plain: AbstractContextManager[Attempt] | None = None
         self._async: AbstractAsyncContextManager[Attempt] | None = None
@@ -103,6 +104,7 @@ class Guard:
             self._free.append(True)
 
     def _execution(self, *, as_task: bool = False) -> Execution:
-        execution = Execution(self._kit, self._tool, self._policy, running(), Subject())
+        policy = self._tool.override(self._given)  # as it is now: a block may be entered again
+        execution = Execution(self._kit, self._tool, policy, running(), Subject())
         execution.as_task = as_task
         return execution

@@ -222,10 +222,11 @@ class Circuit:
     def configure(self, config: BreakerConfig) -> None:
         """Go on under other settings; state, counts and a running wait stay."""
         with self._lock:
-            before, self.config = self.config, config
-            same = (before.window, before.window_calls) == (config.window, config.window_calls)
-            if not same or before.is_rated != config.is_rated:
+            self.config = config
+            if self.window is None:
                 self.window = _window(config)
+            else:  # it stays, also while the settings have no use for it
+                self.window.configure(config.window, config.window_calls)
             self._mark()
 
     def after_fork(self) -> None:

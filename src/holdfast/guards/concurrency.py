@@ -99,6 +99,8 @@ class Slots:
 
     def configure(self, config: ConcurrencyConfig) -> None:
         """Go on under another limit; calls in flight keep their slots, and what was learnt stays."""
+        if config == self.config:  # a call with settings of its own has come or gone: what is being learnt stays, too
+            return
         goes_on = config.adaptive and self.config.adaptive
         self.config = config
         if goes_on:

@@ -13,10 +13,17 @@ class Window:
     __slots__ = ("calls", "failures", "slow", "width", "_most", "_runs", "_seconds")
 
     def __init__(self, seconds: float, most: int | None = None) -> None:
+        self._most = most
+        self.clear()
+        self.configure(seconds, most)
+
+    def configure(self, seconds: float, most: int | None) -> None:
+        """Go on with what it holds, as far as that is not too old; where other calls are to be counted, anew."""
+        if most != self._most:
+            self.clear()
         self.width = seconds / SLICES
         self._seconds = seconds
         self._most = most
-        self.clear()
 
     def clear(self) -> None:
         """Forget everything."""

@@ -14,16 +14,20 @@ from collections import OrderedDict
 from collections.abc import Hashable
 
 from holdfast.guards.line import Signal
+from holdfast.policy import Policy
 
 
 class Awaited:
     """One call that others may wait for; *timeout* bounds each of its attempts."""
 
-    __slots__ = ("awaits", "error", "landed", "loop", "timeout", "value", "watch", "_followers", "_lock", "_over")
+    __slots__ = (
+        "awaits", "error", "landed", "loop", "policy", "timeout", "value", "watch", "_followers", "_lock", "_over",
+    )  # fmt: skip
 
     def __init__(self, timeout: float | None = None) -> None:
         self.timeout = math.inf if timeout is None else timeout
         self.loop: object = None  # whose task leads it, if it is a task
+        self.policy: Policy | None = None  # that its leader goes by
         self.awaits: list[Awaited] = []  # those that calls made by it follow
         self._lock = threading.RLock()  # a flight may be dropped, and this be ended, in the middle of anything
         self._followers: dict[Signal, None] = {}

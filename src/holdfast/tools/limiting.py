@@ -214,13 +214,15 @@ class Limiting:
 
     def _reserve(self, now: float, policy: Policy, ticket: Ticket | None, *, shared: bool) -> Refusal | None:
         """Ask rate, unless that is *shared*, then concurrency."""
-        cost = policy.priority.cost
         if policy.rate is None and policy.concurrency is None:
             return None
         if self.line.heap and self.line.head() is not ticket:
             return Refusal(ConcurrencyFull if policy.rate is None else RateLimited, math.inf)
         bucket = self.bucket if policy.rate is not None and not shared else None
         slots = self.slots if policy.concurrency is not None else None
+        cost = policy.priority.cost
+        if bucket is not None and cost > bucket.capacity:  # others have made it smaller since the call began
+            cost = bucket.capacity
         if bucket is not None and (wait := bucket.admit(now, cost)):
             return Refusal(RateLimited, wait)
         if slots is not None and not slots.take():

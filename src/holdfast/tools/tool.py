@@ -7,7 +7,6 @@ While no guard has anything to say there is a `Plan`, by which a call passes wit
 from __future__ import annotations
 
 import math
-import sys
 import threading
 from collections.abc import Mapping
 
@@ -82,7 +81,10 @@ class Tool:
         asker = Asker(now, policy, ticket, patience)
         circuit = self._circuit(policy)
         if circuit is not self.circuit and policy is self._applied:
-            self._attach(circuit)
+            with self._lock:
+                if policy is self._applied:
+                    self._attach(circuit)
+            self.replan()
         if self.share is not None:
             answer = self.share.admit(asker, circuit)
             if answer is not None:
@@ -126,17 +128,17 @@ class Tool:
         *,
         pause: float | None = None,
         sign: bytes | None = None,
+        error: BaseException | None = None,
     ) -> None:
         """Tell every guard how an attempt went; *category* None is a success, cancelled says nothing about the tool.
 
-        *pause* is how long the tool asked to be left alone, *sign* tells failures apart by their arguments.
+        *pause* is how long the tool asked to be left alone, *sign* tells failures apart by their arguments, *error* is
+        what the attempt is left by.
         """
         neutral = category is ErrorCategory.CANCELLED
-        if category is not None or now - begun >= self._slow:
+        if self.circuit.window is not None and (category is not None or now - begun >= self._slow):
             self.drain(now)  # a rate is judged by all calls, also those that were only noted
         if category is not None and not neutral:
-            # The attempt is being left by its error, unless it was only told that it failed.
-            error = sys.exception()
             self.last_error = (self._kit.clock.time(), category.label if error is None else in_words(error))
         try:
             self._tell_circuit(now, passed, category, duration=now - begun, pause=pause, sign=sign)
@@ -294,14 +296,18 @@ class Tool:
         if policy is self._applied:
             return
         now, breaker = self._kit.clock.monotonic(), policy.breaker
-        circuit = self._kit.no_circuit if breaker is None else self._kit.breaker.circuit(self.name, breaker)
-        self.limiting.configure(policy, now)
-        with self._lock:
+        self.drain(now)  # what was noted until now is for the window of until now, if there is one
+        with self._lock:  # around all of it: of two calls that begin at once, the same one has set them all
+            circuit = self._kit.no_circuit if breaker is None else self._kit.breaker.circuit(self.name, breaker)
+            self.limiting.configure(policy, now)
             if policy.cache is not None:
                 self.cache = self.cache if self.cache is not None else Cache(policy.cache.max_entries)
                 self.cache.max_entries = policy.cache.max_entries
             self._applied = policy
-        self._attach(circuit)
+            self._attach(circuit)
+        if circuit.window is not None:
+            self._due = min(self._due, now + circuit.window.width)
+        self.replan()
         self.limiting.wake()
 
     def take_up(self, given: Mapping[str, object]) -> None:
@@ -325,7 +331,6 @@ class Tool:
         if circuit is not self._kit.no_circuit:
             circuit.on_mark = self.replan
             circuit.on_reset = self.share.reset if self.share is not None else None
-        self.replan()
 
     def _circuit(self, policy: Policy) -> Circuit:
         """The circuit of an attempt under *policy*, set as it is; another one if the breaker had to forget that."""
@@ -340,14 +345,12 @@ class Tool:
 
     def drain(self, now: float) -> None:
         """Tell the circuit of the successes that the quick path only noted; they matter to its rates."""
-        if self.circuit.window is None:
-            return
         with self._lock:  # the count too, so that counts come in order
             _, noted = self._kit.tracker.counts(self.name)
             fresh, self._noted = noted - self._noted, noted
         if fresh < 0:  # the tracker was cleared, or had to forget the tool
             fresh = noted
-        if fresh and not (self.share is not None and self.share.succeeded(fresh)):
+        if fresh and self.circuit.window is not None and not (self.share is not None and self.share.succeeded(fresh)):
             self.circuit.succeeded_many(min(now, self._due) if self._due else now, fresh)
 
     def tidy(self, now: float) -> None:
