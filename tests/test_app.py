@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
+import os
+import pickle
 import pwd
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +221,26 @@ def test_a_mistake_in_a_mapping_is_named_as_well() -> None:
 @pytest.mark.parametrize("policies", [5, ["a.toml"], b"", object])
 def test_policies_that_are_neither_path_nor_mapping_are_a_config_error(policies: Any) -> None:
     assert refused(policies=policies).endswith("must be the path of a file, or a mapping")
+
+
+def test_a_store_in_a_working_directory_that_is_gone_is_a_config_error() -> None:
+    os.mkdir("gone")
+    os.chdir("gone")
+    os.rmdir("../gone")
+
+    assert "the working directory is gone" in refused(store="agent.db", policies={})
+
+
+@pytest.mark.parametrize("part", [lambda hf: hf, lambda hf: hf.call, lambda hf: hf.runs, lambda hf: hf.run()])
+@pytest.mark.parametrize("double", [pickle.dumps, copy.deepcopy])
+def test_what_belongs_to_one_process_says_what_to_do_instead_of_pickling_it(
+    part: Callable[[Holdfast], object], double: Callable[[object], object]
+) -> None:
+    with (
+        holdfast.open(":memory:", policies={}) as hf,
+        pytest.raises(TypeError, match="cannot be pickled or copied: have each process open"),
+    ):
+        double(part(hf))
 
 
 @pytest.mark.parametrize("store", ["", "redis://host", "sqlite://agent.db", "sqlite:///", "a\0b", "x" * 5000, 5, b"a"])

@@ -114,10 +114,10 @@ class Holdfast:
         hooks: Sequence[Hook] = (),
         fleet: Fleet | None = None,
     ) -> None:
+        self.runs = store  # first: it says what is wrong with pickling any of this
         self._clock = clock
         self._has_store = True
         self._prunes = False  # nobody else looks after the size of the store
-        self.runs = store
         self.bus = Bus(clock)
         self.breaker = CircuitBreaker(clock=clock, on_transition=self._on_transition)
         self.tracker = ExecutionTracker(clock=clock)

@@ -147,9 +147,9 @@ def test_the_handler_of_a_signal_may_cancel_while_the_process_forks(disk: Place)
     hf = disk.open()
     hf.runs.create_run("shop", "tea", run_id="r")
 
-    hf.runs.hold()
+    let_go = hf.runs.hold()
     answer = hf.runs.cancel("r", "shutdown")
-    hf.runs.let_go()
+    let_go()
 
     assert answer is CancelResult.REQUESTED
     assert hf.runs.cancel("r") is CancelResult.ALREADY_FINISHED

@@ -17,6 +17,7 @@ from tests.children import SlowLoader, main, processes, say
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.stores import MemoryRunStore, RunStore, SqliteRunStore
+from holdfast.stores.forking import renew_in_children
 from holdfast.stores.ledger import Ledger
 
 children = processes("tests.stores.children")
@@ -238,6 +239,25 @@ def fork_memory(path: str) -> None:
     say(json.dumps({"child": int(os.read(read, 10)), "parent": store.record_event("r", "note").event_count}))
 
 
+def fork_trouble(path: str) -> None:
+    """Fork with something that cannot be put right in the child, before something that can; the child says so."""
+
+    class Broken:
+        def after_fork(self) -> None:
+            raise KeyboardInterrupt
+
+    class Whole:
+        def after_fork(self) -> None:
+            say("put right")
+
+    things = [Broken(), Whole()]
+    for thing in things:
+        renew_in_children(thing)
+    if os.fork() == 0:
+        os._exit(0)
+    os.wait()
+
+
 def full(path: str) -> None:
     """Write until the disk is full, then make room and go on; says what was acknowledged."""
     store = SqliteRunStore(path)
@@ -284,4 +304,4 @@ def powerless(path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(append, die, hammer, make, own, interrupt, fork, fork_loading, fork_memory, full, powerless)
+    main(append, die, hammer, make, own, interrupt, fork, fork_loading, fork_memory, fork_trouble, full, powerless)

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.clock import SystemClock
 from holdfast.errors import ConfigError, StoreError
 from holdfast.stores.owners import LockFiles, OwnerFile
+from holdfast.stores.ownership import Ownership
 from holdfast.stores.watch import Watch
 
 START = "import os, sys\nfrom holdfast.stores.owners import OwnerFile\nfile = OwnerFile(sys.argv[1], sys.argv[2])\n"
@@ -105,6 +107,27 @@ def test_a_forked_child_leaves_the_lock_to_its_parent(
 
     assert os.listdir(folder) == ["a1.owner"]
     assert not LockFiles(folder).is_gone("a1")
+
+
+def test_the_child_of_a_process_that_has_closed_all_its_files_is_not_taken_for_its_parent(folder: str) -> None:
+    ownership = Ownership(LockFiles(folder), SystemClock(), 15.0)
+    parent = ownership.row().id
+    numbers = {int(name) for name in os.listdir("/dev/fd")}
+    file = Path(folder, f"{parent}.owner").stat()
+    os.close(next(fd for fd in numbers if _is_open_as(fd, file)))
+
+    ownership.after_fork()
+
+    assert ownership.id is None
+    assert ownership.row().id != parent
+    ownership.end()
+
+
+def _is_open_as(fd: int, file: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), file)
+    except OSError:  # what the folder itself was read by
+        return False
 
 
 def test_sweeping_removes_the_dead_and_leaves_the_living_and_what_is_not_ours(

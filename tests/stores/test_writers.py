@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import json
 import random
 import signal
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType, FunctionType
 from typing import Any
 
 import pytest
@@ -21,6 +24,7 @@ from tests.stores.kinds import EMBEDDED, KINDS, opener
 from holdfast.errors import RunNotFound, StoreError
 from holdfast.stores import RunStore, SqliteRunStore
 from holdfast.stores.ledger import Ledger
+from holdfast.stores.sqlite import SqliteFile
 from holdfast.stores.writer import Pending, Writer
 
 Op = Callable[[Ledger], Any]
@@ -801,6 +805,63 @@ def test_a_child_opens_the_file_anew_and_keeps_what_is_in_memory(store: RunStore
 
     assert (store.file.writing() is before) == (store.file.path is None)
     assert store.writer.commit(lambda ledger: ledger.run("r").header.id) == "r"
+
+
+@pytest.mark.parametrize("store", EMBEDDED, indirect=True)
+def test_a_fork_that_would_not_wait_for_another_leaves_the_store_in_nobodys_hands(
+    store: RunStore, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate.opened.set()
+    monkeypatch.setattr("holdfast.stores.store.FORK_PATIENCE", 0.01)
+
+    let_go = store.hold()
+    impatient = threading.Thread(target=store.hold)
+    impatient.start()
+    impatient.join()
+    let_go()
+    writer = threading.Thread(target=store.record_event, args=("r", "note"), daemon=True)
+    writer.start()
+    writer.join(10)
+
+    assert [event.type for event in store.events("r")] == ["note"]
+
+
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("where", [SqliteFile.hold, SqliteFile.put_away])
+def test_a_fork_that_is_interrupted_leaves_the_store_in_nobodys_hands(
+    store: RunStore, gate: Gate, where: FunctionType
+) -> None:
+    gate.opened.set()
+
+    def strike(frame: FrameType, *_: object) -> None:
+        if frame.f_code is where.__code__:
+            raise KeyboardInterrupt
+
+    before = sys.gettrace()
+    sys.settrace(strike)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            store.hold()
+    finally:
+        sys.settrace(before)
+
+    assert store.record_event("r", "note").event_count == 1
+
+
+def test_a_store_that_is_gone_leaves_nothing_behind(tmp_path: Path) -> None:
+    def come_and_go(times: int) -> int:
+        for _ in range(times):
+            SqliteRunStore(tmp_path / "runs.db").close()
+        gc.collect()
+        return len(gc.get_objects())
+
+    before = come_and_go(5)
+
+    assert come_and_go(50) - before < 50
+
+
+def test_what_cannot_be_put_right_in_a_child_keeps_nothing_else_from_it(start: Any) -> None:
+    assert said(start("fork_trouble", "-")) == "put right"
 
 
 def test_a_forked_store_in_memory_goes_on_with_a_copy(start: Any) -> None:

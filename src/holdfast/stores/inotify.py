@@ -5,6 +5,7 @@ The file is watched for writes and its folder for new names only: a folder may b
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
@@ -93,7 +94,8 @@ class Ears:
         """Close everything; nobody may use it meanwhile."""
         fds, self._fds = self._fds, []
         for fd in fds:
-            os.close(fd)
+            with contextlib.suppress(OSError):  # a daemon, say, has closed all that was open
+                os.close(fd)
 
     def __del__(self) -> None:
         if hasattr(self, "_fds"):  # else it was interrupted before it had any

@@ -27,7 +27,12 @@ class SqliteRunStore(RunStore):
         if not name or name == ":memory:" or not _can_be_named(name):
             raise ConfigError(f"path = {checks.shown(path)}: must be the path of a file")
         # The file itself and not a link to it: what lies beside it must be the same for all who use it.
-        full = os.path.realpath(os.path.expanduser(name))
+        try:
+            full = os.path.realpath(os.path.expanduser(name))
+        except OSError as error:
+            raise ConfigError(
+                f"path = {checks.shown(path)}: the working directory is gone, or may not be read; give a path from /"
+            ) from error
         super().__init__(SqliteFile(full, synchronous=synchronous), clock=clock, **more)
 
 

@@ -132,7 +132,8 @@ class OwnerFile:
     def _let_go(self) -> None:
         fd, self._fd = self._fd, None
         if fd is not None:
-            os.close(fd)
+            with contextlib.suppress(OSError):  # a daemon, say, has closed all that was open
+                os.close(fd)
 
 
 def _path(folder: str, owner: str) -> str:

@@ -9,7 +9,8 @@ import logging
 import threading
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import IO, Any, NamedTuple
+from contextlib import ExitStack
+from typing import IO, Any, NamedTuple, NoReturn
 
 import msgspec
 
@@ -330,19 +331,19 @@ class RunStore:
 
     # -- forks ---------------------------------------------------------------------------------------------------------
 
-    def hold(self) -> None:
-        """Let no other thread be inside the database while this one forks: its locks would be held for ever."""
-        self._held = self.writer.hold(FORK_PATIENCE), self.file.hold(FORK_PATIENCE)
-        if all(self._held):
-            self.file.put_away()
+    def hold(self) -> Callable[[], None]:
+        """Let no other thread be inside the database while this one forks: its locks would be held for ever.
 
-    def let_go(self) -> None:
-        """The fork is over, here in the parent."""
-        turn, reading = self._held
-        if turn:
-            self.writer.let_go()
-        if reading:
-            self.file.let_go()
+        Gives what lets go again, here in the parent.
+        """
+        with ExitStack() as held:
+            if turn := self.writer.hold(FORK_PATIENCE):
+                held.callback(self.writer.let_go)
+            if reading := self.file.hold(FORK_PATIENCE):
+                held.callback(self.file.let_go)
+            if turn and reading:
+                self.file.put_away()
+            return held.pop_all().close
 
     def after_fork(self) -> None:
         """In a forked child: threads, locks and connections are the parent's."""
@@ -351,6 +352,11 @@ class RunStore:
         self._bell.after_fork()
         self.ownership.after_fork()
         self._ledger.forget()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a store, and whatever uses it, cannot be pickled or copied: have each process open it, or fork"
+        )
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
