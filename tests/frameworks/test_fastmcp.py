@@ -56,6 +56,21 @@ def test_a_tool_that_is_decorated_is_guarded_once(scenes: dict[str, Any]) -> Non
     assert counts == {"pay": [1, 0]}
 
 
+def test_each_version_of_a_tool_has_its_own_answers_and_guards(scenes: dict[str, Any]) -> None:
+    answers, counts = scenes["versions"]
+
+    assert answers == ["tea: 3", "tea: 4 EUR", "tea: 5 EUR", "tea: 5 EUR", "tea: 3"]
+    assert counts == {"price": [4, 0], "new": [1, 0]}
+
+
+def test_what_the_page_of_an_app_calls_is_guarded_as_the_tool_that_it_is(scenes: dict[str, Any]) -> None:
+    paid, refused, counts = scenes["app"]
+
+    assert paid[1] == [text("paid 1")]
+    assert refused[1][0]["text"].startswith("The tool 'till_pay' was not called: its rate limit is used up")
+    assert counts == {"till_pay": [1, 0]}
+
+
 def test_after_a_crash_a_client_is_told_the_same_of_all_that_a_tool_may_give(scenes: dict[str, Any]) -> None:
     assert scenes["after"] == scenes["before"]
     assert scenes["journal"] == ["picture", "parts", "fail"]

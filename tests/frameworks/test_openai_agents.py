@@ -95,3 +95,7 @@ def test_what_is_no_tool_is_told_at_once(scenes: dict[str, Any]) -> None:
     assert nobody == "ConfigError: hf = None: must be a Holdfast, as holdfast.open() gives it"
     assert nothing == "ConfigError: tools = None: must be a list of tools"
     assert function.endswith("must be a tool of the Agents SDK; @function_tool makes one of a function")
+
+
+def test_an_older_sdk_will_do(scenes: dict[str, Any]) -> None:
+    assert scenes["the_sdk_is_an_older_one"] == [["a page about tea"], [1, 0]]

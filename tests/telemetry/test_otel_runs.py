@@ -118,7 +118,8 @@ def test_where_the_trace_is_stands_among_the_runs_events(place: Place, traces: T
     (event,) = [event for event in run.events() if event.type == TRACED]
     context = traces.one("run").context
     assert context is not None
-    assert event.payload["traceparent"] == f"00-{context.trace_id:032x}-{context.span_id:016x}-03"
+    where = f"{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+    assert event.payload["traceparent"] == f"00-{where}"
 
 
 def test_a_run_that_was_not_traced_can_be_resumed_with_tracing(place: Place, traces: Traces) -> None:

@@ -1,11 +1,12 @@
 """FastMCP: `server.add_middleware(guard(hf))`, after other middleware, so that it is next to the tools.
 
-It guards the tools of a server, those of mounted and proxied ones too. An answer that a policy keeps is for all
-clients: no `cache` for a tool that looks at who is asking.
+It guards the tools of a server, those of mounted and proxied ones and of apps too. An answer that a policy keeps is for
+all clients: no `cache` for a tool that looks at who is asking.
 """
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,9 @@ from holdfast.frameworks.guarded import Answer, Aside, Failed, Guarded, Holdfast
 with needing("fastmcp"):
     from fastmcp.exceptions import ToolError
     from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
+    from fastmcp.server.providers.addressing import parse_hashed_backend_name
     from fastmcp.tools import InputRequiredToolResult, Tool, ToolResult
+    from fastmcp.utilities.versions import VersionSpec
     from mcp.types import CallToolResult, TextContent
 
 CONTINUED = {"input_responses", "request_state"}  # what a client has answered: another call than the one that asked
@@ -36,17 +39,19 @@ class Guards(Middleware):
 
     async def on_call_tool(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         """Make a call."""
-        name = context.message.name
-        tool = await context.fastmcp_context.fastmcp.get_tool(name)
+        version = _version(context)
+        tool = await _called(context, version)
         if tool is None:  # whatever a client makes up, and is told so
             return await call_next(context)
         if (own := self._own(tool)) is not None:
             return await decorated(own, _made(context, call_next), _refused)
         asked = context.message.model_dump(mode="json", include=CONTINUED, exclude_none=True)
+        if version is not None:
+            asked["_meta"] = {"fastmcp": {"version": asdict(version)}}  # the same call of another version is another
         given = {**(context.message.arguments or {}), **asked}
         made = partial(_call, context, call_next)
         try:
-            answer = await self._guarded.acall(name, made, given, _refused)
+            answer = await self._guarded.acall(tool.name, made, given, _refused)
         except RecordedError as error:  # the tool's own, in another process
             raise ToolError(error.message) from error
         if isinstance(answer, Answer):
@@ -61,6 +66,25 @@ class Guards(Middleware):
                 return bound
             tool = getattr(tool, "parent_tool", None)
         return None
+
+
+def _version(context: MiddlewareContext) -> VersionSpec | None:
+    """The version of its tool that a call asks for; what is none counts as not said, as it does for the server."""
+    match context.message.meta:
+        case {"fastmcp": {"version": str(version)}}:
+            return VersionSpec(eq=version)
+        case {"fastmcp": {"version": dict(bounds)}} if all(isinstance(bound, str) for bound in bounds.values()):
+            return VersionSpec(gte=bounds.get("gte"), lt=bounds.get("lt"), eq=bounds.get("eq"))
+    return None
+
+
+async def _called(context: MiddlewareContext, version: VersionSpec | None) -> Tool | None:
+    """The tool that is meant: by the name that it is listed under, or by the one that the page of an app has for it."""
+    server, name = context.fastmcp_context.fastmcp, context.message.name
+    tool = await server.get_tool(name, version)
+    if tool is None and (hashed := parse_hashed_backend_name(name)) is not None:
+        tool = await server.get_tool_by_hash(*hashed)
+    return tool
 
 
 async def _call(context: MiddlewareContext, call_next: CallNext, /, **arguments: object) -> Answer:

@@ -80,8 +80,9 @@ class Invoker:
         self._is_agent = origin is not None and origin.type is ToolOriginType.AGENT_AS_TOOL
         self._is_handled = isinstance(tool.on_invoke_tool, HANDLED)
         if self._is_handled:
-            # The name is the SDK's: a function for `needs_approval` is asked only about what this could check.
-            self.__agents_prepare_arguments__ = self._bare.on_invoke_tool.prepare_arguments
+            # The names are the SDK's: a function for `needs_approval` is asked only about what this could check. Older
+            # ones do not check.
+            self.__agents_prepare_arguments__ = getattr(self._bare.on_invoke_tool, "prepare_arguments", None)
 
     async def __call__(self, ctx: ToolContext, given: str) -> Any:
         """Make a call."""

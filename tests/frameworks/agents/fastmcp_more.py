@@ -7,9 +7,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from fastmcp import Client, Context, FastMCP
+from fastmcp import Client, Context, FastMCP, FastMCPApp
 from fastmcp.exceptions import ToolError
 from fastmcp.server.middleware import Middleware
+from fastmcp.server.providers.addressing import hashed_backend_name
 from fastmcp.tools import Tool, ToolResult
 from mcp.types import AudioContent, ElicitRequest, ElicitRequestFormParams, InputRequiredResult, TextContent
 from tests.frameworks.scenes import play_tasks, show
@@ -120,6 +121,41 @@ async def decorated(hf: holdfast.Holdfast) -> Any:
         return await told(client, "pay", amount=1), await told(client, "pay", amount=2), counts(hf)
 
 
+async def versions(hf: holdfast.Holdfast) -> Any:
+    server = FastMCP("shop", middleware=[guard(hf, read_only=True, cache=60.0)])
+
+    @server.tool(name="price", version="1")
+    def old(item: str) -> str:
+        return f"{item}: 3"
+
+    @server.tool(name="price", version="2")
+    @hf.tool
+    def new(item: str) -> str:
+        return f"{item}: 4 EUR"
+
+    @server.tool(name="price", version="3")
+    def newest(item: str) -> str:
+        return f"{item}: 5 EUR"
+
+    wanted = ("1", "2", "3", None, "1")
+    async with Client(server) as client:
+        return [(await client.call_tool("price", {"item": "tea"}, version=each)).data for each in wanted], counts(hf)
+
+
+async def app(hf: holdfast.Holdfast) -> Any:
+    desk = FastMCPApp("desk")
+
+    @desk.tool
+    def pay(amount: int) -> str:
+        return f"paid {amount}"
+
+    server = FastMCP("shop", middleware=[guard(hf, rate={"per_second": 0.001, "burst": 1}, max_wait=0.0)])
+    server.add_provider(desk, namespace="till")
+    async with Client(server) as client:
+        page = hashed_backend_name("desk", "pay")  # as the page of the app calls it, and the model
+        return await told(client, page, amount=1), await told(client, "till_pay", amount=2), counts(hf)
+
+
 async def interrupted(hf: holdfast.Holdfast, journal: Path, *, resume: bool) -> None:
     """All that a tool may give, before and after the death of the process."""
 
@@ -168,7 +204,7 @@ async def interrupted(hf: holdfast.Holdfast, journal: Path, *, resume: bool) -> 
             show("doubt", [type(error).__name__, errors[-1]])
 
 
-SCENES = (error_result, wrong_calls, question, fixed_answer, hanging_function, decorated)
+SCENES = (error_result, wrong_calls, question, fixed_answer, hanging_function, decorated, versions, app)
 
 
 if __name__ == "__main__":

@@ -382,6 +382,23 @@ async def what_is_no_tool_is_told(hf: Any) -> object:
     return told
 
 
+async def the_sdk_is_an_older_one(hf: holdfast.Holdfast) -> object:
+    """Its tools cannot check their arguments before they are called."""
+
+    @function_tool
+    def search(key: str) -> str:
+        return f"a page about {key}"
+
+    kind = type(search.on_invoke_tool)
+    check = kind.prepare_arguments
+    del kind.prepare_arguments
+    try:
+        tools = guard(hf, [search])
+        return told(await Runner.run(agent(tools, [Ask("search", TEA)]), "go")), counts(hf, "search")
+    finally:
+        kind.prepare_arguments = check
+
+
 SCENES = (
     errors_go_the_way_of_their_tool,
     a_refusal_is_told_where_answers_have_a_form,
@@ -393,6 +410,7 @@ SCENES = (
     the_rest_of_the_sdk_works_as_before,
     a_trace_says_that_a_tool_failed,
     what_is_no_tool_is_told,
+    the_sdk_is_an_older_one,
 )
 
 
