@@ -161,7 +161,8 @@ def test_a_working_directory_that_is_gone_is_told_where_it_is_needed(arguments: 
     done = run_nowhere(tmp_path, *arguments)
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "holdfast: the working directory is gone: change to one that is there\n"
+    assert "the working directory is gone" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("arguments", [["install", "cursor"], ["runs", "ls"], ["doctor"]])
