@@ -35,8 +35,10 @@ def writer(path: Path) -> Write:
     dates = itertools.count(1_000_000_000)
 
     def write(text: str) -> None:
-        path.write_text(text)
-        os.utime(path, (date := next(dates), date))
+        new = path.with_suffix(".new")
+        new.write_text(text)
+        os.utime(new, (date := next(dates), date))
+        new.replace(path)
 
     return write
 
