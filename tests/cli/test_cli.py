@@ -149,20 +149,23 @@ def test_a_stream_that_is_closed_is_no_reason_for_a_traceback(arguments: list[st
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ["run", "agent:main"],
-        ["worker", "agent:main", "--drain"],
-        ["runs", "ls", "--store", "runs.db"],
-        ["runs", "export", "-o", "out.jsonl"],
-    ],
+    "arguments", [["run", "agent:main"], ["worker", "agent:main", "--drain"], ["runs", "export", "-o", "out.jsonl"]]
 )
 def test_a_working_directory_that_is_gone_is_told_where_it_is_needed(arguments: list[str], tmp_path: Path) -> None:
     done = run_nowhere(tmp_path, *arguments)
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert "the working directory is gone" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.stderr == "holdfast: the working directory is gone: change to one that is there\n"
+
+
+def test_a_store_whose_working_directory_is_gone_says_so(tmp_path: Path) -> None:
+    done = run_nowhere(tmp_path, "runs", "ls", "--store", "runs.db")
+
+    said = "path = 'runs.db': the working directory is gone, or may not be read; give a path from /"
+    assert (done.returncode, done.stdout) == (2, "")
+    assert (
+        done.stderr == f"Usage: holdfast runs ls [OPTIONS]\nTry 'holdfast runs ls --help' for help.\n\nError: {said}\n"
+    )
 
 
 @pytest.mark.parametrize("arguments", [["install", "cursor"], ["runs", "ls"], ["doctor"]])
