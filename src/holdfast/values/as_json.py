@@ -22,6 +22,7 @@ from holdfast.values.tagged import fields_of
 
 DEEPEST = 100  # levels; whoever reads an event has a stack of his own, and not all of it is free
 _MOST_NODES = 1_000_000  # of a value that has to be taken apart piece by piece
+_NAMES = frozenset({str})
 _NAMELESS = frozenset({type(None), bool, int, float, str, bytes})
 _MOST_COPIED = 2**22  # bytes of JSON, that are read again to see whether they say all
 
@@ -63,12 +64,21 @@ def _strict(value: object) -> bytes:
 
 def _encoded(encoder: msgspec.json.Encoder, value: object) -> bytes:
     data = encoder.encode(value)
+    if _is_flat(value):
+        return data
     if len(data) <= _MOST_COPIED and gives_back(READ, data, value):  # which can be read, then, and hides no names
         check_depth(data)
         return data
     if _hides_names(value):
         raise ValueError("names that may say what is secret would be left out")
     return _checked(data)
+
+
+def _is_flat(value: object) -> bool:
+    """Whether *value* is a list of scalars, or a dict of them by texts, as most arguments are."""
+    if type(value) is dict:
+        return _NAMES.issuperset(map(type, value)) and _NAMELESS.issuperset(map(type, value.values()))
+    return type(value) is list and _NAMELESS.issuperset(map(type, value))
 
 
 def _hides_names(value: object) -> bool:
