@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeGuard
 from holdfast import events
 from holdfast.errors import RunNotFound
 from holdfast.history import RunEventRecord
-from holdfast.runs.identity import AMOUNT, STEP, TOOL, Identity, maker_of
+from holdfast.runs.identity import AMOUNT, STEP, TOOL, Identity, ahead, maker_of
 from holdfast.runs.log import ELSEWHERE, LOST, OURS, SPENT, Outcome
 from holdfast.stores import RunStore
 from holdfast.values.canonical import encode, untyped
@@ -68,15 +68,16 @@ class Foreign:
         begun: Counter[bytes] = Counter()
         for key, name, kind, parent, sign in tell(history):
             base = identity.base(parent, name, untyped(sign), kind)
-            ahead = list(identity.ahead(base, parent, begun[base]))
-            number, own = next((each for each in ahead if each[1] == key), ahead[0])  # it may have been made here
-            begun[base] = number + 1
+            keys = [identity.key(base, parent, number) for number in ahead(begun[base])]
+            place = keys.index(key) if key in keys else 0  # it may have been made here
+            own = keys[place]
+            begun[base] += place + 1
             if kind == AMOUNT:
                 calls.setdefault(own, Outcome(own, name, SPENT))
             elif own != key:
                 self._alike[key], self.elsewhere[own] = own, key
             if kind == STEP and key in calls:
-                calls[key] = calls[key]._replace(memo=CACHED + calls[key].bare)
+                calls[key] = Outcome(key, name, CACHED + calls[key].bare)
 
     def _take_for(self, calls: dict[str, Outcome], own: str, key: str) -> None:
         """The call *own* of here is *key*; another that is like it may be it, too, and must not be called unasked."""

@@ -6,7 +6,7 @@ A key has 32 digits: 24 of its own, and the first 8 of whoever made it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Final
 
@@ -17,7 +17,7 @@ AMOUNT: Final = b"$"  # no call, but an amount that was spent outside of any
 AHEAD = 8  # numbers at which a call is looked for: one may have ended without a trace, and its twin stands for it
 
 _OWN, _MAKER = 24, 8
-_NOBODY = "0" * _MAKER
+NOBODY: Final = "0" * _MAKER  # what keys of calls end with that no other call has made
 
 
 class Identity:
@@ -39,16 +39,17 @@ class Identity:
         """The key of one of them, by how many have begun before it."""
         if number:
             base = blake2b(base + number.to_bytes(8, "big"), key=self._secret, digest_size=_OWN // 2).digest()
-        return base.hex() + (parent[:_MAKER] or _NOBODY)
+        return base.hex() + (parent[:_MAKER] or NOBODY)
 
-    def ahead(self, base: bytes, parent: str, first: int) -> Iterator[tuple[int, str]]:
-        """The numbers that the next call may have, each with its key."""
-        return ((number, self.key(base, parent, number)) for number in range(first, first + AHEAD))
+
+def ahead(first: int) -> range:
+    """The numbers that the next call may have."""
+    return range(first, first + AHEAD)
 
 
 def sign_of(key: str) -> str:
     """What the keys of the calls that *key* makes end with; of those that nobody makes if there is no *key*."""
-    return key[:_MAKER] or _NOBODY
+    return key[:_MAKER] or NOBODY
 
 
 def maker_of(key: str) -> str:

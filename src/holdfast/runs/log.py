@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -22,7 +22,7 @@ _log = logging.getLogger("holdfast")
 _JSON = msgspec.json.Encoder()
 
 
-class Outcome(NamedTuple):
+class Outcome(msgspec.Struct, frozen=True):  # a Struct since a resumed run has one a call: it is made in C
     """The exact outcome of a call: its key, the name of what was called, and the memo, or what stands for it."""
 
     key: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.history import RunSnapshot
 from holdfast.runs.foreign import Foreign, begun, history
-from holdfast.runs.identity import Identity, descendants, maker_of, sign_of
+from holdfast.runs.identity import NOBODY, Identity, descendants, maker_of, sign_of
 from holdfast.runs.log import AGAIN, LOST, SPENT, Outcome
 from holdfast.stores import RunStore
 from holdfast.stores.store import Memory
@@ -26,9 +26,10 @@ class Recalled:
     def of(cls, memory: Memory, store: RunStore, identity: Identity) -> Recalled:
         """What *memory* says."""
         found = cls()
-        kept = (Outcome(key.hex(), name, memo) for key, name, memo in memory.memos)
-        found.calls = calls = {each.key: each for each in (*kept, *_in_doubt(memory.snapshot))}
-        below = descendants(calls, [sign_of(key) for key, known in calls.items() if known.memo == AGAIN])
+        kept = [Outcome(key.hex(), name, memo) for key, name, memo in memory.memos]
+        found.calls = calls = {each.key: each for each in kept + _in_doubt(memory.snapshot)}
+        again = [sign_of(known.key) for known in kept if known.memo == AGAIN]
+        below = descendants(calls, again) if again else []
         found.tentative = frozenset(key for key in below if is_error(calls[key].bare))
         run_id = memory.snapshot.id
         if memory.snapshot.forked_from is not None:
@@ -36,8 +37,8 @@ class Recalled:
         if memory.is_foreign:
             found._foreign = Foreign.recognised(calls, memory.memos, history(store, run_id), identity)
         for key in calls:
-            if (maker := maker_of(key)) != sign_of(""):
-                found._inner.setdefault(maker, []).append(key)
+            if not key.endswith(NOBODY):
+                found._inner.setdefault(maker_of(key), []).append(key)
         return found
 
     def take(self, key: str) -> Outcome | None:
@@ -58,8 +59,10 @@ class Recalled:
     def stand(self, key: str) -> list[str]:
         """The call *key* is answered from the log: gives the tools of those within it, which nobody will ask for."""
         self._standing.add(sign_of(key))
+        if not self._inner:
+            return []
         tools: list[str] = []
-        todo = [key] if self._inner else []
+        todo = [key]
         while todo:
             below = self._inner.pop(sign_of(todo.pop()), [])
             todo += below

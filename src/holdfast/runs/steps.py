@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast import events
 from holdfast.runs.current import current_key
-from holdfast.runs.identity import AMOUNT, STEP, TOOL, Identity
+from holdfast.runs.identity import AMOUNT, STEP, TOOL, Identity, ahead
 from holdfast.runs.log import AGAIN, ELSEWHERE, LOST, OURS, SPENT, Log, Outcome, Write
 from holdfast.runs.recalled import Recalled
 from holdfast.stores.ledger import Claim, Ledger
@@ -216,16 +216,17 @@ class Steps:
             self._give(step, number, own, known)
         if step.key != own and self.log.claim is not None:
             self.log.store.writer.submit(partial(_move, self.log.claim, own, step.name, step.key))
-        if known.bare != AGAIN:
+        if (bare := known.bare) != AGAIN:
             step.is_cached = not known.counts
             step.is_tentative = step.key in self.recalled.tentative
-            step.outcome = known.bare
+            step.outcome = bare
 
     def _find(self, step: Step) -> tuple[int, str, Outcome | None]:
         """The number that *step* has, the key that belongs to it, and what is known of the call, if anything is."""
         base, parent = step._base, step._parent
         first = self._begun.get(base, 0)
-        for number, own in self._identity.ahead(base, parent, first):
+        for number in ahead(first):
+            own = self._identity.key(base, parent, number)
             if (known := self.recalled.take(own)) is not None:
                 return number, own, known
         own = self._identity.key(base, parent, first)
