@@ -232,7 +232,7 @@ class Ledger:
         run, ask = source.key, self.tables.ask
         ended: list[str] = []
         if source.origin is None:
-            ended = [payload for (payload,) in ask("ended", run)]
+            ended = [payload for type, payload in ask("recalled", run) if type in ENDS]
             ended += [payload for of, _, _, type, _, payload in self._rows if of == run and type in ENDS]
         memos = [(bytes(key), name, bytes(outcome)) for key, name, outcome in ask("memos", run)]
         memos += [memo[1:] for memo in self._memos if memo[0] == run]

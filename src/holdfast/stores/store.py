@@ -40,7 +40,7 @@ from holdfast.stores.transactions import Transactions
 from holdfast.stores.trouble import errors_of
 from holdfast.stores.writer import Writer
 from holdfast.values.redaction import Payloads
-from holdfast.values.said import known
+from holdfast.values.said import ENDS, known
 
 LEASE = 15.0  # seconds that an owner lives without a sign; it gives one three times as often
 SILENT = 86_400.0  # seconds without an event after which a run that never had an owner counts as left
@@ -311,11 +311,11 @@ class RunStore:
         ((run, header, snapshot, origin),) = rows
         with errors_of(self.file):
             state, head = unpack(snapshot, header), unpack_header(header)
+        told = self.file.fetch("recalled", run)
         # What an imported run gave is not believed: whoever wrote its events may have made it up.
-        ended = self.file.fetch("ended", run) if origin is None else []
-        memos = known((payload for (payload,) in ended), self.file.fetch("memos", run))
-        warned = [payload for (payload,) in self.file.fetch("warned", run)]
-        return Memory(memos, state, head, origin is not None, warned)
+        ended = [payload for type, payload in told if type in ENDS] if origin is None else []
+        warned = [payload for type, payload in told if type not in ENDS]
+        return Memory(known(ended, self.file.fetch("memos", run)), state, head, origin is not None, warned)
 
     def renew(self) -> None:
         """Give a sign of life, if this process owns anything."""

@@ -16,12 +16,10 @@ INSERT INTO holdfast.memos (run, key, name, outcome) VALUES ($1, $2, $3, $4) ON 
 -- name: memos
 SELECT key, name, outcome FROM holdfast.memos WHERE run = $1
 
--- name: ended
--- What the calls of a run gave, where its events say it; see said.py.
-SELECT payload FROM holdfast.events WHERE run = $1 AND type IN ('tool_ended', 'step_ended') ORDER BY sequence
-
--- name: warned
-SELECT payload FROM holdfast.events WHERE run = $1 AND type = 'budget_warning'
+-- name: recalled
+-- What the calls of a run gave, where its events say it, see said.py; and what it warned of.
+SELECT type, payload FROM holdfast.events
+WHERE run = $1 AND type IN ('tool_ended', 'step_ended', 'budget_warning') ORDER BY sequence
 
 -- name: drop_owner
 DELETE FROM holdfast.owners WHERE id = $1
