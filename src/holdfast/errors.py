@@ -42,7 +42,7 @@ class Denied(HoldfastError):
 
     category: ClassVar[ErrorCategory] = ErrorCategory.CIRCUIT_OPEN
     reason: str = "refused"
-    advice: ClassVar[str] = "Use another tool or go on without it."
+    advice: str = "Use another tool or go on without it."
 
     def __init__(self, tool: str, reason: str | None = None, retry_after: float | None = None) -> None:
         # The arguments are kept by `__new__`; calling up to `Exception.__init__` would only make a refusal dearer.
@@ -107,7 +107,7 @@ class LoopDetected(Denied):
 
 
 class BudgetExceeded(Denied):
-    """The run has used up what it may spend."""
+    """The run, or the tool within it, has used up what it may spend."""
 
     category = ErrorCategory.RESOURCE_EXHAUSTED
     reason = "the run's budget is used up"

@@ -301,7 +301,10 @@ def test_a_hard_stop_refuses_every_later_call_of_the_run(hf: Holdfast, recorder:
         other(1)
         refused(search, "x")
 
-        assert "stopped for looping" in refused(other, 2).reason
+        assert refused(other, 2).for_model() == (
+            "The tool 'other' was not called: the run was stopped for looping. "
+            "Do not repeat this call. Finish with what you have and report the result."
+        )
         refused(other, object())  # although it is the same as no other call
     other(3)
 
@@ -426,6 +429,29 @@ def test_a_tool_may_have_a_budget_of_its_own_in_each_run(hf: Holdfast) -> None:
     search()
 
     assert denied.value.tool == "search"
+
+
+def test_a_tool_that_has_used_up_its_own_budget_leaves_the_others_to_the_model(hf: Holdfast) -> None:
+    search = hf.tool("search", budget={"calls": 1})(lambda: None)
+
+    with hf.run(budget={"calls": 5}), pytest.raises(BudgetExceeded) as denied:
+        search()
+        search()
+
+    assert denied.value.for_model() == (
+        "The tool 'search' was not called: its budget of 1 calls a run is used up (1 used). "
+        "Do not repeat this call. Use another tool or go on without it."
+    )
+
+
+def test_a_large_budget_is_told_in_whole_numbers(hf: Holdfast) -> None:
+    search = hf.tool("search")(lambda: None)
+
+    with hf.run(budget={"tokens": 1_000_000}) as run, pytest.raises(BudgetExceeded) as denied:
+        run.spend("tokens", 1_234_567)
+        search()
+
+    assert denied.value.reason == "the run's budget of 1000000 tokens is used up (1234567 used)"
 
 
 def test_the_budget_of_the_run_and_of_the_tool_both_hold(hf: Holdfast) -> None:

@@ -11,8 +11,8 @@ import msgspec
 
 from holdfast import checks, events
 from holdfast.clock import Clock
-from holdfast.errors import BudgetExceeded, ConfigError, LoopDetected
-from holdfast.guards.budget import Budget
+from holdfast.errors import BudgetExceeded, ConfigError, Denied, LoopDetected
+from holdfast.guards.budget import Budget, Spent
 from holdfast.guards.loop import LoopGuard, LoopVerdict
 from holdfast.policy import Policy
 
@@ -80,7 +80,7 @@ class Limits:
 
     def admit(self, tool: str, call: Hashable | None, policy: Policy) -> None:
         """Count a call in, or refuse it for looping or for a budget that is used up."""
-        spent = None
+        spent, own = None, False
         with self._lock:
             verdict = LoopVerdict.PASS
             if policy.loop is not None and (call is not None or self._loop.stopped):
@@ -89,19 +89,17 @@ class Limits:
             if verdict is LoopVerdict.PASS:
                 spent = self._budget.admit(self._used()) if self._budget.limits else None
                 if spent is None and policy.budget:
-                    spent = self._tool_budget(tool, policy).admit(self._used(tool))
+                    spent, own = self._tool_budget(tool, policy).admit(self._used(tool)), True
                 if spent is None:
                     self._count(tool, 1)
         if verdict is LoopVerdict.DETECTED:
             self._tell(events.LOOP_DETECTED, tool, stopped=stopped)
         if verdict is not LoopVerdict.PASS:
-            raise LoopDetected(tool, "the run was stopped for looping" if stopped else None)
+            raise _looping(tool, stopped=stopped)
         if self._budget.limits or policy.budget:
             self._warn(tool)
         if spent is not None:
-            raise BudgetExceeded(
-                tool, f"the run's budget of {spent.limit:g} {spent.unit} is used up ({spent.used:g} used)"
-            )
+            raise _used_up(tool, spent, own=own)
 
     def recount(self, tool: str, call: Hashable | None, policy: Policy, *, failed: bool) -> None:
         """Count a call that was made before the run was resumed, and is answered from its log."""
@@ -164,6 +162,27 @@ class Limits:
             lines = [(tool, line) for tool, line in near if _Line(line.unit, line.limit, tool) not in self._warned]
         for whose, line in lines:
             self._tell(events.BUDGET_WARNING, whose, unit=line.unit, used=line.used, limit=line.limit)
+
+
+def _looping(tool: str, *, stopped: bool) -> LoopDetected:
+    refusal = LoopDetected(tool, "the run was stopped for looping" if stopped else None)
+    if stopped:  # other arguments and other tools are refused as well
+        refusal.advice = BudgetExceeded.advice
+    return refusal
+
+
+def _used_up(tool: str, spent: Spent, *, own: bool) -> BudgetExceeded:
+    """What a budget refuses with; *own* if it is the tool's alone, which leaves the others to be used."""
+    line = f"{_plain(spent.limit)} {spent.unit}"
+    budget = f"its budget of {line} a run" if own else f"the run's budget of {line}"
+    refusal = BudgetExceeded(tool, f"{budget} is used up ({_plain(spent.used)} used)")
+    if own:
+        refusal.advice = Denied.advice
+    return refusal
+
+
+def _plain(amount: float) -> str:
+    return f"{amount:g}" if amount < 100_000 else f"{amount:.0f}"
 
 
 def _read(payload: str) -> _Line | None:
