@@ -86,7 +86,7 @@ def test_any_other_call_is_in_doubt_and_the_tool_is_not_called(place: Place, sha
     desk = Desk(place, shape)
     run_id = desk.killed()
 
-    with pytest.raises(InDoubt, match="nobody knows what came of it") as caught, desk.hf.resume(run_id):
+    with pytest.raises(InDoubt, match="began before the run was interrupted, and no result of it was kept") as caught, desk.hf.resume(run_id):
         desk.pay(7)
 
     doubt = caught.value
@@ -383,7 +383,7 @@ def test_the_result_of_a_tool_that_is_not_to_be_remembered_is_in_doubt(place: Pl
     pay = shape(hf, script, remember=False)
     run_id = stopped(hf, pay)
 
-    with pytest.raises(InDoubt), hf.resume(run_id):
+    with pytest.raises(InDoubt, match="no result of it was kept"), hf.resume(run_id):
         pay()
     assert script.count == 1
 
@@ -405,7 +405,7 @@ def test_a_result_that_cannot_be_kept_exactly_is_in_doubt(memory: Place, value: 
     pay = hf.tool()(script.function)
     run_id = stopped(hf, pay)
 
-    with pytest.raises(InDoubt), hf.resume(run_id):
+    with pytest.raises(InDoubt, match="no result of it was kept"), hf.resume(run_id):
         pay()
 
 

@@ -76,7 +76,7 @@ class Record(msgspec.Struct, eq=False):
         step, callee = self.step, self._callee
         assert callee is not None
         why = (
-            "it began before the run was interrupted, and nobody knows what came of it"
+            "it began before the run was interrupted, and no result of it was kept"
             if step.outcome == LOST
             else "it ended before the run was interrupted, but its result can no longer be read"
         )
