@@ -15,22 +15,11 @@ import pytest
 
 from holdfast.errors import ConfigError
 from holdfast.guards.breaking import BreakerConfig
-from holdfast.guards.concurrency import ConcurrencyConfig
-from holdfast.guards.loop import LoopConfig
 from holdfast.guards.rate import RateConfig
 from holdfast.guards.retry import RetryConfig
-from holdfast.policy import CacheConfig, Fallback, Policy, PolicyBook, Reload
+from holdfast.policy import Policy, PolicyBook, Reload
 
 DOCS = (Path(__file__).parents[2] / "docs" / "policies.md").read_text("utf-8")
-TABLES: dict[str, type[msgspec.Struct]] = {
-    "concurrency": ConcurrencyConfig,
-    "rate": RateConfig,
-    "breaker": BreakerConfig,
-    "retry": RetryConfig,
-    "cache": CacheConfig,
-    "loop": LoopConfig,
-    "fallback": Fallback,
-}
 
 
 @pytest.fixture
@@ -533,7 +522,7 @@ def test_the_worked_example_of_the_reference_is_right(path: Path) -> None:
 def rows(section: str) -> dict[str, str]:
     """The settings that a section of the reference lists, with their defaults."""
     text = DOCS.partition(f"\n{section}\n")[2].partition("\n##")[0]
-    return dict(re.findall(r"^\| `(\w+)` \| [^|]+ \| ([^|]+) \|", text, re.MULTILINE))
+    return dict(re.findall(r"^\| \[?`(\w+)`[^|]* \| [^|]+ \| ([^|]+) \|", text, re.MULTILINE))
 
 
 def default(field: Any) -> str:
@@ -545,16 +534,6 @@ def default(field: Any) -> str:
     if isinstance(value, int | float):
         return f"{value:g}"
     return "none" if value in {None, msgspec.UNSET} else str(value)
-
-
-@pytest.mark.parametrize("key", TABLES)
-def test_the_reference_lists_every_field_with_its_default(key: str) -> None:
-    listed = rows(f"### `{key}`")
-
-    trips = listed.pop("trips", "")
-    fields = {field.name: default(field) for field in msgspec.structs.fields(TABLES[key]) if field.name != "trips"}
-    assert listed == fields
-    assert set(trips.split(", ")) == (set(BreakerConfig().trips) if key == "breaker" else {""})
 
 
 def test_the_reference_lists_every_setting_with_its_default() -> None:
