@@ -321,6 +321,49 @@ def test_the_events_page_has_the_payloads_that_are_sent(tmp_path: Path) -> None:
     assert sent == table
 
 
+def test_the_events_page_has_the_payloads_of_the_log() -> None:
+    cells = rows("events.md", "## The log of a run")
+    table = {row[0].strip("`"): set(re.findall(r"`(\w+)`", row[2])) for row in cells if row[2] != "any"}
+    written: dict[str, set[str]] = {name: set() for name in table}
+
+    for event in one_log():
+        written.setdefault(event.type, set()).update(event.payload)
+
+    assert {name: written[name] for name in table} == table
+    assert written["tool_started"] == {"call_id", "tool", "key", "arguments", "parent", "repeat"}
+    assert written["run_started"] == {"prompt", "forked_from", "host", "pid"}
+    assert written["run_resumed"] == {"host", "pid"}
+    section = TEXTS["events.md"].partition("\n## The log of a run\n")[2].partition("\n| type")[0]
+    named = set(re.findall(r"`(\w+)`", section))
+    for name in ("tool_started", "tool_ended", "run_started", "run_resumed"):
+        listed = {row[0].strip("`"): set(re.findall(r"`(\w+)`", row[2])) for row in rows("events.md", "## Types")}
+        assert written[name] - listed[name] <= named, name
+
+
+def one_log() -> list[holdfast.RunEventRecord]:
+    """What the logs of a few runs have: steps, calls within them, spending, a doubt, a fork, a cancel."""
+    with holdfast.open(":memory:", policies={}, clock=ManualClock()) as hf:
+        charge = hf.tool("charge")(lambda: run.spend("usd", 1.0))
+        cut_off = hf.tool("cut_off")(Script(fail(KeyboardInterrupt), ok("done")).function)
+        with contextlib.suppress(KeyboardInterrupt), hf.run() as run:
+            run.step("plan", lambda prompt: run.step("think", charge), "tea")
+            ignoring(lambda: run.step("fail", Script(fail(ValueError)).function))
+            cut_off("now")
+        with contextlib.suppress(holdfast.InDoubt), hf.resume(run.id) as run:
+            cut_off("now")
+        with contextlib.suppress(ValueError), hf.resume(run.id, in_doubt="repeat") as run:
+            cut_off("now")
+            run.verify(holdfast.Report("taste", (holdfast.Check("sweet", "passed"),)))
+            raise ValueError("no tea")
+        with hf.resume(run.id):
+            pass
+        hf.submit("agent:main", run_id="submitted")
+        with contextlib.suppress(holdfast.RunCancelled), hf.resume("submitted") as run:
+            hf.runs.handle(run.id).cancel("enough")
+            charge()
+        return [event for record in hf.runs.records() for event in record.events]
+
+
 def test_the_events_page_has_the_levels_of_the_logging_sink() -> None:
     section = TEXTS["events.md"].partition("\n## LoggingSink\n")[2]
     levels = {

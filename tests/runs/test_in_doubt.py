@@ -86,7 +86,10 @@ def test_any_other_call_is_in_doubt_and_the_tool_is_not_called(place: Place, sha
     desk = Desk(place, shape)
     run_id = desk.killed()
 
-    with pytest.raises(InDoubt, match="began before the run was interrupted, and no result of it was kept") as caught, desk.hf.resume(run_id):
+    with (
+        pytest.raises(InDoubt, match="began before the run was interrupted, and no result of it was kept") as caught,
+        desk.hf.resume(run_id),
+    ):
         desk.pay(7)
 
     doubt = caught.value
