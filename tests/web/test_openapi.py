@@ -15,7 +15,6 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from tests.web.conftest import TOKEN, Ui, get, serving, warm
 
 import holdfast
-from holdfast.cli.ui import ui as command
 from holdfast.web.openapi import description
 
 schema = schemathesis.openapi.from_dict(json.loads(description("holdfast_1")))
@@ -123,11 +122,3 @@ def test_the_document_lists_every_code_that_is_given() -> None:
     table = text.partition("| status | codes |")[2].partition("###")[0]
 
     assert set(re.findall(r"`(\w+)`", table)) == given - {"failed"}  # which is nobody's to expect
-
-
-def test_the_document_lists_every_option() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "ui.md").read_text("utf-8")
-
-    options = {name for parameter in command.params for name in parameter.opts}
-
-    assert set(re.findall(r"^\| `(--[\w-]+)", text, re.MULTILINE)) == options
