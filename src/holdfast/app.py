@@ -404,7 +404,8 @@ class Holdfast:
         bound = guards_of(self._kit, tool)
         shape, name = (shape_of(tool), name_of(tool)) if bound is None else (bound.shape, bound.tool.name)
         if shape not in DRIVES[driver]:
-            raise ConfigError(f"{name!r} is {shape.value}: use {_VERBS[shape]}, not {_VERBS[driver]}")
+            right = Shape.ASYNC_GENERATOR if driver is Shape.COROUTINE else shape  # who awaits must not block
+            raise ConfigError(f"{name!r} is {shape.value}: use {_VERBS[right]}, not {_VERBS[driver]}")
         return bound or Bound(self._kit, self._box.tool(name, policy), tool)  # type: ignore[arg-type]
 
     def _on_transition(self, tool: str, old: CircuitState, new: CircuitState, diagnostics: CircuitDiagnostics) -> None:

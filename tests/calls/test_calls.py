@@ -1575,7 +1575,7 @@ WRONG = [
     ("call", "coroutine", "acall"),
     ("call", "generator", "stream"),
     ("call", "async_generator", "astream"),
-    ("acall", "generator", "stream"),
+    ("acall", "generator", "astream"),
     ("acall", "async_generator", "astream"),
     ("stream", "coroutine", "acall"),
     ("stream", "async_generator", "astream"),
