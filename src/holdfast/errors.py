@@ -216,7 +216,7 @@ class RecordedError(RunError):
         super().__init__(type, message, category)
 
     def __str__(self) -> str:
-        return f"{self.type}: {self.message}"
+        return self.message  # as it was: what the code makes of the text, a model's next prompt say, is the same again
 
 
 class StoreError(HoldfastError):
@@ -258,7 +258,8 @@ def in_words(error: BaseException) -> str:
     Whoever wrote the error wrote its text, which may fail.
     """
     try:
-        said = ": ".join(filter(None, (type(error).__name__, printable(str(error), 500))))
+        kind = error.type.rpartition(".")[2] if isinstance(error, RecordedError) else type(error).__name__
+        said = ": ".join(filter(None, (kind, printable(str(error), 500))))
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
             if not isinstance(error, BaseExceptionGroup):

@@ -206,6 +206,40 @@ def test_a_failure_of_ones_own_kind_is_raised_again_as_a_recorded_error(hf: Hold
     assert caught.value.category is ErrorCategory.EXECUTION_ERROR
 
 
+def test_a_step_that_is_given_the_text_of_a_failure_is_known_again(hf: Holdfast, shape: Shape) -> None:
+    fetch = shape(hf, Script(fail(Rude("go away")), name="fetch"))
+    asked: list[str] = []
+
+    def agent() -> None:
+        try:
+            fetch("x")
+        except Exception as error:
+            current = hf.current_run
+            assert current is not None
+            current.step("ask", asked.append, str(error))
+
+    run_id = stopped(hf, agent)
+
+    with hf.resume(run_id):
+        agent()
+    assert asked == ["go away"]
+
+
+def test_a_run_that_a_recorded_failure_ends_names_it_as_the_first_one_did(memory: Place) -> None:
+    hf = memory.open()
+    fetch = hf.tool("fetch")(Script(fail(Rude("go away"))).function)
+
+    def first() -> None:
+        with pytest.raises(Rude):
+            fetch("x")
+
+    run_id = stopped(hf, first)
+
+    with pytest.raises(RecordedError), hf.resume(run_id):
+        fetch("x")
+    assert hf.runs.snapshot(run_id).error == "Rude: go away"
+
+
 def test_a_timeout_is_raised_again(memory: Place) -> None:
     hf = memory.open()
     script = Script(fail(ToolTimeout("fetch", 5.0)), name="fetch")

@@ -598,7 +598,7 @@ def test_an_error_that_cannot_be_asked_for_its_notes_is_told_again_without_any()
         def __getattr__(self, name: str) -> object:
             raise RuntimeError(name)
 
-    assert str(told_again(Hostile("no page"))).endswith("Hostile: no page")
+    assert str(told_again(Hostile("no page"))) == "no page"
 
 
 @pytest.mark.parametrize(

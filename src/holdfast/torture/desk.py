@@ -150,5 +150,4 @@ class Desk:
 
 def _told(error: Exception) -> Receipt:
     """The receipt in the text of a refusal, whether it was raised just now or is told from the log."""
-    text = error.message if isinstance(error, RecordedError) else str(error)
-    return dict(zip(("key", "mark", "value"), text.split("|"), strict=True))
+    return dict(zip(("key", "mark", "value"), str(error).split("|"), strict=True))
