@@ -434,9 +434,10 @@ def test_a_tool_may_have_a_budget_of_its_own_in_each_run(hf: Holdfast) -> None:
 def test_a_tool_that_has_used_up_its_own_budget_leaves_the_others_to_the_model(hf: Holdfast) -> None:
     search = hf.tool("search", budget={"calls": 1})(lambda: None)
 
-    with hf.run(budget={"calls": 5}), pytest.raises(BudgetExceeded) as denied:
+    with hf.run(budget={"calls": 5}):
         search()
-        search()
+        with pytest.raises(BudgetExceeded) as denied:
+            search()
 
     assert denied.value.for_model() == (
         "The tool 'search' was not called: its budget of 1 calls a run is used up (1 used). "
@@ -447,9 +448,10 @@ def test_a_tool_that_has_used_up_its_own_budget_leaves_the_others_to_the_model(h
 def test_a_large_budget_is_told_in_whole_numbers(hf: Holdfast) -> None:
     search = hf.tool("search")(lambda: None)
 
-    with hf.run(budget={"tokens": 1_000_000}) as run, pytest.raises(BudgetExceeded) as denied:
+    with hf.run(budget={"tokens": 1_000_000}) as run:
         run.spend("tokens", 1_234_567)
-        search()
+        with pytest.raises(BudgetExceeded) as denied:
+            search()
 
     assert denied.value.reason == "the run's budget of 1000000 tokens is used up (1234567 used)"
 
