@@ -398,9 +398,7 @@ class Holdfast:
     def _bound(self, tool: object, driver: Shape, policy: Settings | None) -> Bound:
         """What guards *tool*; nothing is made before all is found to be right."""
         if policy is not None and not isinstance(policy, Mapping):
-            raise ConfigError(
-                f"policy = {checks.shown(policy)}: must be a mapping of settings, such as {{'timeout': 5.0}}"
-            )
+            raise ConfigError(f"policy = {checks.shown(policy)}: must be a mapping, such as {{'timeout': 5.0}}")
         bound = guards_of(self._kit, tool)
         shape, name = (shape_of(tool), name_of(tool)) if bound is None else (bound.shape, bound.tool.name)
         if shape not in DRIVES[driver]:
