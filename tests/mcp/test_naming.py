@@ -37,6 +37,14 @@ def test_a_server_behind_an_address_is_called_after_its_host() -> None:
         (["s", "--token=abc", "GITHUB_TOKEN=x"], "s --token=[redacted] GITHUB_TOKEN=[redacted]"),
         (["s", "--token", "--verbose"], "s --token --verbose"),
         (["s", "https://user:pass@host/x"], "s https://host/x"),
+        (["s", "--header", "Authorization: Bearer t"], "s --header 'Authorization: '[redacted]"),
+        (["s", "--header", "X-Api-Key:t"], "s --header X-Api-Key:[redacted]"),
+        (["s", "--header=Authorization: Bearer t"], "s '--header=Authorization: '[redacted]"),
+        (["s", "--config", '{"apiKey":"t","n":1}'], """s --config '{"apiKey":"[redacted]","n":1}'"""),
+        (["env", "DATABASE_URL=postgres://u:p@host/x", "s"], "env DATABASE_URL=postgres://host/x s"),
+        (["env", "API_KEY=https://t", "s"], "env API_KEY=[redacted] s"),
+        (["sh", "-c", "npx s --api-key t"], "sh -c 'npx s --api-key '[redacted]"),
+        (["s", "C:/x", "a:b", "--c=d:e"], "s C:/x a:b --c=d:e"),
     ],
 )
 def test_secrets_of_a_command_are_not_shown(command: list[str], text: str) -> None:

@@ -17,6 +17,10 @@ RUNNERS: Final = {
     "python", "sh", "bash", "run", "exec", "x",
 }  # fmt: skip
 _VERSION: Final = re.compile(r"(?<=.)@[\w.^~-]+$")
+# Names within a word, before what belongs to them: of an option, a variable or a header; in a shell's line also with
+# nothing but a space between them.
+_NAME: Final = re.compile(r"(?:(?<![\w.-])([\w.-]++)\s*+[=:]|(?<!\S)(--?[\w-]++)(?=\s))\s*+")
+_ADDRESS: Final = re.compile(r"(?<![\w+.-])[\w+.-]++://")
 _SCRIPT: Final = re.compile(r"\.(?:py|js|mjs|cjs|ts|sh|exe)$")
 
 
@@ -43,17 +47,22 @@ def shown(command: Sequence[str]) -> str:
     """*command* in one line; what stands under names that look like secrets is masked."""
     words, hides = [], False
     for word in command:
-        name, equals, value = word.partition("=")
-        if hides and not word.startswith("-"):
-            words.append(MASK)
-        elif "://" in word:
-            words.append(shown_url(word))
-        elif equals and _is_secret(name, value):
-            words.append(f"{name}={MASK}")
-        else:
-            words.append(shlex.quote(word))
-        hides = word.startswith("-") and not equals and _is_secret(word, "x")
+        words.append(MASK if hides and not word.startswith("-") else _shown_word(word))
+        hides = word.startswith("-") and "=" not in word and _is_secret(word, "x")
     return " ".join(words)
+
+
+def _shown_word(word: str) -> str:
+    """*word* without what stands in it under the name of an option, a variable or a header, in JSON or an address."""
+    word = str(redact(word))
+    address = _ADDRESS.search(word)
+    end = len(word) if address is None else address.start()
+    for name in _NAME.finditer(word, 0, end):
+        if _is_secret(name[1] or name[2], word[name.end() :]):
+            return shlex.quote(word[: name.end()]) + MASK
+    if address is None:
+        return shlex.quote(word)
+    return (shlex.quote(word[:end]) if end else "") + shown_url(word[end:])
 
 
 def shown_url(url: str) -> str:

@@ -39,6 +39,7 @@ class ChildUpstream:
         self.condition = Condition(clock, "stopped")
         self.restarts = 0
         self._clock = clock
+        self._target = shown(command.words)
         self._patience = patience
         self._child: Child | None = None
         self._live: Child | None = None  # the same, from the handshake to its end: what takes frames
@@ -112,8 +113,7 @@ class ChildUpstream:
     def facts(self) -> dict[str, object]:
         """What is to be known of it."""
         pid = self._child.pid if self._child is not None else None
-        target, said = shown(self.command.words), self.command.said
-        return self.condition.facts("stdio", target, restarts=self.restarts, pid=pid, stderr=said)
+        return self.condition.facts("stdio", self._target, restarts=self.restarts, pid=pid, stderr=self.command.said)
 
     async def close(self) -> None:
         """End it; who asks again while it ends is in a hurry."""
