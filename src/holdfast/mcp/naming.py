@@ -14,22 +14,29 @@ from holdfast.values.redaction import MASK, redact
 # Words of a command that say who runs a server, not which one it is.
 RUNNERS: Final = {
     "npx", "bunx", "uvx", "pipx", "bun", "deno", "node", "npm", "pnpm", "yarn", "dlx", "uv", "docker", "podman", "env",
-    "python", "sh", "bash", "run", "exec", "x",
+    "python", "sh", "bash", "run", "exec", "x", "tsx", "ts-node", "java", "dotnet", "go",
 }  # fmt: skip
-_VERSION: Final = re.compile(r"(?<=.)@[\w.^~-]+$")
+VAGUE: Final = {"index", "main", "cli", "mcp", "mcp-server"}  # half of all servers: the folder or the scope says more
+INNER: Final = {"dist", "build", "src", "lib", "out", "bin"}  # folders that say as little
+_VERSION: Final = re.compile(r"(?<=.)(?:@[\w.^~-]+|[=~<>]=.*)$")
+_VARIABLE: Final = re.compile(r"\w+=(?!=)")
 # Names within a word, before what belongs to them: of an option, a variable or a header; in a shell's line also with
 # nothing but a space between them.
 _NAME: Final = re.compile(r"(?:(?<![\w.-])([\w.-]++)\s*+[=:]|(?<!\S)(--?[\w-]++)(?=\s))\s*+")
 _ADDRESS: Final = re.compile(r"(?<![\w+.-])[\w+.-]++://")
-_SCRIPT: Final = re.compile(r"\.(?:py|js|mjs|cjs|ts|sh|exe)$")
+_SCRIPT: Final = re.compile(r"\.(?:py|js|mjs|cjs|ts|sh|exe|jar)$")
 
 
 def name_of(command: Sequence[str]) -> str:
     """A name for the server that *command* starts: the package or the script, not who runs it."""
     for word in command:
-        plain = _SCRIPT.sub("", _VERSION.sub("", os.path.basename(word.rstrip("/"))))
-        if plain and not word.startswith("-") and "=" not in word and re.sub(r"[\d.]+$", "", plain) not in RUNNERS:
-            return _tidy(plain)
+        *folders, last = word.rstrip("/").split("/")
+        plain = _SCRIPT.sub("", _VERSION.sub("", last))
+        if not plain or word.startswith("-") or _VARIABLE.match(word) or re.sub(r"[\d.]+$", "", plain) in RUNNERS:
+            continue
+        if plain in VAGUE:
+            plain = next((folder for folder in reversed(folders) if folder.strip(".") and folder not in INNER), plain)
+        return _tidy(plain)
     return _tidy(os.path.basename(command[0]))
 
 
