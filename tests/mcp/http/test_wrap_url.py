@@ -49,6 +49,21 @@ async def test_a_client_on_stdio_speaks_with_a_server_over_http(monkeypatch: pyt
         assert made.requests[-1].method == "DELETE"
 
 
+@pytest.mark.parametrize("status", [404, 405])
+async def test_who_names_a_server_of_http_and_sse_is_told_what_to_do(status: int) -> None:
+    async def refuse(reply: Reply) -> None:
+        await reply.whole(status, b"<pre>Cannot POST /sse</pre>", content_type="text/html")
+
+    async with server(refuse) as made:
+        process = await asyncio.create_subprocess_exec(
+            *WRAP, "--url", made.url, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        said, _ = await process.communicate(b'{"jsonrpc": "2.0", "id": 0, "method": "initialize"}\n')
+
+    assert f"HTTP status {status}" in json.loads(said)["error"]["message"]
+    assert "wrap `npx -y mcp-remote URL`" in json.loads(said)["error"]["message"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -32,6 +32,8 @@ MOST_RESUMES: Final = 5  # in a row that bring nothing
 GRACE: Final = 2.0  # seconds for a server to end a stream after its answer, or to take our farewell
 HEARING: Final = 1.0  # seconds for a server to open the stream of what belongs to no request
 IN_ORDER: Final = 5.0  # seconds that frames wait for a notification before them to be taken
+NO_POST: Final = {404, 405}  # how servers that know only the HTTP+SSE of 2024-11-05 answer a handshake
+HTTP_SSE: Final = "if it speaks HTTP+SSE only: Holdfast does not, but can wrap `npx -y mcp-remote URL`, which does"
 MOST_POSTS: Final = 2000  # on their way before the client is asked to pause
 
 _log = logging.getLogger("holdfast")
@@ -181,6 +183,8 @@ class HttpUpstream:
             if session.id is not None and refusal is not None and says_lost(refusal):
                 raise refusal
         if refusal is not None:
+            if post.method == "initialize" and refusal.answer is not None and refusal.answer.status in NO_POST:
+                refusal.args = (f"{refusal}; {HTTP_SSE}",)
             self._hand_on_own(post, refusal)
 
     async def _ask(self, post: Post) -> ServerLost | None:
