@@ -264,6 +264,38 @@ def test_a_file_without_servers_is_said_to_have_none(file: Path, run: Run) -> No
     assert run("install", file) == (0, "", f"holdfast: {file} lists no MCP servers\n")
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("config.toml", '[mcp_servers.a]\ncommand = "npx"\n', "is TOML, and only JSON is read"),
+        ("config.yaml", "mcpServers:\n  - name: a\n", "is YAML, and only JSON is read"),
+        ("settings.json", '{"context_servers": {"a": {"command": "npx"}}}', "not from context_servers"),
+        ("opencode.json", '{"mcp": {"a": {"command": ["npx"]}}}', "not from mcp"),
+        ("settings.json", '{"mcp": {"servers": {"a": {"command": "npx"}}}}', "not from mcp"),
+    ],
+    ids=["codex", "continue", "zed", "opencode", "old vscode"],
+)
+def test_who_names_the_file_of_another_client_is_told_what_to_do(
+    home: Path, run: Run, name: str, text: str, why: str
+) -> None:
+    file = home / name
+    file.write_text(text)
+
+    done = run("install", file)
+
+    assert done.code == 1
+    assert why in done.err
+    assert "put `holdfast wrap --name NAME --` before the command of each server by hand" in done.err
+    assert file.read_text() == text
+    assert "by hand" not in run("uninstall", file).err
+
+
+def test_settings_that_only_speak_of_mcp_list_no_servers(file: Path, run: Run) -> None:
+    file.write_text('{"mcp": {"allowed": ["a"]}, "mcpSeen": ["b"]}')
+
+    assert run("install", file) == (0, "", f"holdfast: {file} lists no MCP servers\n")
+
+
 # --- where clients have their files ---
 
 

@@ -151,6 +151,10 @@ def test_what_only_looks_like_holdfast_is_wrapped(command: list[str]) -> None:
     [
         (3, "must be an object"),
         ({}, "has neither command nor url"),
+        ({"command": None, "url": None}, "has neither command nor url"),
+        ({"serverUrl": "http://h/mcp"}, "has neither command nor url; serverUrl is not read"),
+        ({"httpUrl": "http://h/mcp", "headers": {}}, "has neither command nor url; httpUrl is not read"),
+        ({"url": "http://h/mcp", "authProviderType": "google_credentials"}, "the client signs in to it"),
         ({"command": "x", "url": "http://h"}, "has both command and url"),
         ({"command": ["x"]}, "command must be a text"),
         ({"command": "x", "args": "y"}, "args must be a list of texts"),

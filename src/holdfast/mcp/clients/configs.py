@@ -7,6 +7,7 @@ as `${input:token}` are the client's to fill in, and stay as they are unless som
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
@@ -30,8 +31,16 @@ TRANSPORTS: Final[Mapping[str, str]] = {
     "streamableHttp": HTTP,
     "sse": SSE,
 }
+OTHERS: Final[Mapping[str, str]] = {".toml": "TOML", ".yaml": "YAML", ".yml": "YAML"}  # what is no JSON, by its ending
 # Options of `wrap` that have a value.
 VALUED: Final = frozenset({"--name", "--policy", "--store", "--url", "--type", "--header", "--header-env"})
+
+_ELSEWHERE: Final = re.compile("mcp|context_servers", re.IGNORECASE)  # where other clients list their servers
+_ADDRESS: Final = re.compile("ur[il]$", re.IGNORECASE)  # what other clients call an address
+
+
+class OtherFormat(ConfigError):
+    """The file is of a client that lists its servers in a way that is not read here."""
 
 
 class Wrapping(NamedTuple):
@@ -89,11 +98,16 @@ def servers(text: str, name: str, env: Mapping[str, str] | None = None) -> list[
 
 def entries(text: str, name: str) -> list[Listed]:
     """The entries that count, in the order of the file; of two with one name the client takes the later one."""
+    if (kind := OTHERS.get(os.path.splitext(name)[1].lower())) is not None:
+        raise OtherFormat(f"{name}: is {kind}, and only JSON is read")
     root = parse(text, name)
     if not isinstance(root, Object):
         raise ConfigError(f"{name}: must be an object {{…}} with mcpServers or servers in it")
     found = []
-    for table, project, value in _tables(root):
+    tables = list(_tables(root))
+    if not tables and (key := _elsewhere(root)) is not None:
+        raise OtherFormat(f"{name}: servers are read from mcpServers, or VS Code's servers, not from {printable(key)}")
+    for table, project, value in tables:
         if not isinstance(value, Object):
             place = f" of {printable(project)}" if project is not None else ""
             raise ConfigError(f"{name}: {table}{place}: must be an object of servers by name")
@@ -109,6 +123,9 @@ def server(listed: Listed, env: Mapping[str, str] | None = None) -> ServerEntry:
     twice = {member.name for member in entry.members if entry.member(member.name) is not member}
     if twice:
         raise ConfigError(f"{printable(min(twice))} is there twice")
+    if _text(entry, "command") is None and _text(entry, "url") is None:
+        others = [member.name for member in entry.members if _ADDRESS.search(member.name)]
+        raise ConfigError("has neither command nor url" + (f"; {printable(others[0])} is not read" if others else ""))
     return _behind(
         ServerEntry(
             name=listed.name,
@@ -206,6 +223,15 @@ def _tables(root: Object) -> Iterator[tuple[str, str | None, Value]]:
                 yield "mcpServers", member.name, value
 
 
+def _elsewhere(root: Object) -> str | None:
+    """The key under which a file seems to list its servers, where that is none of ours."""
+    for member in root.members:
+        if _ELSEWHERE.search(member.name) and isinstance(member.value, Object):
+            if any(isinstance(inner.value, Object) for inner in member.value.members):
+                return member.name
+    return None
+
+
 def _wrap_arguments(args: Sequence[str], at: int) -> Wrapping:
     kind = url = command = None
     headers: dict[str, str] = {}
@@ -233,8 +259,6 @@ def _wrap_arguments(args: Sequence[str], at: int) -> Wrapping:
 
 
 def _transport(entry: ServerEntry) -> str:
-    if entry.command is None and entry.url is None:
-        raise ConfigError("has neither command nor url")
     if entry.command is not None and entry.url is not None:
         raise ConfigError("has both command and url")
     if entry.type is None:

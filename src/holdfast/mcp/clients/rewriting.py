@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from holdfast.errors import ConfigError, printable
-from holdfast.mcp.clients.configs import HTTP, SSE, STDIO, Listed, ServerEntry, Wrapping, entries, server
+from holdfast.mcp.clients.configs import HTTP, SSE, STDIO, Listed, OtherFormat, ServerEntry, Wrapping, entries, server
 from holdfast.mcp.clients.jsonc import Array, Edit, Member, Object, Value, apply, instead, plain, quoted, removal
 from holdfast.mcp.http.client import require
 from holdfast.mcp.http.incoming import TOKEN
@@ -31,7 +31,9 @@ UNWRAPPED: Final = "unwrapped"
 ALREADY: Final = "already"
 NOT_WRAPPED: Final = "not wrapped"
 LEFT_ALONE: Final = "left alone"
-SIGN_IN: Final = frozenset({"auth", "oauth", "headersHelper", "authProviderId"})  # keys by which a client signs in
+# Keys by which a client signs in.
+SIGN_IN: Final = frozenset({"auth", "oauth", "headersHelper", "authProviderId", "authProviderType"})
+BY_HAND: Final = "put `holdfast wrap --name NAME --` before the command of each server by hand"
 
 _HEADER: Final = re.compile(TOKEN)
 _NO_VARIABLE: Final = re.compile(r"[^0-9A-Z]+")
@@ -59,7 +61,11 @@ class Rewritten(NamedTuple):
 
 def wrap(text: str, name: str, executable: Sequence[str], only: Collection[str] = ()) -> Rewritten:
     """*text* with its servers, or those of the names *only*, going through *executable*; *name* is the file's."""
-    return _rewritten(text, _chosen(entries(text, name), name, only), _Wrapper(text, executable))
+    try:
+        listed = entries(text, name)
+    except OtherFormat as error:
+        raise ConfigError(f"{error}; {BY_HAND}") from None
+    return _rewritten(text, _chosen(listed, name, only), _Wrapper(text, executable))
 
 
 def unwrap(text: str, name: str, only: Collection[str] = ()) -> Rewritten:
