@@ -82,6 +82,25 @@ def test_who_enters_while_others_are_told_is_not_told_with_them(clock: ManualClo
     assert (first.at, again.at) == ([1.0], [2.0])
 
 
+def test_while_it_is_held_nobody_loses_time(clock: ManualClock) -> None:
+    alarm, now = Alarm(clock), clock.monotonic()
+    before, during = Told(clock), Told(clock)
+    alarm.enter(before, now + 2.0)
+    clock.advance(1.0)
+
+    for held in (True, True):
+        alarm.hold(held)
+        clock.advance(10.0)
+    alarm.enter(during, clock.monotonic() + 2.0)
+    clock.advance(10.0)
+    for held in (False, False):
+        alarm.hold(held)
+    for _ in range(6):
+        clock.advance(0.5)
+
+    assert (before.at, during.at) == ([32.0], [33.0])
+
+
 class Sleeper(ManualClock):
     """The clock of a process that can be stopped: what is due meanwhile comes late."""
 

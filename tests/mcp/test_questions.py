@@ -12,8 +12,24 @@ def test_of_too_many_that_nobody_answers_the_oldest_is_forgotten(monkeypatch: py
     monkeypatch.setattr(questions, "MOST_OPEN", 2)
     asked = Questions()
     for id in (1, 2, 3):
-        asked.ask(id)
+        asked.ask(id, "roots/list")
 
     found = [asked.answered(id) for id in (1, 2, 3)]
 
     assert found == [None, 2, 3]
+
+
+@pytest.mark.parametrize("method", ["elicitation/create", "sampling/createMessage", "roots/list"])
+def test_whether_somebody_thinks_about_one_is_told_until_all_are_settled(method: str) -> None:
+    told: list[bool] = []
+    asked = Questions(told.append)
+
+    for id in (1, 2, 3):
+        asked.ask(id, method)
+    asked.answered(1)
+    asked.answered(1)
+    asked.withdraw(2)
+    asked.orphan()
+    asked.orphan()
+
+    assert told == ([] if method == "roots/list" else [True, True, True, True, True, False])

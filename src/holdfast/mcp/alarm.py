@@ -21,16 +21,20 @@ class Expires(Protocol):
 class Alarm:
     """Tells whoever has not left in time; used in one event loop."""
 
-    __slots__ = ("_at", "_clock", "_limits", "_timer")
+    __slots__ = ("_at", "_clock", "_held_at", "_limits", "_timer")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._limits: dict[Expires, float] = {}
         self._timer: Timer | None = None
         self._at = math.inf  # when it rings: no later than the first of them is due
+        self._held_at: float | None = None  # since when their time stands still
 
     def enter(self, who: Expires, when: float) -> None:
         """Have *who* told at *when*, in place of what was said before."""
+        if self._held_at is not None:
+            self._limits[who] = when - (self._clock.monotonic() - self._held_at)
+            return
         self._limits[who] = when
         if when < self._at:
             self._set(when)
@@ -38,6 +42,17 @@ class Alarm:
     def leave(self, who: Expires) -> None:
         """It is in time, or has no limit."""
         self._limits.pop(who, None)
+
+    def hold(self, held: bool) -> None:
+        """Have the time stand still for all of them, or go on."""
+        now = self._clock.monotonic()
+        if held and self._held_at is None:
+            self._held_at = now
+            self._set(math.inf)
+        elif not held and self._held_at is not None:
+            pause, self._held_at = now - self._held_at, None
+            self._limits = {who: when + pause for who, when in self._limits.items()}
+            self._set(min(self._limits.values(), default=math.inf))
 
     def close(self) -> None:
         """Tell nobody any more."""

@@ -83,7 +83,7 @@ class Session:
         self._pending: dict[Any, Call | Passed] = {}  # what the server is to answer, by the id that it knows
         # Cancelled by the client and not answered by the server, the oldest first; the client may be told yet.
         self._stopped: dict[Any, Call | Passed] = {}
-        self._questions = Questions()
+        self._questions = Questions(self.alarm.hold)  # who is asked something has all the time to answer
         self._idle = asyncio.Event()
         self._renamed = 0
 
@@ -316,7 +316,7 @@ class Session:
 
     def _question(self, head: Head, event: Event) -> Event:
         """A request of the server, as the client is to get it."""
-        return event.under(self._questions.ask(head.id), head) if isinstance(head.id, Id) else event
+        return event.under(self._questions.ask(head.id, head.method), head) if isinstance(head.id, Id) else event
 
     def _withdraw(self, head: Head, event: Event) -> Event:
         """A cancel of such a request, as the client is to get it."""

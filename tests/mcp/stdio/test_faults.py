@@ -205,6 +205,31 @@ async def test_a_hung_call_is_answered_at_the_deadline_and_the_server_is_told_an
         assert len(client.journal("ping")) == 2  # ours and the client's
 
 
+@pytest.mark.parametrize("method", ["elicitation/create", "sampling/createMessage"])
+async def test_a_call_has_all_the_time_that_a_person_or_a_model_needs_to_answer_its_server(
+    method: str, journal: Path, clock: ManualClock
+) -> None:
+    async with Stage(journal, clock=clock) as client:
+        await client.initialize()
+        hung = client.call("write", do="hang")
+        await client.next("notifications/hangs")
+        clock.advance(30.0)
+        call = client.call("write", do=f"ask {method}")
+        asked = await client.next(method)
+
+        clock.advance(600.0)
+        await settle()
+        assert not call.done()
+        client.say({"jsonrpc": "2.0", "id": asked["id"], "result": {"said": "yes"}})
+
+        assert text((await within(call))["result"]) == '{"said": "yes"}'
+        clock.advance(19.9)
+        await settle()
+        assert not hung.done()
+        clock.advance(0.2)
+        assert failure((await within(hung))["result"])["kind"] == "ToolTimeout"
+
+
 async def test_a_frozen_server_is_killed_and_replaced_when_it_shows_no_sign_of_life(
     journal: Path, clock: ManualClock
 ) -> None:
