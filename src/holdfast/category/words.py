@@ -32,7 +32,7 @@ def of_text(text: str) -> ErrorCategory | None:
         return _C.CIRCUIT_OPEN if said is None or said.trips_breaker else said
     if _TRACEBACK in text:
         text = text.rpartition("\n")[2]  # the lines above quote code
-    text = _TOOL.sub("", text)
+    text = _FETCH.sub("fetch failed", _TOOL.sub("", text))
     raised = _RAISED.match(text)
     if raised is not None and _is_bug(raised["name"]):
         return None
@@ -102,6 +102,8 @@ _WORD: Final = re.compile(r"(?<![A-Za-z0-9.$#])[0-9]+(?!\.?[A-Za-z0-9])|[A-Z]+(?
 _REFUSAL: Final = (" was not called: ", "Do not repeat this call")  # our own words, back from another process
 _TRACEBACK: Final = "Traceback (most recent call last)"
 _TOOL: Final = re.compile(r"\AError executing tool [^:\n]{1,200}: ?")
+# What JavaScript says of a network that failed, as if it were a mistake in code.
+_FETCH: Final = re.compile(r"\ATypeError: (?:fetch failed|Failed to fetch\Z|NetworkError when attempting|terminated\Z)")
 _RAISED: Final = re.compile(r"(?:[A-Za-z_][A-Za-z0-9_]{0,60}\.){0,6}(?P<name>[A-Za-z_]{0,60}(?:Error|Exception)): ?")
 # The name of a file says what was asked for, not what failed: /repo/timeout, C:\timeout, src/timeout.ts. A word with
 # dots is one if it ends as files do, so `socket.timeout` is none.
@@ -247,7 +249,8 @@ _PHRASES: Final[Sequence[tuple[ErrorCategory, str]]] = (
         "name or service not known, name resolution, dns resolution, dns lookup failed, nodename nor servname,"
         "getaddrinfo, network error, network unreachable, network is unreachable, network is down, no route to host,"
         "host is down, broken pipe, remote end closed, peer closed connection, server disconnected, socket hang up,"
-        "fetch failed, session terminated",
+        "fetch failed, session terminated, premature close, name not resolved, internet disconnected,"
+        "address unreachable, network changed",
     ),
     (
         _C.SERVICE_UNAVAILABLE,
