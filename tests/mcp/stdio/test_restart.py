@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import sys
 from pathlib import Path
 
@@ -383,6 +384,28 @@ async def test_a_new_server_that_does_not_take_the_handshake_is_killed(
         clock.advance(0.2)
 
         assert text(await client.result("read")) == "read"
+
+
+async def test_a_new_server_may_take_as_long_to_begin_as_clients_wait_for_one(
+    journal: Path, tmp_path: Path, clock: ManualClock
+) -> None:
+    gate = tmp_path / "gate"
+    async with Stage(journal, clock=clock) as client:
+        await client.initialize()
+        slow = f"echo loading >&2; until test -e {gate}; do sleep 0.02; done; exec {shlex.join(command(journal))}"
+        client.upstream.command.words = ["sh", "-c", slow]
+        await client.result("write", do="kill")
+        await client.turns("restarting")
+        await settle()
+        clock.advance(0.1)
+        await until(lambda: "loading" in client.upstream.command.said)
+
+        clock.advance(55.0)
+        await settle()
+        gate.touch()
+
+        assert text(await client.result("read")) == "read"
+        assert client.upstream.restarts == 1
 
 
 async def test_two_deaths_in_a_row_are_two_restarts(journal: Path) -> None:

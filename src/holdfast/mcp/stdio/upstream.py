@@ -24,7 +24,7 @@ LONGEST_PAUSE: Final = 30.0
 STABLE: Final = 10.0  # seconds after which a server that ends counts as one that had worked
 MOST_STARTS: Final = 5  # in a row that may fail; after that it is started when somebody asks for it
 MOST_QUEUED: Final = 2**20  # bytes that wait for a server that is not ready, before the client has to
-REPLAY_PATIENCE: Final = 30.0  # seconds for a new server to take the handshake
+REPLAY_PATIENCE: Final = 60.0  # seconds for a new server to take the handshake: as long as most clients give it
 PING_PATIENCE: Final = 5.0  # seconds for a server to show that it lives
 
 _OURS: Final = f'"{OURS}'.encode()
