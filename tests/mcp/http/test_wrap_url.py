@@ -49,8 +49,10 @@ async def test_a_client_on_stdio_speaks_with_a_server_over_http(monkeypatch: pyt
         assert made.requests[-1].method == "DELETE"
 
 
-@pytest.mark.parametrize("status", [404, 405])
-async def test_who_names_a_server_of_http_and_sse_is_told_what_to_do(status: int) -> None:
+@pytest.mark.parametrize(
+    ("status", "advice"), [(401, "give a token with --header-env"), (404, "HTTP+SSE only"), (405, "HTTP+SSE only")]
+)
+async def test_who_names_a_server_that_wants_oauth_or_http_and_sse_is_told_what_to_do(status: int, advice: str) -> None:
     async def refuse(reply: Reply) -> None:
         await reply.whole(status, b"<pre>Cannot POST /sse</pre>", content_type="text/html")
 
@@ -60,8 +62,10 @@ async def test_who_names_a_server_of_http_and_sse_is_told_what_to_do(status: int
         )
         said, _ = await process.communicate(b'{"jsonrpc": "2.0", "id": 0, "method": "initialize"}\n')
 
-    assert f"HTTP status {status}" in json.loads(said)["error"]["message"]
-    assert "wrap `npx -y mcp-remote URL`" in json.loads(said)["error"]["message"]
+    message = json.loads(said)["error"]["message"]
+    assert f"HTTP status {status}" in message
+    assert advice in message
+    assert "wrap `npx -y mcp-remote URL`" in message
 
 
 @pytest.mark.parametrize(

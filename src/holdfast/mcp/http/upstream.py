@@ -32,8 +32,10 @@ MOST_RESUMES: Final = 5  # in a row that bring nothing
 GRACE: Final = 2.0  # seconds for a server to end a stream after its answer, or to take our farewell
 HEARING: Final = 1.0  # seconds for a server to open the stream of what belongs to no request
 IN_ORDER: Final = 5.0  # seconds that frames wait for a notification before them to be taken
-NO_POST: Final = {404, 405}  # how servers that know only the HTTP+SSE of 2024-11-05 answer a handshake
+# What may help where a handshake is refused; a server that knows only the HTTP+SSE of 2024-11-05 takes no POST.
+OAUTH: Final = "give a token with --header-env, or have Holdfast wrap `npx -y mcp-remote URL`, which can sign in"
 HTTP_SSE: Final = "if it speaks HTTP+SSE only: Holdfast does not, but can wrap `npx -y mcp-remote URL`, which does"
+ADVICE: Final = {401: OAUTH, 404: HTTP_SSE, 405: HTTP_SSE}
 MOST_POSTS: Final = 2000  # on their way before the client is asked to pause
 
 _log = logging.getLogger("holdfast")
@@ -183,8 +185,8 @@ class HttpUpstream:
             if session.id is not None and refusal is not None and says_lost(refusal):
                 raise refusal
         if refusal is not None:
-            if post.method == "initialize" and refusal.answer is not None and refusal.answer.status in NO_POST:
-                refusal.args = (f"{refusal}; {HTTP_SSE}",)
+            if post.method == "initialize" and refusal.answer is not None and refusal.answer.status in ADVICE:
+                refusal.args = (f"{refusal}; {ADVICE[refusal.answer.status]}",)
             self._hand_on_own(post, refusal)
 
     async def _ask(self, post: Post) -> ServerLost | None:
