@@ -447,14 +447,15 @@ def test_a_failed_run_goes_on_as_a_fork_that_knows_what_it_knew(
     assert calls(folder) == ["fetch 1"]
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize(("function", "tool"), [("steps", "fetch"), ("asteps", "look")])
 def test_an_interrupted_run_can_be_resumed_and_repeats_nothing(
-    function: str, tool: str, start: Start, holdfast: Command, store: RunStore, folder: Path
+    number: signal.Signals, function: str, tool: str, start: Start, holdfast: Command, store: RunStore, folder: Path
 ) -> None:
     running = start("run", f"agent:{function}", "5")
     running.wait_until(folder / "waiting")
 
-    running.process.send_signal(signal.SIGINT)
+    running.process.send_signal(number)
 
     interrupted = running.end()
     (run,) = store.list_runs()

@@ -320,6 +320,15 @@ def test_a_second_signal_does_not_wait(start: Start, store: RunStore, folder: Pa
     assert store.snapshot(run_id).interrupted
 
 
+def test_a_process_that_a_run_has_forked_can_be_ended(start: Start, store: RunStore) -> None:
+    run_id = submit(store, "agent:ends_a_child").id
+
+    child = start("agent:ends_a_child", "--drain")
+
+    assert finish(child).code == 0
+    assert store.snapshot(run_id).result_text == "-15"
+
+
 def test_a_signal_that_comes_when_no_wait_can_end_for_it_is_heeded_soon(start: Start, store: RunStore) -> None:
     run_id = submit(store, "agent:stops").id
 

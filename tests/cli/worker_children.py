@@ -6,9 +6,11 @@ A function that waits says so there as well, and goes on when there is a file `g
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import signal
 import threading
+import warnings
 
 import holdfast
 from holdfast.clock import SystemClock
@@ -78,6 +80,19 @@ def shop() -> str:
 def stops() -> None:
     """Tell the worker to stop, by a signal that no wait of its main thread ends for."""
     signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+
+def ends_a_child() -> int | None:
+    """What a process that was forked, and told to end, ended with."""
+    child = multiprocessing.get_context("fork").Process(target=signal.pause)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks in the midst of threads
+        child.start()
+    child.terminate()
+    child.join(10)
+    code = child.exitcode
+    child.kill()
+    return code
 
 
 def fails() -> None:

@@ -130,8 +130,8 @@ def test_a_server_that_only_reads_says_so(start: Start) -> None:
     assert answer.json()["error"]["code"] == "read_only"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_and_its_streams(start: Start, number: signal.Signals) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0), (signal.SIGHUP, 130)])
+def test_a_signal_ends_it_and_its_streams(start: Start, number: signal.Signals, code: int) -> None:
     child = start(HOLDFAST_TOKEN="sixteen-letters-or-more")
     url = httpx.URL(address(child))
     headers = {"Authorization": "Bearer sixteen-letters-or-more"}
@@ -143,7 +143,7 @@ def test_a_signal_ends_it_and_its_streams(start: Start, number: signal.Signals) 
 
         assert list(found) == []
     _, errors = child.communicate(timeout=LIMIT)
-    assert child.returncode == (130 if number is signal.SIGINT else -signal.SIGTERM)
+    assert child.returncode == code
     assert "Traceback" not in errors
 
 

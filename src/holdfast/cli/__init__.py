@@ -15,6 +15,8 @@ from typing import Final
 
 import click
 
+from holdfast.signals import ended_gently
+
 DONE: Final = 0
 FAILED: Final = 1
 WRONG_USAGE: Final = 2
@@ -47,7 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line on *arguments*, the process's own by default, and give the exit code."""
     _see_to_streams()
     try:
-        code = holdfast.main(arguments, prog_name="holdfast", standalone_mode=False)
+        with ended_gently():
+            code = holdfast.main(arguments, prog_name="holdfast", standalone_mode=False)
         return code if isinstance(code, int) else DONE
     except click.Abort:
         click.echo("holdfast: interrupted", err=True)

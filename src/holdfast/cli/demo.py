@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
 
 from holdfast.cli.ui import has_display
-from holdfast.signals import handled
 
 if TYPE_CHECKING:
     from holdfast.demo.stage import Played
@@ -50,8 +46,7 @@ def demo(seed: int, fast: bool, scenes: tuple[int, ...], as_json: bool) -> None:
         stays=on_terminal,
         opens=on_terminal and has_display(),
     )
-    with _ended_by_signals():
-        story = play(stage)
+    story = play(stage)
     if as_json:
         click.echo(_as_json(story))
 
@@ -66,15 +61,3 @@ def _as_json(story: Mapping[int, Played]) -> bytes:
         {"what": what, "amount": sum(scenes.values()), "scenes": scenes} for what, scenes in savings(story).items()
     ]
     return msgspec.json.encode({**numbers, "saved": saved})
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Have whatever ends a process end this one as Ctrl-C does: children and files are cleared away."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    ends = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
-    with handled(dict.fromkeys(ends, interrupt)):
-        yield

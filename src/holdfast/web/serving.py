@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 from collections.abc import Callable
 from types import FrameType
@@ -105,5 +106,6 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal came, in the middle of anything; uvicorn calls it."""
-        super().handle_exit(sig, frame)
+        if sig == signal.SIGINT:  # which uvicorn raises again at the end; others are how a service is told to end
+            super().handle_exit(sig, frame)
         self.stop()
