@@ -103,6 +103,21 @@ def test_a_store_that_cannot_be_written_stops_no_call(tmp_path: Path, caplog: py
     hf.close()
 
 
+def test_a_store_that_took_its_end_but_not_its_beginning_is_no_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    SqliteRunStore(tmp_path / "runs.db").create_run("before", "")
+    blocked = tmp_path / "runs.db-owners"
+    blocked.write_text("no folder")  # so there is nobody who could begin a run, as on a disk that only reads
+    hf = Holdfast(PolicyBook.load({}), ManualClock(), SqliteRunStore(tmp_path / "runs.db"), goes_on=True)
+
+    with hf.note():
+        assert work(hf)(5) == 5
+
+    assert "not recorded in full: its beginning could not be written" in caplog.text
+    hf.close()
+
+
 def test_it_cannot_be_resumed(place: Place) -> None:
     hf = place.open()
     with pytest.raises(KeyboardInterrupt), hf.note() as run:

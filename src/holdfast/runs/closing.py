@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast import events
-from holdfast.errors import HoldfastError, RunDiverged
+from holdfast.errors import HoldfastError, RunDiverged, RunNotFound, StoreError
 from holdfast.runs.blame import fatal_calls
 from holdfast.runs.ending import End, Finish, Last, completed, ending, failed, gives_way
 from holdfast.runs.home import Home
@@ -76,6 +76,9 @@ class Closing:
         """What kept the last event from being written; if nothing did, it is told."""
         try:
             last.pending.result()
+        except RunNotFound as error:
+            # Nobody has waited to hear whether a run that is only noted had begun: that is what its store did not take.
+            return StoreError(f"its beginning could not be written: {error}") if self._steps.is_noted else error
         except HoldfastError as error:
             return error
         self.said = last.end
