@@ -15,6 +15,7 @@ import pytest
 
 from holdfast.clock import SystemClock
 from holdfast.errors import ConfigError, StoreError
+from holdfast.stores import SqliteRunStore
 from holdfast.stores.owners import LockFiles, OwnerFile
 from holdfast.stores.ownership import Ownership
 from holdfast.stores.watch import Watch
@@ -304,6 +305,19 @@ def test_poking_an_owner_that_is_gone_makes_nothing(folder: str) -> None:
 
 
 # --- what cannot be told ---
+
+
+def test_the_name_of_the_machine_can_be_written_down_whatever_bytes_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system, _, *rest = os.uname()
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result((system, "b\udcfcro\x1b", *rest)))
+
+    with SqliteRunStore(tmp_path / "runs.db") as store:
+        owner = store.ownership.row()
+        store.writer.commit(lambda ledger: ledger.keep(owner))
+
+    assert owner.host == r"b\udcfcro\x1b"
 
 
 def test_without_a_folder_there_is_nobody(folder: str) -> None:

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable
 
 from holdfast import checks, events
+from holdfast.errors import printable
 from holdfast.fleet.address import Address
 from holdfast.fleet.desk import Desk
 from holdfast.fleet.exchange import Exchange
@@ -54,7 +55,7 @@ class Fleet:
     def _reset(self) -> None:
         self.there = True
         self._lock = threading.Lock()
-        self._id = f"{os.uname().nodename}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
+        self._id = f"{printable(os.uname().nodename)}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
         self._epoch = 0
         self.holder = f"{self._id}.0"  # the name under which slots are held
         self._marked: dict[Desk, None] = {}  # of a tool that is forgotten, too, until it is told

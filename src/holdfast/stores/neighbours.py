@@ -6,7 +6,15 @@ cannot be told, and whoever looks finds what there is.
 
 from __future__ import annotations
 
+import os
 from typing import Protocol
+
+from holdfast.errors import printable
+
+
+def this_host() -> str:
+    """The name of this machine as it can be written down: the system lets it be any bytes."""
+    return printable(os.uname().nodename)
 
 
 class News(Protocol):

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 from holdfast.checks import shown
 from holdfast.errors import ConfigError, StoreError, printable
+from holdfast.stores.neighbours import this_host
 from holdfast.stores.watch import Watch
 
 POLL = 0.25  # seconds between two looks at the mailbox where the system does not notify
@@ -31,7 +32,7 @@ class LockFiles:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._host = os.uname().nodename
+        self._host = this_host()
 
     def take(self, owner: str) -> OwnerFile:
         """Have it be known that *owner*, this process, lives; what dead ones have left is removed on the way."""

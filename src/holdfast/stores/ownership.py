@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from holdfast.clock import Clock
 from holdfast.stores.ledger import OwnerRow
-from holdfast.stores.neighbours import Lock, Locks, News
+from holdfast.stores.neighbours import Lock, Locks, News, this_host
 
 
 class Ownership:
@@ -20,7 +20,7 @@ class Ownership:
         self._locks = locks
         self._clock = clock
         self._lease = lease
-        self._host = os.uname().nodename
+        self._host = this_host()
         self._lock = threading.Lock()
         self._held: Lock | None = None
         self.on_wake: Callable[[], object] | None = None  # called when there is something for this process
