@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
 import resource
 import subprocess
 import sys
+import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.metadata import version
@@ -210,6 +213,43 @@ def test_an_interrupt_ends_with_130(plant: Plant, capsys: pytest.CaptureFixture[
 
     assert code == 130
     assert capsys.readouterr().err.strip() == "holdfast: interrupted"
+
+
+def test_that_there_can_be_no_more_threads_is_told_with_its_remedy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+
+    code = cli.main(["worker", "json:dumps", "--store", str(tmp_path / "runs.db")])
+
+    assert code == cli.FAILED
+    assert capsys.readouterr().err.endswith("raise the limit on processes of this user or container\n")
+
+
+@pytest.mark.parametrize("arguments", [["demo"], ["doctor", "--torture", "1"]])
+def test_where_there_is_no_temporary_folder_that_is_told(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def look() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(tempfile, "gettempdir", look)
+
+    assert cli.main(arguments) == cli.FAILED
+    assert "found in ['/tmp']: name one that can be written, as $TMPDIR" in capsys.readouterr().err
+
+
+def test_a_module_in_a_folder_that_may_not_be_read_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may read everything
+
+    assert cli.main(["run", "nowhere:main", "--store", ":memory:"]) == cli.WRONG_USAGE
+    assert f"looked for in {tmp_path}, which this user may not read, then" in capsys.readouterr().err
 
 
 def test_any_other_error_keeps_its_traceback(plant: Plant) -> None:

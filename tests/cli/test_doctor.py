@@ -162,6 +162,18 @@ def test_a_file_that_cannot_be_written_is_a_failure(
     assert "integrity" not in report.checks  # nothing is said of what could not be read
 
 
+def test_a_disk_that_is_mounted_to_be_read_only_is_not_to_be_mended_by_another_owner(
+    store: RunStore, path: Path, doctor: Doctor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = (*os.statvfs(path)[:8], os.ST_RDONLY, *os.statvfs(path)[9:])
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)
+    monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result(flags))
+
+    fix = doctor().checks["permissions"]["fix"]
+
+    assert fix == "mount it to be written, as nobody may now, or put the store elsewhere: --store or $HOLDFAST_STORE"
+
+
 def test_a_store_that_is_not_there_yet_and_cannot_be_made_is_a_failure(
     path: Path, doctor: Doctor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,8 +15,6 @@ from typing import Final
 
 import click
 
-from holdfast.signals import ended_gently
-
 DONE: Final = 0
 FAILED: Final = 1
 WRONG_USAGE: Final = 2
@@ -49,8 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line on *arguments*, the process's own by default, and give the exit code."""
     _see_to_streams()
     try:
-        with ended_gently():
-            code = holdfast.main(arguments, prog_name="holdfast", standalone_mode=False)
+        code = holdfast.main(arguments, prog_name="holdfast", standalone_mode=False)
         return code if isinstance(code, int) else DONE
     except click.Abort:
         click.echo("holdfast: interrupted", err=True)
@@ -74,6 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Not above: help would be half as quick.
         from holdfast.errors import ConfigError, HoldfastError, StoreError, printable
 
+        if isinstance(error, RuntimeError) and str(error) == "can't start new thread":
+            click.echo(f"holdfast: {error}: raise the limit on processes of this user or container", err=True)
+            return FAILED
         if not isinstance(error, HoldfastError):
             raise
         click.echo(f"holdfast: {'; '.join(printable(line, 2000) for line in str(error).splitlines())}", err=True)
@@ -137,5 +137,9 @@ class Lazy(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(package_name="holdfast", message="%(prog)s %(version)s")
-def holdfast() -> None:
+@click.pass_context
+def holdfast(ctx: click.Context) -> None:
     """The reliability layer for the tool calls of AI agents."""
+    from holdfast.signals import ended_gently
+
+    ctx.with_resource(ended_gently())

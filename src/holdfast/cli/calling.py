@@ -65,7 +65,8 @@ def find(target: str, *, store: str | None) -> Callable[..., Any]:
         function = load_target(target)
     except ConfigError as error:
         is_lost = isinstance(error.__context__, ModuleNotFoundError)
-        where = f"; MODULE is looked for in {folder}, then where Python looks" if is_lost else ""
+        unseen = "" if os.access(folder, os.R_OK | os.X_OK) else ", which this user may not read"
+        where = f"; MODULE is looked for in {folder}{unseen}, then where Python looks" if is_lost else ""
         raise click.UsageError(f"{error}{where}") from error
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise click.UsageError(f"{target} is a generator function: wrap it in a function that uses it up")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.cli.finding import check_temporary
 from holdfast.cli.ui import has_display
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def demo(seed: int, fast: bool, scenes: tuple[int, ...], as_json: bool) -> None:
     from holdfast.demo.scenes import SCENES, play
     from holdfast.demo.stage import Stage
 
+    check_temporary()
     on_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not as_json
     stage = Stage(
         out=Console(stderr=as_json),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import click
 
 from holdfast.cli import DONE, FAILED
+from holdfast.cli.finding import check_temporary
 from holdfast.cli.options import duration, json_option, store_option
 from holdfast.cli.showing import console, put_json, say
 from holdfast.errors import ConfigError, StoreError
@@ -100,6 +101,7 @@ def _torture(store: str | None, seconds: float, as_json: bool) -> int:
     from holdfast.torture.process import stopped_once
     from holdfast.torture.view import closing, watch
 
+    check_temporary()
     with open(store) as hf:
         like = hf.runs
     with stopped_once(KeyboardInterrupt()):
@@ -292,15 +294,20 @@ def _room(path: str) -> Iterator[Finding]:
     """That a file which is not there yet can be made."""
     folder = _folder(path)
     if not os.access(folder, os.W_OK | os.X_OK):
-        fix = f"chown $(id -u) {shlex.quote(folder)}, or use a store of your own"
-        yield Finding("permissions", FAIL, f"this user may make nothing in {folder}", fix)
+        yield Finding("permissions", FAIL, f"this user may make nothing in {folder}", _way_to_write(folder))
+
+
+def _way_to_write(*places: str) -> str:
+    if os.statvfs(places[-1]).f_flag & os.ST_RDONLY:
+        return "mount it to be written, as nobody may now, or put the store elsewhere: --store or $HOLDFAST_STORE"
+    return f"chown $(id -u) {shlex.join(places)}, or use a store of your own"
 
 
 def _permissions(path: str) -> Generator[Finding, None, bool]:
     """That the user can use the file, and nobody else; gives whether it can be used at all."""
     folder = os.path.dirname(path)
     if not os.access(path, os.R_OK | os.W_OK) or not os.access(folder, os.W_OK | os.X_OK):
-        fix = f"chown $(id -u) {shlex.quote(path)} {shlex.quote(folder)}, or use a store of your own"
+        fix = _way_to_write(path, folder)
         yield Finding("permissions", FAIL, "this user may not write the file, or not make others beside it", fix)
         return False
     files = [f"{path}{suffix}" for suffix in ("", "-wal", "-shm") if os.path.exists(f"{path}{suffix}")]

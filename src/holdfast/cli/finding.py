@@ -67,6 +67,16 @@ def needing(extra: str) -> Iterator[None]:
         raise click.UsageError(f"this needs {error.name}: pip install 'holdfast[{extra}]'") from error
 
 
+def check_temporary() -> None:
+    """That there is a folder for what is made for a while only."""
+    import tempfile
+
+    try:
+        tempfile.gettempdir()
+    except OSError as error:
+        raise click.ClickException(f"{error.strerror}: name one that can be written, as $TMPDIR") from error
+
+
 def find(store: RunStore, wanted: str) -> RunSnapshot:
     """The run whose id is *wanted*, else the only one whose id begins so."""
     if not wanted:

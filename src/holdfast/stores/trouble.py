@@ -22,7 +22,8 @@ PATIENCE = 60.0  # seconds to wait for another process that writes
 _MEANINGS = {
     "SQLITE_FULL": "the disk is full, or a limit on file sizes is reached; make room and go on",
     "SQLITE_READONLY": "cannot be written: the file (or its -wal or -shm) or the folder is read-only for this user",
-    "SQLITE_CANTOPEN": "cannot be opened: look at the folder and its permissions; a path over 500 bytes is too long",
+    "SQLITE_CANTOPEN": "cannot be opened: look at the folder and its permissions, and how many files this process may "
+    "have open; a path over 500 bytes is too long",
     "SQLITE_CORRUPT": "is damaged; keep a copy, then restore a backup or an export (or try `sqlite3 FILE .recover`)",
     "SQLITE_NOTADB": "is not an SQLite database, or is damaged; nothing was changed: use another file",
     "SQLITE_BUSY": f"another process has been writing for more than {PATIENCE:g} s; see which one, and wait or stop it",
@@ -76,7 +77,8 @@ def concerns_all(error: BaseException) -> bool:
 
 def unreachable(name: str, error: OSError) -> StoreError:
     """Something is wrong with the place of the file *name*."""
-    return StoreError(f"{name}: {error.strerror or error}; look at the folder and its permissions")
+    advice = "look at the folder and its permissions, or put the store elsewhere"
+    return StoreError(f"{name}: {error.strerror or error}; {advice}")
 
 
 def busy(file: SqliteFile) -> StoreError:
