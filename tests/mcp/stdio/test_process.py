@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
 import os
 import signal
@@ -17,7 +18,10 @@ from tests.mcp.stdio.client import INITIALIZE, Proxy, command, failure, text, un
 from tests.mcp.stdio.conftest import Wrap, processes
 
 from holdfast import RunSnapshot, open_store
-from holdfast.mcp.stdio.child import HURRIED, HURRIED_STUBBORN
+from holdfast.mcp.stdio.child import HURRIED, HURRIED_STUBBORN, Child, Command
+
+SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
+prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
 # --- the client ends ---
 
@@ -151,6 +155,27 @@ async def test_a_server_that_ignores_the_end_of_its_input_is_told_by_a_signal(wr
     client.hang_up()
 
     assert await client.ended() == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux hands orphans to whoever asks for them")
+async def test_the_first_process_of_a_container_reaps_what_a_server_leaves_behind() -> None:
+    said: list[bytes] = []
+    server = Command(["sh", "-c", "(true & echo $!); (sleep 100 & echo $!); read _"])
+    child = Child(server, said.append, lambda: None, lambda held: None)
+    prctl(SUBREAPER, 1)  # orphans come to us, as they do to the first process
+
+    try:
+        await child.start()
+        await until(lambda: len(said) == 2)
+        ended, killed = (Path("/proc", line.decode()) for line in said)
+        await until(lambda: not ended.exists())
+        assert killed.exists()
+        await child.close()
+        await until(lambda: not killed.exists())
+    finally:
+        prctl(SUBREAPER, 0)
+
+    assert child.code == 1  # of `read`, at the end of its input
 
 
 async def test_a_proxy_that_is_killed_takes_its_server_along(wrap: Wrap, journal: Path) -> None:

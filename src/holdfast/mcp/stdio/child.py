@@ -197,7 +197,7 @@ class Child:
         # It stays a zombie, whose number nobody else gets, until what it has left behind is killed by that number.
         if hasattr(os, "waitid"):
             with suppress(ChildProcessError):  # whoever started us ignores SIGCHLD
-                os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+                _await_leader(process.pid)
         else:
             process.wait()
         try:
@@ -214,6 +214,7 @@ class Child:
         loop = asyncio.get_running_loop()
         for pipe in (self._out, self._err):
             loop.call_later(ORPHANED, pipe.close)
+        loop.call_later(ORPHANED, _reap, process.pid)
         self._ended()
 
     def _note_long(self) -> None:
@@ -235,6 +236,21 @@ class Child:
         if self._open == 0:
             self._over.set()
             self._on_exit()
+
+
+def _await_leader(group: int) -> None:
+    """Wait until the first process of a *group* ends. What it has left is ours to reap in a container that we are the
+    first process of.
+    """
+    while (ended := os.waitid(os.P_PGID, group, os.WEXITED | os.WNOWAIT)) is not None and ended.si_pid != group:
+        os.waitpid(ended.si_pid, 0)
+
+
+def _reap(group: int) -> None:
+    """The same for what was killed with it."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-group, os.WNOHANG) != (0, 0):
+            pass
 
 
 def in_words(code: int | None) -> str:
