@@ -355,7 +355,6 @@ class Holdfast:
 
         *kind* and *name* say what this process is; *servers* gives the servers behind it, each a mapping.
         """
-        self.check_store()
         self._publisher.stay(kind, name, servers)
 
     def publish_soon(self) -> None:

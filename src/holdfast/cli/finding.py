@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.cli.showing import say
 from holdfast.errors import ConfigError, RunNotFound, printable
 
 if TYPE_CHECKING:
@@ -35,6 +36,14 @@ def opened(store: str | None, *, keeps: bool = False, **how: Any) -> Iterator[Ho
         if keeps:
             hf.check_store()
         yield hf
+
+
+def tell_unless_kept(hf: Holdfast) -> None:
+    """Say that there is no place that lasts, to who goes on without one."""
+    try:
+        hf.check_store()
+    except ConfigError as error:
+        say(f"{error}; till then sessions are kept in memory, and nobody else sees them")
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.finding import opened, used_rightly
+from holdfast.cli.finding import opened, tell_unless_kept, used_rightly
 from holdfast.cli.options import hides_option, policy_option, store_option, text
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def gateway(
         entries = _entries(config)
         address = Address(host, port, token or os.environ.get("HOLDFAST_TOKEN") or None, names)
         with opened(store, policies=policy, on_store_error="continue", defaults=DEFAULTS) as hf, exporting(hf):
+            tell_unless_kept(hf)
             return _serve(hf, entries, address, hides=hides)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.finding import opened
+from holdfast.cli.finding import opened, tell_unless_kept
 from holdfast.cli.options import hides_option, policy_option, store_option, text
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def wrap(
         exporting(hf),
         Echo(sys.stderr.buffer) as stderr,
     ):
+        tell_unless_kept(hf)
         try:
             upstream = _http(hf, url, kind, _headers(headers, header_envs)) if url else _child(hf, command, stderr)
         except ConfigError as error:

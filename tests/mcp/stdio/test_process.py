@@ -316,6 +316,16 @@ async def test_a_store_that_cannot_be_written_never_stops_a_tool(store: str, wra
     assert await client.ended() in {0, 4}, client.errors
 
 
+async def test_where_there_is_no_home_for_a_store_tools_are_called_all_the_same(wrap: Wrap) -> None:
+    client = await wrap(env={"HOLDFAST_STORE": "", "XDG_DATA_HOME": "", "HOME": "nowhere"})
+    await client.initialize()
+
+    assert text(await client.result("write")) == "write"
+    client.hang_up()
+    assert await client.ended() == 0
+    assert "till then sessions are kept in memory" in "".join(client.errors)
+
+
 async def test_a_full_disk_never_stops_a_tool(wrap: Wrap, journal: Path, tmp_path: Path) -> None:
     store = tmp_path / "runs.db"
     client = await limited(journal, store)
