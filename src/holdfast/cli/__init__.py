@@ -113,6 +113,13 @@ def _is_nowhere() -> bool:
 class Lazy(click.Group):
     """A group that knows its commands by name and summary; click has no other way to load them when they are used."""
 
+    def invoke(self, ctx: click.Context) -> object:
+        """Call the command; what ends it is heeded while it is still being imported."""
+        from holdfast.signals import ended_gently
+
+        ctx.with_resource(ended_gently())
+        return super().invoke(ctx)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of the commands."""
         return list(COMMANDS)
@@ -137,9 +144,5 @@ class Lazy(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(package_name="holdfast", message="%(prog)s %(version)s")
-@click.pass_context
-def holdfast(ctx: click.Context) -> None:
+def holdfast() -> None:
     """The reliability layer for the tool calls of AI agents."""
-    from holdfast.signals import ended_gently
-
-    ctx.with_resource(ended_gently())
