@@ -433,6 +433,22 @@ def test_a_page_that_does_not_read_is_let_go_with_a_note_and_keeps_nobody(
     assert b"\r\n0\r\n\r\n" in ending
 
 
+def test_a_page_is_not_behind_for_all_that_one_look_finds(ui: Ui, monkeypatch: pytest.MonkeyPatch) -> None:
+    create(ui, "one")
+    monkeypatch.setattr(feed, "MOST_BEHIND", 10)
+
+    def change(ledger: Ledger) -> None:
+        ui.store.file.writing().execute(ui.store.file.sql("put_order"), ("search", "open", 1, 0, 0))
+        add(ledger, ui, 1, "p")
+
+    with ui.stream() as found:
+        next_of(found, "hello")
+        ui.store.writer.commit(change)
+        told = [each.event for each in read_until(found, "r0")]
+
+    assert told == ["tools", "runs"]
+
+
 def test_nothing_is_watched_while_nobody_listens(ui: Ui) -> None:
     def watchers() -> list[str]:
         return [thread.name for thread in threading.enumerate() if thread.name == "holdfast-watcher"]

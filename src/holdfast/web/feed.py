@@ -320,7 +320,8 @@ class _Reader:
         """Have *piece* sent; false if it is the *last*, or the page is too far behind and let go."""
         if self._over:
             return False
-        if self._weight > MOST_BEHIND:
+        # Not by the first: one look may find so much to say, and says the rest of it in the same moment.
+        if self._pieces and self._weight - len(self._pieces[0]) > MOST_BEHIND:
             self._pieces.clear()
             self._weight = 0
             piece, last = note("slow", "this page reads too slowly; it may come back and go on"), True
