@@ -28,7 +28,7 @@ from tests.runs.durable import Killed, Place, stopped, types
 from holdfast import ConfigError, Holdfast, InDoubt, LeaseLost, RunCancelled
 from holdfast.policy import PolicyBook
 from holdfast.runs import recovery
-from holdfast.runs.recovery import PAGE, call_inside
+from holdfast.runs.recovery import PAGE, TOGETHER, call_inside
 from holdfast.stores import MemoryRunStore
 from holdfast.stores.store import LEASE
 from holdfast.testing import ManualClock
@@ -309,6 +309,19 @@ def test_more_runs_than_a_page_are_recovered(memory: Place) -> None:
     ids = [stopped(hf, lambda: None) for _ in range(PAGE + 1)]
 
     assert sorted(hf.recover().failed) == sorted(ids)
+
+
+def test_thousands_are_recovered_in_a_few_writes_and_without_reading_their_events(memory: Place) -> None:
+    hf = memory.open()
+    for _ in range(TOGETHER + 1):
+        stopped(hf, lambda: None)
+    made: list[str] = []
+    hf.runs.file.writing().set_trace_callback(made.append)
+
+    hf.recover()
+
+    assert sum(statement == "COMMIT" for statement in made) == 2
+    assert not any("FROM events" in statement for statement in made)
 
 
 @pytest.mark.parametrize("policy", ["restart", "", None])

@@ -19,9 +19,12 @@ from holdfast.runs import Run
 from holdfast.shape import Shape, name_of, shape_of
 from holdfast.stores import RunStore
 from holdfast.stores.ledger import Ledger
+from holdfast.stores.rows import unpack_header
+from holdfast.stores.trouble import errors_of
 
 POLICIES: Final = ("fail", "resume", "leave")
 PAGE: Final = 1000  # runs that are listed at once
+TOGETHER: Final = 100  # runs that are ended in one write
 
 
 class Recovered(NamedTuple):
@@ -37,16 +40,20 @@ class Recovered(NamedTuple):
 def recover(store: RunStore, policy: str, resume: Callable[[str], Run]) -> Recovered:
     """Look after every interrupted run of *store*."""
     done = Recovered([], [], [], {}, [])
-    for run in list(interrupted(store)):  # before any is called: a page begins after a run that may be gone by then
-        if policy == "leave":
-            done.left.append(run.id)
-            continue
-        with suppress(RunNotFound):  # retention was quicker
-            if (entry := _entry(store, run.id)) is not None:
-                _call_again(resume(run.id), entry, done)
-                continue
-            became = _end(store, run.id, fails=policy == "fail")
-            {RunStatus.FAILED: done.failed, RunStatus.CANCELLED: done.cancelled}.get(became, done.left).append(run.id)
+    found = [run.id for run in interrupted(store)]  # first of all: a page begins after a run that may be gone by then
+    if policy == "leave":
+        done.left.extend(found)
+        return done
+    entries = {run_id: _entry(store, run_id) for run_id in found}
+    for run_id, entry in entries.items():
+        if entry is not None:
+            with suppress(RunNotFound):  # retention was quicker
+                _call_again(resume(run_id), entry, done)
+    others = [run_id for run_id, entry in entries.items() if entry is None]
+    lists = {RunStatus.FAILED: done.failed, RunStatus.CANCELLED: done.cancelled}
+    for start in range(0, len(others), TOGETHER):
+        for run_id, became in _end(store, others[start : start + TOGETHER], fails=policy == "fail").items():
+            lists.get(became, done.left).append(run_id)
     return done
 
 
@@ -152,24 +159,27 @@ def as_text(value: object) -> str:
 
 def _entry(store: RunStore, run_id: str) -> Mapping[str, Any] | None:
     """What to call to go on with a run; nothing that an import says is called, unless by hand."""
-    memory = store.memory(run_id)
-    return None if memory.is_foreign else memory.header.entry
+    for _, header, _, origin in store.file.fetch("remembered", run_id):
+        with errors_of(store.file):
+            return None if origin is not None else unpack_header(header).entry
+    return None
 
 
-def _end(store: RunStore, run_id: str, *, fails: bool) -> RunStatus:
-    """End a run whose owner is gone: as cancelled if that was asked of it, else as failed if it *fails*; gives what it
-    is now, which may be anything if it has an owner or an end after all.
+def _end(store: RunStore, run_ids: Sequence[str], *, fails: bool) -> dict[str, RunStatus]:
+    """End runs whose owner is gone: as cancelled if that was asked of it, else as failed if they *fail*; gives what
+    each is now, which may be anything if it has an owner or an end after all. One that is gone is passed over.
     """
 
-    def end(ledger: Ledger) -> RunStatus:
-        live = ledger.run(run_id)
-        if live.snapshot.status.is_terminal or ledger.is_owned(live):
-            pass
-        elif live.cancel is not None:
-            ledger.cancel(run_id, live.cancel or None)
-        elif fails:
-            live.fence += 1  # an owner that was taken for dead, and comes back, may not go on
-            ledger.say(live, events.RUN_FAILED, error="its process died before it was done")
-        return live.snapshot.status
+    def end(ledger: Ledger) -> dict[str, RunStatus]:
+        there = [live for run_id in run_ids if (live := ledger.find(run_id)) is not None]
+        for live in there:
+            if live.snapshot.status.is_terminal or ledger.is_owned(live):
+                continue
+            if live.cancel is not None:
+                ledger.cancel(live.header.id, live.cancel or None)
+            elif fails:
+                live.fence += 1  # an owner that was taken for dead, and comes back, may not go on
+                ledger.say(live, events.RUN_FAILED, error="its process died before it was done")
+        return {live.header.id: live.snapshot.status for live in there}
 
     return store.writer.commit(end)
