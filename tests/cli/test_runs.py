@@ -346,6 +346,19 @@ def test_show_has_the_last_events_only(store: RunStore, holdfast: Command) -> No
     assert "event_" not in none
 
 
+@pytest.mark.parametrize("command", ["show", "tail"])
+def test_what_only_a_resume_needs_is_not_read_to_look_at_a_run(
+    command: str, store: RunStore, holdfast: Command
+) -> None:
+    store.create_run("default", "", run_id="long")
+    store.mark_failed("long", "no")
+    store.file.writing().execute("DROP TABLE memos")
+
+    done = holdfast("runs", command, "long")
+
+    assert (done.code, "run_failed" in done.out) == (5 if command == "tail" else 0, True), done.err
+
+
 def test_show_as_json_is_the_snapshot_with_events(store: RunStore, holdfast: Command) -> None:
     run = store.create_run("default", "")
     store.record_event(run.id, "anything", {"a": 1})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 import holdfast
 from holdfast.errors import ConfigError, RunNotFound
 from holdfast.stores import RunStore, SqliteRunStore, schema
-from holdfast.stores.searching import Wanted, search
+from holdfast.stores.searching import Wanted, ids_like, search
 
 
 @pytest.fixture
@@ -40,6 +41,37 @@ def test_a_run_is_found_by_each_tool_it_used(store: RunStore) -> None:
 
     assert found(store, tool="search") == ["one"]
     assert found(store, tool="fetch") == ["two", "one"]
+
+
+def test_ids_are_found_by_how_they_begin_the_newest_first(store: RunStore) -> None:
+    for run_id in ("ab", "abc", "ac", "ab~", "abé", "abé𝄞", "Ab", "b"):
+        store.create_run("s", "p", run_id=run_id)
+
+    assert ids_like(store, "ab") == ["abé𝄞", "abé", "ab~", "abc", "ab"]
+    assert ids_like(store, "abé") == ["abé𝄞", "abé"]
+    assert ids_like(store, "ab~") == ["ab~"]
+    assert ids_like(store, "x") == []
+
+
+@pytest.mark.parametrize("beginning", ["", "a\n", "\ud800", chr(sys.maxunicode), "a" * 201])
+def test_no_id_begins_as_none_may(store: RunStore, beginning: str) -> None:
+    use(store, "a")
+
+    assert ids_like(store, beginning) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "index"),
+    [("owned", [100], "runs_of_owner"), ("named_like", ["a", "b"], "sqlite_autoindex_runs_1")],
+)
+def test_a_few_runs_are_found_without_looking_at_all(
+    store: SqliteRunStore, name: str, parameters: list[object], index: str
+) -> None:
+    use(store, "a")
+
+    rows = store.file.reader().execute(f"EXPLAIN QUERY PLAN {store.file.sql(name)}", parameters).fetchall()
+
+    assert f"INDEX {index}" in rows[0][3], rows
 
 
 def test_a_tool_that_a_run_wanted_and_did_not_get_counts(store: RunStore) -> None:

@@ -13,7 +13,7 @@ from holdfast.errors import ConfigError, RunNotFound, printable
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
-    from holdfast.history import RunSnapshot
+    from holdfast.history import RunHeader, RunSnapshot
     from holdfast.policy import PolicyBook
     from holdfast.stores import RunStore
 
@@ -93,22 +93,33 @@ def find(store: RunStore, wanted: str) -> RunSnapshot:
     try:
         return store.snapshot(wanted)
     except RunNotFound:
-        found = [run for run in all_runs(store) if run.id.startswith(wanted)]
+        from holdfast.stores.searching import ids_like
+
+        found = ids_like(store, wanted)
     if not found:
         raise RunNotFound(wanted)
     if len(found) > 1:
-        names = "\n".join(f"  {printable(run.id, 200)}" for run in found[:MOST_NAMED])
+        names = "\n".join(f"  {printable(run_id, 200)}" for run_id in found[:MOST_NAMED])
         more = f"\n  and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
         raise click.UsageError(f"{printable(wanted, 200)!r} may be one of {len(found)} runs:\n{names}{more}")
-    return found[0]
+    return store.snapshot(found[0])
 
 
-def all_runs(
-    store: RunStore, status: str | None = None, session: str | None = None, before: str | None = None
-) -> Iterator[RunSnapshot]:
-    """The runs of a store, the newest first, page by page."""
-    while page := store.list_runs(status=status, session_id=session, limit=PAGE, before=before):
-        yield from page
-        if len(page) < PAGE:
-            return
-        before = page[-1].id
+def header(store: RunStore, run_id: str) -> RunHeader:
+    """What was known of a run before its first event."""
+    from holdfast.stores.searching import header_of
+
+    if (found := header_of(store, run_id)) is None:
+        raise RunNotFound(run_id)
+    return found
+
+
+def interrupted(store: RunStore, session: str | None, before: str | None) -> Iterator[RunSnapshot]:
+    """The runs that nobody runs any more, the newest first, page by page."""
+    from holdfast.stores.searching import INTERRUPTED, Wanted, search
+
+    more = True
+    while more:
+        page = search(store, Wanted(INTERRUPTED, session), limit=PAGE, before=before)
+        yield from page.runs
+        before, more = page.next, page.next is not None

@@ -13,6 +13,7 @@ from holdfast import checks
 from holdfast.errors import RunNotFound
 from holdfast.history import RunHeader, RunSnapshot, RunStatus
 from holdfast.stores.rows import unpack_header
+from holdfast.stores.trouble import errors_of
 
 if TYPE_CHECKING:
     from holdfast.stores.store import RunStore
@@ -130,7 +131,16 @@ def _where(store: RunStore, before: str | None) -> tuple[int, int]:
 def header_of(store: RunStore, run_id: str) -> RunHeader | None:
     """What is known of a run before its first event, if it is there."""
     rows = store.file.fetch("head", run_id)
-    return unpack_header(rows[0][1]) if rows else None
+    with errors_of(store.file):
+        return unpack_header(rows[0][1]) if rows else None
+
+
+def ids_like(store: RunStore, beginning: str) -> list[str]:
+    """The ids that begin so, those of the newest runs first."""
+    if not checks.is_name(beginning):
+        return []  # no id has it
+    behind = beginning[:-1] + chr(ord(beginning[-1]) + 1)
+    return [run_id for (run_id,) in store.file.fetch("named_like", beginning, behind)]
 
 
 def _has(run: RunSnapshot, text: str) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from holdfast.cli import CANCELLED, DONE, RUN_FAILED
-from holdfast.cli.finding import find, opened
+from holdfast.cli.finding import find, header, opened
 from holdfast.cli.options import json_option, store_option, text
 from holdfast.cli.showing import console, put_json, put_line, say
 from holdfast.errors import HoldfastError
@@ -40,7 +40,7 @@ def tail(run_id: str, after: int, store: str | None, as_json: bool) -> int:
         page = there.event_page(run.id, after, 1)
         if page.gap:
             say(f"events before {page.first_available} are no longer kept")
-        looking = _look(there, there.memory(run.id).header, store)
+        looking = _look(there, header(there, run.id), store)
         asyncio.run(_follow(there, run.id, after, put_json if as_json else _lines(), looking))
         return CODES[there.snapshot(run.id).status.value]
 

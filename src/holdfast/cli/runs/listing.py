@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from holdfast.cli.finding import all_runs, find, opened
+from holdfast.cli import finding
+from holdfast.cli.finding import find, opened
 from holdfast.cli.options import json_option, store_option, text
 from holdfast.cli.showing import console, put_fact, put_json, put_line, put_table, say
 from holdfast.errors import printable
@@ -62,7 +63,7 @@ def ls(
         if status == "interrupted":  # as lists show it; in the store it is what it was doing
             status, interrupted = None, True
         if interrupted:
-            left = (run for run in all_runs(there, status, session, last) if run.interrupted)
+            left = (run for run in finding.interrupted(there, session, last) if status in (None, run.status))
             found = list(islice(left, limit + 1))
         else:
             found = there.list_runs(status=status, session_id=session, limit=limit + 1, before=last)
@@ -89,7 +90,7 @@ def show(run_id: str, events: int, store: str | None, as_json: bool) -> None:
     with opened(store) as hf:
         there = hf.runs
         run = find(there, run_id)
-        header = there.memory(run.id).header
+        header = finding.header(there, run.id)
         after = max(-1, run.event_count - 1 - events)
         last = [] if not events else list(there.event_page(run.id, after, events).events)
         if as_json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from holdfast.cli import DONE, FAILED
+from holdfast.cli import DONE, FAILED, finding
 from holdfast.cli.calling import Calling, load
 from holdfast.cli.finding import find, opened, used_rightly
 from holdfast.cli.options import json_option, prompt_option, session_option, store_option, text
@@ -105,7 +105,7 @@ def resume(run_id: str, in_doubt: str, diverged: str, store: str | None, as_json
     """
     with opened(store) as hf:
         found = find(hf.runs, run_id)
-        header = hf.runs.memory(found.id).header
+        header = finding.header(hf.runs, found.id)
         entry = header.entry
         if header.noted:
             raise click.ClickException(f"run {printable(found.id, 200)}: {way_on(header, store)}")

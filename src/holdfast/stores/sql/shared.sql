@@ -51,6 +51,10 @@ WHERE run = $1 AND sequence > $2 ORDER BY sequence LIMIT $3
 -- name: place
 SELECT created_at, key FROM holdfast.runs WHERE id = $1
 
+-- name: named_like
+-- The ids from one up to another, the newest first; +created_at, as they are few, and found by their ids.
+SELECT id FROM holdfast.runs WHERE id >= $1 AND id < $2 ORDER BY +created_at DESC, +key DESC
+
 -- name: list
 SELECT header, snapshot, owner, fence, created_at, key FROM holdfast.runs
 WHERE (created_at, key) < ($1, $2) ORDER BY created_at DESC, key DESC LIMIT $3
@@ -76,8 +80,9 @@ ORDER BY created_at DESC, key DESC LIMIT $3
 DELETE FROM holdfast.tools_of_runs WHERE run = $1
 
 -- name: owned
--- The newest runs that a process has: it may have died, which is no event.
-SELECT header, snapshot, owner, fence FROM holdfast.runs WHERE owner IS NOT NULL ORDER BY key DESC LIMIT $1
+-- The newest runs that a process has: it may have died, which is no event. They are few among many: +key keeps the planner
+-- from looking through all runs for them in the order of their keys.
+SELECT header, snapshot, owner, fence FROM holdfast.runs WHERE owner IS NOT NULL ORDER BY +key DESC LIMIT $1
 
 -- name: meta
 SELECT value FROM holdfast.meta WHERE name = $1
@@ -234,8 +239,9 @@ WHERE target = $1 AND fence > 0 AND status IN ('created', 'planning', 'executing
 LIMIT 1
 
 -- name: sessions_at_work
+-- Grouped by the owner first, by which they are found; by the session first, all runs would be looked at.
 SELECT session, owner, count(*) FROM holdfast.runs
-WHERE owner IS NOT NULL AND target IS NOT NULL GROUP BY session, owner
+WHERE owner IS NOT NULL AND target IS NOT NULL GROUP BY owner, session
 
 -- name: count_queued
 SELECT target, count(*) FROM holdfast.runs
