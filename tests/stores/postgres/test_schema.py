@@ -194,3 +194,27 @@ def test_every_statement_of_an_embedded_store_is_there_under_its_name() -> None:
     written_in_groups = {"next_key", "add_run", "change_run", "change_standing", "queue_run"}
 
     assert ours - written_in_groups - set(statements("holdfast")) == set()
+
+
+def test_a_page_of_events_is_read_without_all_that_follow(database: str, server: psycopg.Connection[Any]) -> None:
+    with PostgresRunStore(database) as store:
+        run = store.create_run("s", "p")
+    server.execute(
+        "INSERT INTO holdfast.events (run, sequence, at, by, late, type, payload) "
+        "SELECT run, number, 0, 0, 0, 'a', '{}' FROM generate_series(1001, 3000) run, generate_series(0, 9) number "
+        "UNION ALL SELECT key, number, 0, 0, 0, 'note', '{}' FROM holdfast.runs, generate_series(0, 9999) AS number"
+    )
+    server.execute("ANALYZE")
+
+    asked = psycopg.RawCursor(server)
+    asked.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statements('holdfast')['page_of']}", (-1, run.id, 11))
+
+    ((plans,),) = asked.fetchall()
+    assert max(rows(plans[0]["Plan"])) == 11
+
+
+def rows(plan: dict[str, Any]) -> Iterator[int]:
+    """How many each step of a plan gave."""
+    yield plan["Actual Rows"]
+    for step in plan.get("Plans", ()):
+        yield from rows(step)

@@ -37,13 +37,6 @@ SELECT key, header, snapshot, origin FROM holdfast.runs WHERE id = $1
 -- name: show
 SELECT header, snapshot, owner, fence FROM holdfast.runs WHERE id = $1
 
--- name: page_of
--- A run and some of its events, as both are at one moment; one row without an event if there are none. One row more than
--- asked for says whether there are more.
-SELECT r.first, r.status, e.sequence, e.at, e.type, e.late, e.payload
-FROM holdfast.runs r LEFT JOIN holdfast.events e ON e.run = r.key AND e.sequence > $1
-WHERE r.id = $2 ORDER BY e.sequence LIMIT $3
-
 -- name: page
 SELECT sequence, at, type, late, payload FROM holdfast.events
 WHERE run = $1 AND sequence > $2 ORDER BY sequence LIMIT $3

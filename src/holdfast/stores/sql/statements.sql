@@ -32,6 +32,13 @@ SELECT id, host, pid, until FROM owners WHERE id = ?
 INSERT INTO owners (id, host, pid, until) SELECT ?, ?, ?, ? WHERE ? IS NOT NULL
 ON CONFLICT (id) DO UPDATE SET until = excluded.until WHERE until < excluded.until
 
+-- name: page_of
+-- A run and some of its events, as both are at one moment; one row without an event if there are none. One row more than
+-- asked for says whether there are more.
+SELECT r.first, r.status, e.sequence, e.at, e.type, e.late, e.payload
+FROM runs r LEFT JOIN events e ON e.run = r.key AND e.sequence > ?
+WHERE r.id = ? ORDER BY e.sequence LIMIT ?
+
 -- name: list_of_session
 SELECT header, snapshot, owner, fence, created_at, key FROM runs
 WHERE session = ? AND (created_at, key) < (?, ?) ORDER BY created_at DESC, key DESC LIMIT ?

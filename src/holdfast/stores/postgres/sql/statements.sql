@@ -154,6 +154,16 @@ SELECT id, host, pid, until, locked FROM holdfast.owners WHERE id = $1
 INSERT INTO holdfast.owners (id, host, pid, until, locked) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (id) DO UPDATE SET until = greatest(owners.until, excluded.until), locked = excluded.locked
 
+-- name: page_of
+-- A run and some of its events, as both are at one moment; one row without an event if there are none. One row more than
+-- asked for says whether there are more. The limit is inside: outside, all events that follow would be read and sorted.
+SELECT r.first, r.status, e.sequence, e.at, e.type, e.late, e.payload
+FROM holdfast.runs r LEFT JOIN LATERAL (
+    SELECT sequence, at, type, late, payload FROM holdfast.events WHERE run = r.key AND sequence > $1
+    ORDER BY sequence LIMIT $3
+) AS e ON true
+WHERE r.id = $2 ORDER BY e.sequence
+
 -- name: list_of_session
 -- A session may have any length, so it is found by a hash; of another one that has the same, whoever reads takes care.
 SELECT header, snapshot, owner, fence, created_at, key FROM holdfast.runs
