@@ -19,7 +19,7 @@ from holdfast.runs.recovery import interrupted
 from holdfast.stores import MemoryRunStore, PostgresRunStore, RunStore, SqliteRunStore
 from holdfast.stores.ledger import Ledger
 from holdfast.stores.records import ShortenedRecord
-from holdfast.stores.retention import DAY, DEFAULT, ROWS, Limits, prune_if_due
+from holdfast.stores.retention import DAY, DEFAULT, ROWS, RUNS, Limits, prune_if_due
 from holdfast.testing import ManualClock
 
 Make = Callable[..., RunStore]
@@ -456,6 +456,22 @@ def test_small_runs_go_many_in_a_write(make: Make, clock: ManualClock) -> None:
     assert store.prune(max_age=10) == (100, 3000)
 
     assert 3000 / ROWS <= points.count("committed") <= 3000 / ROWS + 3
+
+
+def test_runs_without_events_go_in_small_writes_and_are_sought_once(clock: ManualClock) -> None:
+    points: list[str] = []
+    made: list[str] = []
+    with MemoryRunStore(clock=clock, crash=points.append) as store:
+        run(store, "first", events=1)
+        store.writer.commit(lambda ledger: [ledger.add(store.header("s", "", f"{n}")) for n in range(3 * RUNS)])
+        store.file.writing().execute("UPDATE runs SET status = 'completed'")
+        store.file.writing().set_trace_callback(made.append)
+        points.clear()
+
+        assert store.prune(max_runs=0) == (3 * RUNS + 1, 1)
+
+    assert points.count("committed") >= 3
+    assert sum("LIMIT min(" in statement for statement in made) == 2
 
 
 def test_others_write_between_two_writes(tmp_path: Path, clock: ManualClock) -> None:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 ROWS = 500  # events, at most, that go in one write; it takes some 40 ms if all are as long as they may be
 PAGES = 300  # of the file, at most, that are given back in one write
-RUNS = 500  # that are looked at together
+RUNS = 500  # that are looked at, at most, in one write
+FOUND = 10_000  # runs that are sought at once: to find which must go may take a look at all
 PAUSE = 0.005  # seconds between two writes in which other processes may write
 DAY = 86_400.0
 MOST = 2**62  # earlier than any run, with a minus
@@ -167,12 +168,12 @@ class _Pruning:
 
     def delete_surplus(self, most: int) -> None:
         """Delete the oldest finished runs but for *most*."""
-        while found := self._store.file.fetch("surplus", RUNS, most):
+        while found := self._store.file.fetch("surplus", FOUND, most):
             self._do([_Task(run_id) for (run_id,) in found], _is_terminal)
 
     def delete_until(self, most: int) -> None:
         """Delete the oldest finished runs until the database is no larger than *most* bytes."""
-        while found := self._store.file.fetch("beyond", most, RUNS):
+        while found := self._store.file.fetch("beyond", most, FOUND):
             self._do([_Task(run_id) for (run_id,) in found], _is_terminal, most)
 
     def shorten(self, which: str, most: int) -> None:
@@ -193,7 +194,7 @@ class _Pruning:
     def _pages(self, name: str, *parameters: int) -> Iterator[list[tuple[int, int, str]]]:
         """Runs of the statement *name*, oldest first, some at a time: when created, key, id."""
         place: tuple[int, int] = (-MOST, 0)
-        while page := self._store.file.fetch(name, *parameters, *place, RUNS):
+        while page := self._store.file.fetch(name, *parameters, *place, FOUND):
             place = page[-1][:2]
             yield page
 
@@ -213,6 +214,8 @@ class _Pruning:
         connection = self._store.file.writing()
         runs = events = 0
         for at, (run_id, first) in enumerate(tasks):
+            if at >= RUNS:
+                return _Done(runs, events, tasks[at:])
             found = connection.execute(self._sql("prunable"), (run_id,)).fetchone()
             if found is None or not may_go(ledger, row := _Row._make(found)):
                 continue
