@@ -48,7 +48,7 @@ from holdfast.stores.entries import (
 )
 from holdfast.stores.ledger import OwnerRow
 from holdfast.stores.searching import RunPage
-from holdfast.top import runs
+from holdfast.top import calls, runs
 from holdfast.top.app import Top
 from holdfast.top.calls import Scale, Story, bars
 from holdfast.top.reading import Look, Picture, wanted
@@ -373,6 +373,21 @@ async def test_a_run_shows_its_calls_and_its_events_as_they_come(store: SqliteRu
         await focused(pilot, "events")
         await pilot.press("enter")
         await until(pilot, lambda: "error  no seat" in seen(top))
+
+
+async def test_of_a_run_that_is_too_long_the_rest_is_not_read_at_once(
+    store: SqliteRunStore, top: Top, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "MOST_EVENTS", 2)
+    store.create_run("s", "p", run_id="long")
+    for _ in range(4):
+        store.record_event("long", "turn_started")
+    async with running(top, (80, 24)) as pilot:
+        top.go("run", "long")
+        await until(pilot, lambda: len(top._story.events) == 2)
+
+        assert top.picture is not None
+        assert not top.show(top.picture._replace(events=store.event_page("long", limit=1)))
 
 
 async def test_what_a_process_that_is_gone_was_calling_no_longer_runs(store: SqliteRunStore, top: Top) -> None:

@@ -176,7 +176,7 @@ class Top(App[None]):
             case place:
                 self._sheet(place).show(LISTS[place](picture))
         self._frame()
-        return picture.events is not None and picture.events.has_more
+        return picture.events is not None and picture.events.has_more and not self._story.is_full
 
     def _show_run(self, picture: Picture) -> None:
         run, page = picture.run, picture.events

@@ -72,13 +72,18 @@ class Story:
         self._open: dict[str, Call] = {}
         self._ids: dict[str, Call] = {}
 
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more is kept."""
+        return len(self.events) >= MOST_EVENTS
+
     def add(self, found: Iterable[RunEventRecord]) -> None:
         """Take in events; those that are known are passed over."""
         for event in found:
             if event.sequence <= self.last:
                 continue
             self.last = event.sequence
-            if len(self.events) < MOST_EVENTS:
+            if not self.is_full:
                 self.events.append(event)
                 if not event.late:
                     self._take(event)
