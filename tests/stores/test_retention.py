@@ -19,7 +19,7 @@ from holdfast.runs.recovery import interrupted
 from holdfast.stores import MemoryRunStore, PostgresRunStore, RunStore, SqliteRunStore
 from holdfast.stores.ledger import Ledger
 from holdfast.stores.records import ShortenedRecord
-from holdfast.stores.retention import DAY, DEFAULT, ROWS, RUNS, Limits, prune_if_due
+from holdfast.stores.retention import DAY, DEFAULT, ROWS, RUNS, UNFINISHED, Limits, prune_if_due
 from holdfast.testing import ManualClock
 
 Make = Callable[..., RunStore]
@@ -568,6 +568,29 @@ def test_pruning_is_due_once_a_day(store: RunStore, clock: ManualClock) -> None:
     assert prune_if_due(store, limits) == (0, 0)
     clock.advance(1)
     assert prune_if_due(store, limits) == (1, 3)
+
+
+def test_what_a_process_that_went_has_not_pruned_another_takes_up(tmp_path: Path, clock: ManualClock) -> None:
+    class Killed(Exception):
+        pass
+
+    def die(point: str) -> None:
+        points.append(point)
+        if points.count("written") == 3:  # it has begun, one run has gone, the next is about to
+            raise Killed
+
+    points: list[str] = []
+    path = tmp_path / "runs.db"
+    with SqliteRunStore(path, clock=clock) as other:
+        for run_id in ("a", "b"):
+            run(other, run_id, events=ROWS)
+        clock.advance(100)
+        with SqliteRunStore(path, clock=clock, crash=die) as store, pytest.raises(Killed):
+            prune_if_due(store, Limits(max_age=10))
+
+        assert prune_if_due(other, Limits(max_age=10)) == (0, 0)
+        clock.advance(UNFINISHED)
+        assert prune_if_due(other, Limits(max_age=10)) == (1, ROWS)
 
 
 def test_one_process_prunes_for_all(tmp_path: Path, clock: ManualClock) -> None:

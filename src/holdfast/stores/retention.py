@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -27,8 +27,10 @@ ROWS = 500  # events, at most, that go in one write; it takes some 40 ms if all 
 PAGES = 300  # of the file, at most, that are given back in one write
 RUNS = 500  # that are looked at, at most, in one write
 FOUND = 10_000  # runs that are sought at once: to find which must go may take a look at all
-PAUSE = 0.005  # seconds between two writes in which other processes may write
+PAUSE = 0.005  # seconds between two writes in which others may write
+SHARE = 2  # times as long as a write took, others may write, where nobody waits for the end of it
 DAY = 86_400.0
+UNFINISHED = 600.0  # seconds after which pruning that has not ended is taken up by another: its process may have gone
 MOST = 2**62  # earlier than any run, with a minus
 
 
@@ -64,21 +66,28 @@ def prune_if_due(store: RunStore, limits: Limits) -> tuple[int, int]:
     if not store.file.exists or not _is_due(store.file.fetch("pruned_at"), store.clock.time()):
         return 0, 0
 
+    def note(at: float) -> None:
+        store.file.writing().execute(store.file.sql("set_pruned_at"), (int(at * 1000),))
+
     def take(ledger: Ledger) -> bool:
-        connection, sql, now = store.file.writing(), store.file.sql, store.clock.time()
-        due = _is_due(connection.execute(sql("pruned_at")).fetchall(), now)
+        now = store.clock.time()
+        due = _is_due(store.file.writing().execute(store.file.sql("pruned_at")).fetchall(), now)
         if due:
-            connection.execute(sql("set_pruned_at"), (int(now * 1000),))
+            note(now - DAY + UNFINISHED)
         return due
 
-    return prune(store, limits) if store.writer.commit(take) else (0, 0)
+    if not store.writer.commit(take):
+        return 0, 0
+    gone = prune(store, limits, share=SHARE)
+    store.writer.commit(lambda ledger: note(store.clock.time()))
+    return gone
 
 
-def prune(store: RunStore, limits: Limits) -> tuple[int, int]:
-    """Delete what is beyond *limits*; gives how many runs and events went."""
+def prune(store: RunStore, limits: Limits, *, share: float = 0) -> tuple[int, int]:
+    """Delete what is beyond *limits*, and rest *share* times as long; gives how many runs and events went."""
     if not store.file.exists:
         return 0, 0
-    pruning = _Pruning(store)
+    pruning = _Pruning(store, share)
     if limits.max_age is not None:
         pruning.delete_old(int(max((store.clock.time() - limits.max_age) * 1000, -MOST)))
     if limits.max_runs is not None:
@@ -136,14 +145,16 @@ class _Done(NamedTuple):
     left: list[_Task]
 
 
+T = TypeVar("T")
 MayGo = Callable[[Ledger, _Row], bool]
 
 
 class _Pruning:
     """One round of it."""
 
-    def __init__(self, store: RunStore) -> None:
+    def __init__(self, store: RunStore, share: float) -> None:
         self._store = store
+        self._share = share
         self._sql = store.file.sql
         self.runs = self.events = 0
 
@@ -186,8 +197,8 @@ class _Pruning:
 
     def give_back(self) -> None:
         """Let the database shrink by what is no longer used."""
-        while self._store.writer.commit(lambda ledger: self._store.file.give_back(PAGES)):
-            self._store.clock.sleep(PAUSE)
+        while self._write(lambda ledger: self._store.file.give_back(PAGES)):
+            continue
 
     # -- how it goes ---------------------------------------------------------------------------------------------------
 
@@ -201,12 +212,18 @@ class _Pruning:
     def _do(self, tasks: list[_Task], may_go: MayGo, until: int | None = None) -> None:
         """Do *tasks*, as far as each run *may_go*, or until the database is no larger than *until*."""
         while tasks:
-            done = self._store.writer.commit(partial(self._step, tasks=tasks, may_go=may_go, until=until))
+            done = self._write(partial(self._step, tasks=tasks, may_go=may_go, until=until))
             self.runs += done.runs
             self.events += done.events
             tasks = done.left
-            if tasks:
-                self._store.clock.sleep(PAUSE)
+
+    def _write(self, write: Callable[[Ledger], T]) -> T:
+        """Make a write, and then let others write."""
+        clock = self._store.clock
+        begun = clock.monotonic()
+        done = self._store.writer.commit(write)
+        clock.sleep(max(PAUSE, self._share * (clock.monotonic() - begun)))
+        return done
 
     def _step(self, ledger: Ledger, tasks: list[_Task], may_go: MayGo, until: int | None) -> _Done:
         """As many of *tasks* as one write may do."""
