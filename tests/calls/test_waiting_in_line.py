@@ -239,6 +239,62 @@ async def test_two_slots_that_come_back_together_serve_two_who_wait(
     assert begun == [0.0, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0]
 
 
+# --- event loops that stand still ---
+
+
+@pytest.fixture
+def standing(hf: Holdfast, clock: ManualClock, gate: Gate) -> Iterator[Standing]:
+    with clock.busy():
+        made = Standing(hf, gate)
+        yield made
+        made.end()
+
+
+class Standing:
+    """A plain call that has the only slot, and a task that waits for it in an event loop that has been stopped."""
+
+    def __init__(self, hf: Holdfast, gate: Gate) -> None:
+        self.call = hf.tool("tool", concurrency=1, max_wait=60.0)(gate)
+        self.holder = Thread(self.call, "holder")
+        eventually(lambda: gate.entered)
+        self.loop = asyncio.new_event_loop()
+        self.task = self.loop.create_task(hf.acall(self.call, "task"))
+        self.loop.run_until_complete(settled())
+        self.gate = gate
+
+    def end(self) -> None:
+        self.gate.let_out(1000)
+        self.holder.result()
+        if not self.loop.is_closed():
+            self.loop.run_until_complete(asyncio.gather(self.task, return_exceptions=True))
+            self.loop.close()
+
+
+@pytest.mark.parametrize("end", ["stopped", "closed"])
+def test_a_task_whose_event_loop_stands_still_holds_up_nobody(hf: Holdfast, standing: Standing, end: str) -> None:
+    if end == "closed":
+        standing.loop.close()
+    before = waiting(hf, "tool")
+
+    behind = Thread(standing.call, "behind")
+    eventually(lambda: waiting(hf, "tool") == 2)
+    standing.gate.let_out(2)
+
+    assert before == 1
+    assert behind.result() == ["behind"]
+    assert taken(hf, "tool") == 0
+
+
+def test_a_task_whose_event_loop_runs_again_has_kept_its_place(hf: Holdfast, standing: Standing) -> None:
+    standing.gate.let_out(2)
+    standing.holder.result()
+
+    answer = standing.loop.run_until_complete(standing.task)
+
+    assert answer == ["task"]
+    assert waiting(hf, "tool") == taken(hf, "tool") == 0
+
+
 # --- many threads ---
 
 

@@ -163,6 +163,19 @@ def test_a_place_whose_holder_is_gone_without_leaving_is_nobodys() -> None:
     assert not line.heap
 
 
+def test_a_holder_that_cannot_ask_is_passed_over_and_called_all_the_same() -> None:
+    line = Line()
+    asleep, other, last = (line.join(0.0, NORMAL) for _ in range(3))
+
+    asleep.can_ask = lambda: False
+
+    assert line.head() is other
+    assert line.called() == [asleep, other]
+    assert line.ahead(last) == 2
+    asleep.can_ask = lambda: True
+    assert line.called() == [line.head()] == [asleep]
+
+
 def test_the_heap_is_empty_when_the_last_has_left() -> None:
     line = Line()
     tickets = [line.join(0.0, NORMAL) for _ in range(5)]

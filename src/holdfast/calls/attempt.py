@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Generator, Iterator
 from types import TracebackType
@@ -103,6 +104,8 @@ class Attempt:
             if answer.ticket is None:  # its place in line, if it has one, is given up on leaving
                 raise self._refuse(answer)
             self._ticket = answer.ticket
+            if execution.as_task:
+                self._ticket.can_ask = asyncio.get_running_loop().is_running
             signal = answer.ticket.signal if answer.wait == math.inf or answer.wakes else None
             yield from self._wait(now, Wait(min(until, now + answer.wait), signal))
             now = clock.monotonic()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from weakref import WeakValueDictionary
 
 
@@ -43,14 +43,20 @@ class Ticket:
     """A place in line; its *signal* says that the holder should ask again, for *cost* tokens.
 
     The place is free as soon as nobody has the ticket: whoever was interrupted before it could leave holds up no one.
+    Nor does a holder that cannot ask, as *can_ask* tells: a task, while its event loop stands still.
     """
 
-    __slots__ = ("cost", "signal", "_place", "__weakref__")
+    __slots__ = ("can_ask", "cost", "signal", "_place", "__weakref__")
 
     def __init__(self, place: tuple[float, int], cost: float) -> None:
         self._place: tuple[float, int] | None = place
+        self.can_ask: Callable[[], bool] = _always
         self.cost = cost
         self.signal = Signal()
+
+
+def _always() -> bool:
+    return True
 
 
 class Line:
@@ -93,13 +99,16 @@ class Line:
 
     def head(self) -> Ticket | None:
         """Whose turn it is; like *heap*, it may be asked without the lock."""
-        if not self.heap:
-            return None
-        ticket = self._tickets.get(self.heap[0][1])
-        if ticket is None:  # gone without leaving
-            places = sorted(self.heap)
-            ticket = next(filter(None, (self._tickets.get(order) for _, order in places)), None)
-        return ticket
+        return next((ticket for ticket in self._standing() if ticket.can_ask()), None)
+
+    def called(self) -> list[Ticket]:
+        """Who should ask again: whose turn it is, and who stand before it, for when they can."""
+        called = []
+        for ticket in self._standing():
+            called.append(ticket)
+            if ticket.can_ask():
+                break
+        return called
 
     def tidy(self) -> None:
         """Forget who stood at the head and is gone."""
@@ -113,6 +122,14 @@ class Line:
             return self._in_all()
         places = ((other._place, other.cost) for other in self._tickets.values())
         return sum(cost for its, cost in places if its is not None and its < place)
+
+    def _standing(self) -> Iterator[Ticket]:
+        """Who stand in line, in their order."""
+        if self.heap and (first := self._tickets.get(self.heap[0][1])) is not None:
+            yield first
+        for _, order in sorted(self.heap)[1:]:
+            if (ticket := self._tickets.get(order)) is not None:
+                yield ticket
 
     def _in_all(self) -> float:
         """How many tokens all who wait want."""

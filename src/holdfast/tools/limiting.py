@@ -95,9 +95,10 @@ class Limiting:
         if self.line.heap:
             with self._lock:
                 self.line.tidy()
-                head = self.line.head()
-            if head is not None:
-                head.signal.fire()
+                called = self.line.called()
+            for ticket in called:
+                if not ticket.signal.fired:  # else it was told, and will ask
+                    ticket.signal.fire()
 
     def gate(self, policy: Policy, leased: Take | None = None) -> SlotGate | None:
         """What the quick path asks for a slot and a token, one that was *leased* if any are; None if it needs neither.
