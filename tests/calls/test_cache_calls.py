@@ -27,6 +27,7 @@ from holdfast import (
     LoopDetected,
     ToolTimeout,
 )
+from holdfast.calls.answering import GLANCE
 from holdfast.testing import ManualClock, Recorder, Script, Step, fail, hang, ok, slow
 from holdfast.tools.cache import Awaited
 
@@ -721,6 +722,46 @@ async def test_a_plain_call_does_not_wait_for_a_task_of_the_event_loop_it_blocks
     assert tool("same") == ["same"]
     assert await leader == ["same"]
     assert len(gate.entered) == 2
+
+
+@pytest.mark.parametrize("end", ["stopped", "closed"])
+@pytest.mark.parametrize("follows", ["before", "after"])
+def test_nobody_waits_for_a_task_whose_event_loop_stands_still(
+    hf: Holdfast, clock: ManualClock, end: str, follows: str
+) -> None:
+    asked = []
+
+    @hf.tool(**CACHED)
+    async def tool() -> str:
+        asked.append(len(asked))
+        if len(asked) == 1:
+            await asyncio.get_running_loop().create_future()
+        return "found"
+
+    async def lead() -> asyncio.Task[str]:
+        task = asyncio.create_task(tool())
+        await settled()
+        if follows == "before":
+            others.extend(Thread(asyncio.run, tool()) for _ in range(3))
+            await asyncio.to_thread(eventually, lambda: clock.pending == 3)
+        return task
+
+    others: list[Thread] = []
+    loop = asyncio.new_event_loop()
+    with clock.busy():
+        leader = loop.run_until_complete(lead())
+        if end == "closed":
+            loop.close()
+        clock.advance(GLANCE)
+        answers = [asyncio.run(tool()), *(other.result() for other in others)]
+
+    assert set(answers) == {"found"}
+    assert asked == [0, 1]
+    if end == "stopped":
+        leader.cancel()
+        loop.run_until_complete(asyncio.wait([leader]))
+        loop.close()
+    assert asyncio.run(tool()) == "found"
 
 
 def test_who_follows_a_call_that_has_just_ended_does_not_wait() -> None:

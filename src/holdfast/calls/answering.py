@@ -6,6 +6,7 @@ Nobody follows a call that cannot end before the follower does: such a follower 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
@@ -21,6 +22,8 @@ from holdfast.waiting.waits import Wait
 
 if TYPE_CHECKING:
     from holdfast.calls.execution import Execution
+
+GLANCE = 0.5  # seconds after which who follows a task of another event loop looks whether that still runs
 
 _led: Final[ContextVar[tuple[Awaited, ...]]] = ContextVar("holdfast_led", default=())  # by the calls one is within
 
@@ -45,11 +48,9 @@ def ask(execution: Execution) -> Iterator[Wait]:
         with _following(answer):
             if _waits_for_us(execution, answer):
                 return None
-            signal = answer.follow()
-            try:
-                yield from execution.patiently(Wait(until, signal))
-            finally:
-                answer.unfollow(signal)
+            yield from _await_end(execution, answer, until)
+        if answer.stands_still:
+            cache.take_over(key, answer)
         if isinstance(answer.error, OF_ITS_POLICY) and not _is_alike(answer.policy, execution.policy):
             continue  # this one may have more time, or more patience
         if answer.error is not None:
@@ -90,6 +91,17 @@ def leading(flight: Flight, inside: AbstractContextManager[None]) -> Iterator[No
 def _answer(execution: Execution, value: object) -> None:
     execution.value = value
     execution.cached = execution.over = True
+
+
+def _await_end(execution: Execution, awaited: Awaited, until: float) -> Iterator[Wait]:
+    """Wait for the end of *awaited*, but not for a leader in another event loop that stands still."""
+    clock, signal = execution.kit.clock, awaited.follow()
+    glance = math.inf if awaited.loop is None or awaited.loop is _running_loop() else GLANCE
+    try:
+        while not signal.fired and not awaited.stands_still and (now := clock.monotonic()) < until:
+            yield from execution.patiently(Wait(min(until, now + glance), signal))
+    finally:
+        awaited.unfollow(signal)
 
 
 @contextmanager

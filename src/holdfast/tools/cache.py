@@ -6,6 +6,7 @@ cancelled, or gone without a word, hands over: one of its followers leads next.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import math
 import threading
@@ -26,7 +27,7 @@ class Awaited:
 
     def __init__(self, timeout: float | None = None) -> None:
         self.timeout = math.inf if timeout is None else timeout
-        self.loop: object = None  # whose task leads it, if it is a task
+        self.loop: asyncio.AbstractEventLoop | None = None  # whose task leads it, if it is a task
         self.policy: Policy | None = None  # that its leader goes by
         self.awaits: list[Awaited] = []  # those that calls made by it follow
         self._lock = threading.RLock()  # a flight may be dropped, and this be ended, in the middle of anything
@@ -36,6 +37,11 @@ class Awaited:
         self.landed = False  # with a value or an error; a flight that is over and did not land was cancelled
         self.value: object = None
         self.error: BaseException | None = None
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether its leader cannot go on: nothing does in an event loop that was stopped or closed."""
+        return self.loop is not None and not self.loop.is_running()
 
     def follow(self) -> Signal:
         """A signal that fires when the flight has ended."""
@@ -134,6 +140,11 @@ class Cache:
     def crash(self, flight: Flight, error: BaseException | None) -> None:
         """The leader has none: its followers share *error*, or lead themselves if it was cancelled (None)."""
         self._crash(flight.key, flight.awaited, error)
+
+    def take_over(self, key: Hashable, awaited: Awaited) -> None:
+        """The leader cannot go on: one of its followers leads."""
+        if not awaited.landed:
+            self._crash(key, awaited, None)
 
     def _crash(self, key: Hashable, awaited: Awaited, error: BaseException | None, _: object = None) -> None:
         with self._lock:
