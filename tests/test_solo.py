@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import queue
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -86,3 +88,27 @@ def test_a_thread_whose_work_fails_is_not_believed_in(monkeypatch: pytest.Monkey
     assert thread is not None
     thread.join(30)
     assert not solo.there
+
+
+ENDING = """
+import builtins
+from holdfast.solo import Solo
+
+
+class Late:
+    def __del__(self, solo=Solo("late", print, bool), print=print):
+        try:
+            solo.start()
+        except RuntimeError as error:
+            print(error, flush=True)
+
+
+builtins.late = Late()  # which is there until the interpreter has ended all threads
+"""
+
+
+def test_who_needs_it_when_the_interpreter_ends_is_told_and_does_not_wait_for_it() -> None:
+    done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=50, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "the interpreter ends: no thread can be started\n"

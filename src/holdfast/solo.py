@@ -6,6 +6,7 @@ come between any two, leaves no mark without a thread: nobody would ever start a
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 
@@ -25,6 +26,8 @@ class Solo:
 
     def start(self) -> threading.Thread | None:
         """Start it, unless there is one; a `RuntimeError` where there can be no more threads. Takes no lock of ours."""
+        if sys.is_finalizing():  # a thread would not run, and Python 3.11 would wait for it
+            raise RuntimeError("the interpreter ends: no thread can be started")
         me = object()
         try:
             if self.there.setdefault(_THREAD, me) is not me:
