@@ -99,3 +99,81 @@ def test_a_run_that_the_garbage_collector_ends_in_the_middle_of_a_write_ends_all
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["200"]
+
+
+CLOSED = """
+import asyncio, faulthandler, gc, threading
+import holdfast
+
+faulthandler.dump_traceback_later(45, exit=True)
+hf = holdfast.open(":memory:", policies={})
+
+
+@hf.tool(concurrency=3, max_wait=0)
+async def stream():
+    yield 1
+    await asyncio.sleep(60)
+
+
+async def read(how):
+    items = stream()
+    kept.append(items)
+    await anext(items)
+    if how == "waits":
+        task = asyncio.create_task(anext(items))
+        await asyncio.sleep(0)
+    if how == "dropped":
+        kept.clear()
+
+
+for how in ("read", "waits", "dropped"):
+    kept = []
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(read(how))
+    loop.close()  # as one must not: asyncio.run would end the stream
+kept.clear()
+gc.collect()
+while hf.tracker.stats("stream").total < 3:  # their ends may still be on their way
+    threading.Event().wait(0.01)
+slots = hf._box.tool("stream").limiting.slots
+print(slots.in_flight, hf.tracker.stats("stream").cancelled)
+"""
+
+
+def test_a_stream_that_was_left_in_an_event_loop_that_is_closed_gives_its_slot_back() -> None:
+    done = subprocess.run([sys.executable, "-c", CLOSED], capture_output=True, text=True, timeout=55, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["0", "3"]
+
+
+OPEN = """
+import asyncio, faulthandler
+import holdfast
+
+faulthandler.dump_traceback_later(45, exit=True)
+hf = holdfast.open(":memory:", policies={})
+
+
+async def agent():
+    async with hf.run():
+        await asyncio.sleep(60)
+
+
+async def main():
+    kept.append(asyncio.create_task(agent()))
+    await asyncio.sleep(0.05)
+
+
+kept = []
+loop = asyncio.new_event_loop()
+loop.run_until_complete(main())
+loop.close()
+hf.close()
+"""
+
+
+def test_a_run_that_is_open_in_an_event_loop_that_is_closed_does_not_keep_the_process() -> None:
+    done = subprocess.run([sys.executable, "-c", OPEN], capture_output=True, text=True, timeout=55, check=False)
+
+    assert done.returncode == 0, done.stderr

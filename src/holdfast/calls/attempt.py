@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sys
 from collections.abc import Generator, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
@@ -171,6 +172,15 @@ class Attempt:
             return False
         return self.leave(error)
 
+    def held(self) -> Held:
+        """Around what an async generator does with it."""
+        return Held(self)
+
+    def forsake(self) -> None:
+        """Be left, and the call with it, by nobody."""
+        self._execution.unsettled = self
+        self._execution.forsake(GeneratorExit())
+
     def leave(self, error: BaseException | None) -> bool:
         """Settle with the guards; true if the call is to be tried once more."""
         execution, passed = self._execution, self._pass
@@ -245,3 +255,21 @@ class Attempt:
         if isinstance(error, NEUTRAL) or is_refusal(error):
             return ErrorCategory.CANCELLED
         return classify(error)
+
+
+class Held:
+    """In the frame of an async generator: one whose event loop is closed is never told to end, its frame just goes."""
+
+    __slots__ = ("_attempt",)
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt: Attempt | None = attempt
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None:
+        self._attempt = None
+
+    def __del__(self) -> None:
+        if self._attempt is not None and not sys.is_finalizing():
+            self._attempt.forsake()

@@ -120,7 +120,7 @@ async def adrive_stream(
             for wait in execution.lookup():
                 await apause(clock, wait)
             for attempt in execution:
-                with attempt:
+                with attempt, attempt.held():
                     for wait in attempt.waits():
                         await apause(clock, wait)
                     source = making.aitems(execution, attempt, bound, lambda: bound.fn(*args, **kwargs))

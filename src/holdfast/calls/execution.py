@@ -148,10 +148,14 @@ class Execution:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
         if isinstance(error, GeneratorExit) and (self.unsettled is not None or may_hold_a_lock()):
-            self.forsaken = True
-            elsewhere(self._end_forsaken, error)
+            self.forsake(error)
             return False
         return self._end(error)
+
+    def forsake(self, error: BaseException) -> None:
+        """Have it ended where no lock is held, and nobody waits for anything."""
+        self.forsaken = True
+        elsewhere(self._end_forsaken, error)
 
     def _end(self, error: BaseException | None) -> bool:
         self.error = None  # its traceback leads here
