@@ -477,6 +477,7 @@ BUILTINS: list[tuple[BaseException, C]] = [
     (KeyboardInterrupt(), C.CANCELLED),
     (GeneratorExit(), C.CANCELLED),
     (SystemExit(404), C.CANCELLED),
+    (type("GreenletExit", (BaseException,), {"__module__": "greenlet"})(), C.CANCELLED),
     (RuntimeError("boom"), C.EXECUTION_ERROR),
     (Exception(), C.EXECUTION_ERROR),
     (StopIteration(), C.EXECUTION_ERROR),

@@ -73,6 +73,7 @@ def test_a_run_that_is_left_cleanly_has_completed(hf: Holdfast, entering: Enteri
         KeyboardInterrupt(), SystemExit(1), asyncio.CancelledError(), InDoubt("tool", "id", "key", "why"),
         RunDiverged(("tool",)), LeaseLost("run"), StoreError("full"), ExceptionGroup("two", [StoreError("full")]),
         ExceptionGroup("two", [InDoubt("tool", "id", "key", "why"), ExceptionGroup("in", [StoreError("full")])]),
+        type("GreenletExit", (BaseException,), {"__module__": "greenlet"})("killed"),
     ],
     ids=lambda error: type(error).__name__,
 )  # fmt: skip

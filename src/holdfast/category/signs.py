@@ -210,7 +210,7 @@ _STANDARD: Final = _table(
         _C.INVALID_PARAMETERS: "builtins.FileExistsError builtins.IsADirectoryError builtins.NotADirectoryError",
         _C.RESOURCE_EXHAUSTED: "builtins.MemoryError",
         _C.CANCELLED: "builtins.KeyboardInterrupt builtins.GeneratorExit builtins.SystemExit asyncio.CancelledError"
-        " concurrent.CancelledError trio.Cancelled",
+        " concurrent.CancelledError trio.Cancelled greenlet.GreenletExit",
     }
 )
 # Only those whose names do not speak for themselves, as ReadTimeout and APIConnectionError do.

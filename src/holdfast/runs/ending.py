@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from holdfast import events
 from holdfast.bus import Bus
+from holdfast.category import ErrorCategory, classify
 from holdfast.checks import shown
 from holdfast.errors import (
     ConfigError,
@@ -25,11 +25,8 @@ from holdfast.stores import RunStore
 from holdfast.stores.ledger import Claim, Ledger
 from holdfast.stores.writer import Pending
 
-# What says nothing about the run's own work: it can be resumed.
-INTERRUPTING = (
-    InDoubt, RunDiverged, LeaseLost, StoreError,
-    KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError,
-)  # fmt: skip
+# What says nothing about the run's own work, as a cut from outside does not either: it can be resumed.
+INTERRUPTING = (InDoubt, RunDiverged, LeaseLost, StoreError)
 STRONGER = (KeyboardInterrupt, SystemExit, LeaseLost, StoreError)  # than a cancel that was requested
 MOST_NAMED = 100  # calls in a `run_diverged` event
 
@@ -47,14 +44,14 @@ def ending(error: BaseException | None, *, cancelled: bool, reason: str | None, 
         return End(events.RUN_CANCELLED, {"reason": reason})
     if error is None:
         return End(events.RUN_COMPLETED, {"text": text})
-    if _is_only(error, INTERRUPTING):
+    if _is_only(error, _interrupts):
         return End(events.RUN_INTERRUPTED, {"reason": in_words(error)})
     return End(events.RUN_FAILED, {"error": in_words(error)})
 
 
 def gives_way(error: BaseException | None) -> bool:
     """Whether a cancel that was requested is what leaving the block with *error* means."""
-    return not _is_only(error, STRONGER)
+    return not _is_only(error, lambda each: isinstance(each, STRONGER))
 
 
 def completed(text: object) -> End:
@@ -138,8 +135,14 @@ def is_lasting(error: BaseException) -> bool:
     return isinstance(error, RecordedError) or not isinstance(error, Denied | RunError | StoreError)
 
 
-def _is_only(error: BaseException | None, kinds: tuple[type[BaseException], ...]) -> bool:
-    """Whether *error*, or all that is in the group, is of these *kinds*."""
+def _interrupts(error: BaseException) -> bool:
+    """Whether *error* is no word about the run's work: among others, what ends a task, a greenlet or the process."""
+    is_cut = not isinstance(error, Exception) and classify(error) is ErrorCategory.CANCELLED
+    return is_cut or isinstance(error, INTERRUPTING)
+
+
+def _is_only(error: BaseException | None, kind: Callable[[BaseException], bool]) -> bool:
+    """Whether *error*, or all that is in the group, is of this *kind*."""
     if isinstance(error, BaseExceptionGroup):
-        return all(_is_only(each, kinds) for each in error.exceptions)
-    return isinstance(error, kinds)
+        return all(_is_only(each, kind) for each in error.exceptions)
+    return error is not None and kind(error)
