@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -18,7 +18,7 @@ from tests import shapes
 from tests.shapes import Thread, eventually, settled
 
 import holdfast
-from holdfast import CircuitState, ConcurrencyFull, Holdfast, ToolTimeout
+from holdfast import CircuitState, ConcurrencyFull, ConfigError, Holdfast, ToolTimeout
 from holdfast.clock import SystemClock
 from holdfast.guards.line import Signal
 from holdfast.testing import ManualClock, Recorder, Script, hang, ok
@@ -643,8 +643,19 @@ def test_a_call_that_needs_a_thread_when_the_interpreter_ends_is_refused() -> No
 def test_a_plain_tool_called_outside_an_event_loop_says_what_is_missing(hf: Holdfast) -> None:
     call = hf.acall(lambda: None)
 
-    with pytest.raises(RuntimeError, match="no running event loop"):
+    with pytest.raises(ConfigError, match=r"no running event loop: .* needs asyncio"):
         call.send(None)
+
+
+def test_a_time_limit_outside_an_event_loop_says_what_is_missing_and_nothing_about_the_tool(hf: Holdfast) -> None:
+    @hf.tool(timeout=1.0)
+    async def stream() -> AsyncIterator[int]:
+        yield 1
+
+    with pytest.raises(ConfigError, match=r"no running event loop: .* needs asyncio"):
+        anext(stream()).__await__().send(None)
+
+    assert hf.breaker.diagnostics("stream").failure_count == 0
 
 
 def test_an_idle_thread_is_used_again(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:

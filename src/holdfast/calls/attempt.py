@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import sys
 from collections.abc import Generator, Iterator
@@ -31,6 +30,7 @@ from holdfast.fleet.desk import Question
 from holdfast.guards.line import Ticket
 from holdfast.parts.permit import known
 from holdfast.tools.verdicts import Pass, Refusal
+from holdfast.waiting.loops import running_loop
 from holdfast.waiting.threads import may_hold_a_lock
 from holdfast.waiting.waits import Wait
 
@@ -106,7 +106,7 @@ class Attempt:
                 raise self._refuse(answer)
             self._ticket = answer.ticket
             if execution.as_task:
-                self._ticket.can_ask = asyncio.get_running_loop().is_running
+                self._ticket.can_ask = running_loop().is_running
             signal = answer.ticket.signal if answer.wait == math.inf or answer.wakes else None
             yield from self._wait(now, Wait(min(until, now + answer.wait), signal))
             now = clock.monotonic()

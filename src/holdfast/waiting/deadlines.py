@@ -6,13 +6,14 @@ Entering costs a dict entry instead of a timer; the one timer stands at the olde
 from __future__ import annotations
 
 import asyncio
-from asyncio import current_task, get_running_loop
+from asyncio import current_task
 from threading import get_ident
 from types import TracebackType
 from weakref import WeakValueDictionary
 
 from holdfast.clock import Clock, Timer
 from holdfast.errors import ToolTimeout
+from holdfast.waiting.loops import running_loop
 
 
 class Wheel:
@@ -73,12 +74,12 @@ class Deadlines:
             task = current_task(wheel.loop)
             if task is not None:
                 return Limit(wheel, self._tool, now, task)
-        self._wheel = wheel = self._find(get_running_loop(), seconds)
+        self._wheel = wheel = self._find(running_loop(), seconds)
         return Limit(wheel, self._tool, now, _current_task())
 
     def once_within(self, seconds: float, now: float) -> Limit:
         """A limit for this time only, from *now* on; it takes its timer along when it is left."""
-        wheel = Wheel(get_running_loop(), self._clock, seconds)
+        wheel = Wheel(running_loop(), self._clock, seconds)
         return Limit(wheel, self._tool, now, _current_task(), alone=True)
 
     def _find(self, loop: asyncio.AbstractEventLoop, seconds: float) -> Wheel:

@@ -18,6 +18,7 @@ import msgspec
 
 from holdfast.clock import Clock, Timer, until
 from holdfast.guards.line import Signal
+from holdfast.waiting.loops import running_loop
 
 
 class Settles(Protocol):
@@ -60,11 +61,11 @@ async def apause(clock: Clock, wait: Wait) -> None:
     """Wait as a task."""
     if wait.write is not None:
         return await wait.write.asettle()
+    loop = running_loop()
     if wait.signal is None:
         if (seconds := until(clock.monotonic(), wait.until)) > 0:
             await clock.asleep(seconds)
         return None
-    loop = asyncio.get_running_loop()
     woken = loop.create_future()
 
     def wake() -> None:
