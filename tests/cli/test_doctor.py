@@ -184,6 +184,17 @@ def test_a_store_that_is_not_there_yet_and_cannot_be_made_is_a_failure(
 
     assert (report.code, report.status("permissions")) == (1, "FAIL")
     assert str(path.parent.parent) in report.checks["permissions"]["message"]
+    assert report.checks["permissions"]["fix"].endswith(f"install -d -m 700 -o $(id -u) {path.parent}")
+
+
+def test_nobody_is_told_to_make_a_folder_his_own_that_may_be_the_systems(
+    doctor: Doctor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)  # root may write everything
+
+    found = doctor("--store", "/no-such.db").checks["permissions"]
+
+    assert found["fix"] == "use a store of your own (--store or $HOLDFAST_STORE), or ask who owns /"
 
 
 def test_a_store_that_cannot_be_looked_at_is_not_taken_for_none(path: Path, doctor: Doctor) -> None:

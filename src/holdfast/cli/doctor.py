@@ -294,20 +294,24 @@ def _room(path: str) -> Iterator[Finding]:
     """That a file which is not there yet can be made."""
     folder = _folder(path)
     if not os.access(folder, os.W_OK | os.X_OK):
-        yield Finding("permissions", FAIL, f"this user may make nothing in {folder}", _way_to_write(folder))
+        home = os.path.dirname(path)  # may be anybody's where it is there, the system's even: it is not for us to give
+        made = f"sudo install -d -m 700 -o $(id -u) {shlex.quote(home)}" if folder != home else f"ask who owns {folder}"
+        fix = f"use a store of your own (--store or $HOLDFAST_STORE), or {made}"
+        yield Finding("permissions", FAIL, f"this user may make nothing in {folder}", _remount(folder) or fix)
 
 
-def _way_to_write(*places: str) -> str:
-    if os.statvfs(places[-1]).f_flag & os.ST_RDONLY:
-        return "mount it to be written, as nobody may now, or put the store elsewhere: --store or $HOLDFAST_STORE"
-    return f"chown $(id -u) {shlex.join(places)}, or use a store of your own"
+def _remount(folder: str) -> str:
+    """What to do where nobody may write; empty where somebody may."""
+    if not os.statvfs(folder).f_flag & os.ST_RDONLY:
+        return ""
+    return "mount it to be written, as nobody may now, or put the store elsewhere: --store or $HOLDFAST_STORE"
 
 
 def _permissions(path: str) -> Generator[Finding, None, bool]:
     """That the user can use the file, and nobody else; gives whether it can be used at all."""
     folder = os.path.dirname(path)
     if not os.access(path, os.R_OK | os.W_OK) or not os.access(folder, os.W_OK | os.X_OK):
-        fix = _way_to_write(path, folder)
+        fix = _remount(folder) or f"chown $(id -u) {shlex.join((path, folder))}, or use a store of your own"
         yield Finding("permissions", FAIL, "this user may not write the file, or not make others beside it", fix)
         return False
     files = [f"{path}{suffix}" for suffix in ("", "-wal", "-shm") if os.path.exists(f"{path}{suffix}")]
