@@ -25,7 +25,7 @@ OPTIONAL = ("aiohttp", "click", "mcp", "opentelemetry", "psycopg", "redis", "ric
 STANDARD = {
     "__future__", "datetime", "decimal", "numbers", "platform", "uuid",
     "fnmatch", "glob", "grp", "ipaddress", "ntpath", "pathlib", "pwd", "urllib",
-    "array", "bisect", "hashlib", "json", "queue", "random", "struct", "tomllib",
+    "array", "bisect", "hashlib", "json", "queue", "random", "struct",
 }  # fmt: skip
 FOREIGN = {"holdfast", "msgspec", "typing_extensions"}  # msgspec asks for typing_extensions, where it is installed
 
@@ -77,6 +77,11 @@ def test_no_costly_part_of_the_standard_library_is_loaded() -> None:
     standard = {name for name in loaded_by(EVERYTHING) & sys.stdlib_module_names if not name.startswith("_")}
 
     assert standard - STANDARD == set(), "load it where it is used, or allow it in STANDARD if it is cheap"
+
+
+@pytest.mark.parametrize("module", ["fleet.desk", "fleet.script", "tools.sharing", "stores.entries"])
+def test_what_is_for_a_fleet_or_for_who_looks_is_loaded_where_there_is_one(module: str) -> None:
+    assert f"holdfast.{module}" not in probed(EVERYTHING).loaded
 
 
 def test_a_name_is_loaded_when_it_is_asked_for_and_not_before() -> None:

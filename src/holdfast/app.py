@@ -24,7 +24,6 @@ from holdfast.runs.current import still_open
 from holdfast.runs.recovery import POLICIES, Recovered, recover
 from holdfast.shape import DRIVES, Shape, name_of, shape_of, static_too
 from holdfast.stores import RunStore, open_store
-from holdfast.stores.entries import ToolEntry
 from holdfast.stores.forking import renew_in_children
 from holdfast.tools.kit import Kit
 from holdfast.tools.toolbox import Toolbox
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from holdfast.fleet.fleet import Fleet
     from holdfast.history import RunSnapshot
     from holdfast.publishing import Servers
+    from holdfast.stores.entries import ToolEntry
     from holdfast.workers import Ended, Worker
 
 _log = logging.getLogger("holdfast")

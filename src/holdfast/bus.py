@@ -10,7 +10,9 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, Protocol
+
+import msgspec
 
 from holdfast import checks, events
 from holdfast.clock import Clock
@@ -22,7 +24,7 @@ Sink = Callable[[Event], object]
 _log = logging.getLogger("holdfast")
 
 
-class Origin(NamedTuple):
+class Origin(msgspec.Struct, frozen=True):
     """Where a call comes from that another program asks for, and where it goes; *carried* is what came with it."""
 
     server: str
@@ -63,7 +65,7 @@ class Call(Protocol):
     def told(self) -> object: ...
 
 
-class Verdict(NamedTuple):
+class Verdict(msgspec.Struct, frozen=True):
     """How a call ended: *status* as in the statistics, or denied; *spent* are the seconds inside the tool."""
 
     status: str

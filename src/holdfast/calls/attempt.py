@@ -6,7 +6,9 @@ import math
 import sys
 from collections.abc import Generator, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from holdfast import checks, events
 from holdfast.calls import reporting
@@ -26,7 +28,7 @@ from holdfast.errors import (
     in_words,
     is_refusal,
 )
-from holdfast.fleet.desk import Question
+from holdfast.fleet.question import Question
 from holdfast.guards.line import Ticket
 from holdfast.parts.permit import known
 from holdfast.tools.verdicts import Pass, Refusal
@@ -45,7 +47,7 @@ OF_ITS_POLICY = (*STEPS_IN, ToolTimeout)  # what says nothing to calls with othe
 OF_ITS_RUN = (LoopDetected, BudgetExceeded, InDoubt, LeaseLost, StoreError)  # what says nothing to another run
 
 
-class Made(NamedTuple):
+class Made(msgspec.Struct, frozen=True):
     """A first attempt that was made, and failed, before there was an execution: the quick path's."""
 
     error: BaseException

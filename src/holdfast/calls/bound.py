@@ -15,7 +15,7 @@ from holdfast.calls.quick import GUARDS
 from holdfast.calls.recording import Record
 from holdfast.calls.subject import Subject
 from holdfast.errors import ConfigError
-from holdfast.fleet.desk import Question
+from holdfast.fleet.question import Question
 from holdfast.guards.concurrency import Slots
 from holdfast.policy import Policy
 from holdfast.runs import Step, running

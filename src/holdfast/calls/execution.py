@@ -26,7 +26,7 @@ from holdfast.calls.recording import Callee, Record
 from holdfast.calls.subject import Subject
 from holdfast.category import ErrorCategory, classify
 from holdfast.errors import Denied, ToolTimeout
-from holdfast.fleet.desk import Question
+from holdfast.fleet.question import Question
 from holdfast.guards.retry import NOTE
 from holdfast.hooks import HookContext, HookKind
 from holdfast.policy import Policy

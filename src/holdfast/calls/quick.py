@@ -12,7 +12,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from holdfast.calls.drivers import adrive, adrive_stream, drive, drive_stream
-from holdfast.fleet.desk import Question
+from holdfast.fleet.question import Question
 from holdfast.runs import current_run
 from holdfast.shape import Shape, kind_of
 from holdfast.tools.verdicts import Plan

@@ -9,7 +9,9 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
+
+import msgspec
 
 from holdfast.category.kinds import ErrorCategory
 from holdfast.category.looking import MOST_TEXT, attribute, chain, context, cut, entry, leaves, text_of
@@ -31,7 +33,7 @@ def classify(error: BaseException | int | str) -> ErrorCategory:
     return found or _C.EXECUTION_ERROR
 
 
-class _Kind(NamedTuple):
+class _Kind(msgspec.Struct, frozen=True):
     """What the type of an exception tells by itself."""
 
     sure: ErrorCategory | None  # a type of the standard library that means one thing
@@ -115,7 +117,7 @@ def _kind(cls: type[BaseException]) -> _Kind:
     try:
         return _known_kind(cls)
     except Exception:  # a metaclass of theirs: what the class is made from can tell
-        return _kind(_base(cls))._replace(bare=False)
+        return msgspec.structs.replace(_kind(_base(cls)), bare=False)
 
 
 def _of_group(group: BaseException, groups: set[int]) -> ErrorCategory | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Final
 
 from holdfast.category.looking import attribute, chain, context, cut, entry, leaves, text_of
@@ -96,12 +97,14 @@ def _epoch(date: str) -> float | None:
 
 
 def _in_text(text: str) -> float | None:
-    match = _WAIT.search(cut(text))
+    match = _compiled(_WAIT).search(cut(text))
     if match is None:
         return None
     if match["bare"] is not None:
         return _sane(float(match["bare"]) / (1000 if match["ms"] else 1))
-    return _sane(sum(float(number) * _seconds(unit.lower()) for number, unit in _PART.findall(match["parts"])))
+    return _sane(
+        sum(float(number) * _seconds(unit.lower()) for number, unit in _compiled(_PART).findall(match["parts"]))
+    )
 
 
 def _seconds(unit: str) -> float:
@@ -115,12 +118,17 @@ def _sane(seconds: float | None) -> float | None:
 _NUMBER: Final = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,12})?")
 _AMOUNT: Final = r"[0-9]{1,9}+(?:\.[0-9]{1,9}+)?+"
 _UNIT: Final = r"(?:ms|msecs?|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?)(?![A-Za-z])"
+_PART: Final = rf"({_AMOUNT}) ?({_UNIT})"
+_UNITS: Final = (("ms", 0.001), ("milli", 0.001), ("m", 60.0), ("h", 3600.0), ("s", 1.0))
+
 # "Retry-After: 30", "retry_after_ms": 500, "try again in 1m30s", "retry after 20 seconds"; not "retry after 3 tries",
 # nor where the number goes on: a date, a time of day, "in 5-10 minutes", "in 1,000 ms".
-_WAIT: Final = re.compile(
+_WAIT: Final = (
     r"(?:retry[-_ ]?after(?P<ms>[-_ ]?ms)?|(?:try|retry) (?:again )?(?:in|after)|available in)[^\w-]{1,4}(?:about )?"
-    rf"(?:(?P<parts>(?:{_AMOUNT} ?{_UNIT}[ ,]?)+)|(?P<bare>{_AMOUNT})(?! ?[A-Za-z%]| ?[-–:/] ?[0-9]|[.,][0-9]))",
-    re.IGNORECASE,
+    rf"(?:(?P<parts>(?:{_AMOUNT} ?{_UNIT}[ ,]?)+)|(?P<bare>{_AMOUNT})(?! ?[A-Za-z%]| ?[-–:/] ?[0-9]|[.,][0-9]))"
 )
-_PART: Final = re.compile(rf"({_AMOUNT}) ?({_UNIT})", re.IGNORECASE)
-_UNITS: Final = (("ms", 0.001), ("milli", 0.001), ("m", 60.0), ("h", 3600.0), ("s", 1.0))
+
+
+@cache  # to compile both takes as long as to load ten modules, and where nothing fails nobody needs them
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.IGNORECASE)

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.fleet.address import Address
-from holdfast.fleet.desk import Question
 from holdfast.fleet.link import PATIENCE, Away, Link
 from holdfast.fleet.multiplexed import Multiplexed
 from holdfast.fleet.places import Node, Places
 from holdfast.fleet.pool import Pool
+from holdfast.fleet.question import Question
 from holdfast.fleet.script import Form, is_unknown
 
 MOST_HOPS = 3  # of a question, in a cluster that moves its keys

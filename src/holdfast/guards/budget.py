@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+
+import msgspec
 
 from holdfast import checks
 from holdfast.errors import ConfigError
@@ -11,7 +12,7 @@ from holdfast.errors import ConfigError
 WARN_AT = 0.8
 
 
-class Spent(NamedTuple):
+class Spent(msgspec.Struct, frozen=True):
     """One line of a budget that is used up, or nearly: *used* of *limit* *unit*."""
 
     unit: str

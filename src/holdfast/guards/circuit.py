@@ -13,7 +13,6 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from enum import StrEnum
-from typing import NamedTuple
 
 import msgspec
 
@@ -34,14 +33,14 @@ class CircuitState(StrEnum):
     HALF_OPEN = "half_open"
 
 
-class Grant(NamedTuple):
+class Grant(msgspec.Struct, frozen=True):
     """A circuit's yes: the generation it was given in, and the probe's number if it is one."""
 
     generation: int
     probe: int | None = None
 
 
-class Seen(NamedTuple):
+class Seen(msgspec.Struct, frozen=True):
     """The state of a circuit that is kept elsewhere: seconds until a probe may be sent, and the length of the wait."""
 
     state: CircuitState = CircuitState.CLOSED

@@ -178,7 +178,7 @@ class ProxiedServer:
             self._edition = policies.edition
             self._rules = policies.server(self.name)
             if self._wants_hiding:
-                self._rules = self._rules._replace(hides=True)
+                self._rules = msgspec.structs.replace(self._rules, hides=True)
             if self._rules.hides and not self._is_watching:
                 self._watch()
         return self._rules

@@ -9,7 +9,7 @@ import math
 import os
 import threading
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -33,14 +33,14 @@ class Reload(msgspec.Struct, frozen=True):
     error: ConfigError | None = None
 
 
-class ServerRules(NamedTuple):
+class ServerRules(msgspec.Struct, frozen=True):
     """What holds for a proxied server: its own circuit, and whether tools whose circuit is open leave its list."""
 
     breaker: BreakerConfig | None
     hides: bool
 
 
-class _State(NamedTuple):
+class _State(msgspec.Struct, frozen=True):
     """One object, so that rules and the signature of their file change together."""
 
     rules: Rules
@@ -159,7 +159,7 @@ class PolicyBook:
             for tool, given in known:
                 self._resolve(new.rules, tool, given, None)
         except ConfigError as error:
-            self._state = self._state._replace(seen=seen)  # so that it is said once
+            self._state = msgspec.structs.replace(self._state, seen=seen)  # so that it is said once
             return Reload(path, error)
         self._state = new
         return Reload(path)

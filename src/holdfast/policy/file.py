@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import tomllib
 from typing import Any, Final
 
 from holdfast import checks
@@ -34,6 +33,8 @@ def read_file(path: str, name: str) -> tuple[dict[str, Any], Signature]:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise broken([f"{name}: is not UTF-8 text (at line {line})"]) from None
+    import tomllib  # most have no file
+
     try:
         return tomllib.loads(text), signature
     except RecursionError:

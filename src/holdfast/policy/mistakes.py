@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from holdfast import checks
 from holdfast.errors import ConfigError, printable
 
 
-class Place(NamedTuple):
+class Place(msgspec.Struct, frozen=True):
     """Where settings are written, and the list that takes the mistakes found there."""
 
     name: str

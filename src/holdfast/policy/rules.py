@@ -8,7 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import translate
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+import msgspec
 
 from holdfast.policy.layers import Layer, build
 from holdfast.policy.mistakes import Place, quoted
@@ -20,7 +22,7 @@ OUTAGES: Final = ("local", "refuse")  # who decides while Redis is away
 _WILD: Final = re.compile(r"\[!?\]?[^\]]*\]|[*?]")
 
 
-class Pattern(NamedTuple):
+class Pattern(msgspec.Struct, frozen=True):
     """A table for all tools whose name it matches; *literals* of its characters are not wild."""
 
     literals: int

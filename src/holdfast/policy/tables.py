@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -22,7 +22,7 @@ _RATE: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*/\s*([smh])\s*")
 _UNITS: Final[Mapping[str, float]] = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-class Table(NamedTuple):
+class Table(msgspec.Struct, frozen=True):
     """A setting that is a table: what it makes, and what may stand for it."""
 
     config: Callable[..., msgspec.Struct]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -19,7 +19,7 @@ from holdfast.stores.ledger import Claim, Ledger, Live, OwnerRow
 PATIENCE = 2.0  # seconds that what is only noted is waited for at its end
 
 
-class Begun(NamedTuple):
+class Begun(msgspec.Struct, frozen=True):
     """A run that was begun, and the right to write to it."""
 
     claim: Claim
@@ -28,7 +28,7 @@ class Begun(NamedTuple):
     cancel: str | None  # why somebody wanted it cancelled before
 
 
-class Start(NamedTuple):
+class Start(msgspec.Struct, frozen=True):
     """Begin a run that has no event yet."""
 
     header: RunHeader
@@ -64,7 +64,7 @@ def note(store: RunStore, header: RunHeader, prompt: Mapping[str, Any]) -> Claim
     return Claim(header.id, "", 1)
 
 
-class Resume(NamedTuple):
+class Resume(msgspec.Struct, frozen=True):
     """Go on with a run that was interrupted; one that failed or was cancelled is forked, or its fork is gone on with.
 
     A run has one fork at most, which is known by its id: so whoever resumes the same run again and again, however
@@ -139,7 +139,7 @@ def _fork_id(run_id: str) -> str:
     return blake2b(run_id.encode("utf-8", "surrogatepass"), digest_size=16, person=b"fork").hexdigest()
 
 
-class GiveBack(NamedTuple):
+class GiveBack(msgspec.Struct, frozen=True):
     """Give back what was claimed, or is about to be, by a caller who is no longer there to run or end it."""
 
     taken: list[Claim]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from holdfast import events
 from holdfast.bus import Bus
 from holdfast.category import ErrorCategory, classify
@@ -68,7 +70,7 @@ def failed(error: object) -> End:
     return End(events.RUN_FAILED, {"error": error if isinstance(error, str) else in_words(error)})
 
 
-class Finish(NamedTuple):
+class Finish(msgspec.Struct, frozen=True):
     """Write how a run ended and give it back."""
 
     claim: Claim
@@ -104,7 +106,7 @@ class Finish(NamedTuple):
             Finish(self.claim, end, [], [], yields=False).write(ledger)
 
 
-class Last(NamedTuple):
+class Last(msgspec.Struct, frozen=True):
     """The last write of a run, on its way."""
 
     finish: Finish

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from holdfast.bus import Bus
 from holdfast.clock import Clock
@@ -14,7 +16,7 @@ from holdfast.stores.ledger import Claim
 from holdfast.waiting.threads import Workers
 
 
-class Home(NamedTuple):
+class Home(msgspec.Struct, frozen=True):
     """What runs have of the Holdfast they belong to."""
 
     store: RunStore
@@ -26,7 +28,7 @@ class Home(NamedTuple):
     goes_on: bool  # a store that fails is no reason to stop
 
 
-class Plan(NamedTuple):
+class Plan(msgspec.Struct, frozen=True):
     """What a run is to be: a new one, or one that is *resumed*."""
 
     session: str = "default"

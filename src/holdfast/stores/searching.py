@@ -7,7 +7,9 @@ the last piece ended, found or not.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from holdfast import checks
 from holdfast.errors import RunNotFound
@@ -27,7 +29,7 @@ PIECE = 1000  # runs that are read at once
 LATEST = 2**62  # milliseconds; later than any run
 
 
-class Wanted(NamedTuple):
+class Wanted(msgspec.Struct, frozen=True):
     """What runs to find; None for what does not matter. A text is found in id, session, prompt, result and error."""
 
     status: str | None = None
@@ -58,7 +60,7 @@ class Wanted(NamedTuple):
         return self.text is None or _has(run, self.text.casefold())
 
 
-class RunPage(NamedTuple):
+class RunPage(msgspec.Struct, frozen=True):
     """Some runs; *next* is the id to go on before, None if there are no more."""
 
     runs: list[RunSnapshot]

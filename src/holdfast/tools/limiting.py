@@ -9,6 +9,8 @@ import math
 import threading
 from collections.abc import Callable
 
+from msgspec import structs
+
 from holdfast.category import ErrorCategory
 from holdfast.clock import fits
 from holdfast.errors import ConcurrencyFull, RateLimited
@@ -62,7 +64,7 @@ class Limiting:
                 # A slot may have come back while there was nobody to wake; from now on there is.
                 refusal = self._reserve(now, policy, ticket, shared=shared)
             if refusal is not None and _is_awaited(refusal, patience):
-                return refusal._replace(ticket=ticket)
+                return structs.replace(refusal, ticket=ticket)
             if refusal is not None and not shared and self.line.head() is not ticket:
                 refusal = self._behind(now, policy, ticket, refusal)
             is_kept = shared and refusal is None and ticket is asker.ticket
@@ -78,7 +80,7 @@ class Limiting:
             if _is_awaited(refusal, asker.patience):
                 if ticket is None:
                     ticket = self.line.join(asker.now, priority.rank, priority.cost)
-                return refusal._replace(wait=wait, ticket=ticket)
+                return structs.replace(refusal, wait=wait, ticket=ticket)
             if ticket is not None:
                 self.line.leave(ticket)
         self.wake()
@@ -211,7 +213,7 @@ class Limiting:
         wait = max(bucket.pause(now), missing / bucket.rate_at(now))
         if wait <= 0 and policy.concurrency is not None:  # there are tokens for all of them: it is slots that they want
             return Refusal(ConcurrencyFull, math.inf)
-        return refusal._replace(wait=wait)
+        return structs.replace(refusal, wait=wait)
 
     def _reserve(self, now: float, policy: Policy, ticket: Ticket | None, *, shared: bool) -> Refusal | None:
         """Ask rate, unless that is *shared*, then concurrency."""

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.category import ErrorCategory
 from holdfast.errors import CircuitOpen, ConcurrencyFull, RateLimited
-from holdfast.fleet.desk import HORIZON, Desk, Held, Question, block_of
+from holdfast.fleet.desk import HORIZON, Desk, block_of
+from holdfast.fleet.question import Held, Question
 from holdfast.fleet.script import CIRCUIT, MICRO, NO_PROBE, RATE, Outcome, Shared
 from holdfast.guards.circuit import Circuit, CircuitState, Grant
 from holdfast.policy import Policy

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from holdfast.category import ErrorCategory
 from holdfast.errors import HELD, CircuitOpen, in_words
-from holdfast.fleet.desk import Held, Question
+from holdfast.fleet.question import Held, Question
 from holdfast.guards.circuit import Circuit, Grant, Seen
 from holdfast.guards.concurrency import Slots
 from holdfast.guards.line import Ticket
@@ -21,12 +22,14 @@ from holdfast.policy import Policy
 from holdfast.tools.cache import Cache
 from holdfast.tools.kit import Kit
 from holdfast.tools.limiting import Limiting
-from holdfast.tools.sharing import Share
 from holdfast.tools.verdicts import Asker, Basis, Gate, Limits, Pass, Plan, Refusal
 from holdfast.tracking.records import ExecutionStatus
 from holdfast.tracking.tracker import BATCH
 from holdfast.values.canonical import canonical
 from holdfast.waiting.deadlines import Deadlines
+
+if TYPE_CHECKING:
+    from holdfast.tools.sharing import Share
 
 MOST_OVERRIDES = 64  # policies of single calls that a tool remembers having merged
 
@@ -66,6 +69,8 @@ class Tool:
         self._planning = threading.Lock()
         self._resting = False  # nobody looks after it: the next call does, before anything is decided
         if kit.fleet is not None:
+            from holdfast.tools.sharing import Share  # most have no fleet
+
             self.share = Share(self, kit.fleet)
         self.use(self.policy)
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.errors import Denied
-from holdfast.fleet.desk import Held, Question
+from holdfast.fleet.question import Held, Question
 from holdfast.guards.circuit import Circuit, Grant
 from holdfast.guards.concurrency import Slots
 from holdfast.guards.line import Ticket
@@ -26,7 +26,7 @@ class Asker(msgspec.Struct, frozen=True, eq=False):
     patience: float
 
 
-class Pass(NamedTuple):
+class Pass(msgspec.Struct, frozen=True):
     """A yes: what was reserved, and from whom; a reload may have put others in their place when it is settled."""
 
     circuit: Circuit
@@ -35,7 +35,7 @@ class Pass(NamedTuple):
     held: Held | None = None  # what the fleet gave
 
 
-class Basis(NamedTuple):
+class Basis(msgspec.Struct, frozen=True):
     """What a call of the quick path begins under; when it ends, the tool may have another policy and circuit."""
 
     policy: Policy
@@ -51,7 +51,7 @@ Gate = Callable[[float], Slots | Question | bool]
 Plan = tuple[Basis, Gate | None, float | None, float, float]
 
 
-class Refusal(NamedTuple):
+class Refusal(msgspec.Struct, frozen=True):
     """A no: whose, how long until it is worth asking again, and the place in line if the caller waits.
 
     *wakes* says that it may be sooner: the ticket's signal tells.

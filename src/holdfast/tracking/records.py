@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from enum import StrEnum
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import msgspec
 
@@ -55,7 +55,7 @@ class ExecutionStats(msgspec.Struct, frozen=True):
     p99: float | None
 
 
-class Breakdown(NamedTuple):
+class Breakdown(msgspec.Struct, frozen=True):
     """Executions up to each of some bounds, and beyond; failures by category; refusals by the name of the error."""
 
     spread: list[int]

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from typing import IO
 from urllib.parse import quote
 
+from msgspec import structs
 from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp
 
@@ -145,7 +146,7 @@ class Api:
 
     def _cancel_many(self, wanted: Wanted, before: str | None, reason: str | None) -> answers.ManyCancelled:
         if wanted.status is None:
-            wanted = wanted._replace(status=ALIVE)
+            wanted = structs.replace(wanted, status=ALIVE)
         elif wanted.status not in (ALIVE, INTERRUPTED) and RunStatus(wanted.status).is_terminal:
             return answers.ManyCancelled(requested=0, already_finished=0, ids=[], next=None)
         page = search(self._desk.store, wanted, limit=MOST_CANCELLED, before=before)
