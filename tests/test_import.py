@@ -99,7 +99,7 @@ def test_the_command_line_says_what_it_can_do_without_loading_what_does_it(argum
     loaded = printed(code).rpartition("loaded ")[2].split()
 
     assert "holdfast.cli" in loaded
-    assert {"asyncio", "holdfast.errors", "msgspec", "rich"} & set(loaded) == set()
+    assert {"asyncio", "holdfast.errors", "importlib.metadata", "msgspec", "rich"} & set(loaded) == set()
 
 
 def test_a_name_that_is_asked_for_by_many_threads_at_once_is_the_same_for_all() -> None:

@@ -20,6 +20,7 @@ from types import ModuleType
 import click
 import pytest
 
+import holdfast
 from holdfast import cli
 from holdfast.errors import ConfigError
 
@@ -55,7 +56,7 @@ def test_help_loads_nothing_that_the_package_and_click_have_not_loaded_anyway() 
 
     loaded = loaded_by("from holdfast.cli import main; main(['--help'])")
 
-    assert loaded - anyway == {"holdfast.cli"}
+    assert loaded - anyway == {"holdfast.cli", "holdfast.version"}
 
 
 @pytest.mark.parametrize("library", ["rich", "importlib.metadata", "holdfast.demo", "holdfast.testing"])
@@ -90,6 +91,19 @@ def test_the_version_is_that_of_the_package() -> None:
     done = run("--version")
 
     assert (done.returncode, done.stdout) == (0, f"holdfast {version('holdfast')}\n")
+
+
+def test_the_version_is_known_where_the_code_was_copied_and_nothing_is_installed(tmp_path: Path) -> None:
+    for package in (click, holdfast):
+        assert package.__file__ is not None
+        (tmp_path / package.__name__).symlink_to(Path(package.__file__).parent)
+
+    done = subprocess.run(
+        [sys.executable, "-S", "-m", "holdfast", "--version"],  # without site-packages
+        capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+
+    assert (done.stdout, done.stderr) == (f"holdfast {version('holdfast')}\n", "")
 
 
 @pytest.mark.parametrize("arguments", [["no-such-command"], ["--no-such-option"], ["demo", "--seed", "many"]])

@@ -15,6 +15,8 @@ from typing import Final
 
 import click
 
+from holdfast.version import VERSION
+
 DONE: Final = 0
 FAILED: Final = 1
 WRONG_USAGE: Final = 2
@@ -143,6 +145,6 @@ class Lazy(click.Group):
     commands={name: click.Command(name) for name in COMMANDS},  # what a mistyped one is likened to
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(package_name="holdfast", message="%(prog)s %(version)s")
+@click.version_option(VERSION, message="%(prog)s %(version)s")
 def holdfast() -> None:
     """The reliability layer for the tool calls of AI agents."""

@@ -6,13 +6,13 @@ The shapes come from the structs that are sent; the tests hold the rest against 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import Any
 
 import msgspec
 
 from holdfast.stores.board import ORDERS
 from holdfast.stores.searching import STATUSES
+from holdfast.version import VERSION
 from holdfast.web import answers, asking, feed
 
 Parts = dict[str, Any]
@@ -53,7 +53,7 @@ def description(cookie: str | None) -> bytes:
             "openapi": "3.1.0",
             "info": {
                 "title": "Holdfast",
-                "version": version("holdfast"),
+                "version": VERSION,
                 "description": "See and steer the tools and runs of all processes on a store.",
             },
             "paths": _paths(),
