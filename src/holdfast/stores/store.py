@@ -10,7 +10,7 @@ import threading
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import IO, Any, NoReturn
+from typing import IO, Any, NamedTuple, NoReturn
 
 import msgspec
 
@@ -50,7 +50,7 @@ _PAYLOAD = msgspec.json.Decoder(dict[str, Any])
 _log = logging.getLogger("holdfast")
 
 
-class Memory(msgspec.Struct, frozen=True):
+class Memory(NamedTuple):
     """What a run knows of calls made before it was resumed."""
 
     memos: list[tuple[bytes, str, bytes]]  # key, name, outcome
