@@ -47,7 +47,7 @@ from holdfast.stores.entries import (
     pack,
 )
 from holdfast.stores.ledger import OwnerRow
-from holdfast.stores.searching import RunPage
+from holdfast.stores.searching import RunPage, Wanted
 from holdfast.top import calls, runs
 from holdfast.top.app import Top
 from holdfast.top.calls import Scale, Story, bars
@@ -544,8 +544,8 @@ async def test_more_runs_are_read_when_the_end_comes_near(store: SqliteRunStore,
 def test_a_filter_may_name_what_it_means() -> None:
     found = wanted("tool=search status=alive fly status=strange session=s", failed=True)
 
-    assert found == ("alive", "s", "search", "fly status=strange")
-    assert wanted("", failed=True) == ("failed", None, None, None)
+    assert found == Wanted("alive", "s", "search", "fly status=strange")
+    assert wanted("", failed=True) == Wanted("failed")
 
 
 # --- servers ---
