@@ -274,3 +274,8 @@ def printable(name: str, limit: int = 120) -> str:
     if len(name) > limit:
         name = f"{name[: limit // 2]}…({len(name)} characters)"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
+
+
+def in_digits(value: float) -> str:
+    """A sum as people read it: thousands apart, no power of ten, and no more digits than anybody spends."""
+    return f"{value:,.6f}".rstrip("0").rstrip(".")

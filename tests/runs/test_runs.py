@@ -516,6 +516,15 @@ def test_what_is_spent_of_a_unit_counts_against_its_budget(hf: Holdfast) -> None
     assert run.spent == {"usd": 0.05, "tokens": 1_000_000}
 
 
+def test_a_large_budget_is_told_in_digits(hf: Holdfast) -> None:
+    search = hf.tool("search")(lambda: None)
+
+    with hf.run(budget={"tokens": 2_000_000}) as run:
+        run.spend("tokens", 2_345_678)
+        with pytest.raises(BudgetExceeded, match=r"budget of 2,000,000 tokens is used up \(2,345,678 used\)"):
+            search()
+
+
 def test_ten_tenths_are_one(hf: Holdfast, recorder: Recorder) -> None:
     search = hf.tool("search")(lambda: None)
 

@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast import checks, events
 from holdfast.clock import Clock
-from holdfast.errors import BudgetExceeded, ConfigError, Denied, LoopDetected
+from holdfast.errors import BudgetExceeded, ConfigError, Denied, LoopDetected, in_digits
 from holdfast.guards.budget import Budget, Spent
 from holdfast.guards.loop import LoopGuard, LoopVerdict
 from holdfast.policy import Policy
@@ -173,16 +173,12 @@ def _looping(tool: str, *, stopped: bool) -> LoopDetected:
 
 def _used_up(tool: str, spent: Spent, *, own: bool) -> BudgetExceeded:
     """What a budget refuses with; *own* if it is the tool's alone, which leaves the others to be used."""
-    line = f"{_plain(spent.limit)} {spent.unit}"
+    line = f"{in_digits(spent.limit)} {spent.unit}"
     budget = f"its budget of {line} a run" if own else f"the run's budget of {line}"
-    refusal = BudgetExceeded(tool, f"{budget} is used up ({_plain(spent.used)} used)")
+    refusal = BudgetExceeded(tool, f"{budget} is used up ({in_digits(spent.used)} used)")
     if own:
         refusal.advice = Denied.advice
     return refusal
-
-
-def _plain(amount: float) -> str:
-    return f"{amount:g}" if amount < 100_000 else f"{amount:.0f}"
 
 
 def _read(payload: str) -> _Line | None:

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from rich.text import Text
 
-from holdfast.errors import printable
+from holdfast.errors import in_digits, printable
 from holdfast.history import RunEventRecord
 from holdfast.top.calls import NO_BAR, Bar, Call, Scale, Story, bars
 from holdfast.top.reading import Look, Picture
@@ -37,7 +37,7 @@ def facts(picture: Picture, named: str | None = None) -> Text:
         return Text(f"There is no run {name} in this store." if name else "No run is chosen; 3 shows all of them.")
     since, lasted = began(run, picture.at), took(run, picture.at)
     when = f"began {since} ago, took {lasted}" if lasted else f"created {since} ago, has not begun"
-    spent = "".join(f", {amount:g} {printable(unit)}" for unit, amount in list(run.spend.items())[:5])
+    spent = "".join(f", {in_digits(used)} {printable(unit)}" for unit, used in list(run.spend.items())[:5])
     text = Text.assemble(run_state(run), ("  run ", "dim"), (identity(run.id), "bold"), ("  session ", "dim"))
     text.append(f"{one_line(run.session_id, 60)}\n")
     if run.prompt:

@@ -12,7 +12,7 @@ from holdfast.cli import finding
 from holdfast.cli.finding import find, opened
 from holdfast.cli.options import json_option, store_option, text
 from holdfast.cli.showing import console, put_fact, put_json, put_line, put_table, say
-from holdfast.errors import printable
+from holdfast.errors import in_digits, printable
 from holdfast.wording import age, in_full, moment, one_line, span, standstill
 from holdfast.wording.columns import Column
 
@@ -182,7 +182,7 @@ def _facts(run: RunSnapshot, header: RunHeader, now: float) -> Iterator[tuple[st
     if tools := active(run):
         yield "calling" if run.owner else "was calling", tools
     if run.spend:
-        yield "spent", ", ".join(f"{amount:g} {printable(unit)}" for unit, amount in run.spend.items())
+        yield "spent", ", ".join(f"{in_digits(spent)} {printable(unit)}" for unit, spent in run.spend.items())
     if run.verification is not None:
         yield "verification", _verification(run.verification)
     if run.error:
