@@ -96,11 +96,11 @@ def test_a_line_a_tool_the_worst_first(board: Board, tools: Tools) -> None:
 
     lines = [line.split() for line in out.splitlines()]
     assert (code, err) == (0, "")
-    assert " ".join(lines[0]) == "tool state wait procs calls failed p50 p95 in flight rate last error"
+    assert " ".join(lines[0]) == "tool circuit probe procs calls failed p50 p95 in flight rate last error"
     assert lines[1:] == [
         ["bad", "open", "20", "h", "1", "4", "25%", "2/s", "of", "10/s"],
         ["worse", "(server)", "open", "(held)", "1", "0", "E:", "no", "more"],
-        ["fine", "closed", "2", "4", "0%", "500", "µs", "20", "ms", "1", "+", "3"],
+        ["fine", "closed", "2", "4", "0%", "500", "µs", "20", "ms", "1", "/", "2", "+", "3"],
     ]
 
 

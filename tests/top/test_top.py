@@ -710,7 +710,7 @@ async def test_every_screen_fits(board: Board, store: SqliteRunStore, top: Top, 
             lines = seen(top).splitlines()
             assert len(lines) == size[1]
             assert all(Text(line).cell_len <= size[0] for line in lines)
-            assert lines[0].startswith(" Holdfast")
+            assert "● live" in lines[0]
         await until(pilot, lambda: top.query_one("#events", Sheet).region.y > 0)
         await pilot.press("1")
         await until(pilot, lambda: "✖ open" in row(top, "a_tool"))
@@ -1002,6 +1002,36 @@ async def test_where_a_scroll_bar_comes_the_last_column_makes_room_for_it(top: T
 
         await until(pilot, lambda: sheet.show_vertical_scrollbar)
         await until(pilot, lambda: "l…" in row(top, "▸"))
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+async def test_the_bar_says_where_one_is_and_that_it_is_live_however_narrow(top: Top, width: int) -> None:
+    async with running(top, (width, 12)) as pilot:
+        await pilot.press("3")
+
+        await until(pilot, lambda: "3 Runs" in row(top, "● live"))
+        assert ("5 Servers" in row(top, "● live")) is (width > 40)
+
+        await pilot.press("space")
+        await until(pilot, lambda: "5" in row(top, "‖ paused"))
+
+
+async def test_a_low_terminal_has_room_for_calls_and_events(top: Top, store: SqliteRunStore) -> None:
+    store.create_run("s", "a prompt of several lines " * 10, run_id="one")
+    store.record_event("one", "tool_denied", {"tool": "search", "reason": "its rate limit is used up"})
+    async with running(top, (40, 12)) as pilot:
+        await pilot.press("4")
+
+        await until(pilot, lambda: "⊘ refused" in row(top, "search") and "tool_denied" in row(top, "0  "))
+
+
+async def test_an_open_circuit_is_not_said_to_be_far_from_opening(top: Top, board: Board) -> None:
+    show(board, ToolEntry(name="search", state="open", failure_threshold=7), ToolEntry(name="x", failure_threshold=7))
+    async with running(top, (200, 12)) as pilot:
+        await until(pilot, lambda: "open" in row(top, "search"))
+
+        assert "0 of 7" not in row(top, "search")
+        assert "0 of 7" in row(top, " x ")
 
 
 async def test_a_line_is_made_again_only_if_it_looks_otherwise(top: Top) -> None:

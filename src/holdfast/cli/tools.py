@@ -144,8 +144,8 @@ def _told(verb: str, name: str, line: ToolLine | None) -> dict[str, Any]:
 def _put_lines(out: Console, found: list[ToolLine]) -> None:
     columns = (
         Column("tool", most=40),
-        Column("state"),
-        Column("wait", right=True),
+        Column("circuit"),
+        Column("probe", right=True),
         Column("procs", right=True, need=4),
         Column("calls", right=True, need=6),
         Column("failed", right=True),
@@ -174,7 +174,7 @@ def _cells(line: ToolLine) -> list[Text]:
         Text(percent(failed), style="red" if failed else "dim"),
         Text("" if line.p50_ms is None else duration(line.p50_ms)),
         Text("" if line.p95_ms is None else duration(line.p95_ms)),
-        Text(in_flight(line.in_flight, line.waiting)),
+        Text(in_flight(line)),
         Text(pace(line.rate, line.full_rate)),
         Text(error, style="red" if line.state != "closed" else "dim"),
     ]

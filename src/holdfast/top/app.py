@@ -65,6 +65,7 @@ class Top(App[None]):
         (0, "-narrow"),
         (WIDE, "-wide"),
     ]
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (16, "-high")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(str(number), f"go('{name}')", show=False) for number, name in enumerate(SCREENS, 1)),
         Binding("slash", "filter", show=False),
@@ -196,16 +197,24 @@ class Top(App[None]):
         """What is around the screens."""
         if not self.is_running:
             return
-        bar = Text("Holdfast  ", style="bold")
-        for number, name in enumerate(SCREENS, 1):
-            style = "bold reverse" if name == self._place else "not bold"
-            bar.append(f" {number} {name.capitalize()} ", style=style)
-        bar.append("   ‖ paused" if self.paused else "   ● live", style="bold yellow" if self.paused else "green")
-        self._put("bar", bar)
+        wordings = (("Holdfast  ", True), ("", True), ("", False))  # the first for which there is room
+        bars = [self._bar(title, named=named) for title, named in wordings]
+        self._put("bar", next((bar for bar in bars if bar.cell_len <= self.size.width - 2), bars[-1]))
         self._put("summary", self._summary())
         said, until = self._said
         foot = said if self._clock.monotonic() < until else Text(f"? keys  q quit  {HINTS[self._place]}", style="dim")
         self._put("foot", Text(self._complaint, style="bold red") if self._complaint else foot)
+
+    def _bar(self, title: str, *, named: bool) -> Text:
+        """The screens, by name or but for the one that is shown by number, and whether it is live."""
+        bar = Text(title, style="bold")
+        for number, name in enumerate(SCREENS, 1):
+            here = name == self._place
+            label = f" {number} {name.capitalize()} " if named or here else f" {number} "
+            bar.append(label, style="bold reverse" if here else "not bold")
+        return bar.append(
+            "   ‖ paused" if self.paused else "   ● live", style="bold yellow" if self.paused else "green"
+        )
 
     def _put(self, id: str, text: Text) -> None:
         text.no_wrap, text.overflow = True, "ellipsis"
@@ -292,6 +301,7 @@ class Top(App[None]):
 
     def on_resize(self) -> None:
         """Lay out anew what depends on the width."""
+        self._frame()
         if self.picture is not None and self._place in ("tool", "run"):
             self.call_after_refresh(self.show, self.picture)
 

@@ -35,7 +35,8 @@ def sign(state: str) -> str:
 
 def outcome(state: str) -> Text:
     """The state of a call or a server."""
-    return Text(f"{sign(state)} {printable(state, 40).replace('_', ' ')}", style=TONES.get(state, ""))
+    word = "refused" if state == "denied" else printable(state, 40).replace("_", " ")
+    return Text(f"{sign(state)} {word}", style=TONES.get(state, ""))
 
 
 def tool_state(line: ToolLine) -> Text:

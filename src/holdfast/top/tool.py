@@ -74,8 +74,8 @@ def _facts(line: ToolLine, picture: Picture) -> Iterator[Text]:
     times = [("p50", line.p50_ms), ("p95", line.p95_ms), ("p99", line.p99_ms)]
     if line.p50_ms is not None:
         yield _fact("durations", Text(", ".join(f"{name} {duration(ms)}" for name, ms in times if ms is not None)))
-    if flight := in_flight(line.in_flight, line.waiting):
-        yield _fact("in flight", Text(flight + (f" of {line.limit}" if line.limit is not None else "")))
+    if flight := in_flight(line):
+        yield _fact("in flight", Text(flight))
     if line.rate is not None:
         yield _fact("rate", Text(pace(line.rate, line.full_rate)))
     if shared := fleet(line):

@@ -107,7 +107,6 @@ def _cells(line: ToolLine, picture: Picture) -> list[Text]:
     if pending:
         state.append(" …", style="dim")
     ahead = f", {age(line.last_error_at_ms, picture.at)} ago" if line.last_error_at_ms is not None else ""
-    flight = in_flight(line.in_flight, line.waiting)
     return [
         name_of(line),
         state,
@@ -115,9 +114,9 @@ def _cells(line: ToolLine, picture: Picture) -> list[Text]:
         Text("" if calls is None else speed(calls), style="" if calls else "dim"),
         Text(sparkline(picture.speeds.get(line.name, ()), SPARK) if line.calls else "", style="cyan"),
         Text(percent(failed), style="red" if failed else "dim"),
-        Text(trip(line), style="dim"),
+        Text("" if line.state == "open" else trip(line), style="dim"),
         *(Text("" if value is None else duration(value)) for value in (line.p50_ms, line.p95_ms, line.p99_ms)),
-        Text(flight + (f" / {line.limit}" if flight and line.limit is not None else "")),
+        Text(in_flight(line)),
         Text(pace(line.rate, line.full_rate), style="yellow" if _is_slowed(line) else ""),
         Text(f"{line.calls}" if line.calls else "", style="dim"),
         Text(f"{len(line.processes)}", style="dim"),

@@ -89,11 +89,12 @@ def _a_second(rate: float) -> str:
     return f"{rate:.0f}/s" if rate >= 100 else f"{rate:.3g}/s"
 
 
-def in_flight(count: int | None, waiting: int) -> str:
-    """Calls that are being made, and those in line."""
-    if count is None:
+def in_flight(line: ToolLine) -> str:
+    """Calls that are being made, of how many at most, and those in line."""
+    if line.in_flight is None:
         return ""
-    return f"{count} + {waiting}" if waiting else f"{count}"
+    limit = "" if line.limit is None else f" / {line.limit}"
+    return f"{line.in_flight}{limit}{f' + {line.waiting}' if line.waiting else ''}"
 
 
 def calls(tool: ToolEntry) -> str:
