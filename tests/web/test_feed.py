@@ -291,6 +291,19 @@ def test_a_store_that_fails_is_noted_and_comes_back(ui: Ui, path: Path) -> None:
     assert ids(told) == ["two"]
 
 
+def test_a_store_that_comes_back_unchanged_is_told_of(ui: Ui, path: Path) -> None:
+    create(ui, "one")
+
+    with ui.stream() as found:
+        next_of(found, "hello")
+        path.rename(path.with_suffix(".away"))
+        next_of(found, "note")
+        path.with_suffix(".away").rename(path)
+        told = next_of(found, "hello")
+
+    assert ids(told) == ["one"]
+
+
 def test_who_comes_while_the_store_fails_gets_everything_once_it_is_back(ui: Ui, path: Path) -> None:
     create(ui, "one")
     path.rename(path.with_suffix(".away"))

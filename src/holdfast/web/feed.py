@@ -162,13 +162,16 @@ class Feed:
             return None
 
     async def _look(self) -> None:
-        """Send what has changed since the last look; a store that cannot be read is noted, once."""
+        """Send what has changed since the last look; a store that cannot be read is noted, and all told once it can."""
         try:
             for event, data in await self._desk.read(self._read):
                 if event == "hello":
                     self._kept.clear()
                     self._weight = 0
                 self._send(event, data)
+            if self._complaint:
+                for reader in self._readers:
+                    reader.knows = False
             await self._greet()
             self._complaint = ""
         except HoldfastError as error:

@@ -24,7 +24,7 @@ const ORDER = /** @type {const} */ (["tools", "tool", "runs", "run", "servers"])
 const TITLES = { tools: "Tools", tool: "Tool", runs: "Runs", run: "Run", servers: "Servers" };
 const UP = /** @type {const} */ ({ tools: "tools", tool: "tools", runs: "runs", run: "runs", servers: "servers" });
 const THEMES = ["auto", "light", "dark"];
-const STANDINGS = /** @type {Record<string, string>} */ ({ waiting: "reconnecting", closed: "asleep" }); // the others as they are
+const STANDINGS = /** @type {Record<string, string>} */ ({ waiting: "reconnecting", troubled: "without its store", closed: "asleep" }); // the others as they are
 
 class App {
   constructor() {
@@ -46,7 +46,7 @@ class App {
     const bar = /** @type {HTMLElement} */ (document.getElementById("bar"));
     fill(
       bar,
-      h("span", { class: "name" }, icon("holdfast"), h("b", {}, "Holdfast")),
+      h("span", { class: "name" }, icon("holdfast"), h("b", {}, "Holdfast"), h("span", { class: "badge held" }, "read-only")),
       h("nav", { "aria-label": "Screens" }, ...this.tabs),
       h("span", { class: "tools" }, this.light, this.themer, button({ class: "plain", "aria-label": "Keys" }, help, h("kbd", { "aria-hidden": "true" }, "?"))),
     );
@@ -159,7 +159,7 @@ class App {
     fill(this.light, h("span", { class: "dot" }), shown);
     attr(this.light, "class", `standing ${paused ? "paused" : standing}`);
     attr(this.light, "aria-label", `The page is ${shown}: ${does}`);
-    attr(this.light, "title", standing === "refused" ? detail : `${shown}; space: ${does}`);
+    attr(this.light, "title", standing === "refused" || standing === "troubled" ? detail : `${shown}; space: ${does}`);
     if (standing === "refused") tell(`The server refuses this page: ${detail}`, "bad");
     else if (paused || standing === "live" || standing === "waiting") say(`The page is ${shown}`);
   }

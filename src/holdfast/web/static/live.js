@@ -19,6 +19,7 @@ export class Live {
     this.feed = "connecting"; // how the feed stands
     this.standing = "connecting"; // the same for people: live only with everything there is
     this.detail = "";
+    this.trouble = ""; // why the server cannot read the store
     /** @type {() => void} */
     this.knows = () => {};
     /** Comes true once the server has told whether anything may be changed here, or cannot tell. */
@@ -89,6 +90,11 @@ export class Live {
    * @param {Told} told
    */
   take(type, told) {
+    const trouble = type === "note" ? (told.code === "store" ? (told.message ?? "") : this.trouble) : "";
+    if (trouble !== this.trouble) {
+      this.trouble = trouble;
+      this.stand(this.feed, "");
+    }
     if (type === "note") return this.noted(told.message ?? "");
     const turns = this.turns(told);
     this.latest.take(type, told);
@@ -129,10 +135,12 @@ export class Live {
   stand(standing, detail) {
     this.feed = standing;
     if (standing === "waiting" || standing === "refused") this.knows();
-    const shown = standing === "live" && !this.latest.complete ? "connecting" : standing;
-    if (shown === this.standing && detail === this.detail) return;
+    const told = standing === "live" ? this.trouble : "";
+    const shown = told ? "troubled" : standing === "live" && !this.latest.complete ? "connecting" : standing;
+    const why = told || detail;
+    if (shown === this.standing && why === this.detail) return;
     this.standing = shown;
-    this.detail = detail;
+    this.detail = why;
     for (const stander of this.standers) stander();
   }
 

@@ -13,6 +13,7 @@
  * @property {ServerLine[]} [servers]
  * @property {RunLine[]} [runs]
  * @property {boolean} [read_only]
+ * @property {string} [code] of a note
  * @property {string} [message] of a note
  */
 

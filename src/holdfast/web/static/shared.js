@@ -9,12 +9,15 @@ const tabs = new Map(); // and whether it is looked at
 const picture = new Picture();
 /** @type {{standing: string, detail: string}} */
 let last = { standing: "closed", detail: "" };
+/** @type {object | null} */
+let trouble = null; // the note that the store cannot be read, while that is so
 
 const feed = new Feed(
   "/api/stream",
   (message) => {
     const told = JSON.parse(message.data);
     if (message.type !== "note") picture.take(message.type, told);
+    trouble = message.type === "note" && told.code === "store" ? told : null;
     for (const [port, seen] of tabs) if (seen) port.postMessage({ type: message.type, told });
   },
   (standing, detail) => {
@@ -34,6 +37,7 @@ function obey(port, word) {
     if (picture.complete) port.postMessage({ type: "hello", told: picture.whole() });
     feed.start();
     port.postMessage(last);
+    if (trouble) port.postMessage({ type: "note", told: trouble });
   }
   if (![...tabs.values()].includes(true)) feed.stop();
 }
