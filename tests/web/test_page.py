@@ -709,6 +709,8 @@ def test_a_run_that_is_deleted_is_not_shown(world: World, alone: Alone) -> None:
         alone.store.prune(max_runs=0)
 
         expect(page.get_by_text("No run of this id is in the store")).to_be_visible()
+        expect(page.get_by_role("heading", level=1)).to_have_text("Run r0")
+        expect(page.get_by_role("link", name="Export")).to_have_count(0)
         expect(page.get_by_role("table")).to_have_count(0)
         expect(page.locator(".head .state")).to_have_text("")
 
@@ -799,6 +801,7 @@ def test_a_server_that_changes_nothing_says_so(world: World) -> None:
         heard(page, "This page changes nothing")
         expect(page.get_by_role("dialog")).to_have_count(0)
         expect(button).to_be_hidden()
+        expect(page.get_by_role("banner").get_by_text("read-only")).to_be_visible()
 
 
 # -- for everybody -----------------------------------------------------------------------------------------------------
@@ -890,10 +893,14 @@ def test_a_filter_stays_when_one_comes_back(world: World, lived_in: Any, opened:
     expect(page.get_by_label("Filter servers")).to_have_value("git")
 
 
+@pytest.mark.parametrize("width", [360, 1600])
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing_serious_on_any_screen(world: World, lived_in: Any, opened: Any, theme: str) -> None:
+def test_axe_finds_nothing_serious_on_any_screen(
+    world: World, lived_in: Any, opened: Any, theme: str, width: int
+) -> None:
     axe = axe_source()
     page = opened("#/tools", bypass_csp=True, color_scheme=theme, reduced_motion="reduce")  # colours stay as they are
+    page.set_viewport_size({"width": width, "height": 860})
     page.add_script_tag(content=axe)
 
     found = []
@@ -987,6 +994,71 @@ def test_nothing_is_cut_off_or_covered_where_there_is_little_room(world: World, 
         }"""
     )
     assert covered == []
+
+
+def test_every_screen_is_named_in_the_bar_of_a_phone(world: World, lived_in: Any, opened: Any) -> None:
+    page = opened("#/tools")
+    page.set_viewport_size({"width": 360, "height": 740})
+    cut = """(tabs) => tabs.filter((tab) => tab.scrollWidth > tab.clientWidth || tab.offsetLeft + tab.offsetWidth >
+        tab.parentElement.offsetLeft + tab.parentElement.clientWidth).map((tab) => tab.textContent)"""
+
+    for screen in SCREENS:
+        show(page, screen, lived_in)
+
+        assert page.locator("nav a").evaluate_all(cut) == [], screen
+
+
+def test_a_name_without_room_for_its_badges_does_not_look_cut(world: World, alone: Alone, opened: Any) -> None:
+    for process in "ab":
+        shown(alone, ToolEntry(name="a_name_that_fits_alone", calls=1), id=process)
+    page = opened("#/tools", server=alone.server)
+    page.set_viewport_size({"width": 1280, "height": 800})
+    name = page.locator("tbody th.tool")
+    badge = name.locator(".badge")
+
+    expect(badge).to_have_text("2 processes")
+    assert name.locator("a").evaluate("(link) => link.scrollWidth <= link.clientWidth")
+    assert name.evaluate("(cell) => cell.scrollWidth <= cell.clientWidth")
+    line = name.locator(".named").bounding_box()
+    assert badge.bounding_box()["y"] >= line["y"] + line["height"]  # on a line that is not shown
+
+    page.set_viewport_size({"width": 1900, "height": 800})
+    assert badge.bounding_box()["y"] < name.locator(".named").bounding_box()["y"] + line["height"]
+
+
+def test_what_a_limiter_lets_through_and_a_long_wait_fit_their_columns(world: World, alone: Alone, opened: Any) -> None:
+    until_ms = int(time.time() * 1000) + 590_000
+    shown(alone, ToolEntry(name="slowed", calls=1, rate=43.66, full_rate=100.0, state="open", until_ms=until_ms))
+    page = opened("#/tools", server=alone.server)
+
+    expect(page.locator("td.rate")).to_have_text("43.7 of 100/s")
+    expect(page.locator("td.state .wait")).to_have_text("probe in 10 min")
+    for cell in ("td.rate", "td.state"):
+        assert page.locator(cell).evaluate("(cell) => cell.scrollWidth <= cell.clientWidth"), cell
+
+
+def test_bars_and_meters_are_there_where_the_system_chooses_the_colours(
+    world: World, lived_in: Any, opened: Any
+) -> None:
+    page = opened(f"#/runs/{lived_in['rich']}", forced_colors="active")
+    seen = "(drawn) => getComputedStyle(drawn).backgroundColor"
+
+    bar = page.locator(".lane .bar.good").first.evaluate(seen)
+    page.keyboard.press("1")
+    meter = page.locator(".meter .done").first.evaluate(seen)
+    canvas = page.evaluate("getComputedStyle(document.body).backgroundColor")
+
+    assert canvas not in {bar, meter}
+
+
+def test_bars_are_printed(world: World, lived_in: Any, opened: Any) -> None:
+    page = opened(f"#/runs/{lived_in['rich']}")
+    bar = page.locator(".lane .bar.good").first
+
+    page.emulate_media(media="print")
+
+    assert bar.evaluate("(bar) => getComputedStyle(bar).printColorAdjust") == "exact"
+    expect(page.get_by_role("navigation")).to_be_hidden()
 
 
 def test_the_theme_can_be_chosen_and_is_remembered(world: World, opened: Any) -> None:
@@ -1231,6 +1303,78 @@ def test_what_changes_just_before_a_pause_is_asked_for_after_it(
     )
 
     assert asked == [1, 2]
+
+
+def test_a_line_of_time_is_divided_as_clocks_are(modules: Any) -> None:
+    ticks = modules(
+        """const { Scale } = await import("/static/scale.js");
+        const { bare } = await import("/static/format.js");
+        const of = (long) => new Scale([[0, long]], 0, long).ticks(0, 4).map(({ since }) => bare(since));
+        return [2_000, 50_000, 210_000, 5_400_000, 108_000_000].map(of);"""
+    )
+
+    assert ticks == [
+        ["0 ms", "500 ms", "1 s", "1.5 s"],
+        ["0 ms", "15 s", "30 s", "45 s"],
+        ["0 ms", "1 min", "2 min", "3 min"],
+        ["0 ms", "30 min", "1 h"],
+        ["0 ms", "12 h", "24 h"],
+    ]
+
+
+def test_latencies_of_every_size_and_their_marks_fit_a_phone(modules: Any) -> None:
+    over, marks = modules(
+        """const { histogram } = await import("/static/draw.js");
+        const box = document.createElement("div"); box.style.width = "310px";
+        const drawn = histogram(Array.from({ length: 21 }, (_, n) => [2 ** n, 1]), { p50: 1e6, p95: 1e6, p99: 1e6 });
+        box.append(drawn); document.body.append(box);
+        const edge = box.getBoundingClientRect().right + 6; // half a letter
+        const marks = [...drawn.querySelectorAll(".flags span")];
+        return [drawn.scrollWidth - 310, marks.map((mark) => mark.getBoundingClientRect().right <= edge)];"""
+    )
+
+    assert over <= 6
+    assert marks == [True, True, True]
+
+
+def test_half_open_is_half_a_circle(modules: Any) -> None:
+    filled = modules(
+        """const { icon } = await import("/static/icons.js");
+        const at = (shape, x) => {
+            const drawn = icon(shape); document.body.append(drawn);
+            return drawn.querySelector("path").isPointInFill(new DOMPoint(x, 8));
+        };
+        return [at("half_open", 6), at("half_open", 10), at("closed", 10)];"""
+    )
+
+    assert filled == [True, False, True]
+
+
+def test_an_open_circuit_has_reached_its_line(modules: Any) -> None:
+    share, line = modules(
+        """const { trip } = await import("/static/tools.js");
+        const tool = { failure_count: 0, failure_threshold: 3 }; // a failed probe opened it again
+        const far = trip({ state: "open", error_rate: 1, failure_rate: null, processes: [{ tool }] });
+        return [far.share, far.trip];"""
+    )
+
+    assert share > line
+
+
+def test_a_page_is_not_live_while_its_server_cannot_read_the_store(modules: Any) -> None:
+    standings = modules(
+        """const { Live } = await import("/static/live.js");
+        const live = new Live(); const standings = [];
+        live.take("hello", {}); live.stand("live", "");
+        live.standers.add(() => standings.push(`${live.standing} ${live.detail}`));
+        live.take("note", { code: "store", message: "it is gone" });
+        live.stand("waiting", "away"); live.stand("live", "");
+        live.take("note", { code: "slow", message: "too slow" });
+        live.take("hello", {});
+        return standings;"""
+    )
+
+    assert standings == ["troubled it is gone", "waiting away", "troubled it is gone", "live "]
 
 
 def test_an_idle_stretch_is_folded_and_nothing_else(modules: Any) -> None:

@@ -40,8 +40,10 @@ HEADERS = {
 
 WITHOUT_TOKEN = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>Holdfast</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
 <h1>This page needs its token</h1>
-<p>Open the address that <code>holdfast ui</code> has printed; the token is in it.</p>
+<p>Open the address that <code>holdfast ui</code> has printed; the token is in it, and another with each start.</p>
 <p>If you have just done so from a link on another page, <a href="/">go on</a>.</p>
 </html>
 """

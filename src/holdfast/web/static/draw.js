@@ -1,7 +1,7 @@
 // Small drawings: the sparkline of a tool, its distance to the trip line, its latencies; and how long ago something was.
 
 import { attr, h, measure, s, text } from "./dom.js";
-import { ago, count, span } from "./format.js";
+import { ago, bare, count, span } from "./format.js";
 
 const WIDE = 90;
 const HIGH = 18;
@@ -88,9 +88,9 @@ export function histogram(buckets, marks) {
     return h(
       "li",
       { class: n ? "full" : "none" },
-      h("span", { class: "flags", "aria-hidden": "true" }, flags.map(([name]) => name).join(" ")),
+      h("span", { class: "flags", "aria-hidden": "true" }, ...flags.map(([name]) => h("span", {}, name))),
       h("span", { class: "room", "aria-hidden": "true" }, bar),
-      h("span", { class: "upper", "aria-hidden": "true" }, upper === null ? "more" : span(upper)),
+      h("span", { class: "upper", "aria-hidden": "true" }, upper === null ? "more" : bare(upper)),
       h("span", { class: "unseen" }, `${upper === null ? `over ${span(below)}` : `up to ${span(upper)}`}: ${count(n)}`),
     );
   });

@@ -1,6 +1,7 @@
 // Numbers, times and foreign text as people read them.
 
 const DASH = "–";
+const SAID = /** @type {Record<string, string>} */ ({ half_open: "half-open", denied: "refused" });
 const PICTURES = 0x2400; // the symbols for control characters begin here
 const JOINED = String.raw`[\p{Script=Arabic}\p{Script=Bengali}\p{Script=Devanagari}\p{Script=Gujarati}\p{Script=Gurmukhi}\p{Script=Kannada}\p{Script=Malayalam}\p{Script=Oriya}\p{Script=Sinhala}\p{Script=Tamil}\p{Script=Telugu}\p{Extended_Pictographic}\p{Emoji_Modifier}\ufe0f]`;
 const UNSEEN = new RegExp(
@@ -70,6 +71,15 @@ export function span(value) {
 }
 
 /**
+ * A round length of time, as a line that measures bears it: without the noughts that tell nothing.
+ *
+ * @param {number} value milliseconds
+ */
+export function bare(value) {
+  return span(value).replace(/\.0+(?= )|(?<=\.\d)0(?= )|(?<=min) 00 s|(?<=h) 00 min/, "");
+}
+
+/**
  * What is left of a wait, in steps that do not flicker.
  *
  * @param {number} value milliseconds
@@ -77,7 +87,7 @@ export function span(value) {
 export function countdown(value) {
   const seconds = Math.max(0, value) / 1000;
   if (seconds < 10) return `${seconds.toFixed(1)} s`;
-  return seconds < 120 ? `${Math.round(seconds)} s` : span(seconds * 1000);
+  return seconds < 120 ? `${Math.round(seconds)} s` : `${Math.round(seconds / 60)} min`;
 }
 
 /**
@@ -167,7 +177,7 @@ export function words(value) {
  * @param {string} state
  */
 export function said(state) {
-  return state === "half_open" ? "half-open" : words(state);
+  return SAID[state] ?? words(state);
 }
 
 /**

@@ -5,7 +5,7 @@ import { s } from "./dom.js";
 /** @type {Record<string, string>} */
 const PATHS = {
   closed: "M8 3a5 5 0 1 0 0 10a5 5 0 0 0 0-10Z",
-  half_open: "M8 3a5 5 0 0 0 0 10ZM8 3.7a4.3 4.3 0 0 1 0 8.6",
+  half_open: "M8 3a5 5 0 0 0 0 10ZM8 3a5 5 0 0 1 0 10v-1a4 4 0 0 0 0-8Z",
   open: "M3.5 3.5l9 9M12.5 3.5l-9 9",
   off: "M4 8h8",
   check: "M3 8.5l3.3 3.3L13 5",

@@ -1,7 +1,7 @@
 // The events of a run as they were written, beside the waterfall; and one of them, or one call, in full.
 
 import { attr, button, fill, h, text } from "./dom.js";
-import { moment, oneLine, readable, refusal, size, span, start, visible, words } from "./format.js";
+import { moment, oneLine, readable, refusal, said, size, span, start, visible, words } from "./format.js";
 import { sign, tone } from "./icons.js";
 import { fact } from "./parts.js";
 import { Rows } from "./rows.js";
@@ -39,14 +39,7 @@ export class Log {
    */
   set(events, zero, live) {
     this.zero = zero;
-    const { root } = this;
-    const atEnd = root.scrollTop + root.clientHeight >= root.scrollHeight - 4;
-    const grew = events.length > this.rows.items.length;
-    this.rows.set(events);
-    if (live && atEnd && grew) {
-      root.scrollTop = root.scrollHeight;
-      this.rows.draw();
-    }
+    this.rows.set(events, live);
   }
 
   row() {
@@ -72,7 +65,9 @@ export class Log {
 /** @param {RunEvent} event */
 function gist(event) {
   const { payload } = event;
-  const parts = [payload.tool, payload.name, payload.error ?? payload.reason, payload.text];
+  const { used, limit, amount = used, unit = "" } = payload;
+  const sum = typeof amount === "number" ? `${amount}${typeof limit === "number" ? ` of ${limit}` : ""} ${unit}`.trim() : null;
+  const parts = [payload.tool, payload.name, payload.error ?? payload.reason, payload.text, sum];
   return parts.filter((part) => typeof part === "string" && part).join(" · ");
 }
 
@@ -94,7 +89,7 @@ export function detail(call, event, now, close) {
   const started = call.events.find((each) => each.type.endsWith("_started"));
   const title = h("h2", {}, h("span", { class: `state ${tone(call.status)}` }, sign(call.status)), call.kind === "step" ? h("bdi", {}, oneLine(call.name, 200)) : h("a", { href: toTool(call.name) }, h("bdi", {}, oneLine(call.name, 200))), shut);
   /** @type {[string, string][]} */
-  const pairs = [["Status", words(call.status)], ["Began", moment(call.at, now)]];
+  const pairs = [["Status", said(call.status)], ["Began", moment(call.at, now)]];
   if (call.end !== null && call.status !== "denied") pairs.push(["In the tool", span(typeof facts.duration_ms === "number" ? facts.duration_ms : call.end - call.at)]);
   if (typeof facts.waited_ms === "number" && facts.waited_ms > 0) pairs.push(["Waited", span(facts.waited_ms)]);
   if (typeof facts.attempts === "number") pairs.push(["Attempts", String(facts.attempts)]);

@@ -49,10 +49,18 @@ export class Rows {
     });
   }
 
-  /** @param {Item[]} items */
-  set(items) {
+  /**
+   * @param {Item[]} items
+   * @param {boolean} [follows] whether who looks at the end goes on to see it
+   */
+  set(items, follows = false) {
+    const { scroller } = this;
+    const atEnd = follows && items.length > this.items.length && scroller.scrollTop + scroller.clientHeight >= scroller.scrollHeight - 4;
     this.items = items;
     attr(this.table, "aria-rowcount", items.length + 1);
+    this.draw();
+    if (!atEnd) return;
+    scroller.scrollTop = scroller.scrollHeight;
     this.draw();
   }
 

@@ -56,7 +56,8 @@ export function run(app, route, gone) {
   const stop = button({ class: "danger", hidden: true, title: "X" }, () => line && void cancelRun(app, line), "Cancel run…");
   const out = h("a", { class: "button", href: `/api/runs/${encoded(id)}/export`, download: `run-${id.replace(/[^\w.-]/g, "_").slice(0, 60)}.jsonl`, title: "All events as JSON lines (e)" }, "Export");
   const again_ = button({ class: "resume", hidden: true, title: "Copies the command that goes on with it (y)" }, () => void copy(resume), "Copy resume command");
-  const head = h("header", { class: "head" }, h("h1", {}, h("span", { class: "kind" }, "Run "), title), state, h("span", { class: "filters" }, ...wanted.filters, again_, out, stop));
+  const filters = h("span", { class: "filters" }, ...wanted.filters, again_, out, stop);
+  const head = h("header", { class: "head" }, h("h1", {}, h("span", { class: "kind" }, "Run "), title), state, filters);
   const place = h("div", { class: "chosen" });
   const empty = h("div", { class: "empty" }, h("p", {}, "Waiting for the server…"));
   const side = h("div", { class: "side" }, place, h("h2", { class: "unseen" }, "Events"), log.root);
@@ -108,9 +109,10 @@ export function run(app, route, gone) {
   function vanish() {
     line = null;
     resume = "";
+    text(title, oneLine(id, 60));
     for (const each of [state, figures, texts]) fill(each);
     texts.dataset.of = "";
-    for (const each of [view, stop, again_]) attr(each, "hidden", true);
+    for (const each of [view, filters]) attr(each, "hidden", true);
   }
 
   const held = () => app.live.paused && !view.hidden;
@@ -122,7 +124,7 @@ export function run(app, route, gone) {
     if (!line) return;
     if (!live()) calls.abandon(calls.end());
     attr(empty, "hidden", true);
-    attr(view, "hidden", false);
+    for (const each of [view, filters]) attr(each, "hidden", false);
     text(title, line.prompt ? oneLine(line.prompt, 120) : oneLine(id, 60));
     show(state, standing(line), "state big");
     attr(stop, "hidden", isOver(line));
@@ -131,7 +133,7 @@ export function run(app, route, gone) {
     const key = JSON.stringify([line.error, line.result_text, resume]);
     if (texts.dataset.of !== key) fill(texts, ...said(line)); // what is unfolded stays so
     texts.dataset.of = key;
-    falls.set(calls, calls.all.filter((call) => wanted.takes(call.name, isTrouble(call))), zero(), until());
+    falls.set(calls, calls.all.filter((call) => wanted.takes(call.name, isTrouble(call))), zero(), until(), live());
     log.set(calls.events, zero(), live());
     choose();
   }
@@ -209,7 +211,7 @@ export function run(app, route, gone) {
       ["From cache", count(run.cached_hits)],
       ["Events", count(run.event_count)],
     ];
-    for (const [unit, amount] of Object.entries(run.spend)) pairs.push([`Spent, ${oneLine(unit, 20)}`, String(Math.round(amount * 1e6) / 1e6)]);
+    for (const [unit, amount] of Object.entries(run.spend)) pairs.push([`Spent, ${oneLine(unit, 20)}`, amount.toLocaleString("en-US", { maximumFractionDigits: 6 })]);
     if (run.verification) pairs.push(["Verification", words(run.verification.status)]);
     if (lost > 0) pairs.push(["No longer kept", plural(lost, "event")]);
     if (run.forked_from) pairs.push(["Forked from", h("a", { href: toRun(run.forked_from) }, oneLine(run.forked_from, 12))]);

@@ -143,6 +143,7 @@ function row(app) {
     text(calls, count(next.tool_calls));
     text(fails, count(next.tool_failures));
     fails.classList.toggle("some", Boolean(next.tool_failures));
+    fails.classList.toggle("nil", !next.tool_failures);
     text(denials, count(next.tool_denials));
     denials.classList.toggle("some", Boolean(next.tool_denials));
     denials.classList.toggle("nil", !next.tool_denials);

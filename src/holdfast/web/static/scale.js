@@ -5,6 +5,9 @@
 const LEAST_GAP = 400; // milliseconds that are never folded
 const SHARE = 0.12; // of the busy time: what is idle longer than that is folded
 const LAST_TICK = 0.94; // what is written further on would not fit
+const DECIMAL = 5000; // milliseconds up to which ticks are 1, 2 or 5 of something
+const DAY = 86_400_000;
+const CLOCK = [10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21_600, 43_200, 86_400].map((seconds) => seconds * 1000);
 const FOLD = 0.04; // of the busy time: how wide a fold is
 
 export class Scale {
@@ -111,8 +114,13 @@ function merged(spans, from, to) {
   return made;
 }
 
-/** @param {number} value */
+/**
+ * The next round length of time: 1, 2 or 5 in a decimal place, and what is longer as clocks divide it.
+ *
+ * @param {number} value milliseconds
+ */
 function round(value) {
+  if (value > DECIMAL) return CLOCK.find((each) => each >= value) ?? Math.ceil(value / DAY) * DAY;
   const power = 10 ** Math.floor(Math.log10(Math.max(1e-3, value)));
   return ([1, 2, 5, 10].find((each) => each * power >= value) ?? 10) * power;
 }

@@ -3,7 +3,7 @@
 import { get, isPassing } from "./api.js";
 import { attr, fill, h, text } from "./dom.js";
 import { age, histogram, since, sparkline } from "./draw.js";
-import { count, moment, oneLine, percent, rate, readable, said, span, words } from "./format.js";
+import { bare, count, moment, oneLine, percent, rate, readable, said, span, words } from "./format.js";
 import { sign, tone } from "./icons.js";
 import { orderButtons, orderKeys } from "./orders.js";
 import { excuse, fact, isUnknown, pressed, show, toggle } from "./parts.js";
@@ -45,12 +45,13 @@ export function tool(app, route, gone) {
   const content = h("div", { class: "panels", hidden: true }, changes.root, panel("Latency", "calls that took up to", took), last.root, policy.root, where.root);
   const empty = h("div", { class: "empty" }, h("p", {}, "Waiting for the server…"));
   const failing = toggle("Failed calls only", () => failed());
+  const filters = h("span", { class: "filters" }, failing, orders.root);
   const head = h(
     "header",
     { class: "head" },
     h("h1", {}, h("span", { class: "kind" }, "Tool "), h("bdi", {}, shown)),
     circuit, wait, badges,
-    h("span", { class: "filters" }, failing, orders.root),
+    filters,
   );
   const root = h("section", { class: "screen" }, head, h("div", { class: "scroll body", tabindex: "-1" }, figures, alone, error, content, empty));
   /** @type {Whole | null} */
@@ -94,7 +95,7 @@ export function tool(app, route, gone) {
     whole = null;
     for (const each of [circuit, wait, badges, figures]) fill(each);
     for (const each of [alone, error]) attr(each, "hidden", true);
-    attr(content, "hidden", true);
+    for (const each of [content, filters]) attr(each, "hidden", true);
   }
 
   function soon() {
@@ -120,7 +121,7 @@ export function tool(app, route, gone) {
     text(alone, `Fleet ${fleet(line)}: ${oneLine(line.why_alone ?? "", 300)}`);
     attr(error, "hidden", line.last_error === null);
     if (line.last_error !== null) fill(error, h("bdi", {}, oneLine(line.last_error, 500)), h("span", { class: "age" }, " ", since(line.last_error_at_ms, now)));
-    attr(content, "hidden", false);
+    for (const each of [content, filters]) attr(each, "hidden", false);
     changes.set(transitions(details, now), "Its circuit has not changed since its processes began.");
     fill(took, latencies(line, details));
     last.set(recent(details, only, now), none(line, details));
@@ -185,7 +186,7 @@ function transitions(details, now) {
     moment(each.at_ms, now),
     h("span", { class: "change" }, said(each.before), " → ", state(each.after)),
     each.why,
-    each.backoff_ms && each.after === "open" ? span(each.backoff_ms) : "–",
+    each.backoff_ms && each.after === "open" ? bare(each.backoff_ms) : "–",
     String(each.pid),
   ]);
 }

@@ -82,6 +82,7 @@ export function trip(line) {
   const threshold = worst?.failure_threshold ?? null;
   const inRow = worst && threshold ? worst.failure_count / threshold : 0;
   const share = line.error_rate ?? 0;
+  if (line.state === "open") return { share: 1, trip: 0.8, title: "it is open" };
   if (limit !== null && share / limit >= inRow) {
     return { share, trip: limit, title: `${percent(share)} failed; opens at ${percent(limit)}` };
   }
@@ -136,7 +137,7 @@ function row(app) {
   const age = h("span", { class: "age" });
   const orders = orderButtons(app, () => line?.name ?? "");
   const cells = [
-    h("th", { scope: "row" }, link, badges),
+    h("th", { scope: "row" }, h("span", { class: "named" }, link, badges)),
     h("td", {}, state, wait),
     h("td", {}, speed, h("span", { class: "unit" }, "calls/s"), spark.root),
     h("td", {}, share, bar.root, toTrip),
@@ -175,7 +176,7 @@ function row(app) {
     figure(p50, span(next.p50_ms));
     figure(p95, span(next.p95_ms));
     figure(p99, span(next.p99_ms));
-    figure(flight, next.in_flight === null ? "–" : `${next.in_flight}${next.limit === null ? "" : ` / ${next.limit}`}${next.waiting ? ` +${next.waiting}` : ""}`);
+    figure(flight, next.in_flight === null ? "–" : `${next.in_flight}${next.limit === null ? "" : ` / ${next.limit}`}${next.waiting ? ` + ${next.waiting}` : ""}`);
     attr(flight, "title", next.waiting ? `${next.waiting} waiting in line` : null);
     figure(speedLimit, pace(next));
     speedLimit.classList.toggle("cut-down", isCut(next));

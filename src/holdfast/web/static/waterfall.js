@@ -2,7 +2,7 @@
 
 import { bars, extent } from "./calls.js";
 import { attr, fill, h, measure, text } from "./dom.js";
-import { oneLine, refusal, span, words } from "./format.js";
+import { bare, oneLine, refusal, span, words } from "./format.js";
 import { sign, tone } from "./icons.js";
 import { Rows } from "./rows.js";
 import { toRun } from "./routes.js";
@@ -32,7 +32,8 @@ export class Waterfall {
     this.axis = h("div", { class: "axis", "aria-hidden": "true" });
     const head = h("thead", {}, h("tr", { "aria-rowindex": "1" }, h("th", { scope: "col", class: "what" }, "Call"), h("th", { scope: "col", class: "when" }, h("span", { class: "unseen" }, "Time"), this.axis), h("th", { scope: "col", class: "took number" }, "Took")));
     this.table = h("table", { class: "waterfall", "aria-label": "Calls over time" }, head);
-    this.root = h("div", { class: "scroll falls", tabindex: "-1" }, this.table);
+    this.none = h("p", { class: "none" });
+    this.root = h("div", { class: "scroll falls", tabindex: "-1" }, this.table, this.none);
     this.rows = new Rows({ scroller: this.root, table: this.table, key: (/** @type {Call} */ call) => call.sequence, make: () => this.row(), gone });
   }
 
@@ -43,14 +44,17 @@ export class Waterfall {
    * @param {Call[]} shown
    * @param {number} zero when the run began
    * @param {number} now
+   * @param {boolean} live whether to stay at the end
    */
-  set(calls, shown, zero, now) {
+  set(calls, shown, zero, now, live) {
     this.zero = zero;
     this.running = calls.all.filter((call) => call.end === null);
     this.spans = calls.all.filter((call) => call.end !== null).map((call) => extent(call, now));
     this.spans.sort((a, b) => a[0] - b[0]);
     this.stretch(now);
-    this.rows.set(shown);
+    this.rows.set(shown, live);
+    text(this.none, shown.length ? "" : calls.all.length ? "No call is like this; esc shows all of them." : "No call yet.");
+    attr(this.axis, "hidden", !calls.all.length);
   }
 
   /**
@@ -71,7 +75,7 @@ export class Waterfall {
     const first = Math.min(this.zero, spans[0]?.[0] ?? this.zero);
     this.scale = new Scale(spans, first, now);
     const wide = this.axis.clientWidth;
-    const ticks = this.scale.ticks(this.zero, Math.max(2, Math.floor(wide / 110))).map(({ at, since }) => placed(h("span", { class: "tick" }, since === 0 ? "0" : span(since)), at));
+    const ticks = this.scale.ticks(this.zero, Math.max(2, Math.floor(wide / 110))).map(({ at, since }) => placed(h("span", { class: "tick" }, since === 0 ? "0" : bare(since)), at));
     const folds = this.scale.folds().map((fold) => {
       const made = placed(h("span", { class: "fold", title: `nothing for ${span(fold.span)}` }), fold.at);
       measure(made, "width", share(fold.size));
