@@ -1010,7 +1010,7 @@ def test_every_screen_is_named_in_the_bar_of_a_phone(world: World, lived_in: Any
 
 def test_a_name_without_room_for_its_badges_does_not_look_cut(world: World, alone: Alone, opened: Any) -> None:
     for process in "ab":
-        shown(alone, ToolEntry(name="a_name_that_fits_alone", calls=1), id=process)
+        shown(alone, ToolEntry(name="a_name_that_fits", calls=1), id=process)
     page = opened("#/tools", server=alone.server)
     page.set_viewport_size({"width": 1280, "height": 800})
     name = page.locator("tbody th.tool")
