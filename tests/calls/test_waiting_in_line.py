@@ -258,6 +258,7 @@ class Standing:
         self.holder = Thread(self.call, "holder")
         eventually(lambda: gate.entered)
         self.loop = asyncio.new_event_loop()
+        self.loop.set_exception_handler(lambda *_: None)  # that a task is destroyed in it is meant
         self.task = self.loop.create_task(hf.acall(self.call, "task"))
         self.loop.run_until_complete(settled())
         self.gate = gate
