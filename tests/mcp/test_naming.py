@@ -41,6 +41,7 @@ def test_a_server_behind_an_address_is_called_after_its_host() -> None:
         (["npx", "a b"], "npx 'a b'"),
         (["s", "--api-key", "sk-1", "--port", "1"], "s --api-key [redacted] --port 1"),
         (["s", "--token=abc", "GITHUB_TOKEN=x"], "s --token=[redacted] GITHUB_TOKEN=[redacted]"),
+        (["s", "--oauth2Bearer", "t"], "s --oauth2Bearer [redacted]"),
         (["s", "--token", "--verbose"], "s --token --verbose"),
         (["s", "https://user:pass@host/x"], "s https://host/x"),
         (["s", "--header", "Authorization: Bearer t"], "s --header 'Authorization: '[redacted]"),

@@ -135,10 +135,10 @@ wild = st.recursive(
     "key",
     [
         *("password", "PASSWORD", "db_password", "passwd", "userPassword", "passphrase", "secret", "client_secret"),
-        *("clientSecret", "token", "access_token", "accessToken", "refresh-token", "X-Auth-Token", "bearer token"),
+        *("clientSecret", "token", "access_token", "accessToken", "refresh-token", "X-Auth-Token", "bearer"),
         *("api_key", "apikey", "api-key", "apiKey", "X-API-Key", "Authorization", "proxy-authorization", "cookie"),
         *("Set-Cookie", "cookies", "credential", "credentials", "private_key", "privateKey", "access_key", "auth"),
-        *("secret_access_key", "ssh_key", "jwt", "encryption_key", "signing-key", "tokens", "secrets"),
+        *("oauth2Bearer", "secret_access_key", "ssh_key", "jwt", "encryption_key", "signing-key", "tokens", "secrets"),
         *("basic-auth", "basic_auth", "basicAuth", "http_auth", "user-jwt", "user_jwt", "userJwt", "jwt_value"),
     ],
 )

@@ -27,13 +27,15 @@ _LONGEST_KEY = 100  # characters; what is longer is no name
 
 _KINDS = ("api", "private", "access", "ssh", "signing", "encryption")  # of keys
 _WORDS = (  # each begins with a letter: where none of these stands, a search goes on at once
-    r"pass(?:w|phrase|code)|secret(?!ar)|token(?!i[sz])|authorization|cookie|credential|"
+    r"pass(?:w|phrase|code)|secret(?!ar)|token(?!i[sz])|bearer|authorization|cookie|credential|"
     + "|".join(f"{kind}[-_ .]?key" for kind in _KINDS)
 )
 _SECRET = re.compile(_WORDS)
 _SECRET_ALONE = re.compile(r"(?:\b|_)(?:auth$|jwt(?:\b|_))", re.ASCII)  # a word of its own: an author is no secret
 _SUSPECT = re.compile(rf"""{_WORDS}|auth[\\"']|jwt""".encode())
-_STEMS = b"passw passphrase passcode secret token authorization cookie credential auth\" auth' auth\\ jwt".split()
+_STEMS = b"passw passphrase passcode secret token bearer authorization cookie credential jwt".split() + [
+    b"auth" + end for end in (b'"', b"'", b"\\")
+]
 _KEYS = re.compile(rb"key(?:(?<=(?:api|ate|ess|ssh|ing|ion)key)|(?<=(?:api|ate|ess|ssh|ing|ion)[-_ .]key))")
 _COLON = ord(":")  # a number is found at once, a text of one letter in four times as long
 _HARMLESS = re.compile(
@@ -49,9 +51,9 @@ def redact(value: object) -> object:
     A text that begins like JSON and is none (cut, a `str` of a dict) is searched for quoted keys; where the value of a
     secret one cannot be read, the rest of the text is masked.
 
-    Secret are passwords, secrets, tokens, cookies, credentials, authorization and API, private or access keys, however
-    spelt. Shown are: true, false and null; numbers under plural tokens (`max_tokens`, `tokens: {"input": 3}`); cursors
-    (`next_page_token`) and what only describes a secret (`token_count`, `token_type`, `secret_name`, `token_url`).
+    Secret are passwords, secrets, tokens, bearers, cookies, credentials, authorization and API, private or access keys,
+    however spelt. Shown are: true, false and null; numbers under plural tokens (`max_tokens`, `tokens: {"input": 3}`);
+    cursors (`next_page_token`) and what only describes a secret (`token_count`, `secret_name`, `token_url`).
     """
     if isinstance(value, dict):
         return {key: MASK if _is_secret(key, inner) else redact(inner) for key, inner in value.items()}
