@@ -45,8 +45,8 @@ for turn in range(600):  # each time the collector strikes a little later, so th
     hf.tracker.stats()
     hf.breaker.snapshot()
     gc.disable()
-gc.collect()
 while hf.tracker.stats("stream").total < 600:  # the ends of the abandoned ones may still be on their way
+    gc.collect()  # which does nothing while another thread collects
     threading.Event().wait(0.01)
 print(hf.tracker.stats("stream").total, hf.tracker.stats("search").total)
 """
@@ -85,8 +85,8 @@ for turn in range(200):
     gc.enable()
     hf.runs.create_run("other", "p")
     gc.disable()
-gc.collect()
 while any(run.owner for run in hf.runs.list_runs(session_id="abandoned", limit=1000)):
+    gc.collect()  # which does nothing while another thread collects
     threading.Event().wait(0.01)
 print(len(hf.runs.list_runs(session_id="abandoned", limit=1000)))
 """
@@ -132,8 +132,8 @@ for how in ("read", "waits", "dropped"):
     loop.run_until_complete(read(how))
     loop.close()  # as one must not: asyncio.run would end the stream
 kept.clear()
-gc.collect()
 while hf.tracker.stats("stream").total < 3:  # their ends may still be on their way
+    gc.collect()  # which does nothing while another thread collects
     threading.Event().wait(0.01)
 slots = hf._box.tool("stream").limiting.slots
 print(slots.in_flight, hf.tracker.stats("stream").cancelled)
