@@ -28,12 +28,23 @@ NOBODY = 65534
 def append(path: str, number: str, count: str, *runs: str) -> None:
     """Append to each of some runs in turn, and say so each time."""
     with SqliteRunStore(path) as store:
-        say("ready")
-        sys.stdin.readline()
-        for at in range(int(count)):
-            for run in runs:
-                store.record_event(run, "note", {"by": int(number), "at": at})
-                say(run, at)
+        _append(store, number, count, *runs)
+
+
+def append_and_stay(path: str, number: str, count: str, *runs: str) -> None:
+    """The same, and then be there until somebody ends it."""
+    with SqliteRunStore(path) as store:
+        _append(store, number, count, *runs)
+        sys.stdin.read()
+
+
+def _append(store: SqliteRunStore, number: str, count: str, *runs: str) -> None:
+    say("ready")
+    sys.stdin.readline()
+    for at in range(int(count)):
+        for run in runs:
+            store.record_event(run, "note", {"by": int(number), "at": at})
+            say(run, at)
 
 
 def die(path: str, point: str, after: str) -> None:
@@ -304,4 +315,7 @@ def powerless(path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(append, die, hammer, make, own, interrupt, fork, fork_loading, fork_memory, fork_trouble, full, powerless)
+    main(
+        *(append, append_and_stay, die, hammer, make, own, interrupt, full, powerless),
+        *(fork, fork_loading, fork_memory, fork_trouble),
+    )

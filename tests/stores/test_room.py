@@ -84,7 +84,7 @@ def test_what_a_killed_process_wrote_is_found_before_the_room_that_it_made(
 ) -> None:
     with SqliteRunStore(path) as store:
         store.create_run("s", "p", run_id="r")
-    child = start("append", path, 1, events, "r")
+    child = start("append_and_stay", path, 1, events, "r")
     assert said(child) == "ready"
     tell(child)
     for at in range(events):

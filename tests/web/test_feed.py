@@ -434,7 +434,7 @@ def test_a_page_that_does_not_read_is_let_go_with_a_note_and_keeps_nobody(
         while b"event: hello" not in beginning:
             beginning += slow.recv(100)
         next_of(quick, "hello")
-        for _ in range(6):  # each more than a megabyte: more than what lies between the two
+        for _ in range(9):  # each more than a megabyte: more than what lies between the two, and the first that waits
             ui.store.writer.commit(change)
             next_of(quick, "runs")
         ending = b""
