@@ -117,6 +117,29 @@ def test_what_is_said_of_a_server_alone_is_shown(tmp_path: Path) -> None:
     assert ("files.*", "hide_open_tools") not in found
 
 
+def test_what_the_code_has_to_complete_is_shown_as_it_stands_beside_all_others(tmp_path: Path) -> None:
+    rules = '[tool."search_*"]\nrate = { burst = 20 }\ncache = false\nread_only = false\n[tool.mail]\ntimeout = 3\n'
+    (tmp_path / "holdfast.toml").write_text(rules)
+
+    found = facts(tmp_path)
+
+    assert found["search_*", "rate.burst"] == (20, 'file holdfast.toml [tool."search_*"]')
+    assert found["search_*", "cache"] == (None, 'file holdfast.toml [tool."search_*"]')
+    assert found["search_*", "read_only"] == (False, 'file holdfast.toml [tool."search_*"]')
+    assert "per_second is missing" in found["search_*", "incomplete"][0]
+    assert found["mail", "timeout"] == (3.0, "file holdfast.toml [tool.mail]")
+
+
+def test_what_only_some_names_match_is_not_said_of_every_tool(tmp_path: Path) -> None:
+    (tmp_path / "holdfast.toml").write_text('[tool."[!g]*"]\ntimeout = 3\n[tool."*"]\nmax_wait = 1\n')
+
+    found = facts(tmp_path)
+
+    assert found["every tool", "timeout"] == (None, "default")
+    assert found["every tool", "max_wait"] == (1.0, 'file holdfast.toml [tool."*"]')
+    assert found["[!g]*", "timeout"] == (3.0, 'file holdfast.toml [tool."[!g]*"]')
+
+
 def test_a_bad_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "holdfast.toml").write_text("[policy]\ntimeout = -1")
 
@@ -147,7 +170,30 @@ def test_every_mistake_of_a_file_is_a_line(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert done.returncode == 1
     assert len(lines) == 2
-    assert data == {"file": "bad.toml", "good": False, "problems": lines}
+    assert data == {"file": "bad.toml", "good": False, "problems": lines, "wants": []}
+
+
+def test_what_would_stop_a_proxy_is_a_mistake(tmp_path: Path) -> None:
+    rules = "[server.a]\nrate = { burst = 5 }\n[server.b.tool.get]\nretry = { initial = 5.0 }\n"
+    (tmp_path / "bad.toml").write_text(rules)
+
+    done = holdfast("policy", "check", "bad.toml", folder=tmp_path)
+
+    assert done.returncode == 1
+    assert done.stdout.splitlines() == [
+        "bad.toml: policy of 'a.': rate = {'burst': 5}: per_second is missing (burst: file bad.toml [server.a])",
+        "bad.toml: policy of 'b.get': retry = {'initial': 5.0}: max must be a number of at least 5 "
+        "(initial: file bad.toml [server.b.tool.get])",
+    ]
+
+
+def test_what_the_code_has_to_complete_is_told_and_no_mistake(tmp_path: Path) -> None:
+    (tmp_path / "half.toml").write_text("[tool.search]\nrate = { burst = 20 }\n")
+
+    done = holdfast("policy", "check", "half.toml", folder=tmp_path)
+
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "good only if the code says the rest: policy of 'search': rate = {'burst': 20}: per_second" in done.stderr
 
 
 @pytest.mark.parametrize(

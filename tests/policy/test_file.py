@@ -396,6 +396,36 @@ def test_a_deleted_file_that_comes_back_is_taken_up(path: Path, write: Callable[
     assert reload.error is None
 
 
+def test_a_file_that_will_not_do_for_the_tools_of_a_proxied_server_is_a_bad_one(
+    path: Path, write: Callable[[str], None]
+) -> None:
+    write("[server.srv]\nmax_wait = 1")
+    book = PolicyBook.load(path)
+    book.server("srv")
+    write("[server.other]\nrate = { burst = 5 }\n[server.srv.tool.get]\nrate = { burst = 5 }")
+
+    reload = book.refresh(0.0)
+
+    assert reload is not None
+    assert str(reload.error) == (
+        "policy of 'srv.get': rate = {'burst': 5}: per_second is missing "
+        "(burst: file holdfast.toml [server.srv.tool.get])"
+    )
+    assert book.resolve("srv.get").max_wait == 1.0
+
+
+def test_a_policy_that_does_not_go_together_is_told_beside_all_other_mistakes(path: Path) -> None:
+    path.write_text("[policy]\nretry = { initial = 5.0 }\n[tool.x]\ntimeout = -1\n")
+
+    with pytest.raises(ConfigError) as caught:
+        PolicyBook.load(path)
+
+    assert [line.partition(" = ")[0] for line in caught.value.problems] == [
+        "holdfast.toml: [policy] retry",
+        "holdfast.toml: [tool.x] timeout",
+    ]
+
+
 def test_a_file_renamed_over_the_old_one_is_noticed_though_size_and_time_are_the_same(
     path: Path, write: Callable[[str], None]
 ) -> None:

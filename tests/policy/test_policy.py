@@ -615,7 +615,8 @@ def test_a_priority_that_costs_more_than_the_burst_is_a_mistake_and_not_an_endle
     text = mistake({"policy": {"rate": {"per_second": 9.0, "burst": 1}}}, call={"priority": "low"})
 
     assert text == (
-        "policy of 'search': priority = 'low': costs 2, more than rate.burst, which is 1; it could never be called"
+        "policy of 'search': priority = 'low': costs 2, more than rate.burst, which is 1; it could never be called "
+        "(rate.per_second: policies [policy], rate.burst: policies [policy], priority: call)"
     )
 
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 import holdfast
-from holdfast import CircuitOpen, CircuitState, ConcurrencyFull, Holdfast, RateLimited, ToolTimeout
+from holdfast import CircuitOpen, CircuitState, ConcurrencyFull, ConfigError, Holdfast, RateLimited, ToolTimeout
 from holdfast.testing import ManualClock, Recorder, Script, Step, TooManyRequests, fail, ok, slow
 
 Caller = Callable[..., Any]
@@ -270,6 +270,23 @@ def test_tools_that_nobody_has_named_yet_are_under_the_new_policies(hf: Holdfast
         pass
     with pytest.raises(RateLimited), hf.guard("fresh"):
         pass
+
+
+@pytest.mark.parametrize("way", ["block", "decorator"])
+def test_a_mended_file_is_noticed_by_a_tool_that_could_not_be_made(
+    hf: Holdfast, write: Write, change: Write, clock: ManualClock, way: str
+) -> None:
+    make: dict[str, Callable[[], object]] = {
+        "block": lambda: hf.guard("fresh"),
+        "decorator": lambda: hf.tool("fresh")(ok),
+    }
+    change("[tool.fresh]\nrate = { burst = 5 }")
+    with pytest.raises(ConfigError, match="per_second is missing"):
+        make[way]()
+    write("[tool.fresh]\nrate = { per_second = 1, burst = 5 }")
+    clock.advance(1.0)
+
+    make[way]()
 
 
 def test_a_tool_that_comes_while_the_file_is_read_is_under_the_new_policies(

@@ -73,12 +73,12 @@ def _facts(store: str | None, tools: tuple[str, ...]) -> Iterator[Fact]:
     yield Fact("", "store", _shown(url), origin)
     yield from _fleet(book, file)
     yield Fact("", "policy file", file, file_origin)
-    common = list(_policy(book, "every tool", "*"))
+    common = list(_policy(book, "every tool", ""))  # which no pattern matches that does not match every name
     yield from common
     said = {(fact.key, str(fact.value), fact.origin) for fact in common}
     for name in (*book.names, *tools):
         yield from (fact for fact in _policy(book, name, name) if (fact.key, str(fact.value), fact.origin) not in said)
-        if book.server(name.removesuffix(".*")).hides:
+        if book.hides(name.removesuffix(".*")):
             yield Fact(name, "hide_open_tools", True, f"file {file}")
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from holdfast.backtest import Line, Played, Recorded, Recording
+    from holdfast.policy import PolicyBook
 
 _last_option: Final[Decorator] = click.option(
     "--last",
@@ -50,12 +51,15 @@ def check(file: str | None, as_json: bool) -> int | None:
     if path is None:
         raise click.UsageError("there is no policy file here; name one")
     problems = list(_problems(path))
+    wants = [] if problems else list(_wants(path))
     if as_json:
-        put_json({"file": path, "good": not problems, "problems": problems})
+        put_json({"file": path, "good": not problems, "problems": problems, "wants": wants})
     elif problems:
         for problem in problems:
             click.echo(in_full(problem))
     else:
+        for want in wants:
+            say(f"{path}: good only if the code says the rest: {in_full(want)}")
         say(f"{path} is good")
     return FAILED if problems else None
 
@@ -70,9 +74,11 @@ def _problems(path: str) -> Iterator[str]:
     document: Mapping[str, object] = {}
     try:
         document, _ = read_file(path, path)
-        PolicyBook.load(path)
+        book = PolicyBook.load(path)
     except ConfigError as error:
         yield from error.problems or (str(error),)
+    else:
+        yield from _of_servers(book, path)
     # What an address may be is known to those who go there; as long as nobody does, nothing is touched.
     addresses: Mapping[str, Callable[[str], object]] = {"store": open_store, "redis": Address.parse}
     for key, parse in addresses.items():
@@ -81,6 +87,27 @@ def _problems(path: str) -> Iterator[str]:
                 parse(url)
             except ConfigError as error:
                 yield f"{path}: {'' if str(error).startswith(key) else f'{key}: '}{error}"
+
+
+def _of_servers(book: PolicyBook, path: str) -> Iterator[str]:
+    """What would stop a proxy: nobody decorates the tools of a server, so that the file has to do for them."""
+    for server in book.servers:
+        try:
+            book.server(server)
+        except ConfigError as error:
+            yield from (f"{path}: {problem}" for problem in error.problems)
+
+
+def _wants(path: str) -> Iterator[str]:
+    """What makes a policy only together with what a decorator says."""
+    from holdfast.policy import PolicyBook
+
+    book = PolicyBook.load(path)
+    for name in book.names:
+        try:
+            book.resolve(name)
+        except ConfigError as error:
+            yield from error.problems
 
 
 @policy.command()

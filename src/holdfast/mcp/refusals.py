@@ -9,7 +9,7 @@ import math
 from typing import Final
 
 from holdfast.category import classify
-from holdfast.errors import Denied, ToolTimeout, printable
+from holdfast.errors import ConfigError, Denied, ToolTimeout, printable
 from holdfast.mcp.wire import ServerLost
 from holdfast.wording.refusals import for_model
 
@@ -43,7 +43,7 @@ def refusal(error: BaseException, server: str, *, called: bool, repeatable: bool
 
 
 def _may_have_called(error: BaseException) -> bool:
-    return error.sent if isinstance(error, ServerLost) else not isinstance(error, Denied)
+    return error.sent if isinstance(error, ServerLost) else not isinstance(error, ConfigError | Denied)
 
 
 def _lost(error: ServerLost) -> str:

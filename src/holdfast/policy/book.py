@@ -17,7 +17,7 @@ from holdfast import checks
 from holdfast.errors import ConfigError
 from holdfast.guards.breaking import BreakerConfig
 from holdfast.policy.file import Signature, absolute_store, glance, read_file
-from holdfast.policy.layers import DEFAULT, Layer, build, origins
+from holdfast.policy.layers import DEFAULT, Layer, build, origins, said
 from holdfast.policy.mistakes import Place, broken, shown
 from holdfast.policy.parsing import parse
 from holdfast.policy.rules import Rules, is_pattern
@@ -62,6 +62,7 @@ class PolicyBook:
         self._state = _State(Rules(), None)
         self._lock = threading.Lock()
         self._looking = False
+        self._proxied: set[str] = set()  # servers whose tools nobody decorates
 
     @classmethod
     def load(
@@ -108,6 +109,11 @@ class PolicyBook:
         policy, layers = self._resolve(self._state.rules, tool, given, call)
         return origins(layers, policy)
 
+    def said(self, tool: str, given: Mapping[str, object] | None = None) -> list[tuple[str, object, str]]:
+        """What is said of *tool*, and where, though it may make no policy: name, value and origin of each setting."""
+        place = Place("", [])
+        return list(said(self._layers(self._state.rules, tool, (_in_code(given, tool, place), {}))))
+
     @property
     def names(self) -> list[str]:
         """The tools, patterns and servers that the document names; a server as the pattern of its tools."""
@@ -119,11 +125,19 @@ class PolicyBook:
         """Those of `names` that are tools and no patterns."""
         return sorted(name for name in self.names if not is_pattern(name))
 
+    @property
+    def servers(self) -> list[str]:
+        """The servers that the document names."""
+        return list(self._state.rules.servers)
+
+    def hides(self, server: str) -> bool:
+        """Whether tools whose circuit is open leave the list of a *server*."""
+        return self._state.rules.hiding.get(server, False)
+
     def server(self, name: str) -> ServerRules:
-        """What holds for a proxied server as a whole."""
-        rules = self._state.rules
-        policy = self._resolve(rules, f"{name}.", None, None)[0]
-        return ServerRules(policy.breaker, rules.hiding.get(name, False))
+        """What holds for a proxied server as a whole; from now on the document has to do for its tools by itself."""
+        self._proxied.add(name)
+        return ServerRules(self._check_server(self._state.rules, name).breaker, self.hides(name))
 
     def refresh(self, now: float, known: Iterable[tuple[str, Mapping[str, object] | None]] = ()) -> Reload | None:
         """Look, at most once a second of *now*, whether the file changed; if so, take its policies or say why not.
@@ -158,27 +172,46 @@ class PolicyBook:
             new = _read(path, self._name)
             for tool, given in known:
                 self._resolve(new.rules, tool, given, None)
+            for server in tuple(self._proxied):
+                self._check_server(new.rules, server)
         except ConfigError as error:
             self._state = msgspec.structs.replace(self._state, seen=seen)  # so that it is said once
             return Reload(path, error)
         self._state = new
         return Reload(path)
 
+    def _check_server(self, rules: Rules, server: str) -> Policy:
+        """The policy of a *server* itself; an error also for each tool of it that *rules* name with a wrong one."""
+        own = f"{server}."
+        mistakes: list[str] = []
+        for tool in (*rules.named, own):
+            if tool.startswith(own) and not is_pattern(tool):
+                try:
+                    policy = self._resolve(rules, tool, None, None)[0]
+                except ConfigError as error:
+                    mistakes.extend(error.problems)
+        Place("", mistakes).settle()
+        return policy
+
     def _resolve(
         self, rules: Rules, tool: str, given: Mapping[str, object] | None, call: Mapping[str, object] | None
     ) -> tuple[Policy, list[Layer]]:
         place = Place(f"policy of {checks.shown(tool)}:", [])
-        decorator = Layer("decorator", _in_code(given, tool, place))
-        one_call = Layer("call", _in_code(call, tool, place))
-        marked = bool(decorator.values.get("read_only"))
+        decorator, one_call = _in_code(given, tool, place), _in_code(call, tool, place)
+        marked = bool(decorator.get("read_only"))
         _check_cache(decorator, marked, place)
         place.settle()
-        below, above = (self._defaults, rules.base, decorator), (*rules.above(tool), one_call)
-        layers = [_apart(layer, tool) for layer in (*below, *above)]
+        layers = self._layers(rules, tool, (decorator, one_call))
         policy = build(layers, place.name)
         _check_cache(one_call, marked or policy.read_only, place)
         place.settle()
         return policy, layers
+
+    def _layers(self, rules: Rules, tool: str, code: tuple[Mapping[str, object], Mapping[str, object]]) -> list[Layer]:
+        """All that is said of *tool*, lowest first; *code* is what its decorator and its call say."""
+        decorator, call = code
+        below, above = (self._defaults, rules.base, Layer("decorator", decorator)), rules.above(tool)
+        return [_apart(layer, tool) for layer in (*below, *above, Layer("call", call))]
 
 
 def _read(path: str, name: str) -> _State:
@@ -193,9 +226,9 @@ def _in_code(given: object, tool: str | None, place: Place) -> dict[str, object]
     return {}
 
 
-def _check_cache(layer: Layer, read_only: bool, place: Place) -> None:
+def _check_cache(values: Mapping[str, object], read_only: bool, place: Place) -> None:
     """Code that asks for a cache must mark the tool; what a file says of unmarked tools is passed over."""
-    cache = layer.values.get("cache")
+    cache = values.get("cache")
     if isinstance(cache, dict) and not read_only:
         place.refuse("cache", cache, "needs read_only=True, as only what changes nothing may be answered from memory")
 

@@ -8,11 +8,14 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast import checks
+from holdfast.errors import ConfigError
 from holdfast.policy.book import PolicyBook
 from holdfast.policy.settings import Policy
 from holdfast.values.redaction import redact
 
 LONGEST = 500  # bytes of a value
+INCOMPLETE = "incomplete"
+CODE = "the code may say the rest"
 
 
 class Setting(NamedTuple):
@@ -24,8 +27,15 @@ class Setting(NamedTuple):
 
 
 def explain(book: PolicyBook, tool: str, given: Mapping[str, object] | None = None) -> list[Setting]:
-    """All settings of *tool*, whose decorator has *given*; values are plain, short and without secrets."""
-    policy = book.resolve(tool, given)
+    """All settings of *tool*, whose decorator has *given*; values are plain, short and without secrets.
+
+    What makes a policy only with more than is known here is told as it stands, with what is wanted.
+    """
+    try:
+        policy = book.resolve(tool, given)
+    except ConfigError as error:
+        stands = [Setting(key, _plain(_sorted(value)), origin) for key, value, origin in book.said(tool, given)]
+        return [*stands, *(Setting(INCOMPLETE, problem, CODE) for problem in error.problems)]
     return [Setting(key, _plain(_value_of(policy, key)), origin) for key, origin in book.origins(tool, given).items()]
 
 
@@ -34,6 +44,10 @@ def _value_of(policy: Policy, key: str) -> object:
     value: Any = policy
     for part in key.split(".", 1):
         value = value[part] if isinstance(value, Mapping) else getattr(value, part)
+    return _sorted(value)
+
+
+def _sorted(value: object) -> object:
     return sorted(value) if isinstance(value, frozenset) else value
 
 

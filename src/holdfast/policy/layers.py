@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from holdfast.errors import ConfigError
 from holdfast.policy.mistakes import Place, broken, reason
-from holdfast.policy.parsing import KEYS
+from holdfast.policy.parsing import FLAGS, KEYS
 from holdfast.policy.settings import Fallback, Policy
 from holdfast.policy.tables import TABLES
 
@@ -57,7 +57,8 @@ def build(layers: Sequence[Layer], where: str) -> Policy:
     try:
         return Policy(**settings)
     except ConfigError as error:  # good settings that do not go together
-        raise broken([f"{where} {error}"]) from None
+        given = [f"{name}: {origin}" for name, _, origin in said(layers) if name.startswith(("priority", "rate"))]
+        raise broken([f"{where} {error} ({', '.join(given)})"]) from None
 
 
 def origins(layers: Sequence[Layer], policy: Policy) -> dict[str, str]:
@@ -74,6 +75,17 @@ def origins(layers: Sequence[Layer], policy: Policy) -> dict[str, str]:
             if key == "cache" and given:
                 found[key] += "; ignored, as the tool is not read_only"
     return found
+
+
+def said(layers: Sequence[Layer]) -> Iterator[tuple[str, object, str]]:
+    """Each setting that *layers* give, though they may make no policy: its name, its value and where it comes from."""
+    traces = _traces(layers)
+    for key, value in merge(layer.values for layer in layers).items():
+        trace = traces[key]
+        if isinstance(trace, dict):
+            yield from ((f"{key}.{name}", field, trace[name]) for name, field in _dict(value).items())
+        else:
+            yield key, None if value is False and key not in FLAGS else value, str(trace)
 
 
 def _names(value: object) -> Iterable[str]:

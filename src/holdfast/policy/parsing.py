@@ -22,6 +22,7 @@ from holdfast.policy.tables import TABLES
 
 KEYS: Final = Policy.__struct_fields__
 SECONDS: Final = ("timeout", "deadline", "max_wait")
+FLAGS: Final = ("read_only", "idempotent", "remember")  # false is a value of theirs, and removes nothing
 
 
 def parse(

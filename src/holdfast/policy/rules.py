@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from holdfast.errors import ConfigError
 from holdfast.policy.layers import Layer, build
 from holdfast.policy.mistakes import Place, quoted
 from holdfast.policy.parsing import KEYS, parse
@@ -57,7 +58,6 @@ class Rules:
         reader.document(document)
         reader.top.settle()
         rules = reader.rules
-        build([rules.base], f"{name}: [policy]")  # it has to do for a tool of which nothing else is said
         rules.patterns.sort(key=lambda pattern: pattern.literals)  # stable: of equals, the later one stays later
         return rules
 
@@ -89,7 +89,7 @@ class _Reader:
                 self._on_outage(value)
             elif key == "policy":
                 if (table := self._table("policy", value)) is not None:
-                    self.rules.base = self._layer("policy", table)
+                    self._base(table)
             elif key == "tool":
                 self._tools("tool", value)
             elif key == "server":
@@ -99,6 +99,16 @@ class _Reader:
                 self.top.refuse(key, value, "unknown key here; settings of every tool belong in [policy]")
             else:
                 self.top.unknown(key, value, _TOP)
+
+    def _base(self, table: Mapping[str, object]) -> None:
+        mistakes = self.top.mistakes
+        known = len(mistakes)
+        self.rules.base = self._layer("policy", table)
+        if len(mistakes) == known:
+            try:  # it has to do for a tool of which nothing else is said
+                build([self.rules.base], f"{self._name}: [policy]")
+            except ConfigError as error:
+                mistakes.extend(error.problems)
 
     def _address(self, key: str, value: object) -> None:
         if isinstance(value, str) and value:

@@ -34,6 +34,7 @@ class Toolbox:
     def keep(self, name: str, given: Mapping[str, object], shape: Shape) -> Tool:
         """The tool of a decorator, with the settings *given* there; a later decorator of the same name wins."""
         checks.tool_name(name)
+        self.refresh(self.kit.clock.monotonic())  # no call looks at the file for a tool that could not be made
         if shape.is_stream and "cache" in given and self.kit.book.resolve(name, given).cache is not None:
             raise ConfigError(f"policy of {name!r}: cache: a stream cannot be cached, only a tool with one answer")
         with self._lock:
@@ -52,6 +53,8 @@ class Toolbox:
         if tool is not None:
             return tool
         checks.tool_name(name)
+        if self.find(name) is None:
+            self.refresh(self.kit.clock.monotonic())
         with self._lock:
             tool = self.find(name)
             if tool is None:

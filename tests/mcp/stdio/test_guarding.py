@@ -65,6 +65,19 @@ async def test_a_call_over_its_rate_is_a_result_that_says_when(journal: Path, cl
         assert client.effects("write") == 1
 
 
+async def test_a_tool_whose_policy_is_wrong_was_not_called(journal: Path) -> None:
+    rules = {"server": {"srv": {"tool": {"wr*": {"rate": {"burst": 5}}}}}}
+    async with Stage(journal, policies=rules) as client:
+        await client.initialize()
+
+        result = await client.result("write")
+
+        assert (failure(result)["kind"], failure(result)["called"]) == ("ConfigError", False)
+        assert "per_second is missing" in text(result)
+        assert "The tool was not called" in text(result)
+        assert client.effects("write") == 0
+
+
 async def test_a_loop_is_a_result_that_tells_the_model(journal: Path, clock: ManualClock) -> None:
     async with Stage(journal, clock=clock) as client:
         await client.initialize()
