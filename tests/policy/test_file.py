@@ -426,6 +426,35 @@ def test_a_policy_that_does_not_go_together_is_told_beside_all_other_mistakes(pa
     ]
 
 
+def test_a_file_written_in_place_is_noticed_though_size_and_time_are_the_same(path: Path) -> None:
+    path.write_text("[policy]\nmax_wait = 1")
+    os.utime(path, (1, 1))
+    book = PolicyBook.load(path)
+    path.write_text("[policy]\nmax_wait = 2")
+    os.utime(path, (1, 1))
+
+    reload = book.refresh(0.0)
+
+    assert reload is not None
+    assert book.resolve("search").max_wait == 2.0
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_nobody_could_read_is_taken_up_once_it_can_be_read(
+    path: Path, write: Callable[[str], None]
+) -> None:
+    write("[policy]\nmax_wait = 1")
+    book = PolicyBook.load(path)
+    write("[policy]\nmax_wait = 2")
+    path.chmod(0)
+    assert "cannot be read: Permission denied" in str(getattr(book.refresh(0.0), "error", None))
+
+    path.chmod(0o600)
+    book.refresh(1.0)
+
+    assert book.resolve("search").max_wait == 2.0
+
+
 def test_a_file_renamed_over_the_old_one_is_noticed_though_size_and_time_are_the_same(
     path: Path, write: Callable[[str], None]
 ) -> None:

@@ -71,4 +71,5 @@ def _bytes(path: str, name: str) -> tuple[bytes, Signature]:
 
 
 def _signature(status: os.stat_result) -> Signature:
-    return (status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev)
+    # Who unpacks or copies files may set their time to what it was; and a mode that lets nobody read may be mended.
+    return (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino, status.st_dev)
