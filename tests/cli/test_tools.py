@@ -278,6 +278,38 @@ def test_a_store_that_cannot_be_used_ends_with_4(path: Path, tools: Tools) -> No
     assert tools("open", "x")[0] == 4
 
 
+def test_a_policy_file_with_a_mistake_keeps_nobody_from_an_order(
+    tmp_path: Path, board: Board, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    show(board, entry("search"))
+    (tmp_path / "holdfast.toml").write_text('store = "runs.db"\n[policy]\ntimout = 3\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HOLDFAST_STORE", raising=False)
+    monkeypatch.delenv("HOLDFAST_POLICY", raising=False)
+
+    code = cli.main(["tools", "open", "search"])
+
+    out, err = capsys.readouterr()
+    assert (code, out) == (0, "search  held open in 1 process\n")
+    assert err.startswith("holdfast: holdfast.toml: [policy] timout = 3: unknown key, did you mean timeout?")
+    assert err.endswith("holdfast: the policy file is passed over\n")
+
+
+@pytest.mark.parametrize("text", ["[policy", "store = 3"])
+def test_no_other_store_is_taken_where_the_file_may_name_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    (tmp_path / "holdfast.toml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HOLDFAST_STORE", raising=False)
+    monkeypatch.delenv("HOLDFAST_POLICY", raising=False)
+
+    code = cli.main(["tools", "open", "search"])
+
+    assert code == 2
+    assert "holdfast.toml: " in capsys.readouterr().err
+
+
 def test_orders_reach_a_running_proxy_and_a_running_agent(path: Path, board: Board, tools: Tools, start: Any) -> None:
     agent, proxy = start("agent", path, "search"), start("proxy", path, "github")
     assert [said(agent), said(proxy), ask(agent, "ok search")] == ["ready", "ready", "done"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,37 @@ def opened(store: str | None, *, keeps: bool = False, **how: Any) -> Iterator[Ho
         if keeps:
             hf.check_store()
         yield hf
+
+
+@contextmanager
+def overseen(store: str | None, *, keeps: bool = False) -> Iterator[Holdfast]:
+    """The same for who calls no tool: a mistake in the policies is told, and keeps nobody from what goes on."""
+    from holdfast.defaults import named_store, policy_file
+    from holdfast.policy import PolicyBook
+
+    path, how = policy_file()[0], dict[str, Any]()
+    try:
+        PolicyBook.load(path)
+    except ConfigError as error:
+        with used_rightly():
+            store = store or named_store(None) or _store_in(path or "", error)
+        for problem in (*error.problems, "the policy file is passed over"):
+            say(problem)
+        how = {"policies": {}}
+    with opened(store, keeps=keeps, **how) as hf:
+        yield hf
+
+
+def _store_in(path: str, wrong: ConfigError) -> str | None:
+    """The store that the file at *path* names, though something is *wrong* with it; raised if that may be the store."""
+    from holdfast.policy.file import absolute_store, read_file
+
+    store = read_file(path, path)[0].get("store")
+    if isinstance(store, str) and store:
+        return absolute_store(store, os.path.abspath(path))
+    if store is not None:
+        raise wrong
+    return None
 
 
 def tell_unless_kept(hf: Holdfast) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from holdfast.cli import finding
-from holdfast.cli.finding import find, opened
+from holdfast.cli.finding import find, overseen
 from holdfast.cli.options import json_option, store_option, text
 from holdfast.cli.showing import console, put_fact, put_json, put_line, put_table, say
 from holdfast.errors import in_digits, printable
@@ -57,7 +57,7 @@ def ls(
     as_json: bool,
 ) -> None:
     """List the runs of a store, the newest first."""
-    with opened(store) as hf:
+    with overseen(store) as hf:
         there = hf.runs
         last = None if before is None else find(there, before).id
         if status == "interrupted":  # as lists show it; in the store it is what it was doing
@@ -87,7 +87,7 @@ def ls(
 @json_option
 def show(run_id: str, events: int, store: str | None, as_json: bool) -> None:
     """Show one run: its state, what it spent, its last events."""
-    with opened(store) as hf:
+    with overseen(store) as hf:
         there = hf.runs
         run = find(there, run_id)
         header = finding.header(there, run.id)
