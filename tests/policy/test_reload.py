@@ -74,6 +74,33 @@ def change(hf: Holdfast, write: Write, clock: ManualClock) -> Write:
     return change
 
 
+# --- answers that are kept ---
+
+
+@pytest.mark.parametrize("cache", ["10", "false"])
+def test_answers_that_are_wanted_newer_than_they_are_kept_are_dropped(hf: Holdfast, change: Write, cache: str) -> None:
+    change("[tool.count]\nread_only = true\ncache = 3600")
+    number = itertools.count()
+    count = hf.tool("count")(lambda: next(number))
+    assert (count(), count()) == (0, 0)
+
+    change(f"[tool.count]\nread_only = true\ncache = {cache}")
+    change("[tool.count]\nread_only = true\ncache = 60")
+
+    assert count() == 1
+
+
+def test_answers_are_kept_if_others_of_the_settings_change(hf: Holdfast, change: Write) -> None:
+    change("[tool.count]\nread_only = true\ncache = 60")
+    number = itertools.count()
+    count = hf.tool("count")(lambda: next(number))
+    assert count() == 0
+
+    change("[tool.count]\nread_only = true\ncache = { ttl = 3600, max_entries = 5 }\ntimeout = 3")
+
+    assert count() == 0
+
+
 # --- noticing ---
 
 

@@ -326,6 +326,8 @@ class Tool:
         self._change(self._kit.book.resolve(self.name, self.given))
 
     def _change(self, policy: Policy) -> None:
+        if self.cache is not None and _kept(policy) < _kept(self.policy):
+            self.cache.clear()  # whoever wants answers to be newer does not mean those to come only
         self._overrides = {}
         self.policy = policy
         self.use(policy)
@@ -395,6 +397,11 @@ class Tool:
         if self.cache is not None:
             self.cache = Cache(self.cache.max_entries)
         self.replan()
+
+
+def _kept(policy: Policy) -> float:
+    """For how many seconds answers are kept."""
+    return policy.cache.ttl if policy.cache is not None else 0.0
 
 
 def _shorter(timeout: float | None, deadline: float | None) -> float | None:
