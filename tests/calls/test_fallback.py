@@ -239,6 +239,32 @@ def test_a_tool_that_is_not_there_is_noted_on_the_error(shape: Shape, hf: Holdfa
     assert any("the fallback 'missing' is not a tool" in note for note in caught.value.__notes__)
 
 
+def test_a_tool_that_does_not_take_the_arguments_is_not_blamed_for_them(hf: Holdfast) -> None:
+    hf.tool("other")(lambda query, region: [query, region])
+    tool = hf.tool("search", fallback={"tool": "other"})(lambda query: Script(fail(ConnectionError)).function())
+
+    with pytest.raises(ConnectionError) as caught:
+        tool("tea")
+
+    assert "holdfast: the fallback 'other' does not take these arguments" in caught.value.__notes__
+    assert hf.tracker.stats("other").total == 0
+    assert hf.breaker.diagnostics("other").failure_count == 0
+
+
+def test_what_wraps_a_tool_may_add_arguments_that_the_call_has_not(hf: Holdfast) -> None:
+    def other(query: str, client: str) -> list[str]:
+        return [query, client]
+
+    @functools.wraps(other)
+    def with_client(*args: Any) -> list[str]:
+        return other(*args, client="client")
+
+    hf.tool("other")(with_client)
+    tool = hf.tool("search", fallback={"tool": "other"})(lambda query: Script(fail(ConnectionError)).function())
+
+    assert tool("tea") == ["tea", "client"]
+
+
 def test_there_is_one_hop(shape: Shape, hf: Holdfast) -> None:
     third = Script(ok(["third"]), name="third")
     shape(hf, third)

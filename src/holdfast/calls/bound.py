@@ -23,7 +23,7 @@ from holdfast.shape import dressed, shape_of
 from holdfast.tools.kit import Kit
 from holdfast.tools.tool import Tool
 from holdfast.tools.verdicts import Basis
-from holdfast.values.canonical import impersonal
+from holdfast.values.canonical import impersonal, takes
 from holdfast.values.memo import Memo
 
 
@@ -92,18 +92,31 @@ class Bound:
     def handed_on(
         self, execution: Execution, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[Execution, Bound, tuple[Any, ...], Mapping[str, Any]]:
-        """The call of that tool, as a driver takes it: with the same arguments; but a method's object is for methods
-        alone.
-        """
-        other, fn = self.instead(execution), self.fn
+        """The call of that tool, as a driver takes it."""
+        other = self.instead(execution)
         if execution.given is None:
-            while isinstance(fn, functools.partial) and self.face is None:  # what a decorated one was given is its own
-                args, kwargs, fn = (*fn.args, *args), {**fn.keywords, **kwargs}, fn.func
-            if is_method := isinstance(fn, MethodType):
-                args = (fn.__self__, *args)
-            if (is_method or _takes_object(fn)) and not _takes_object(other.fn):
-                args = args[1:]
+            args, kwargs = self._arguments(other, args, kwargs)
         return other.execution(args, kwargs, ONE_HOP, execution.given), other, args, kwargs
+
+    def fits(self, other: str, execution: Execution) -> bool:
+        """Whether the tool called *other* can be called with the arguments of this one."""
+        if execution.given is not None:  # it is not the function that takes them
+            return True
+        bound, subject = _named(self.kit, other), execution.subject
+        return takes(bound.fn, *self._arguments(bound, subject.args, subject.kwargs))
+
+    def _arguments(
+        self, other: Bound, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        """The same arguments for an *other* tool; but a method's object is for methods alone."""
+        fn = self.fn
+        while isinstance(fn, functools.partial) and self.face is None:  # what a decorated one was given is its own
+            args, kwargs, fn = (*fn.args, *args), {**fn.keywords, **kwargs}, fn.func
+        if is_method := isinstance(fn, MethodType):
+            args = (fn.__self__, *args)
+        if (is_method or _takes_object(fn)) and not _takes_object(other.fn):
+            args = args[1:]
+        return args, kwargs
 
     def guarded(self) -> Callable[..., Any]:
         """The function that users call."""

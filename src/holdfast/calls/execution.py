@@ -333,6 +333,8 @@ class Execution:
             why = "is not a tool that was decorated here"
         elif self.driver is not None and other.shape not in DRIVES[self.driver]:
             why = f"is {other.shape.value}: it cannot answer here"
+        elif not self.callee.fits(fallback.tool, self):
+            why = "does not take these arguments"
         else:
             self.fallback = fallback.tool
             return True

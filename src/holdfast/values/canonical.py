@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 from collections.abc import Callable, Hashable, Mapping
 from hashlib import blake2b
@@ -42,6 +43,19 @@ def bind(fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: Mapping[s
     except TypeError:
         pass  # a wrong call still has arguments; the tool itself will say what is wrong with them
     return (args, dict(kwargs))
+
+
+def takes(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether *fn* can be called so, as far as that can be told; what wraps a function may add to its arguments."""
+    try:
+        signature = inspect.signature(fn, follow_wrapped=False)
+    except (TypeError, ValueError):
+        return True
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
 
 
 def impersonal(fn: Callable[..., Any] | None, arguments: object) -> object:
