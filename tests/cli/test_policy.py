@@ -164,6 +164,21 @@ def test_the_table_has_the_record_and_both_policies_and_says_what_is_assumed(pol
 
 
 @pytest.mark.usefixtures("record")
+def test_what_the_code_has_to_complete_is_not_played_and_keeps_no_other_from_it(policy: Policy, tmp_path: Path) -> None:
+    file = tmp_path / "half.toml"
+    file.write_text("[tool.slow]\nrate = { burst = 5 }\n[tool.broken]\nbreaker = { failure_threshold = 2 }\n")
+
+    _, out, _ = policy("backtest", str(file), "--json")
+    code, _, err = policy("backtest", str(file))
+
+    lines = {line["tool"]: line for line in json.loads(out)["tools"]}
+    assert (code, lines["slow"]["file"], lines["broken"]["incomplete"]) == (0, None, None)
+    assert lines["broken"]["file"]["circuit"] > 0
+    assert "per_second is missing" in lines["slow"]["incomplete"]
+    assert "holdfast: not played, as only the code may say the rest: policy of 'slow'" in err
+
+
+@pytest.mark.usefixtures("record")
 def test_without_a_file_the_defaults_alone_are_played(policy: Policy) -> None:
     code, out, err = policy("backtest")
 

@@ -9,7 +9,8 @@ import msgspec
 
 from holdfast.backtest.playing import Played, play
 from holdfast.backtest.reading import Call
-from holdfast.policy import PolicyBook
+from holdfast.errors import ConfigError
+from holdfast.policy import Policy, PolicyBook
 
 
 class Recorded(msgspec.Struct):
@@ -24,12 +25,13 @@ class Recorded(msgspec.Struct):
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One tool; *file* is None if no file was played."""
+    """One tool; *file* is None if no file was played, or if it is *incomplete* without what code says of the tool."""
 
     tool: str
     recorded: Recorded
     file: Played | None
     defaults: Played
+    incomplete: str | None = None
 
     @property
     def badness(self) -> tuple[int, int, int, str]:
@@ -41,9 +43,21 @@ class Line(msgspec.Struct, frozen=True):
 def compare(calls: Sequence[Call], book: PolicyBook | None) -> list[Line]:
     """Each tool of *calls* under the policies of *book*, if there is one, and under the defaults; the worst first."""
     recorded = _tally(calls)
-    file = play(calls, book.resolve) if book is not None else {}
-    defaults = play(calls, PolicyBook.load(None).resolve)
-    lines = [Line(tool, recorded[tool], file.get(tool), played) for tool, played in defaults.items()]
+    bare = PolicyBook.load(None)
+    incomplete: dict[str, str] = {}
+
+    def under(tool: str) -> Policy:
+        try:
+            return (book or bare).resolve(tool)
+        except ConfigError as error:
+            incomplete[tool] = str(error)
+            return bare.resolve(tool)  # its calls count for the loop guard of the others
+
+    file = play(calls, under) if book is not None else {}
+    for tool in incomplete:
+        del file[tool]
+    defaults = play(calls, bare.resolve)
+    lines = [Line(tool, recorded[tool], file.get(tool), each, incomplete.get(tool)) for tool, each in defaults.items()]
     return sorted(lines, key=lambda line: line.badness)
 
 

@@ -158,6 +158,9 @@ def backtest(file: str | None, store: str | None, last: int, as_json: bool) -> N
     elif lines:
         _put_lines(lines)
         say(f"{_extent(recording)}, against {path or 'the defaults; there is no policy file here'}")
+        for line in lines:
+            if line.incomplete:
+                say(f"not played, as only the code may say the rest: {line.incomplete}")
         for assumption in ASSUMPTIONS:
             say(f"assumed: {assumption}")
 
