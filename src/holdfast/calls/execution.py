@@ -32,6 +32,7 @@ from holdfast.hooks import HookContext, HookKind
 from holdfast.policy import Policy
 from holdfast.runs import Run, Write, inside
 from holdfast.shape import DRIVES, Shape
+from holdfast.stack import TO_CALL, check_room
 from holdfast.tools.cache import Flight
 from holdfast.tools.kit import Kit
 from holdfast.tools.tool import Tool
@@ -102,17 +103,18 @@ class Execution:
 
     def lookup(self) -> Iterable[Wait]:
         """Answer from the log or the cache if possible, else count the call with the run; gives what to wait for."""
+        self.silent = True
         if self.made is None and self.asked is None:  # else it began before, and another policy may be in use by now
+            check_room(TO_CALL)
             self.tool.use(self.policy)
         if self.policy.deadline is not None:  # a call begins here: a stream may be asked for long before its first item
             begun = self.kit.clock.monotonic() if self.made is None else self.made.begun
             self.deadline = begun + self.policy.deadline
         if self.run is not None:
-            self.silent = True
             self._recall(self.run)  # not in a generator: none lets a StopIteration out
             if self.over:
                 return ()
-            self.silent = False
+        self.silent = False
         return self._ask()
 
     def _ask(self) -> Iterator[Wait]:

@@ -15,6 +15,7 @@ from holdfast.runs.ending import is_lasting
 from holdfast.runs.identity import STEP
 from holdfast.runs.log import LOST, Write
 from holdfast.runs.steps import Step
+from holdfast.stack import TO_CALL, check_room
 from holdfast.values.canonical import encode
 from holdfast.values.failures import dump_error, is_error, load_error
 from holdfast.values.memo import Memo
@@ -85,6 +86,7 @@ class Remembered:
         checks.name("step", name)
         if not callable(fn):
             raise ConfigError(f"step {name!r}: {checks.shown(fn)} cannot be called")
+        check_room(TO_CALL)
         if not run.is_open:
             run.check_open()
         run.check()

@@ -19,6 +19,7 @@ import msgspec
 
 from holdfast.errors import StoreError
 from holdfast.solo import Solo
+from holdfast.stack import TO_WRITE, check_room
 
 MOST_AT_ONCE = 1000  # writes in one transaction
 MOST_TRIES = 3  # of a write whose leader was interrupted
@@ -95,8 +96,7 @@ class Writer(Generic[Book]):
 
     def submit(self, op: Callable[[Book], T]) -> Pending[Book, T]:
         """Queue a write; it is made with the next commit, or by the thread after two ticks at most."""
-        pending = Pending(op)
-        self._queue.append(pending)
+        pending = self._queued(op)
         if self._quick and self._led():
             return pending
         if not self._thread.there:
@@ -105,8 +105,7 @@ class Writer(Generic[Book]):
 
     def commit(self, op: Callable[[Book], T]) -> T:
         """Make a write; it is on disk when this returns."""
-        pending = Pending(op)
-        self._queue.append(pending)
+        pending = self._queued(op)
         self.settle(pending)
         return pending.result()
 
@@ -114,8 +113,7 @@ class Writer(Generic[Book]):
         """Make a write as `commit` does; above a commit of this very thread, where the handler of a signal may be, it
         can only be queued, which gives *otherwise*.
         """
-        pending = Pending(op)
-        self._queue.append(pending)
+        pending = self._queued(op)
         if self._is_ours():
             self._ring()
             return otherwise
@@ -124,8 +122,7 @@ class Writer(Generic[Book]):
 
     async def acommit(self, op: Callable[[Book], T]) -> T:
         """Make a write; it is on disk when this returns. Cancelling the wait does not take it back."""
-        pending = Pending(op)
-        self._queue.append(pending)
+        pending = self._queued(op)
         await self.asettle(pending)
         return pending.result()
 
@@ -193,6 +190,12 @@ class Writer(Generic[Book]):
     def let_go(self) -> None:
         """Let others commit again."""
         self.turn.release()
+
+    def _queued(self, op: Callable[[Book], T]) -> Pending[Book, T]:
+        check_room(TO_WRITE)
+        pending = Pending(op)
+        self._queue.append(pending)
+        return pending
 
     # -- committing ----------------------------------------------------------------------------------------------------
 
