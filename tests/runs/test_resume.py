@@ -14,6 +14,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import weakref
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from enum import Enum
@@ -370,6 +371,55 @@ def test_a_stream_that_was_left_early_is_not_remembered(hf: Holdfast) -> None:
 
     resumed(hf, run_id, agent)
     assert len(made) == 2
+
+
+def test_the_items_of_a_stream_come_back_as_they_were_given(hf: Holdfast) -> None:
+    @hf.tool
+    def progress() -> Iterator[dict[str, Any]]:
+        state: dict[str, Any] = {"seen": []}
+        for page in range(3):
+            state["seen"].append(page)  # the same object again, as agents give their state
+            yield state
+
+    def agent() -> list[int]:
+        return [len(state["seen"]) for state in progress()]
+
+    run_id = stopped(hf, agent)
+
+    assert resumed(hf, run_id, agent) == [1, 2, 3]
+
+
+def test_a_stream_is_not_remembered_by_what_its_items_have_become(hf: Holdfast) -> None:
+    @hf.tool(read_only=True)
+    def states() -> Iterator[dict[str, Any]]:
+        state: dict[str, Any] = {"client": object()}  # cannot be given back
+        yield state
+        state.clear()
+
+    def agent() -> list[bool]:
+        return ["client" in state for state in states()]
+
+    run_id = stopped(hf, agent)
+
+    assert resumed(hf, run_id, agent) == [True]
+
+
+def test_the_items_of_a_stream_are_not_held_once_they_were_given(hf: Holdfast) -> None:
+    class Chunk(dict[str, str]): ...
+
+    @hf.tool(read_only=True)
+    def download() -> Iterator[Chunk]:
+        for _ in range(10):
+            chunk = Chunk(data="x" * 2**18)
+            given.append(weakref.ref(chunk))
+            yield chunk
+
+    given: list[weakref.ref[Chunk]] = []
+
+    with hf.run():
+        most = max(sum(chunk() is not None for chunk in given) for _ in download())
+
+    assert most <= 2
 
 
 def test_what_a_generator_returns_comes_back_too(hf: Holdfast) -> None:

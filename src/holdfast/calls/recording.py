@@ -41,7 +41,9 @@ class Record(msgspec.Struct, eq=False):
     step: Step
     called: bool | None = None  # the tool, or is about to be; false if it was not, after all
     value: Any = None  # what the call gave before
-    items: list[Any] | None = []  # what a stream gives; None if that is not all of it
+    items: list[Any] | None = []  # what a stream gives; None if that is too much
+    _size: int = 0  # bytes that they are in a memo
+    _is_exact: bool = True  # they can be given back
     write: Write | None = None  # its end, on the way to disk
     _started: bool = False
 
@@ -125,11 +127,20 @@ class Record(msgspec.Struct, eq=False):
         return write if waits else None
 
     def keep(self, item: object) -> None:
-        """Note what a stream gave."""
-        if self.items is not None:
-            self.items.append(item)
-            if len(self.items) > MOST_ITEMS:
-                self.items = None
+        """Note what a stream gives, as it is now: many give one object again and again, and change it in between."""
+        if self.items is None or self._callee is None:
+            return
+        memo = self._callee.memo
+        if (kept := memo.dump(item)) is not None:
+            copy = memo.load(kept)
+        else:
+            self._is_exact = False
+            kept = bytes(self._run.log.store.payloads.shown(item))
+            copy = msgspec.json.decode(kept)
+        self._size += len(kept)
+        self.items.append(copy)
+        if len(self.items) > MOST_ITEMS or self._size > memo.limit:
+            self.items = None
 
     def refuse(self) -> None:
         """The tool is not called: whoever asks for the same next is this call."""
@@ -163,7 +174,7 @@ class Record(msgspec.Struct, eq=False):
         if kept and self._callee is not None:
             if not is_stream:
                 memo = SAID if is_all else self._callee.memo.dump(value)
-            elif self.items is not None:
+            elif self.items is not None and self._is_exact:
                 memo = self._callee.memo.dump_items(self.items, value)
         facts["result"] = shown
         return self.step.end(facts, memo)
