@@ -1716,3 +1716,26 @@ def test_calls_work_in_a_forked_child() -> None:
         "late: no answer within 0.01 s",
         "0",
     ]
+
+
+def test_objects_whose_methods_were_called_are_not_kept(hf: Holdfast) -> None:
+    class Request:
+        def read(self, part: int) -> int:
+            return part
+
+        @hf.tool
+        def parse(self, part: int) -> int:
+            return part
+
+    made: list[weakref.ref[Request]] = []
+
+    with hf.run():
+        for part in range(10):
+            request = Request()
+            made.append(weakref.ref(request))
+            hf.call(request.read, part)
+            hf.call(request.parse, part)
+        del request
+        gc.collect()
+
+        assert [each() for each in made] == [None] * 10

@@ -70,7 +70,7 @@ class LoopGuard:
 
     def settle(self, call: Hashable, *, failed: bool) -> None:
         """Tell how a call ended; refused and cancelled calls are not told."""
-        self._recent.append((call, failed))
+        self._recent.append((call if failed else None, failed))  # one that went well may hold an object alive
         self._quiet = 0 if failed else self._quiet + 1
         if not failed:
             self._refusals.pop(call, None)

@@ -37,11 +37,13 @@ def bind(fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: Mapping[s
     """
     while isinstance(fn, functools.partial):
         args, kwargs, fn = (*fn.args, *args), {**fn.keywords, **kwargs}, fn.func
+    is_method = isinstance(fn, MethodType)
+    function = fn.__func__ if isinstance(fn, MethodType) else fn
     try:
-        if fn is not None and (binder := _binder(fn)) is not None:
+        if function is not None and (binder := _binder(function, is_method)) is not None:
             return binder(args, kwargs)
-    except TypeError:
-        pass  # a wrong call still has arguments; the tool itself will say what is wrong with them
+    except Exception:  # a wrong call still has arguments, and one of an object that cannot be hashed or looked into
+        return (args, dict(kwargs))  # the tool itself will say what is wrong with them
     return (args, dict(kwargs))
 
 
@@ -62,9 +64,10 @@ def impersonal(fn: Callable[..., Any] | None, arguments: object) -> object:
     """What `bind` gave for a call of *fn*; of a method, with the type of its object in place of that: it is another
     object in each process, and what it holds was never meant to be an argument.
     """
+    fn = _whole(fn)
     try:
-        subject = _subject(_whole(fn))
-    except (TypeError, ValueError):  # it has no signature, or cannot be kept in mind
+        subject = None if fn is None or isinstance(fn, MethodType) else _subject(fn)
+    except Exception:  # it has no signature, or cannot be kept in mind
         return arguments
     if subject is None:
         return arguments
@@ -113,10 +116,13 @@ _Binder = Callable[[tuple[Any, ...], Mapping[str, Any]], dict[str, Any]]
 
 
 @functools.lru_cache(maxsize=1024)
-def _binder(fn: Callable[..., Any]) -> _Binder | None:
-    """What gives the arguments of a call of *fn* by name, with defaults; a `TypeError` if it cannot be called so."""
+def _binder(fn: Callable[..., Any], is_method: bool) -> _Binder | None:
+    """What gives the arguments of a call of *fn* by name, with defaults; a `TypeError` if it cannot be called so.
+
+    Of a method *fn* is the function: what is kept in mind must not keep every object alive that was called.
+    """
     try:
-        signature = signature_of(fn)
+        signature = signature_of(MethodType(fn, fn) if is_method else fn)
     except (TypeError, ValueError):
         return None
 
@@ -141,10 +147,10 @@ def _binder(fn: Callable[..., Any]) -> _Binder | None:
 
 
 @functools.lru_cache(maxsize=1024)
-def _subject(fn: Callable[..., Any] | None) -> str | None:
+def _subject(fn: Callable[..., Any]) -> str | None:
     """The name of the parameter that takes the object, if *fn* is the function of a method."""
     within, _, _ = getattr(fn, "__qualname__", "").rpartition(".")
-    if fn is None or not within or within.endswith("<locals>") or isinstance(fn, MethodType):
+    if not within or within.endswith("<locals>"):
         return None
     first = next(iter(signature_of(fn).parameters), None)
     return first if first in ("self", "cls") else None
