@@ -30,7 +30,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar, NoReturn
 
 from holdfast.category import ErrorCategory
-from holdfast.category.looking import chain, leaves
+from holdfast.category.looking import chain, is_a, leaves
 
 
 class HoldfastError(Exception):
@@ -249,7 +249,7 @@ class ConfigError(HoldfastError, ValueError):
 def is_refusal(error: BaseException) -> bool:
     """Whether *error* is a refusal of ours, was raised from one, or is a group of such: no word about a tool."""
     found = leaves(error)
-    return bool(found) and all(any(isinstance(link, Denied) for link in chain(leaf)) for leaf in found)
+    return bool(found) and all(any(is_a(link, Denied) for link in chain(leaf)) for leaf in found)
 
 
 def in_words(error: BaseException) -> str:
@@ -258,12 +258,10 @@ def in_words(error: BaseException) -> str:
     Whoever wrote the error wrote its text, which may fail.
     """
     try:
-        kind = error.type.rpartition(".")[2] if isinstance(error, RecordedError) else type(error).__name__
+        kind = error.type.rpartition(".")[2] if is_a(error, RecordedError) else type(error).__name__
         said = ": ".join(filter(None, (kind, printable(str(error), 500))))
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-            if not isinstance(error, BaseExceptionGroup):
-                said = f"{said}; the first: {in_words(error)}"
+        if is_a(error, BaseExceptionGroup) and (found := leaves(error)):
+            said = f"{said}; the first: {in_words(found[0])}"
         return said
     except Exception:
         return type(error).__name__

@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast.calls.attempt import OF_ITS_POLICY, OF_ITS_RUN
 from holdfast.category import classify
+from holdfast.category.looking import is_a
 from holdfast.policy import Policy
 from holdfast.tools.cache import Awaited, Flight, Hit
 from holdfast.waiting.waits import Wait
@@ -72,7 +73,7 @@ def end(execution: Execution, flight: Flight, error: BaseException | None) -> No
     if error is None and policy is not None:
         cache.land(flight, execution.value, execution.kit.clock.monotonic() + policy.ttl)
     else:
-        own = not isinstance(error, Exception) or isinstance(error, OF_ITS_RUN)
+        own = not is_a(error, Exception) or is_a(error, OF_ITS_RUN)
         cache.crash(flight, None if own else error)
 
 

@@ -13,6 +13,7 @@ import msgspec
 from holdfast import checks, events
 from holdfast.calls import reporting
 from holdfast.category import ErrorCategory, classify, retry_after
+from holdfast.category.looking import is_a
 from holdfast.errors import (
     BudgetExceeded,
     CircuitOpen,
@@ -94,7 +95,7 @@ class Attempt:
         until = min(now + policy.max_wait, execution.deadline)
         while True:
             if now >= execution.deadline:
-                raise execution.error or execution.too_late()
+                raise execution.too_late() if execution.error is None else execution.error
             if execution.threaded and execution.kit.workers.full:
                 why = "too many timed-out calls still run in threads"
                 raise self._refuse(Refusal(ConcurrencyFull, math.inf, why=why))
@@ -168,7 +169,7 @@ class Attempt:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        if isinstance(error, GeneratorExit) and may_hold_a_lock():
+        if is_a(error, GeneratorExit) and may_hold_a_lock():
             self._execution.over = True
             self._execution.unsettled = self
             return False
@@ -194,7 +195,7 @@ class Attempt:
             execution.tool.give_back(self._reserved)
         execution.over = True
         if passed is None:  # refused, or cancelled while it waited
-            if error is not None and error is not execution.error and not isinstance(error, Denied):
+            if error is not None and error is not execution.error and not is_a(error, Denied):
                 execution.category = self._verdict(error)
             return False
         now = execution.kit.clock.monotonic()
@@ -254,7 +255,7 @@ class Attempt:
             return self._told
         if self._execution.left:
             return None
-        if isinstance(error, NEUTRAL) or is_refusal(error):
+        if is_a(error, NEUTRAL) or is_refusal(error):
             return ErrorCategory.CANCELLED
         return classify(error)
 

@@ -25,6 +25,7 @@ from holdfast.calls.attempt import STEPS_IN, Attempt, Made
 from holdfast.calls.recording import Callee, Record
 from holdfast.calls.subject import Subject
 from holdfast.category import ErrorCategory, classify
+from holdfast.category.looking import is_a
 from holdfast.errors import Denied, ToolTimeout
 from holdfast.fleet.question import Question
 from holdfast.guards.retry import NOTE
@@ -149,7 +150,7 @@ class Execution:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        if isinstance(error, GeneratorExit) and (self.unsettled is not None or may_hold_a_lock()):
+        if is_a(error, GeneratorExit) and (self.unsettled is not None or may_hold_a_lock()):
             self.forsake(error)
             return False
         return self._end(error)
@@ -294,7 +295,7 @@ class Execution:
     def again(self, category: ErrorCategory, error: BaseException, pause: float | None, now: float) -> bool:
         """Whether to try once more, and after which `delay`; `why` says why not."""
         retry = self.policy.retry
-        if self.callee is None or not isinstance(error, Exception):
+        if self.callee is None or not is_a(error, Exception):
             return False
         if self.yielded:
             why: float | str = "the stream had begun"
@@ -319,7 +320,7 @@ class Execution:
     def _falls_back(self, error: BaseException) -> bool:
         """Whether somebody else answers instead; the statistics keep the original outcome."""
         fallback = self.policy.fallback
-        if fallback is None or self.yielded or self.callee is None or not isinstance(error, Exception):
+        if fallback is None or self.yielded or self.callee is None or not is_a(error, Exception):
             return False
         if error is self.denied:
             if not isinstance(error, STEPS_IN):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, TypeVar
+from typing import Final, TypeGuard, TypeVar
 
 MOST_TEXT: Final = 4000  # characters of a text that are read
 _MOST_LINKS: Final = 16
-_MOST_LEAVES: Final = 64
 
 _T = TypeVar("_T")
 
@@ -29,6 +28,11 @@ def entry(value: object, kind: type[_T], *path: str) -> _T | None:
         return value if isinstance(value, kind) else None
     except Exception:
         return None
+
+
+def is_a(error: object, kinds: type[_T] | tuple[type[_T], ...]) -> TypeGuard[_T]:
+    """Whether *error* is of one of these *kinds*; `isinstance` would ask the error itself, which may raise or lie."""
+    return issubclass(type(error), kinds)
 
 
 def text_of(error: BaseException) -> str:
@@ -64,7 +68,7 @@ def _wrapped(error: BaseException) -> BaseException | None:
     if reason is not None:
         return reason
     args = attribute(error, "args", tuple)
-    return args[0] if args and issubclass(type(args[0]), BaseException) else None
+    return args[0] if args and is_a(args[0], BaseException) else None
 
 
 def context(error: BaseException) -> BaseException | None:
@@ -73,14 +77,20 @@ def context(error: BaseException) -> BaseException | None:
     return None if replaced is None or attribute(error, "__suppress_context__", bool) else replaced
 
 
-def leaves(error: BaseException) -> list[BaseException]:
-    """The exceptions of a group and of the groups in it; of any other exception, itself."""
+def leaves(error: BaseException, most: int = 64) -> list[BaseException]:
+    """The first exceptions of a group and of the groups in it, at *most* so many; of any other exception, itself."""
     found: list[BaseException] = []
-    rest = [error]
-    while rest and len(found) < _MOST_LEAVES:
+    rest, left = [error], 16 * most  # a group may say that it holds itself
+    while rest and len(found) < most and left:
+        left -= 1
         node = rest.pop()
-        if issubclass(type(node), BaseExceptionGroup):  # isinstance would ask the exception itself
-            rest.extend((attribute(node, "exceptions", tuple) or ())[:_MOST_LEAVES])
+        if is_a(node, BaseExceptionGroup):
+            rest.extend(reversed(inside(node)[:most]))
         else:
             found.append(node)
     return found
+
+
+def inside(group: BaseException) -> tuple[BaseException, ...]:
+    """What a group says that it holds; of any other exception, nothing."""
+    return attribute(group, "exceptions", tuple) or () if is_a(group, BaseExceptionGroup) else ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.category.looking import attribute, inside
 from holdfast.runs.identity import is_made_by
 
 MOST_MARKS = 100  # on one error, which may be raised again and again
@@ -42,11 +43,13 @@ def fatal_calls(error: BaseException | None, run_id: str) -> list[tuple[str, str
                 continue
             found |= calls
             makers = [key for key in calls if not any(is_made_by(other, key) for other in calls)]
-        inner = each.exceptions if isinstance(each, BaseExceptionGroup) else (each.__cause__ or each.__context__,)
+        links = (attribute(each, name, BaseException) for name in ("__cause__", "__context__"))
+        inner = inside(each) or (next((link for link in links if link is not None), None),)
         todo += [(other, makers) for other in inner]
     return list(found.items())
 
 
 def _marks(error: BaseException) -> tuple[_Mark, ...]:
-    marks = vars(error).get(_MARKS, ())  # not by what the error itself says of its attributes
+    held = attribute(error, "__dict__", dict) or {}  # not by what the error itself says of its attributes
+    marks = held.get(_MARKS, ())
     return marks if isinstance(marks, tuple) else ()

@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Iterator
 
+from holdfast.category.looking import is_a
 from holdfast.errors import RunCancelled
 from holdfast.guards.line import Signal
 from holdfast.hooks import HookContext, HookKind
@@ -80,8 +81,8 @@ class Cancelling:
 
     def instead_of(self, run_id: str, error: BaseException | None) -> RunCancelled | None:
         """What leaves the run's block where *error* is a cancellation that came from us, and from nobody else."""
-        ours = isinstance(error, asyncio.CancelledError) and self.token.is_set()
-        if not ours or isinstance(error, RunCancelled) or (self._task is not None and self._task.cancelling()):
+        ours = is_a(error, asyncio.CancelledError) and self.token.is_set()
+        if not ours or is_a(error, RunCancelled) or (self._task is not None and self._task.cancelling()):
             return None
         return RunCancelled(run_id, self.reason)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast import events
+from holdfast.category.looking import is_a
 from holdfast.errors import HoldfastError, RunDiverged, RunNotFound, StoreError
 from holdfast.runs.blame import fatal_calls
 from holdfast.runs.ending import End, Finish, Last, completed, ending, failed, gives_way
@@ -44,7 +45,7 @@ class Closing:
         if (claim := self._claim) is None:
             return None
         end = self._unsaid or ending(error, cancelled=cancelled, reason=reason, text=self._text)
-        over = end.type in (events.RUN_COMPLETED, events.RUN_FAILED) or isinstance(error, RunDiverged)
+        over = end.type in (events.RUN_COMPLETED, events.RUN_FAILED) or is_a(error, RunDiverged)
         blamed = error if end.type == events.RUN_FAILED else None
         unasked = self._steps.recalled.unasked() if over else []
         # Nobody waits for the answer of a run that is only noted.

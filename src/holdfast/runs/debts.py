@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
+from holdfast.category.looking import is_a
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.runs.beginning import GiveBack
 from holdfast.runs.ending import Last
@@ -78,7 +79,7 @@ class _Offer:
         error = self.pending.error
         if error is None:
             return self.pending.value or []
-        return self.debts if len(self.debts) == 1 and not isinstance(error, StoreError) else []
+        return self.debts if len(self.debts) == 1 and not is_a(error, StoreError) else []
 
     def _write(self, ledger: Ledger) -> list[Debt]:
         self._was_begun = True

@@ -10,6 +10,7 @@ import msgspec
 from holdfast import events
 from holdfast.bus import Bus
 from holdfast.category import ErrorCategory, classify
+from holdfast.category.looking import is_a, leaves
 from holdfast.checks import shown
 from holdfast.errors import (
     ConfigError,
@@ -30,6 +31,7 @@ from holdfast.stores.writer import Pending
 # What says nothing about the run's own work, as a cut from outside does not either: it can be resumed.
 INTERRUPTING = (InDoubt, RunDiverged, LeaseLost, StoreError)
 STRONGER = (KeyboardInterrupt, SystemExit, LeaseLost, StoreError)  # than a cancel that was requested
+_MOST_LEAVES = 4096  # errors of a group that are looked at
 MOST_NAMED = 100  # calls in a `run_diverged` event
 
 
@@ -53,7 +55,7 @@ def ending(error: BaseException | None, *, cancelled: bool, reason: str | None, 
 
 def gives_way(error: BaseException | None) -> bool:
     """Whether a cancel that was requested is what leaving the block with *error* means."""
-    return not _is_only(error, lambda each: isinstance(each, STRONGER))
+    return not _is_only(error, lambda each: is_a(each, STRONGER))
 
 
 def completed(text: object) -> End:
@@ -130,21 +132,20 @@ class Last(msgspec.Struct, frozen=True):
 
 def is_lasting(error: BaseException) -> bool:
     """Whether a failure is an outcome to be remembered; a refusal or a cut is asked anew."""
-    if isinstance(error, BaseExceptionGroup):
-        return all(map(is_lasting, error.exceptions))
-    if not isinstance(error, Exception):
-        return False
-    return isinstance(error, RecordedError) or not isinstance(error, Denied | RunError | StoreError)
+    return all(map(_lasts, leaves(error, _MOST_LEAVES)))
+
+
+def _lasts(error: BaseException) -> bool:
+    return is_a(error, RecordedError) or (is_a(error, Exception) and not is_a(error, (Denied, RunError, StoreError)))
 
 
 def _interrupts(error: BaseException) -> bool:
     """Whether *error* is no word about the run's work: among others, what ends a task, a greenlet or the process."""
-    is_cut = not isinstance(error, Exception) and classify(error) is ErrorCategory.CANCELLED
-    return is_cut or isinstance(error, INTERRUPTING)
+    is_cut = not is_a(error, Exception) and classify(error) is ErrorCategory.CANCELLED
+    return is_cut or is_a(error, INTERRUPTING)
 
 
 def _is_only(error: BaseException | None, kind: Callable[[BaseException], bool]) -> bool:
     """Whether *error*, or all that is in the group, is of this *kind*."""
-    if isinstance(error, BaseExceptionGroup):
-        return all(_is_only(each, kind) for each in error.exceptions)
-    return error is not None and kind(error)
+    found = [] if error is None else leaves(error, _MOST_LEAVES)
+    return bool(found) and all(map(kind, found))

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, overload
 
 from holdfast import events
 from holdfast.bus import WatchedRun
+from holdfast.category.looking import is_a
 from holdfast.clock import Clock
 from holdfast.errors import LeaseLost, RunCancelled, RunConflict, RunDiverged, StoreError
 from holdfast.history import CancelResult, Report, RunEventRecord, RunSnapshot, RunStatus, write_reports
@@ -248,7 +249,7 @@ class Run:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         try:
-            if isinstance(error, GeneratorExit) and may_hold_a_lock():
+            if is_a(error, GeneratorExit) and may_hold_a_lock():
                 elsewhere(self.__exit__, kind, error, None)
                 return
             diverged = self._leave(error)
@@ -256,7 +257,7 @@ class Run:
             while not is_ended:
                 if (hooks := self._cancelling.cleanup) is not None:
                     pause(self._home.clock, Wait(math.inf, hooks.signal))
-                last, pending = self._last(error or diverged)
+                last, pending = self._last(diverged if error is None else error)
                 if pending is not None:
                     self._home.store.writer.settle(pending)
                 is_ended = not self._yields(last)
@@ -272,7 +273,7 @@ class Run:
             while not is_ended:
                 if (hooks := self._cancelling.cleanup) is not None:
                     await apause(self._home.clock, Wait(math.inf, hooks.signal))
-                last, pending = self._last(error or diverged)
+                last, pending = self._last(diverged if error is None else error)
                 if pending is not None:
                     await self._home.store.writer.asettle(pending)
                 is_ended = not self._yields(last)
@@ -358,7 +359,7 @@ class Run:
         self.is_open = False
         cancelled = self.cancelled.is_set()
         diverged = self._closing.diverged() if error is None and not cancelled else None
-        completes = self._closing.completes(error or diverged)
+        completes = self._closing.completes(diverged if error is None else error)
         self._is_left = not completes and not self.is_noted and self.log.claim is not None
         if self._is_left or cancelled or self.log.lost is not None:
             self._stay_known()

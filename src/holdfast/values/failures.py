@@ -6,7 +6,7 @@ import builtins
 from typing import Any
 
 from holdfast.category import ErrorCategory
-from holdfast.category.looking import attribute
+from holdfast.category.looking import attribute, leaves
 from holdfast.errors import RecordedError, ToolTimeout
 from holdfast.values.memo import LIMIT
 from holdfast.values.objects import TREES, refuse
@@ -14,6 +14,7 @@ from holdfast.values.tagged import is_utf8, pack_plain, unpack, unpack_plain
 
 _ERROR = b"e"  # the first byte: no other memo begins with it
 _LONGEST_MESSAGE = 10_000  # characters
+_MOST_LEAVES = 10_000  # errors of a group
 
 
 def dump_error(error: Exception, category: ErrorCategory) -> bytes:
@@ -21,7 +22,7 @@ def dump_error(error: Exception, category: ErrorCategory) -> bytes:
     name, message = _name(type(error)), _message(error)
     if type(error) is RecordedError:  # told again from the log of an earlier run
         category, name, message = error.category, error.type, error.message
-    notes = [_utf8(note) for note in attribute(error, "__notes__", list) or () if isinstance(note, str)]
+    notes = [_message(note) for note in attribute(error, "__notes__", list) or () if isinstance(note, str)]
     try:
         body = _error_body(error, category)
         if len(body) > LIMIT or type(_error_of(name, body)) is not type(error):
@@ -60,6 +61,8 @@ def _error_body(error: Any, category: ErrorCategory) -> bytes:
     if getattr(builtins, kind.__name__, None) is not kind:
         raise TypeError("not builtin")
     if kind is ExceptionGroup:
+        if len(leaves(error, _MOST_LEAVES)) == _MOST_LEAVES:  # one error may be in it a million times
+            raise ValueError("too many errors")
         return TREES.pack([[error.message, [dump_error(each, category) for each in error.exceptions]], {}])
     _, arguments, *state = error.__reduce__()
     own = state[0] if state else {}
