@@ -968,3 +968,14 @@ def test_only_a_text_can_be_resumed(hf: Holdfast, run_id: Any) -> None:
 def test_session_and_prompt_are_texts(hf: Holdfast, wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="must be a text"):
         hf.run(**wrong)
+
+
+def test_the_result_of_a_step_may_be_a_proxy_that_has_every_attribute(hf: Holdfast) -> None:
+    class Proxy:
+        def __getattr__(self, name: str) -> object:
+            return lambda *_: name
+
+    with hf.run() as run:
+        proxy = run.step("connect", Proxy)
+
+    assert isinstance(proxy, Proxy)

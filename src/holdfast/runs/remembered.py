@@ -41,7 +41,7 @@ def remember(run: Run, name: str, fn: Callable[..., T], args: tuple[Any, ...]) -
             value = fn(*args)
         finally:
             leave(token)
-        if hasattr(value, "__await__"):
+        if hasattr(type(value), "__await__"):  # a proxy has any attribute that one asks it for
             if inspect.iscoroutine(value):
                 value.close()
             raise ConfigError(f"step {name!r}: gives something to await; use astep")
