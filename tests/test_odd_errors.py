@@ -47,6 +47,15 @@ class Noted(Exception):
     __notes__ = [Note("a note")]  # noqa: RUF012 - shared by all, as somebody may have it
 
 
+class Number(int):
+    __le__ = __ge__ = __lt__ = __gt__ = __float__ = _raises
+
+
+class Numbered(Exception):
+    status_code = Number(429)
+    retry_after = Number(5)
+
+
 def deep() -> Exception:
     error: Exception = ValueError("at the bottom")
     for _ in range(2000):
@@ -62,7 +71,7 @@ def woven() -> Exception:
     return error
 
 
-MAKERS = [Classless, Shy, Empty, Undecided, Noted, lambda: Endless("group", [ValueError()]), deep, woven]
+MAKERS = [Classless, Shy, Empty, Undecided, Noted, Numbered, lambda: Endless("group", [ValueError()]), deep, woven]
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final, TypeGuard, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeGuard, TypeVar
 
 MOST_TEXT: Final = 4000  # characters of a text that are read
 _MOST_LINKS: Final = 16
@@ -12,12 +12,19 @@ _T = TypeVar("_T")
 
 
 def attribute(thing: object, name: str, kind: type[_T]) -> _T | None:
-    """The attribute *name* of *thing* if it is there and of that *kind*."""
+    """The attribute *name* of *thing* if it is there and of that *kind*: a number or a text is a plain one, then."""
     try:
         value = getattr(thing, name, None)
-        return value if isinstance(value, kind) else None
+        return _PLAIN.get(kind, _same)(value) if isinstance(value, kind) else None
     except Exception:  # a property of theirs, or a value that lies about its class and cannot keep it up
         return None
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+_PLAIN: Final[dict[type, Callable[[Any], Any]]] = {int: int.__index__, float: float.__float__, str: str.__str__}
 
 
 def entry(value: object, kind: type[_T], *path: str) -> _T | None:
