@@ -32,15 +32,16 @@ def near_the_end(left: int, fn: Callable[[], object]) -> object:
 
 
 def test_no_slot_is_lost_where_the_stack_ends(hf: Holdfast) -> None:
-    @hf.tool(concurrency=1, max_wait=0, breaker=False)
+    @hf.tool(concurrency=1, max_wait=0, breaker=False, loop=False)
     def endless() -> object:
         return endless.__wrapped__()  # type: ignore[attr-defined]
 
-    for left in LEFT:
-        with pytest.raises(RecursionError):
-            near_the_end(left, endless)
-        with pytest.raises(RecursionError):  # and no refusal
-            endless()
+    with hf.run():
+        for left in LEFT:
+            with pytest.raises(RecursionError):
+                near_the_end(left, endless)
+            with pytest.raises(RecursionError):  # and no refusal
+                endless()
 
 
 def test_the_store_goes_on_after_a_recursion_that_ended_in_a_call(hf: Holdfast) -> None:

@@ -96,7 +96,8 @@ class Writer(Generic[Book]):
 
     def submit(self, op: Callable[[Book], T]) -> Pending[Book, T]:
         """Queue a write; it is made with the next commit, or by the thread after two ticks at most."""
-        pending = self._queued(op)
+        pending = Pending(op)
+        self._queue.append(pending)
         if self._quick and self._led():
             return pending
         if not self._thread.there:
@@ -105,7 +106,8 @@ class Writer(Generic[Book]):
 
     def commit(self, op: Callable[[Book], T]) -> T:
         """Make a write; it is on disk when this returns."""
-        pending = self._queued(op)
+        pending = Pending(op)
+        self._queue.append(pending)
         self.settle(pending)
         return pending.result()
 
@@ -113,7 +115,8 @@ class Writer(Generic[Book]):
         """Make a write as `commit` does; above a commit of this very thread, where the handler of a signal may be, it
         can only be queued, which gives *otherwise*.
         """
-        pending = self._queued(op)
+        pending = Pending(op)
+        self._queue.append(pending)
         if self._is_ours():
             self._ring()
             return otherwise
@@ -122,7 +125,8 @@ class Writer(Generic[Book]):
 
     async def acommit(self, op: Callable[[Book], T]) -> T:
         """Make a write; it is on disk when this returns. Cancelling the wait does not take it back."""
-        pending = self._queued(op)
+        pending = Pending(op)
+        self._queue.append(pending)
         await self.asettle(pending)
         return pending.result()
 
@@ -191,12 +195,6 @@ class Writer(Generic[Book]):
         """Let others commit again."""
         self.turn.release()
 
-    def _queued(self, op: Callable[[Book], T]) -> Pending[Book, T]:
-        check_room(TO_WRITE)
-        pending = Pending(op)
-        self._queue.append(pending)
-        return pending
-
     # -- committing ----------------------------------------------------------------------------------------------------
 
     def _led(self, *, patient: bool = False) -> bool:
@@ -206,6 +204,7 @@ class Writer(Generic[Book]):
         """
         if self._is_ours():
             return False
+        check_room(TO_WRITE)
         had = True
         try:
             size = self.alone(self._commit_group, patient=patient)

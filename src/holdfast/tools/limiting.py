@@ -18,7 +18,6 @@ from holdfast.guards.concurrency import Slots
 from holdfast.guards.line import Line, Ticket
 from holdfast.guards.rate import UNDIVIDED, Bucket
 from holdfast.policy import Policy
-from holdfast.stack import TO_CALL, check_room
 from holdfast.tools.verdicts import Asker, Limits, Refusal
 
 OVERLOADED = frozenset({ErrorCategory.TIMEOUT, ErrorCategory.RATE_LIMIT, ErrorCategory.SERVICE_UNAVAILABLE})
@@ -123,7 +122,6 @@ class Limiting:
             if heap:
                 return False
             if pop is not None:
-                check_room(TO_CALL)
                 try:
                     pop()
                 except IndexError:
