@@ -15,7 +15,7 @@ from tests.stores.kinds import KINDS, SHARED, Open, opener
 
 from holdfast.errors import ConfigError, StoreError
 from holdfast.stores import RunStore, SqliteRunStore, schema
-from holdfast.stores.board import FORGOTTEN, Board
+from holdfast.stores.board import FORGOTTEN, KEPT, Board
 from holdfast.stores.entries import LONGEST_TEXT, MOST_LINES, Process, ServerEntry, ToolEntry, pack, server
 from holdfast.testing import ManualClock
 
@@ -170,8 +170,27 @@ def test_a_process_that_gives_no_sign_of_life_is_left_out_and_swept(board: Board
 
     assert [each.id for each in board.processes()] == ["alive"]
     assert board.names() == ["y"]
-    assert board.sweep() == 1
+    clock.advance(KEPT / 1000)
+    assert board.sweep() == 2
     assert board.sweep() == 0
+
+
+@pytest.mark.parametrize("open_", sorted(SHARED), indirect=True)
+def test_what_a_process_counted_stays_for_a_while_after_its_end(
+    open_: Open, store: RunStore, clock: ManualClock
+) -> None:
+    other, board = open_(clock=clock), Board(store)
+    row = other.ownership.row()
+    shown(Board(other), process(row.id, host=row.host, pid=row.pid), ToolEntry(name="x", calls=3))
+    assert board.ended() == []
+
+    other.close()
+
+    assert [(each.id, [tool.calls for tool in tools]) for each, tools in board.ended()] == [(row.id, [3])]
+    assert board.sweep() == 0
+    clock.advance(KEPT / 1000)
+    assert board.ended() == []
+    assert board.sweep() == 1
 
 
 def test_a_process_that_closes_its_store_is_gone_at_once(open_: Open, store: RunStore, clock: ManualClock) -> None:

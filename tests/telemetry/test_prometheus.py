@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import holdfast
 from holdfast.stores import SqliteRunStore
-from holdfast.stores.board import Board
+from holdfast.stores.board import KEPT, Board
 from holdfast.stores.entries import BOUNDS, Process, ServerEntry, ToolEntry, pack
 from holdfast.telemetry.prometheus import FAMILIES, StoreMetrics, metrics
 from holdfast.testing import ManualClock
@@ -50,7 +50,7 @@ def value(text: str, name: str, **labels: str) -> float:
 def show(store: SqliteRunStore, id: str, *entries: ToolEntry, servers: list[ServerEntry] | None = None) -> None:
     """Have a process of that *id* show *entries*; it lives for ten seconds."""
     now = int(store.clock.time() * 1000)
-    process = Process(id=id, host="elsewhere", pid=1, at_ms=now, until_ms=now + 10_000, servers=servers or [])
+    process = Process(id=id, host=f"that of {id}", pid=1, at_ms=now, until_ms=now + 10_000, servers=servers or [])
     Board(store).publish(process, [(entry.name, pack(entry)) for entry in entries])
 
 
@@ -233,7 +233,7 @@ def test_the_memory_of_processes_that_are_gone_is_bounded_and_nothing_is_lost(
     for number in range(6):
         show(store, f"p{number}", *(ToolEntry(name=f"t{each}", calls=1, successful=1) for each in range(3)))
         exporter.render()
-        clock.advance(60.0)
+        clock.advance(KEPT / 1000)
 
     total = value(exporter.render(), "holdfast_calls_total", server="", tool="t0", outcome="success")
     assert total == 6
@@ -251,7 +251,7 @@ def test_the_names_of_tools_that_are_gone_are_bounded_and_what_the_oldest_counte
         show(store, f"p{number}", ToolEntry(name=f"t{number}", successful=10))
         found = parsed(exporter.render())
         totals.append(sum(number for (_, labels), number in found.items() if ("outcome", "success") in labels))
-        clock.advance(60.0)
+        clock.advance(KEPT / 1000)
 
     assert totals == [10, 20, 30, 40, 50, 60, 70, 80]
     labels = {"server": "(others)", "tool": "(others)", "outcome": "success"}
@@ -269,7 +269,7 @@ def test_the_counter_of_a_tool_that_is_still_shown_does_not_fall_when_older_name
     for number in range(5):
         show(store, f"p{number}", ToolEntry(name="stays", successful=1), ToolEntry(name=f"t{number}", successful=1))
         seen.append(value(exporter.render(), "holdfast_calls_total", server="", tool="stays", outcome="success"))
-        clock.advance(60.0)
+        clock.advance(KEPT / 1000)
 
     assert seen == [1, 2, 3, 4, 5]
 
@@ -323,6 +323,56 @@ def test_a_process_shows_its_real_calls_to_who_reads_the_store(tmp_path: Path) -
                 pause.wait(0.01)
 
             assert found["holdfast_call_duration_seconds_count", frozenset({"server": "", "tool": "real"}.items())] == 1
+
+
+def test_a_fleets_circuit_opens_once_however_many_processes_show_it(store: SqliteRunStore, clock: ManualClock) -> None:
+    exporter = StoreMetrics(store)
+    in_fleet = {"fleet": "redis", "shared": ["circuit"]}
+
+    def opened(*ids: str, times: int) -> float:
+        for id in ids:
+            show(store, id, ToolEntry(name="t", times_opened=times, **in_fleet))  # type: ignore[arg-type]
+        return value(exporter.render(), "holdfast_circuit_opened_total", server="", tool="t")
+
+    assert opened("one", "two", times=3) == 3
+    clock.advance(60.0)
+    assert opened("three", times=4) == 4
+    show(store, "alone", ToolEntry(name="t", times_opened=2))
+    assert opened("three", times=4) == 6
+
+
+def success(exporter: StoreMetrics, tool: str) -> float:
+    return value(exporter.render(), "holdfast_calls_total", server="", tool=tool, outcome="success")
+
+
+def test_a_process_that_came_and_went_between_two_scrapes_is_counted_to_its_last_call(
+    store: SqliteRunStore, tmp_path: Path
+) -> None:
+    exporter = StoreMetrics(store)
+    exporter.render()
+
+    with holdfast.open(tmp_path / "runs.db", policies={}) as hf, hf.run():
+        tool = hf.tool("brief")(lambda number: number)
+        for number in range(20):
+            tool(number)
+
+    assert success(exporter, "brief") == 20
+    assert ("holdfast_processes", frozenset({("kind", "library")})) not in parsed(exporter.render())
+
+
+def test_what_was_counted_before_a_close_is_not_counted_again_after_it(store: SqliteRunStore, tmp_path: Path) -> None:
+    exporter = StoreMetrics(store)
+    hf = holdfast.open(tmp_path / "runs.db", policies={})
+    tool = hf.tool("again")(lambda: None)
+
+    counted = []
+    for _ in range(3):
+        with hf.run():
+            tool()
+        hf.close()
+        counted.append(success(exporter, "again"))
+
+    assert counted == [1, 2, 3]
 
 
 # --- the dashboard ---

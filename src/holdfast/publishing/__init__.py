@@ -188,6 +188,7 @@ class Publisher:
                     return
                 SystemClock.sleep(GAP)  # what waits here is the system
                 self._wait(mailbox, pause)
+            self._display.publish(self._marked, self._orders.seen, is_last=True)
         finally:
             self._mailbox = None
             mailbox.close()

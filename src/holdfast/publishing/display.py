@@ -7,6 +7,7 @@ take is owed, and written when there is life again.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -76,18 +77,19 @@ class Display:
             self._hear(circuit.tool for circuit in self._kit.breaker.snapshot().diagnostics)
             self._board.sweep()
 
-    def publish(self, marked: dict[str, None], seen: int) -> bool:
+    def publish(self, marked: dict[str, None], seen: int, *, is_last: bool = False) -> bool:
         """Write what has changed of the tools that are recent or *marked*, which are taken out, as of the order *seen*.
 
-        False if there were more than one write takes.
+        False if there were more than one write takes; the last write takes all, for what they have counted.
         """
         now = SystemClock.monotonic()
         servers = self._ask_servers()
         known = {each.name for each in servers}
         self._collect(marked, known)
-        due = [name for name, (heard_at, is_seen) in self.recent.items() if not is_seen or heard_at + PERIOD <= now]
-        tools, resting = self._look_at(due[:MOST_AT_ONCE], known, now)
-        details = self.pictures.details(tools, resting, now)
+        until = math.inf if is_last else now
+        due = [name for name, (heard_at, is_seen) in self.recent.items() if not is_seen or heard_at + PERIOD <= until]
+        tools, resting = self._look_at(due[: None if is_last else MOST_AT_ONCE], known, until)
+        details = [] if is_last else self.pictures.details(tools, resting, now)
         try:
             self._write(tools, servers, details, seen)
             self._complain.over()

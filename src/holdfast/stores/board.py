@@ -1,6 +1,6 @@
 """The board: what the processes on a store show of their tools, and what they are told to do with them.
 
-Each process writes its own rows; whoever reads leaves out the dead. An order (open, close, auto, reset) is the last
+Each process writes its own rows; whoever reads leaves out the dead, which stay for a while for those who count. An order (open, close, auto, reset) is the last
 word on a tool: it is written first and the processes are woken after, so one that missed the wake finds it later.
 """
 
@@ -16,6 +16,7 @@ from holdfast.stores.entries import (
     Process,
     ServerLine,
     ToolDetail,
+    ToolEntry,
     ToolInProcess,
     ToolLine,
     line,
@@ -30,6 +31,7 @@ from holdfast.stores.store import RunStore
 from holdfast.stores.trouble import errors_of, reads_rows
 
 ORDERS = ("open", "close", "auto", "reset")
+KEPT = 300_000  # milliseconds that what a dead process counted stays: for longer, nobody waits between two scrapes
 FORGOTTEN = 86_400_000  # milliseconds after which an order that holds nothing goes
 _STATES = {"open": "open", "close": "closed", "auto": None, "reset": None}
 
@@ -46,6 +48,17 @@ class Board:
     def processes(self) -> list[Process]:
         """The processes that live, oldest first."""
         return [process for process, living in self._processes() if living]
+
+    def ended(self) -> list[tuple[Process, list[ToolEntry]]]:
+        """The processes that ended of late, and what they showed last of their tools."""
+        found: dict[str, tuple[Process, list[ToolEntry]]] = {
+            process.id: (process, []) for process in self._dead() if process.at_ms > self._kept_since()
+        }
+        with errors_of(self._file):
+            for id, data in self._file.fetch("tools") if found else ():
+                if id in found:
+                    found[id][1].append(unpack_tool(data))
+        return list(found.values())
 
     def tools(self) -> list[ToolLine]:
         """One line a name, the worst first; a name that is held by hand is there although no process has it."""
@@ -133,8 +146,8 @@ class Board:
         self._store.writer.commit(write)
 
     def sweep(self) -> int:
-        """Delete what processes that are gone have left; gives how many there were."""
-        dead = [process.id for process, living in self._processes() if not living]
+        """Delete what processes that are gone for a while have left; gives how many there were."""
+        dead = [process.id for process in self._dead() if process.at_ms <= self._kept_since()]
         if dead:
             self._store.writer.commit(lambda ledger: self._drop(dead))
         return len(dead)
@@ -146,12 +159,18 @@ class Board:
         for name in ("drop_process", "drop_tools_of_process", "drop_details_of_process"):
             connection.executemany(sql(name), [(process,) for process in processes])
 
+    def _dead(self) -> list[Process]:
+        return [process for process, living in self._processes() if not living]
+
+    def _kept_since(self) -> float:
+        return self._store.clock.time() * 1000 - KEPT
+
     def _processes(self) -> list[tuple[Process, bool]]:
         """All that are written down, and whether they live."""
         with errors_of(self._file):
             found = [_process(row) for row in self._file.fetch("processes")]
         is_there = self._store.ownership.is_there
-        return [(each, is_there(each.id, each.host, each.until_ms)) for each in found]
+        return [(each, each.until_ms > 0 and is_there(each.id, each.host, each.until_ms)) for each in found]
 
     def _lines(self, living: list[Process], rows: list[tuple[Any, ...]], orders: dict[str, Order]) -> list[ToolLine]:
         now = self._store.clock.time() * 1000

@@ -280,8 +280,8 @@ class Ledger:
         self.tables.put("keep_owner", *owner, is_news=False)
 
     def drop(self, owner: str) -> None:
-        """Forget *owner*, and what it shows of its tools."""
-        for name in ("drop_owner", "drop_process", "drop_tools_of_process", "drop_details_of_process"):
+        """Forget *owner*; what it counted stays on the board for a while."""
+        for name in ("drop_owner", "end_process", "drop_details_of_process"):
             self.tables.put(name, owner)
 
     def claim(self, live: Live, owner: OwnerRow) -> Claim:

@@ -15,7 +15,7 @@ from holdfast.clock import Clock
 from holdfast.history import RunStatus
 from holdfast.stores import RunStore
 from holdfast.stores.board import Board
-from holdfast.stores.entries import BOUNDS, OFF, SEVERITY, Process, ServerEntry, ToolEntry, allowed, total
+from holdfast.stores.entries import BOUNDS, OFF, SEVERITY, Process, ToolEntry, allowed, total
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 MOST_GONE: Final = 5000  # tools of processes that show them no more, each remembered in case it comes back
@@ -26,7 +26,8 @@ Where = tuple[str, str]  # server and tool
 Labels = tuple[tuple[str, str], ...]
 Key = tuple[str, Labels]  # of a sample: its name and labels
 Numbers = dict[Key, float]
-Shown = tuple[str, Where]  # a tool of a process
+Life = tuple[str, int, int]  # host, process and when that began, as its id changes when it closes its store; or a fleet
+Shown = tuple[Life, Where]  # a tool of a process
 
 
 class Shared(Protocol):
@@ -77,28 +78,26 @@ class StoreMetrics:
     def render(self) -> str:
         """What is true now; blocks for as long as it takes to read the board."""
         now = self._store.clock.time() * 1000
-        processes = self._board.processes()
-        servers = [(process, server) for process in processes for server in process.servers]
-        names = sorted({server.name for _, server in servers}, key=len, reverse=True)
-        lines = [(_place(line.name, names, is_server=line.is_server), line) for line in self._board.tools()]
+        processes, tools, ended = self._board.processes(), self._board.tools(), self._board.ended()
+        known = [*processes, *(process for process, _ in ended)]
+        names = sorted({server.name for process in known for server in process.servers}, key=len, reverse=True)
+        lines = [(_place(line.name, names, is_server=line.is_server), line) for line in tools]
         placed = [(each.process, where, each.tool) for where, line in lines for each in line.processes]
         held = [(where, ToolEntry(name=line.name, state=line.state)) for where, line in lines if not line.processes]
-        seen: dict[Shown, Numbers] = {}
-        for id, where, entry in placed:
-            _add(seen.setdefault((id, where), {}), _counted(entry, where))
-        for process, server in servers:
-            key = _key("holdfast_server_restarts_total", ("server", server.name))
-            _add(seen.setdefault((process.id, (server.name, "")), {}), {key: server.restarts})
+        living = {process.id: process for process in processes}
+        seen = _seen([(living[id], where, entry) for id, where, entry in placed if id in living], processes)
         gauges = _gauges([*((where, entry) for _, where, entry in placed), *held], now)
         gauges.update(_fleet((id, entry) for id, _, entry in placed))
-        gauges.update(_gauges_of_store(processes, [server for _, server in servers], self._store.counts()))
-        return _text(self._summed(seen), gauges)
+        gauges.update(_gauges_of_store(processes, self._store.counts()))
+        return _text(self._summed(seen, *(_of_ended(*each, names) for each in ended)), gauges)
 
-    def _summed(self, seen: Mapping[Shown, Numbers]) -> Numbers:
+    def _summed(self, *many: Mapping[Shown, Numbers]) -> Numbers:
         with self._lock:
-            for shown, counts in seen.items():
+            seen = {shown for each in many for shown in each}
+            for shown, counts in itertools.chain.from_iterable(each.items() for each in many):
                 latest = {self._keys.setdefault(key, key): number for key, number in counts.items()}
-                for key, number in self._latest.pop(shown, {}).items():  # two scrapes may overtake each other
+                # Two scrapes may overtake each other, and a process may end between two looks at the board.
+                for key, number in self._latest.pop(shown, {}).items():
                     latest[key] = max(number, latest.get(key, 0))
                 self._latest[shown] = latest
             self._forget(len(self._latest) - len(seen) - MOST_GONE)
@@ -129,9 +128,36 @@ def _add(numbers: Numbers, more: Numbers) -> None:
 # -- what is counted ---------------------------------------------------------------------------------------------------
 
 
+def _seen(placed: Iterable[tuple[Process, Where, ToolEntry]], processes: Iterable[Process]) -> dict[Shown, Numbers]:
+    """What tools and servers of *processes* have counted."""
+    seen: dict[Shown, Numbers] = {}
+    for process, where, entry in placed:
+        counts = _counted(entry, where)
+        if entry.fleet is not None:  # whose circuit is one, whichever of its processes shows it
+            shared = seen.setdefault(((entry.fleet, 0, 0), where), {})
+            opened = _key("holdfast_circuit_opened_total", *_labels(where))
+            shared[opened] = max(shared.get(opened, 0), counts.pop(opened))
+        _add(seen.setdefault((_life(process), where), {}), counts)
+    for process in processes:
+        for server in process.servers:
+            key = _key("holdfast_server_restarts_total", ("server", server.name))
+            _add(seen.setdefault((_life(process), (server.name, "")), {}), {key: server.restarts})
+    return seen
+
+
+def _of_ended(process: Process, entries: Iterable[ToolEntry], names: Sequence[str]) -> dict[Shown, Numbers]:
+    own = {server.name for server in process.servers}
+    places = ((_place(entry.name, names, is_server=entry.name in own), entry) for entry in entries)
+    return _seen([(process, where, entry) for where, entry in places], [process])
+
+
+def _life(process: Process) -> Life:
+    return process.host, process.pid, process.started_at_ms
+
+
 def _counted(entry: ToolEntry, where: Where) -> Numbers:
     """What only grows."""
-    labels = (("server", where[0]), ("tool", where[1]))
+    labels = _labels(where)
     counts: Numbers = {}
 
     def count(name: str, number: float, *more: tuple[str, str]) -> None:
@@ -160,6 +186,10 @@ def _counted(entry: ToolEntry, where: Where) -> Numbers:
     return counts
 
 
+def _labels(where: Where) -> Labels:
+    return ("server", where[0]), ("tool", where[1])
+
+
 def _spread(entry: ToolEntry) -> list[int]:
     return entry.spread if len(entry.spread) == len(BOUNDS) + 1 else [0] * (len(BOUNDS) + 1)
 
@@ -170,8 +200,8 @@ def _gauges(entries: Sequence[tuple[Where, ToolEntry]], now_ms: float) -> Number
     by_tool: dict[Where, list[ToolEntry]] = {}
     for where, entry in entries:
         by_tool.setdefault(where, []).append(entry)
-    for (server, name), tools in by_tool.items():
-        labels = (("server", server), ("tool", name))
+    for where, tools in by_tool.items():
+        labels = _labels(where)
         worst = min(tools, key=lambda tool: SEVERITY.get(tool.state, 1)).state
         for state in (*SEVERITY, *(() if worst in SEVERITY else (worst,))):
             if state != OFF:
@@ -200,12 +230,12 @@ def _fleet(entries: Iterable[tuple[str, ToolEntry]]) -> Numbers:
     return {_key("holdfast_fleet_processes", ("state", state)): count for state, count in counts.items() if alone}
 
 
-def _gauges_of_store(processes: Iterable[Process], servers: Iterable[ServerEntry], runs: Mapping[str, int]) -> Numbers:
+def _gauges_of_store(processes: Iterable[Process], runs: Mapping[str, int]) -> Numbers:
     found: Numbers = {}
     for process in processes:
         _add(found, {_key("holdfast_processes", ("kind", process.kind)): 1})
-    for server in servers:
-        _add(found, {_key("holdfast_servers", ("server", server.name), ("state", server.state)): 1})
+        for server in process.servers:
+            _add(found, {_key("holdfast_servers", ("server", server.name), ("state", server.state)): 1})
     for status in dict.fromkeys([*map(str, RunStatus), *runs]):
         found[_key("holdfast_runs", ("status", status))] = runs.get(status, 0)
     return found

@@ -155,6 +155,9 @@ DELETE FROM holdfast.details WHERE process = $1
 -- name: details_of_name
 SELECT process, detail FROM holdfast.details WHERE name = $1
 
+-- name: end_process
+UPDATE holdfast.processes SET until = 0 WHERE id = $1
+
 -- name: drop_process
 DELETE FROM holdfast.processes WHERE id = $1
 
