@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -504,6 +505,35 @@ def test_a_forked_child_is_a_process_of_its_own(path: Path, board: Board, after:
         os.waitpid(pid, 0)
         os.close(read)
         assert [each.pid for each in board.processes()] == [os.getpid()]
+
+
+def test_what_the_parent_counted_is_not_counted_by_its_child(path: Path, board: Board) -> None:
+    with holdfast.open(path, policies=POLICIES) as hf:
+        flaky = hf.tool("flaky")(lambda number: 1 / number)
+        for number in (1, 1, 0):
+            with contextlib.suppress(ZeroDivisionError):
+                flaky(number)
+        read, write = os.pipe()
+
+        pid = fork()
+        if pid == 0:
+            try:
+                os.close(write)
+                with contextlib.suppress(holdfast.CircuitOpen):
+                    flaky(1)
+                os.read(read, 1)  # also ends with the parent
+            finally:
+                os._exit(0)
+
+        def counted() -> dict[int, tuple[int, int, int]]:
+            found = board.tool("flaky")
+            shown = [] if found is None else found.processes
+            return {each.pid: (each.tool.calls, each.tool.denied, each.tool.times_opened) for each in shown}
+
+        until(lambda: counted() == {pid: (0, 1, 0), os.getpid(): (3, 0, 1)}, "what each has counted")
+        os.close(write)
+        os.waitpid(pid, 0)
+        os.close(read)
 
 
 def test_a_fork_while_the_publisher_loads_a_module_is_shown(path: Path, board: Board, start: Any) -> None:

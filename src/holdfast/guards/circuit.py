@@ -229,8 +229,10 @@ class Circuit:
             self._mark()
 
     def after_fork(self) -> None:
-        """In a forked child: another thread of the parent may have held the lock."""
+        """In a forked child: another thread of the parent may have held the lock; what was counted is the parent's."""
         self._lock = threading.Lock()
+        self.times_opened = self._denied = 0
+        self.turned_away.clear()
 
     # -- looked at -----------------------------------------------------------------------------------------------------
 

@@ -187,8 +187,9 @@ class ExecutionTracker:
             self._file()
 
     def after_fork(self) -> None:
-        """In a forked child: whoever held the lock is a thread of the parent."""
+        """In a forked child: whoever held the lock is a thread of the parent, and what was counted is the parent's."""
         self._lock = threading.Lock()
+        self.clear()
 
     def _file(self) -> None:
         """Count what is new in the journal, and let go of what is too old; the lock is held."""
