@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from tests.telemetry import traces as tracing
 from tests.telemetry.traces import Traces, facts, is_child
 
 import holdfast
+from holdfast.cli import exporting
 from holdfast.mcp import frames
 from holdfast.mcp.proxy import wrap
 from holdfast.mcp.server import DEFAULTS
@@ -262,6 +265,60 @@ def test_an_exporter_that_is_not_there_is_said_and_the_proxy_works(wrapped: Any)
 
     assert answer["result"]["content"][0]["text"] == "read"
     assert b"no telemetry: there is no exporter 'no_such_exporter'" in said
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "why"),
+    [
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "-1", b"ValueError: max_queue_size must be a positive integer"),
+        ("OTEL_PROPAGATORS", "pigeon", b"ValueError: Propagator pigeon not found"),
+    ],
+)
+def test_a_bad_variable_of_opentelemetry_is_said_and_the_proxy_works(
+    wrapped: Any, variable: str, value: str, why: bytes
+) -> None:
+    client, child = wrapped(OTEL_TRACES_EXPORTER="console", **{variable: value})
+
+    answer = client.call(1, "read")
+    _, said = child.communicate(timeout=30)
+
+    assert answer["result"]["content"][0]["text"] == "read"
+    assert b"no telemetry: " + why in said
+
+
+EXPORTER = """
+import threading
+ANSWERS = threading.Event()
+
+class Exporter:
+    def export(self, spans):
+        ANSWERS.wait()
+    def shutdown(self):
+        raise OSError("no route")
+"""
+
+
+def test_a_collector_that_does_not_answer_keeps_no_command_from_ending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    about = tmp_path / "stuck-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: stuck\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[opentelemetry_traces_exporter]\nstuck = stuck:Exporter\n")
+    (tmp_path / "stuck.py").write_text(EXPORTER)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "stuck")
+    monkeypatch.setattr(exporting, "PATIENCE", 0.05)
+
+    with holdfast.open(":memory:", policies={}) as hf, exporting.exporting(hf):
+        hf.tool("search")(lambda: "found")()
+
+    assert "telemetry took too long" in capsys.readouterr().err
+    importlib.import_module("stuck").ANSWERS.set()
+    for thread in threading.enumerate():
+        if thread.name == "holdfast-exporting":
+            thread.join()
+    assert "the last telemetry was not sent: OSError: no route" in capsys.readouterr().err
 
 
 # --- frames ---

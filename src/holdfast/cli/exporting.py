@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.clock import SystemClock
+from holdfast.errors import in_words
+
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
 
+PATIENCE = 3.0  # seconds in which the rest is sent: whoever started a proxy does not wait for long when it is to end
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_{}_ENDPOINT")
 _PROTOCOLS = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
 
@@ -31,16 +36,38 @@ def exporting(hf: Holdfast) -> Iterator[None]:
     try:
         providers = _providers(traces, metrics)
         from holdfast.telemetry.otel import instrument
-    except (ImportError, LookupError) as error:
-        click.echo(f"holdfast: no telemetry: {error.args[0]}", err=True)
+
+        instrument(hf, *providers)
+    except Exception as error:  # what is wrong with a variable or an exporter is theirs to say
+        why = error.args[0] if isinstance(error, ImportError | LookupError) else in_words(error)
+        click.echo(f"holdfast: no telemetry: {why}", err=True)
         yield
         return
-    instrument(hf, *providers)
     try:
         yield
     finally:
-        for provider in providers:
-            provider.shutdown()
+        _send_rest(providers)
+
+
+def _send_rest(providers: Sequence[Any]) -> None:
+    """Send what is left, unless it takes too long."""
+    senders = [
+        threading.Thread(target=_shut, args=(each,), name="holdfast-exporting", daemon=True) for each in providers
+    ]
+    for sender in senders:
+        sender.start()
+    end = SystemClock.monotonic() + PATIENCE
+    for sender in senders:
+        sender.join(max(0.0, end - SystemClock.monotonic()))
+    if any(sender.is_alive() for sender in senders):
+        click.echo(f"holdfast: telemetry took too long: the last of it was not sent within {PATIENCE:g} s", err=True)
+
+
+def _shut(provider: Any) -> None:
+    try:
+        provider.shutdown()
+    except Exception as error:  # an exporter's, which may be anybody's
+        click.echo(f"holdfast: the last telemetry was not sent: {in_words(error)}", err=True)
 
 
 def _wanted(signal: str) -> list[str]:
@@ -64,10 +91,10 @@ def _providers(traces: list[str], metrics: list[str]) -> tuple[Any, Any]:
     readers = [PeriodicExportingMetricReader(_exporter("METRICS", name)) for name in metrics]
     named = "OTEL_SERVICE_NAME" in os.environ or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
     resource = Resource.create({} if named else {"service.name": "holdfast"})
-    tracing = TracerProvider(resource=resource)
+    tracing = TracerProvider(resource=resource, shutdown_on_exit=False)
     for processor in spans:
         tracing.add_span_processor(processor)
-    return tracing, MeterProvider(metric_readers=readers, resource=resource)
+    return tracing, MeterProvider(metric_readers=readers, resource=resource, shutdown_on_exit=False)
 
 
 def _exporter(signal: str, name: str) -> Any:

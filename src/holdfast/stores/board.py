@@ -1,7 +1,8 @@
 """The board: what the processes on a store show of their tools, and what they are told to do with them.
 
-Each process writes its own rows; whoever reads leaves out the dead, which stay for a while for those who count. An order (open, close, auto, reset) is the last
-word on a tool: it is written first and the processes are woken after, so one that missed the wake finds it later.
+Each process writes its own rows; whoever reads leaves out the dead, which stay for a while for those who count. An
+order (open, close, auto, reset) is the last word on a tool: it is written first and the processes are woken after, so
+one that missed the wake finds it later.
 """
 
 from __future__ import annotations
