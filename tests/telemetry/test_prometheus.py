@@ -410,6 +410,13 @@ def test_the_dashboard_asks_only_for_metrics_and_labels_that_exist(store: Sqlite
     assert asked == set(FAMILIES) - own, "the dashboard shows all there is"
 
 
+def test_the_share_of_failing_calls_is_of_those_that_were_not_cancelled_as_on_the_page() -> None:
+    shares = [query for query in queries() if " / sum(" in query and "failed" in query]
+
+    assert len(shares) == 1
+    assert 'outcome!="cancelled"' in shares[0].partition(" / ")[2]
+
+
 def test_the_panels_of_the_dashboard_have_titles_places_and_ids_of_their_own() -> None:
     board = json.loads(DASHBOARD.read_text("utf-8"))
     panels = board["panels"]
