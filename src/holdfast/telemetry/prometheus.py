@@ -71,6 +71,7 @@ class StoreMetrics:
         self._board = Board(store)
         self._lock = threading.Lock()
         self._latest: dict[Shown, Numbers] = {}  # what each counted when it was last seen, the longest gone first
+        self._ended: set[tuple[str, int]] = set()  # processes that have counted their last, and when they wrote that
         self._base: dict[Where, Numbers] = {}  # what those counted that are forgotten, the longest forgotten first
         self._others: Numbers = {}  # what those counted whose names are forgotten, too
         self._keys: dict[Key, Key] = {}  # of all these, so that each is kept once
@@ -89,7 +90,11 @@ class StoreMetrics:
         gauges = _gauges([*((where, entry) for _, where, entry in placed), *held], now)
         gauges.update(_fleet((id, entry) for id, _, entry in placed))
         gauges.update(_gauges_of_store(processes, self._store.counts()))
-        return _text(self._summed(seen, *(_of_ended(*each, names) for each in ended)), gauges)
+        last = {(process.id, process.at_ms): (process, entries) for process, entries in ended}
+        news = (_of_ended(*each, names) for sign, each in last.items() if sign not in self._ended)
+        summed = self._summed(seen, *news)
+        self._ended = set(last)
+        return _text(summed, gauges)
 
     def _summed(self, *many: Mapping[Shown, Numbers]) -> Numbers:
         with self._lock:
