@@ -183,13 +183,13 @@ class PolicyBook:
     def _check_server(self, rules: Rules, server: str) -> Policy:
         """The policy of a *server* itself; an error also for each tool of it that *rules* name with a wrong one."""
         own = f"{server}."
+        tools = [tool for tool in rules.named if tool.startswith(own) and not is_pattern(tool.removeprefix(own))]
         mistakes: list[str] = []
-        for tool in (*rules.named, own):
-            if tool.startswith(own) and not is_pattern(tool):
-                try:
-                    policy = self._resolve(rules, tool, None, None)[0]
-                except ConfigError as error:
-                    mistakes.extend(error.problems)
+        for tool in (*tools, own):
+            try:
+                policy = self._resolve(rules, tool, None, None)[0]
+            except ConfigError as error:
+                mistakes.extend(error.problems)
         Place("", mistakes).settle()
         return policy
 
