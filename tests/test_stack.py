@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 import holdfast
-from holdfast import Holdfast, RunStatus
+from holdfast import Holdfast, RunStatus, SqliteRunStore
 
 LEFT = range(1, 200, 3)  # levels that are left of the stack
 
@@ -61,6 +62,18 @@ def test_the_store_goes_on_after_a_recursion_that_ended_in_a_call(hf: Holdfast) 
 
     assert run.status is RunStatus.COMPLETED
     assert run.snapshot().active_tools == ()
+
+
+def test_a_store_can_be_written_after_a_write_where_the_stack_ended(tmp_path: Path) -> None:
+    with SqliteRunStore(tmp_path / "runs.db") as store:
+        store.create_run("s", "p", run_id="r")
+
+        for left in range(1, 120):
+            with suppress(RecursionError):
+                near_the_end(left, lambda: store.record_event("r", "deep"))
+            store.record_event("r", "shallow")
+
+        assert [event.type for event in store.events("r")].count("shallow") == 119
 
 
 def test_an_agent_that_calls_itself_for_ever_does_not_take_the_store_along(hf: Holdfast) -> None:

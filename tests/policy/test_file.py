@@ -414,6 +414,14 @@ def test_a_file_that_will_not_do_for_the_tools_of_a_proxied_server_is_a_bad_one(
     assert book.resolve("srv.get").max_wait == 1.0
 
 
+def test_a_pattern_of_a_proxied_server_is_no_tool_that_it_has(path: Path) -> None:
+    path.write_text('[server."a?b".tool."get_*"]\nrate = { burst = 5 }\n[server."a?b".tool.put]\nmax_wait = 1')
+
+    rules = PolicyBook.load(path).server("a?b")
+
+    assert rules.breaker is not None
+
+
 def test_a_policy_that_does_not_go_together_is_told_beside_all_other_mistakes(path: Path) -> None:
     path.write_text("[policy]\nretry = { initial = 5.0 }\n[tool.x]\ntimeout = -1\n")
 

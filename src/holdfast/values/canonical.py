@@ -37,14 +37,12 @@ def bind(fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: Mapping[s
     """
     while isinstance(fn, functools.partial):
         args, kwargs, fn = (*fn.args, *args), {**fn.keywords, **kwargs}, fn.func
-    is_method = isinstance(fn, MethodType)
-    function = fn.__func__ if isinstance(fn, MethodType) else fn
+    function, is_method = (fn.__func__, True) if isinstance(fn, MethodType) else (fn, False)
     try:
-        if function is not None and (binder := _binder(function, is_method)) is not None:
-            return binder(args, kwargs)
+        binder = None if function is None else _binder(function, is_method)
+        return (args, dict(kwargs)) if binder is None else binder(args, kwargs)
     except Exception:  # a wrong call still has arguments, and one of an object that cannot be hashed or looked into
         return (args, dict(kwargs))  # the tool itself will say what is wrong with them
-    return (args, dict(kwargs))
 
 
 def takes(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
