@@ -537,6 +537,20 @@ def test_the_failure_of_a_step_is_raised_again(hf: Holdfast) -> None:
     assert asked == [1]
 
 
+def test_a_step_whose_failure_can_no_longer_be_read_is_called_again(hf: Holdfast) -> None:
+    def fail() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(KeyboardInterrupt), hf.run() as run:
+        with pytest.raises(ValueError, match="no"):
+            run.step("ask", fail)
+        raise KeyboardInterrupt
+    hf.runs.file.writing().execute("UPDATE memos SET outcome = CAST('ce?' AS BLOB)")
+
+    with hf.resume(run.id) as again:
+        assert again.step("ask", lambda: "tea") == "tea"
+
+
 def test_a_step_that_was_cut_off_is_called_again_with_the_same_key(place: Place) -> None:
     hf = place.open()
     keys: list[Any] = []

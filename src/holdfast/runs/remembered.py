@@ -80,7 +80,7 @@ async def aremember(run: Run, name: str, fn: Callable[..., Any], args: tuple[Any
 class Remembered:
     """One step, its begin and its end."""
 
-    __slots__ = ("known", "step", "_args", "_begun", "_fn", "_run", "_value")
+    __slots__ = ("known", "step", "_args", "_begun", "_fn", "_is_failed", "_run", "_value")
 
     def __init__(self, run: Run, name: str, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         checks.name("step", name)
@@ -96,20 +96,18 @@ class Remembered:
         self._value: Any = None
         self.step: Step = run.steps.step(name, encode(self._args) or likeness(args), kind=STEP)
         self.known = self.step.outcome is not None and self._look(self.step.outcome)
-        self._begun = run.clock.monotonic()
 
     def answer(self) -> Any:
         """What it gave before, or the error that it raised."""
         self.step.stands()
-        outcome = self.step.outcome
-        if outcome is not None and is_error(outcome):
-            error = load_error(outcome)
-            mark(error, self._run.id, self.step.key, self.step.name)
-            raise error
+        if self._is_failed:
+            mark(self._value, self._run.id, self.step.key, self.step.name)
+            raise self._value
         return self._value
 
     def start(self) -> None:
         """Record that it has begun; there is no need to wait, since it may be called again."""
+        self._begun = self._run.clock.monotonic()
         arguments = self._run.log.store.payloads.shown(self._args) if self._args else None
         self.step.start(arguments)
 
@@ -143,9 +141,9 @@ class Remembered:
         self.step.repeated = True
         if outcome == LOST:
             return False
-        if not is_error(outcome):
-            try:
-                self._value = Memo(self._fn).load(outcome)
-            except LookupError:  # the annotation has changed since: call it again
-                return False
+        self._is_failed = is_error(outcome)
+        try:
+            self._value = load_error(outcome) if self._is_failed else Memo(self._fn).load(outcome)
+        except LookupError:  # the annotation has changed since: call it again
+            return False
         return True

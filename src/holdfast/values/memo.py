@@ -20,11 +20,12 @@ _VALUE, _ITEMS = b"v", b"s"  # the first byte says what it is; a capital letter,
 class Memo:
     """Keeps what *fn* returned; its return annotation says which objects can be given back."""
 
-    __slots__ = ("limit", "_objects")
+    __slots__ = ("limit", "_fn", "_found")
 
     def __init__(self, fn: Callable[..., object] | None, *, limit: int = LIMIT) -> None:
         self.limit = limit
-        self._objects = Objects(fn)
+        self._fn = fn
+        self._found: Objects | None = None
 
     def dump(self, value: object) -> bytes | None:
         """The memo of *value*; None if it could not be given back exactly or is over the limit."""
@@ -36,7 +37,7 @@ class Memo:
 
     def load(self, data: bytes) -> object:
         """The value; a `LookupError` if it cannot be rebuilt, as when the annotation has changed."""
-        return self._load(_VALUE, data)
+        return load_said(data) if data[:1] == SAID else self._load(_VALUE, data)
 
     def load_items(self, data: bytes) -> tuple[list[object], object]:
         """The items of a stream, and what it returned; a `LookupError` if they cannot be rebuilt."""
@@ -44,6 +45,12 @@ class Memo:
             case [list() as items, returned]:
                 return items, returned
         raise LookupError("the memo holds no stream")
+
+    @property
+    def _objects(self) -> Objects:
+        if self._found is None:  # most values are plain data
+            self._found = Objects(self._fn)
+        return self._found
 
     def _dump(self, mark: bytes, value: object) -> bytes | None:
         try:
@@ -65,8 +72,6 @@ class Memo:
 
     def _load(self, mark: bytes, data: bytes) -> Any:
         try:
-            if data[:1] == SAID and mark == _VALUE:
-                return load_said(data)
             if data[:1] == mark:
                 return unpack_plain(data[1:])
             if data[:1] == mark.upper():

@@ -34,8 +34,11 @@ def gives_back(decode: Callable[[bytes], Any], data: bytes, value: Any) -> bool:
 
 
 def load_said(memo: bytes) -> Any:
-    """The value of a memo that begins with `SAID`."""
-    return _ANY.decode(memo[1:])
+    """The value of a memo that begins with `SAID`; a `LookupError` if it is damaged."""
+    try:
+        return _ANY.decode(memo[1:])
+    except ValueError as error:
+        raise LookupError(f"the result cannot be read: {error}") from error
 
 
 def known(ended: Iterable[str], memos: Iterable[Kept]) -> list[Kept]:
