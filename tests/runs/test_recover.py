@@ -27,9 +27,9 @@ from tests.runs.durable import Killed, Place, stopped, types
 
 from holdfast import ConfigError, Holdfast, InDoubt, LeaseLost, RunCancelled
 from holdfast.policy import PolicyBook
-from holdfast.runs import recovery
-from holdfast.runs.recovery import PAGE, TOGETHER, call_inside
+from holdfast.runs.recovery import TOGETHER, call_inside
 from holdfast.stores import MemoryRunStore
+from holdfast.stores.searching import PIECE
 from holdfast.stores.store import LEASE
 from holdfast.testing import ManualClock
 
@@ -264,11 +264,7 @@ def test_a_run_that_somebody_wanted_cancelled_is_cancelled_and_the_others_go_on(
     assert called == [(2,)]
 
 
-@pytest.mark.parametrize("page", [PAGE, 3])  # of which the last goes
-def test_what_ends_or_goes_while_others_are_called_again_is_not_called(
-    place: Place, page: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recovery, "PAGE", page)
+def test_what_ends_or_goes_while_others_are_called_again_is_not_called(place: Place) -> None:
     gone = dead(place, entry=target("entry"))
     unknown = dead(place)
     cancelled = dead(place, entry=target("entry"))
@@ -304,9 +300,9 @@ def test_a_zombie_whose_run_was_failed_may_not_go_on(disk: Place) -> None:
     assert types(second, run.id) == ["run_started", "run_failed"]
 
 
-def test_more_runs_than_a_page_are_recovered(memory: Place) -> None:
+def test_more_runs_than_are_read_at_once_are_recovered(memory: Place) -> None:
     hf = memory.open()
-    ids = [stopped(hf, lambda: None) for _ in range(PAGE + 1)]
+    ids = [stopped(hf, lambda: None) for _ in range(PIECE + 1)]
 
     assert sorted(hf.recover().failed) == sorted(ids)
 

@@ -15,11 +15,11 @@ from tests.stores.kinds import EMBEDDED, postgres_url
 
 from holdfast.errors import ConfigError, RunNotFound, StoreError
 from holdfast.history import RunHeader, RunSnapshot, RunStatus, begin, fold
-from holdfast.runs.recovery import interrupted
 from holdfast.stores import MemoryRunStore, PostgresRunStore, RunStore, SqliteRunStore
 from holdfast.stores.ledger import Ledger
 from holdfast.stores.records import ShortenedRecord
 from holdfast.stores.retention import DAY, DEFAULT, ROWS, RUNS, UNFINISHED, Limits, prune_if_due
+from holdfast.stores.searching import INTERRUPTED, Wanted, every
 from holdfast.testing import ManualClock
 
 Make = Callable[..., RunStore]
@@ -191,7 +191,7 @@ def test_a_run_whose_owner_is_unknown_counts_as_left_after_a_day_of_silence(
     clock.advance(1)
 
     assert (before, store.snapshot("a").interrupted) == (False, True)
-    assert [run.id for run in interrupted(store)] == ["a"]
+    assert [run.id for run in every(store, Wanted(INTERRUPTED))] == ["a"]
     assert store.prune(max_age=100) == (1, 1)
 
 

@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from holdfast.errors import ConfigError, RunNotFound
 from holdfast.stores import RunStore, SqliteRunStore, schema
-from holdfast.stores.searching import Wanted, ids_like, search
+from holdfast.stores.searching import Wanted, every, ids_like, search
 
 
 @pytest.fixture
@@ -169,6 +169,18 @@ def test_a_search_is_bounded_and_goes_on_where_it_stopped(store: RunStore) -> No
 
     assert ([run.id for run in first.runs], first.next) == (["r8", "r6"], "r6")
     assert ([run.id for run in second.runs], second.next) == (["r4", "r2", "r0"], None)
+
+
+def test_every_run_is_found_though_those_found_before_go_meanwhile(store: RunStore) -> None:
+    for run_id in ("a", "b", "c"):
+        store.create_run("s", "p", run_id=run_id)
+    store.mark_cancelled("c")
+
+    found = every(store, Wanted(), first=1)
+    first = next(found).id
+    store.prune(max_runs=0)
+
+    assert (first, [run.id for run in found]) == ("c", ["b", "a"])
 
 
 def test_a_full_page_says_that_there_is_more_only_if_there_is(store: RunStore) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from hashlib import blake2b
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -18,6 +19,7 @@ from holdfast.category import ErrorCategory
 from holdfast.errors import RunNotFound
 from holdfast.history import RunEventRecord
 from holdfast.stores import RunStore
+from holdfast.stores.searching import Wanted, every
 from holdfast.values.redaction import MASK
 
 MOST_CALLS: Final = 100_000  # that are kept
@@ -87,8 +89,8 @@ def read(store: RunStore, *, last: int = 1000, most: int = MOST_CALLS) -> Record
     checks.whole("most", most)
     calls: list[Call] = []
     runs, whole = 0, True
-    for run_id in _newest(store, last):
-        kept = deque(_calls(store, run_id), most - len(calls) + 1)
+    for run in islice(every(store, Wanted(), first=last), last):
+        kept = deque(_calls(store, run.id), most - len(calls) + 1)
         runs += 1
         calls += kept
         if len(calls) > most:
@@ -96,14 +98,6 @@ def read(store: RunStore, *, last: int = 1000, most: int = MOST_CALLS) -> Record
             break
     calls.sort(key=lambda call: call.at)
     return Recording(calls[-most:], runs, whole)
-
-
-def _newest(store: RunStore, last: int) -> Iterator[str]:
-    before = None
-    while last > 0 and (page := store.list_runs(limit=min(last, _PAGE), before=before)):
-        yield from (run.id for run in page)
-        last -= len(page)
-        before = page[-1].id
 
 
 def _calls(store: RunStore, run_id: str) -> Iterator[Call]:

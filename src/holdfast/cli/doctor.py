@@ -384,9 +384,9 @@ def _integrity(connection: sqlite3.Connection) -> Finding:
 
 
 def _interrupted(store: RunStore) -> Finding:
-    from holdfast.runs.recovery import interrupted
+    from holdfast.stores.searching import INTERRUPTED, Wanted, every
 
-    count = sum(1 for _ in interrupted(store))
+    count = sum(1 for _ in every(store, Wanted(INTERRUPTED)))
     if count:
         fix = "see `holdfast runs ls --interrupted`; `holdfast runs show ID` tells how to go on; or cancel them"
         return Finding("runs", WARN, f"{count} interrupted: nobody runs them any more", fix)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from holdfast.policy import PolicyBook
     from holdfast.stores import RunStore
 
-PAGE = 1000
 MOST_NAMED = 10  # of the runs that an ambiguous beginning may mean
 
 
@@ -144,14 +143,3 @@ def header(store: RunStore, run_id: str) -> RunHeader:
     if (found := header_of(store, run_id)) is None:
         raise RunNotFound(run_id)
     return found
-
-
-def interrupted(store: RunStore, session: str | None, before: str | None) -> Iterator[RunSnapshot]:
-    """The runs that nobody runs any more, the newest first, page by page."""
-    from holdfast.stores.searching import INTERRUPTED, Wanted, search
-
-    more = True
-    while more:
-        page = search(store, Wanted(INTERRUPTED, session), limit=PAGE, before=before)
-        yield from page.runs
-        before, more = page.next, page.next is not None

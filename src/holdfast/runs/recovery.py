@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -14,16 +14,16 @@ import msgspec
 from holdfast import events
 from holdfast.checks import shown
 from holdfast.errors import ConfigError, RunConflict, RunNotFound
-from holdfast.history import RunSnapshot, RunStatus
+from holdfast.history import RunStatus
 from holdfast.runs import Run
 from holdfast.shape import Shape, name_of, shape_of
 from holdfast.stores import RunStore
 from holdfast.stores.ledger import Ledger
 from holdfast.stores.rows import unpack_header
+from holdfast.stores.searching import INTERRUPTED, Wanted, every
 from holdfast.stores.trouble import errors_of
 
 POLICIES: Final = ("fail", "resume", "leave")
-PAGE: Final = 1000  # runs that are listed at once
 TOGETHER: Final = 100  # runs that are ended in one write
 
 
@@ -40,7 +40,7 @@ class Recovered(NamedTuple):
 def recover(store: RunStore, policy: str, resume: Callable[[str], Run]) -> Recovered:
     """Look after every interrupted run of *store*."""
     done = Recovered([], [], [], {}, [])
-    found = [run.id for run in interrupted(store)]  # first of all: a page begins after a run that may be gone by then
+    found = [run.id for run in every(store, Wanted(INTERRUPTED))]
     if policy == "leave":
         done.left.extend(found)
         return done
@@ -68,17 +68,6 @@ def _call_again(run: Run, entry: Mapping[str, Any], done: Recovered) -> None:
             return
         done.errors[run.id] = error
     done.resumed.append(run.id)
-
-
-def interrupted(store: RunStore) -> Iterator[RunSnapshot]:
-    """The runs that had an owner and have none that lives."""
-    for status in RunStatus:
-        if status.is_terminal:
-            continue
-        page = store.list_runs(status, limit=PAGE)
-        while page:
-            yield from (run for run in page if run.interrupted)
-            page = store.list_runs(status, limit=PAGE, before=page[-1].id) if len(page) == PAGE else []
 
 
 def call_entry(run: Run, entry: Mapping[str, Any]) -> Any:

@@ -80,7 +80,7 @@ def search(
     wanted.check()
     found: list[RunSnapshot] = []
     last: str | None = None
-    for looked_at, run in enumerate(_candidates(store, wanted, before, limit)):
+    for looked_at, run in enumerate(_candidates(store, wanted, before, limit + 1)):
         if len(found) >= limit or looked_at >= most_looked_at:
             return RunPage(found, last)
         last = run.id
@@ -89,11 +89,22 @@ def search(
     return RunPage(found, None)
 
 
-def _candidates(store: RunStore, wanted: Wanted, before: str | None, limit: int) -> Iterator[RunSnapshot]:
+def every(
+    store: RunStore, wanted: Wanted, *, before: str | None = None, first: int = MOST_A_PAGE
+) -> Iterator[RunSnapshot]:
+    """All runs that are *wanted*, the newest first, read in pieces as they are asked for, the *first* at most so long.
+
+    Any of them may go meanwhile.
+    """
+    wanted.check()
+    return filter(wanted.fits, _candidates(store, wanted, before, first))
+
+
+def _candidates(store: RunStore, wanted: Wanted, before: str | None, first: int) -> Iterator[RunSnapshot]:
     """All runs that an index can find, the newest first; each is read when it is asked for, in small pieces."""
     name, filters = _statement(wanted)
     place = _where(store, before)
-    piece = min(PIECE, limit + 1) if wanted.text is None else PIECE
+    piece = min(PIECE, first) if wanted.text is None else PIECE
     while True:
         rows = store.file.fetch(name, *filters, *place, piece)
         yield from store.snapshots([row[:4] for row in rows])

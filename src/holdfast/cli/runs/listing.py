@@ -57,16 +57,15 @@ def ls(
     as_json: bool,
 ) -> None:
     """List the runs of a store, the newest first."""
+    from holdfast.stores.searching import INTERRUPTED, Wanted, every
+
     with overseen(store) as hf:
         there = hf.runs
         last = None if before is None else find(there, before).id
-        if status == "interrupted":  # as lists show it; in the store it is what it was doing
-            status, interrupted = None, True
-        if interrupted:
-            left = (run for run in finding.interrupted(there, session, last) if status in (None, run.status))
-            found = list(islice(left, limit + 1))
-        else:
-            found = there.list_runs(status=status, session_id=session, limit=limit + 1, before=last)
+        wanted = Wanted(INTERRUPTED if interrupted else status, session)
+        runs = every(there, wanted, before=last, first=limit + 1)
+        # One that is interrupted has the status of what it was doing, too.
+        found = list(islice((run for run in runs if status in (None, INTERRUPTED, run.status)), limit + 1))
         shown = found[:limit]
         if as_json:
             put_json([run.to_dict() for run in shown])
