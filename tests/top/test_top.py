@@ -87,7 +87,7 @@ def start() -> Iterator[Any]:
 
 @pytest.fixture
 def top(store: SqliteRunStore) -> Top:
-    return Top(store, SystemClock())
+    return Top(store)
 
 
 def show(board: Board, *entries: ToolEntry, details: dict[str, ToolDetail] | None = None, **facts: Any) -> None:
@@ -250,7 +250,7 @@ async def test_an_order_that_cannot_be_given_says_why(board: Board, top: Top) ->
 
 
 async def test_a_tool_that_only_the_policies_name_is_there(store: SqliteRunStore) -> None:
-    app = Top(store, SystemClock(), PolicyBook.load({"tool": {"later": {"timeout": 5.0}, "any_*": {"timeout": 5.0}}}))
+    app = Top(store, PolicyBook.load({"tool": {"later": {"timeout": 5.0}, "any_*": {"timeout": 5.0}}}))
     async with running(app, (80, 24)) as pilot:
         await until(pilot, lambda: "later" in seen(app))
 
@@ -499,7 +499,7 @@ async def test_the_command_that_resumes_is_copied_with_its_store(store: SqliteRu
     entry = {"target": "agent:main", "args": []}
     with holdfast.open(path, policies={}) as hf, pytest.raises(LookupError), hf.run(run_id="broken", entry=entry):
         raise LookupError("oh")
-    top = Top(store, SystemClock(), named=str(path))
+    top = Top(store, named=str(path))
     async with running(top, (80, 24)) as pilot:
         await go_to(pilot, "3", "runs", "broken")
 
@@ -763,7 +763,7 @@ async def test_the_keys_are_listed(top: Top) -> None:
 async def test_a_store_that_cannot_be_read_is_said_and_the_last_picture_stays(path: Path, board: Board) -> None:
     show(board, ToolEntry(name="search"))
     with SqliteRunStore(path) as other:
-        app = Top(other, SystemClock())
+        app = Top(other)
         async with running(app, (160, 24)) as pilot:
             await until(pilot, lambda: "search" in seen(app))
 
@@ -776,7 +776,7 @@ async def test_a_store_that_cannot_be_read_is_said_and_the_last_picture_stays(pa
 async def test_to_ask_for_the_newest_run_of_a_store_that_cannot_be_read_is_no_end(path: Path, board: Board) -> None:
     show(board, ToolEntry(name="search"))
     with SqliteRunStore(path) as other:
-        app = Top(other, SystemClock())
+        app = Top(other)
         async with running(app, (160, 24)) as pilot:
             await until(pilot, lambda: "search" in seen(app))
             ruin(path)

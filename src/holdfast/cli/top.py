@@ -23,6 +23,6 @@ def top(store: str | None) -> int:
         from holdfast.top.app import Top
     with overseen(store) as hf:
         hf.runs.counts()  # a store that cannot be used is told before the screen is taken
-        app = Top(hf.runs, hf.runs.clock, hf.policies, named=None if store is None else hf.runs.file.path)
+        app = Top(hf.runs, hf.policies, named=None if store is None else hf.runs.file.path)
         app.run()
     return app.return_code or 0

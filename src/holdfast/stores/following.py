@@ -1,19 +1,20 @@
-"""The events of a run, page by page, and following it: what there was, then what comes as it comes."""
+"""The events of a run, page by page, and following it: what there was, then what comes; and a whole store likewise."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from typing import TYPE_CHECKING
 
 from holdfast import checks
-from holdfast.errors import RunNotFound
+from holdfast.errors import RunNotFound, StoreError
 from holdfast.history import EventPage, RunEventRecord
 from holdfast.stores.rows import event, standing
 from holdfast.stores.searching import MOST_A_PAGE
 from holdfast.stores.trouble import errors_of
 
 if TYPE_CHECKING:
+    from holdfast.stores.bell import Listener
     from holdfast.stores.store import RunStore
 
 PAGE = 256
@@ -74,3 +75,23 @@ async def _afollow(store: RunStore, run_id: str, after: int) -> AsyncIterator[Ru
                 return
             else:
                 await listener.await_()
+
+
+async def changes(store: RunStore, period: float) -> AsyncGenerator[None]:
+    """Comes when something was committed, and after *period* seconds if nothing was, or nobody can tell."""
+    listener: Listener | None = None
+    try:
+        while True:
+            try:
+                listener = listener or store.listen()
+            except StoreError:  # no folder yet
+                listener = None
+            if listener is None or listener.closed:
+                listener = None
+                await store.clock.asleep(period)
+            else:
+                await listener.await_(period)
+            yield
+    finally:
+        if listener is not None:
+            listener.close()

@@ -18,7 +18,6 @@ from textual.containers import Container
 from textual.events import Key
 from textual.widgets import ContentSwitcher, Input, Static
 
-from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, printable
 from holdfast.history import RunSnapshot
 from holdfast.policy import PolicyBook
@@ -80,17 +79,15 @@ class Top(App[None]):
         Binding("ctrl+c", "quit", show=False, priority=True),
     ]
 
-    def __init__(
-        self, store: RunStore, clock: Clock, book: PolicyBook | None = None, *, named: str | None = None
-    ) -> None:
+    def __init__(self, store: RunStore, book: PolicyBook | None = None, *, named: str | None = None) -> None:
         super().__init__(ansi_color=True)
         self.animation_level = "none"
         self.paused = False
         self.picture: Picture | None = None
         self._store = store
-        self._clock = clock
+        self._clock = store.clock
         self._named = named
-        self._watcher = Watcher(self, store, clock, book)
+        self._watcher = Watcher(self, store, book)
         self._place = "tools"
         self._looks = {place: Look(place) for place in SCREENS}  # what each screen is about, and what filters it
         self._story = Story()

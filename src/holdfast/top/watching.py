@@ -8,14 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import aclosing
 from typing import Final, Protocol, TypeVar
 
-from holdfast.clock import Clock
-from holdfast.errors import HoldfastError, StoreError
+from holdfast.errors import HoldfastError
 from holdfast.policy import PolicyBook
 from holdfast.stores import RunStore
-from holdfast.stores.bell import Listener
+from holdfast.stores.following import changes
 from holdfast.top.reading import Look, Picture, Reader
 from holdfast.wording import one_line
 
@@ -44,10 +43,9 @@ class Watched(Protocol):
 class Watcher:
     """Looks at *store* for *screen*."""
 
-    def __init__(self, screen: Watched, store: RunStore, clock: Clock, book: PolicyBook | None) -> None:
+    def __init__(self, screen: Watched, store: RunStore, book: PolicyBook | None) -> None:
         self._screen = screen
         self._store = store
-        self._clock = clock
         self._reader = Reader(store, book)
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="holdfast-top")
         self._looking = asyncio.Lock()
@@ -56,19 +54,14 @@ class Watcher:
 
     async def watch(self) -> None:
         """Look again and again, unless it is paused."""
-        with ExitStack() as stack:
-            listener: Listener | None = None
+        clock = self._store.clock
+        async with aclosing(changes(self._store, PERIOD)) as changed:
             while True:
-                began = self._clock.monotonic()
+                began = clock.monotonic()
                 if not self._screen.paused:
                     await self.look()
-                await self._clock.asleep(max(GAP, SHARE * (self._clock.monotonic() - began)))
-                listener = listener or self._listener(stack)
-                if listener is None or listener.closed:
-                    listener = None
-                    await self._clock.asleep(PERIOD)
-                else:
-                    await listener.await_(PERIOD)
+                await clock.asleep(max(GAP, SHARE * (clock.monotonic() - began)))
+                await anext(changed)
 
     async def look(self) -> None:
         """Read what is wanted and have it shown before this returns; asked while it reads, it reads once more."""
@@ -102,10 +95,3 @@ class Watcher:
             return
         self._shown = place
         self._again |= self._screen.show(picture)
-
-    def _listener(self, stack: ExitStack) -> Listener | None:
-        """Hears of changes, where there is something to hear yet."""
-        try:
-            return stack.enter_context(self._store.listen())
-        except StoreError:  # no folder yet; until there is one we look every second
-            return None

@@ -13,15 +13,15 @@ import math
 import secrets
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import ExitStack
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
 
 from holdfast.errors import HoldfastError, in_words
 from holdfast.stores import RunStore
-from holdfast.stores.bell import Listener
 from holdfast.stores.entries import ServerLine, ToolLine
+from holdfast.stores.following import changes
 from holdfast.web.answers import RunView, encode, view
 from holdfast.web.desk import Desk
 from holdfast.web.sse import BEAT, SIGN, message, note
@@ -138,28 +138,15 @@ class Feed:
     async def _serve(self) -> None:
         """Look until nobody listens any more."""
         try:
-            with ExitStack() as stack:
-                listener: Listener | None = None
+            async with aclosing(changes(self._desk.store, PERIOD)) as changed:
                 while self._readers:
-                    listener = listener or self._listener(stack)
-                    if listener is None or listener.closed:
-                        listener = None
-                        await self._desk.clock.asleep(PERIOD)
-                    else:
-                        await listener.await_(PERIOD)
+                    await anext(changed)
                     async with self._looking:
                         await self._look()
                     await self._desk.clock.asleep(GAP)
         except Exception:
             _log.exception("the feed of the page has failed; pages begin anew")
             self._tell(note("failed", "the feed has failed; see what the server says"), last=True)
-
-    def _listener(self, stack: ExitStack) -> Listener | None:
-        """Hears of changes, where there is something to hear yet."""
-        try:
-            return stack.enter_context(self._desk.store.listen())
-        except HoldfastError:  # no folder yet; until there is one we look every second
-            return None
 
     async def _look(self) -> None:
         """Send what has changed since the last look; a store that cannot be read is noted, and all told once it can."""
