@@ -20,7 +20,7 @@ import pytest
 import holdfast
 from holdfast import ConfigError, Holdfast, InDoubt, ToolTimeout
 from holdfast.errors import ErrorCategory
-from holdfast.frameworks.guarded import Aside, Failed, Guarded, text
+from holdfast.frameworks.guarded import Aside, Failed, Guarded, decorated, text
 from holdfast.testing import ManualClock, Script, fail, ok
 
 Call = Callable[..., Any]
@@ -139,6 +139,25 @@ def test_a_refusal_of_another_tool_does_not_hide_that_this_one_was_called(hf: Ho
     assert said.startswith("refused: The tool 'backup' was not called:")
     assert "a tool that had been called" in said
     assert "outcome is unknown" in said
+
+
+def test_nor_does_one_inside_of_a_tool_with_guards_of_its_own(hf: Holdfast) -> None:
+    hf.breaker.force_open("notify")
+
+    @hf.tool
+    async def pay() -> None:
+        await hf.acall(notify)
+
+    own = Guarded(hf, {}).guards(pay)
+    assert own is not None
+    said = asyncio.run(decorated(own, pay(), str))
+
+    assert said.startswith("The tool 'notify' was not called:")
+    assert "outcome is unknown" in said
+
+
+async def notify() -> None:
+    pytest.fail("was called")
 
 
 # --- what says nothing about the tool ---

@@ -20,7 +20,9 @@ from holdfast.calls.execution import Execution
 from holdfast.calls.recording import Record
 from holdfast.category import ErrorCategory, classify
 from holdfast.errors import ConfigError, Denied, RecordedError, ToolTimeout, printable
+from holdfast.policy import Policy
 from holdfast.tools.kit import Kit
+from holdfast.tools.tool import Tool
 from holdfast.wording.refusals import for_model
 
 T = TypeVar("T")
@@ -200,11 +202,7 @@ def _instead(error: BaseException, execution: Execution, refused: Callable[[str]
     if isinstance(error, RecordedError) and error.type == FAILED:  # in another process
         return refused(error.message)
     if isinstance(error, Denied | ToolTimeout):
-        policy, is_late = execution.policy, isinstance(error, ToolTimeout)
-        is_other = error.tool != execution.tool.name  # one that the tool has called, or that was to answer for it
-        called = is_late or (is_other and execution.attempts > 0)
-        repeatable = (policy.read_only or policy.idempotent) and not (is_other and is_late)
-        return refused(for_model(error, called=called, repeatable=repeatable))
+        return refused(_told(error, execution.tool, execution.policy, began=execution.attempts > 0))
     raise error
 
 
@@ -213,8 +211,15 @@ async def decorated(own: Bound, call: Awaitable[T], refused: Callable[[str], T])
     try:
         return await call
     except (Denied, ToolTimeout) as error:
-        policy, is_late = own.tool.policy, isinstance(error, ToolTimeout)
-        return refused(for_model(error, called=is_late, repeatable=policy.read_only or policy.idempotent))
+        return refused(_told(error, own.tool, own.tool.policy, began=True))
+
+
+def _told(error: Denied | ToolTimeout, tool: Tool, policy: Policy, *, began: bool) -> str:
+    """What guards say to the model; whether *tool* itself *began* matters where they are those of another."""
+    is_late = isinstance(error, ToolTimeout)
+    is_other = error.tool != tool.name  # one that the tool has called, or that was to answer for it
+    repeatable = (policy.read_only or policy.idempotent) and not (is_other and is_late)
+    return for_model(error, called=is_late or (is_other and began), repeatable=repeatable)
 
 
 def _put_off(execution: Execution, aside: Aside) -> None:
