@@ -204,7 +204,7 @@ OPEN = Seen(CircuitState.OPEN, 5.0, 3, 5.0, 1)
 
 
 def answered(desk: Desk, now_us: int, generation: int, seen: Seen | None) -> None:
-    desk.see(Answer(0, 0.0, generation, -1, 1, now_us, None, seen))
+    desk.see(Answer(generation, 1, now_us, None, seen))
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import asyncio
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import suppress
-from types import SimpleNamespace
 
 import pytest
 from tests.fleet.members import Member, member, take_all, wait_until
@@ -16,7 +16,7 @@ from tests.servers import RedisServer, Toxic
 from holdfast.events import Event
 from holdfast.fleet import desk
 from holdfast.fleet.fleet import Fleet
-from holdfast.fleet.link import Away
+from holdfast.fleet.link import Away, Link
 from holdfast.fleet.pool import MOST
 from holdfast.fleet.script import Outcome, Shared
 from holdfast.tools import toolbox
@@ -184,21 +184,18 @@ def test_a_thread_that_is_interrupted_while_it_waits_for_a_connection_leaves_all
 def test_a_thread_that_is_interrupted_just_when_it_has_a_connection_gives_that_back(
     one: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Struck:
-        """A lock whose holder is interrupted as soon as it has got what it waited for."""
+    class Struck(Future[Link]):
+        """Whoever waits is interrupted as soon as it has got what it waited for."""
 
-        def __init__(self) -> None:
-            self._lock = threading.Lock()
-            self.release = self._lock.release
-
-        def acquire(self, timeout: float = -1) -> None:
-            self._lock.acquire(timeout=timeout)
-            if timeout > 0:
+        def result(self, timeout: float | None = None) -> Link:
+            found = super().result(timeout)
+            if timeout is not None:
                 raise KeyboardInterrupt
+            return found
 
     (pool,) = one.fleet.exchange.pools.values()
     wait_until(lambda: len(pool._free) == pool.size > 0, "for connections that are free")
-    monkeypatch.setattr("holdfast.fleet.pool.threading", SimpleNamespace(Lock=Struck))
+    monkeypatch.setattr("holdfast.fleet.pool.Future", Struck)
 
     with pytest.raises(KeyboardInterrupt):
         pool.wait(30.0)

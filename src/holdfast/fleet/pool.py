@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 
 from holdfast.fleet.address import Address, Place
 from holdfast.fleet.link import Away, Link
@@ -68,26 +69,16 @@ class Pool:
 
     def wait(self, seconds: float) -> Link | None:
         """A connection, as soon as one is free."""
-        arrived = threading.Lock()
-        arrived.acquire()
-        box: list[Link] = []
-
-        def give(link: Link) -> None:
-            box.append(link)
-            arrived.release()
-
-        self._queue(give)
+        arrived: Future[Link] = Future()
+        self._queue(arrived.set_result)
         try:
-            came = arrived.acquire(timeout=seconds)
+            return arrived.result(seconds)
+        except TimeoutError:
+            return None if self._leave(arrived.set_result) else arrived.result()
         except BaseException:  # of a signal, say
-            if not self._leave(give):
-                if not box:  # else it may have come already, and would not come again
-                    arrived.acquire()
-                self.give(box[0])
+            if not self._leave(arrived.set_result):
+                self.give(arrived.result())
             raise
-        if not came and not self._leave(give):
-            arrived.acquire()  # it is on its way
-        return box[0] if box else None
 
     async def _await_one(self, seconds: float) -> Link | None:
         loop = asyncio.get_running_loop()

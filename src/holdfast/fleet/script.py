@@ -62,12 +62,9 @@ class Outcome(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What the script says; *seen* is None while the circuit is as new."""
+    """What the script says beside its verdict; *seen* is None while the circuit is as new."""
 
-    verdict: int
-    wait: float
     generation: int
-    probe: int
     taken: int
     now_us: int
     rate: float | None
@@ -155,9 +152,9 @@ def checked(reply: Any) -> list[Any]:
 
 def answer(reply: list[Any]) -> Answer:
     """What a reply that was checked says."""
-    verdict, wait, generation, probe, taken, now, rate, circuit = reply
+    _, _, generation, _, taken, now, rate, circuit = reply
     seen = None if circuit is None else _seen(circuit)
-    return Answer(verdict, wait / MICRO, generation, probe, taken, now, None if rate is None else rate / 1000, seen)
+    return Answer(generation, taken, now, None if rate is None else rate / 1000, seen)
 
 
 def change(message: bytes) -> tuple[bytes, int, Seen]:
