@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-import click
-
+from holdfast.cli.showing import say
 from holdfast.clock import SystemClock
 from holdfast.errors import in_words
 
@@ -40,7 +39,7 @@ def exporting(hf: Holdfast) -> Iterator[None]:
         instrument(hf, *providers)
     except Exception as error:  # what is wrong with a variable or an exporter is theirs to say
         why = error.args[0] if isinstance(error, ImportError | LookupError) else in_words(error)
-        click.echo(f"holdfast: no telemetry: {why}", err=True)
+        say(f"no telemetry: {why}")
         yield
         return
     try:
@@ -60,14 +59,14 @@ def _send_rest(providers: Sequence[Any]) -> None:
     for sender in senders:
         sender.join(max(0.0, end - SystemClock.monotonic()))
     if any(sender.is_alive() for sender in senders):
-        click.echo(f"holdfast: telemetry took too long: the last of it was not sent within {PATIENCE:g} s", err=True)
+        say(f"telemetry took too long: the last of it was not sent within {PATIENCE:g} s")
 
 
 def _shut(provider: Any) -> None:
     try:
         provider.shutdown()
     except Exception as error:  # an exporter's, which may be anybody's
-        click.echo(f"holdfast: the last telemetry was not sent: {in_words(error)}", err=True)
+        say(f"the last telemetry was not sent: {in_words(error)}")
 
 
 def _wanted(signal: str) -> list[str]:

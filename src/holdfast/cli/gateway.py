@@ -10,6 +10,7 @@ import click
 
 from holdfast.cli.finding import opened, tell_unless_kept, used_rightly
 from holdfast.cli.options import hides_option, policy_option, store_option, text
+from holdfast.cli.showing import say
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
@@ -88,5 +89,5 @@ def _entries(path: str) -> list[ServerEntry]:
     if len(problems) == len(named):
         raise ConfigError("\n".join(problems))
     for each in problems:
-        click.echo(f"holdfast: not served: {each}", err=True)
+        say(f"not served: {each}")
     return list(named.values())

@@ -5,6 +5,7 @@ The file is the client's. Only the entries of servers are changed, and nothing i
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -173,12 +174,6 @@ def _put_diff(diff: list[str]) -> None:
 def _diff(path: str, before: str, after: str) -> Iterator[str]:
     from difflib import unified_diff
 
-    for line in unified_diff(_lines(before), _lines(after), path, path):
+    lines = (list(io.StringIO(text)) for text in (before, after))  # ended by line feeds alone: a diff knows no other
+    for line in unified_diff(*lines, path, path):
         yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
-
-
-def _lines(text: str) -> list[str]:
-    """The lines of *text*, ended by nothing but line feeds: a diff knows no other."""
-    found = [f"{line}\n" for line in text.split("\n")]
-    found[-1] = found[-1][:-1]
-    return found if found[-1] else found[:-1]

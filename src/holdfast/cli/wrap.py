@@ -10,6 +10,7 @@ import click
 
 from holdfast.cli.finding import opened, tell_unless_kept
 from holdfast.cli.options import hides_option, policy_option, store_option, text
+from holdfast.cli.showing import say
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
@@ -82,7 +83,7 @@ def _serve(hf: Holdfast, name: str, upstream: Upstream, *, hides: bool) -> int:
     try:
         asyncio.run(wrap(hf, name, upstream, sys.stdin.buffer, sys.stdout.buffer, hides=hides))
     except RunCancelled as error:
-        click.echo(f"holdfast: {error}", err=True)
+        say(str(error))
         return CANCELLED
     return DONE
 
