@@ -16,12 +16,13 @@ _THREAD = "thread"
 class Solo:
     """A thread called *name* that does *work*, and again while it is *needed*; *there* is empty while there is none."""
 
-    __slots__ = ("there", "_name", "_needed", "_work")
+    __slots__ = ("there", "_name", "_needed", "_thread", "_work")
 
     def __init__(self, name: str, work: Callable[[], object], needed: Callable[[], bool]) -> None:
         self.there: dict[str, object] = {}
         self._name = name
         self._needed = needed
+        self._thread: threading.Thread | None = None  # the last that was started
         self._work = work
 
     def start(self) -> threading.Thread | None:
@@ -37,7 +38,13 @@ class Solo:
         except BaseException:
             self._leave(me)
             raise
+        self._thread = thread
         return thread
+
+    def join(self, timeout: float) -> None:
+        """Wait until it is gone, at most so many seconds; in the thread itself, not at all."""
+        if (thread := self._thread) is not None and thread is not threading.current_thread():
+            thread.join(timeout)
 
     def _run(self, me: object) -> None:
         while self.there.setdefault(_THREAD, me) is me:  # else who started it was interrupted, and another has come

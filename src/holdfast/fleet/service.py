@@ -48,7 +48,6 @@ class Service:
         self._rung = False
         self._is_puzzled = False  # something was heard that cannot be read, and it was said
         self._is_crowded = False  # connections did not suffice, and it was said
-        self._thread: threading.Thread | None = None
         self._renewed = 0.0
         self._woken, self._waker = os.pipe()  # as long as this lives: who rings may be late
         os.set_blocking(self._woken, False)
@@ -70,20 +69,18 @@ class Service:
     def _start(self) -> None:
         self._closing.clear()
         try:
-            self._thread = self._solo.start() or self._thread
+            self._solo.start()
         except RuntimeError as error:  # no more threads, or the interpreter ends
             self._fleet.lose(Away(in_words(error)))
 
     def close(self) -> None:
         """Tell what is to be told, and end."""
-        thread = self._thread
-        if thread is None or not self._solo.there:
+        if not self._solo.there:
             return
         self._closing.set()
         self._rung = False
         self.ring()
-        if thread is not threading.current_thread():
-            thread.join(PATIENCE)
+        self._solo.join(PATIENCE)
 
     # -- the thread ----------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import queue
-import threading
 from contextlib import suppress
 
 from holdfast.checks import shown
@@ -101,10 +100,8 @@ class Publisher:
         self._begun = self._stays = False
         self._kit.heard, self._kit.ended = self._deaf
         self._ownership.on_order = None
-        thread = self._thread
         self._ring()
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(PATIENCE)
+        self._solo.join(PATIENCE)
         self._looked = False
         self._display.forget()
 
@@ -138,7 +135,6 @@ class Publisher:
 
     def _reset(self) -> None:
         self._solo = Solo("holdfast-publisher", self._serve, self._is_needed)
-        self._thread: threading.Thread | None = None
         self._mailbox: News | None = None  # what the thread waits for
         self._marked: dict[str, None] = {}  # tools of which there may be news; one operation marks one
         self._urgent = False  # whether these may not wait until the next look
@@ -156,7 +152,7 @@ class Publisher:
         if not self._begun or self._solo.there:
             return
         try:
-            self._thread = self._solo.start() or self._thread
+            self._solo.start()
         except RuntimeError as error:  # no more threads, or the interpreter ends
             self._complain(error)
 
