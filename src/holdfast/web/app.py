@@ -61,10 +61,6 @@ class App:
             scope = {**scope, "path": path, "root_path": ""}
         await self._app(scope, receive, send)
 
-    def end(self) -> None:
-        """Let all streams end: the server is about to."""
-        self.desk.end()
-
     @asynccontextmanager
     async def _live(self, app: Starlette) -> AsyncIterator[None]:
         try:

@@ -34,7 +34,7 @@ class Desk:
         self.board = Board(store)
         self.tools = ShownTools(store, book)
         self.clock: Clock = store.clock
-        self.closing = asyncio.Event()
+        self.closing = asyncio.Event()  # once it is set all streams end, and nothing more is read
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="holdfast-web")
         self._waiting = 0
         self._streams = 0
@@ -66,10 +66,6 @@ class Desk:
     def close_stream(self) -> None:
         """One stream less."""
         self._streams -= 1
-
-    def end(self) -> None:
-        """Let all streams end; nothing more is read."""
-        self.closing.set()
 
     def close(self) -> None:
         """Let the threads end."""

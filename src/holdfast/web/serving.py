@@ -95,7 +95,7 @@ class Server(uvicorn.Server):
         """End; from any thread."""
         self.should_exit = True
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._app.end)
+            self._loop.call_soon_threadsafe(self._app.desk.closing.set)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin, and say so; uvicorn calls it."""

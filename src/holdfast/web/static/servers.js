@@ -57,9 +57,7 @@ export function servers(app, route, gone) {
   return {
     title: "Servers",
     root: list.root,
-    search: wanted.search,
-    failed: wanted.failed,
-    back: wanted.back,
+    ...wanted,
     move(delta) {
       const links = [...list.table.querySelectorAll("a")];
       const at = links.findIndex((link) => link.closest("tbody")?.contains(document.activeElement));

@@ -58,9 +58,7 @@ export function tools(app, route, gone) {
   return {
     title: "Tools",
     root: list.root,
-    search: wanted.search,
-    failed: wanted.failed,
-    back: wanted.back,
+    ...wanted,
     move: (delta) => rows.move(delta),
     actions: orderKeys(app, () => rows.focused()?.name),
   };
