@@ -11,20 +11,20 @@ from typing import Final, Protocol
 
 from holdfast.bus import Bus, Call, Run, WatchedCall, WatchedRun
 from holdfast.clock import Clock
-from holdfast.errors import ConfigError, HoldfastError, in_words
+from holdfast.errors import ConfigError, HoldfastError
 from holdfast.parts.breaker import CircuitBreaker
 from holdfast.stores import RunStore
 
 try:
     from opentelemetry import context, metrics, trace
     from opentelemetry.metrics import MeterProvider
-    from opentelemetry.trace import Link, Span, SpanContext, Status, StatusCode, Tracer, TracerProvider
+    from opentelemetry.trace import Link, Span, SpanContext, Tracer, TracerProvider
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError as error:
     raise ImportError("telemetry needs an extra: pip install 'holdfast[otel]'") from error
 
 from holdfast.telemetry.meters import Meters
-from holdfast.telemetry.spans import ERROR, CallSpan, Instruments, quietly, type_of
+from holdfast.telemetry.spans import CallSpan, Instruments, fail, quietly, type_of
 
 TRACED: Final = "run_traced"  # the event of a run that says where its trace is
 EARLY: Final = 32  # events of a run among which that is looked for
@@ -121,8 +121,7 @@ class RunSpan:
         if here:
             context.detach(self._token)
         if isinstance(error, Exception):
-            span.set_attribute(ERROR, type_of(error))
-            span.set_status(Status(StatusCode.ERROR, in_words(error)))
+            fail(span, type_of(error), error)
         quietly(span.end)
 
 

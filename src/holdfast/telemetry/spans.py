@@ -127,7 +127,7 @@ class CallSpan:
         failure = None
         if verdict.status in _FAILED:
             failure = type_of(error) if error is not None else str(verdict.category)
-            _fail(span, failure, error)
+            fail(span, failure, error)
             if isinstance(error, Denied) and error.retry_after is not None:
                 span.set_attribute("holdfast.retry_after", error.retry_after)
         elif self._instruments.shown is not None and verdict.status == "success" and call.value is not None:
@@ -214,7 +214,7 @@ class _Onward:
         attributes = _measured(self._origin, self._origin.onward)
         if error is not None and not _is_question(error):
             attributes[ERROR] = type_of(error) if isinstance(error, Exception) else "cancelled"
-            _fail(self._span, attributes[ERROR], error)
+            fail(self._span, attributes[ERROR], error)
         self._span.end()
         self._instruments.meters.onward.record(self._instruments.clock.monotonic() - self._begun, attributes)
 
@@ -254,7 +254,8 @@ def _is_question(error: BaseException) -> bool:
     return isinstance(error, ToolFailed) and error.category == "cancelled"
 
 
-def _fail(span: Span, kind: str, error: BaseException | None) -> None:
+def fail(span: Span, kind: str, error: BaseException | None) -> None:
+    """Have *span* say that it failed, and by what *kind* of error."""
     span.set_attribute(ERROR, kind)
     if isinstance(error, ToolFailed) and error.code is not None:
         span.set_attribute("rpc.response.status_code", str(error.code))
