@@ -43,16 +43,12 @@ def lines(picture: Picture, width: int) -> list[Text]:
     line, details = picture.tool, picture.details or []
     if line is None:
         name = printable(picture.look.name, 200)
-        said = f"No process on this store has a tool called {name} now; 1 shows all of them." if name else NOTHING
-        return [Text(""), Text(f"  {said}")]
+        return [Text(""), Text(f"  No process on this store has a tool called {name} now; 1 shows all of them.")]
     left = [*_facts(line, picture), *_transitions(line, details), *_histogram(details, width)]
     right = [*_recent(line, details, picture), *_policy(details), *_processes(line, picture.at)]
     if width < WIDE:
         return [*left, *right]
     return _beside(left, right, width // 2 - 1)
-
-
-NOTHING: Final = "No tool is chosen; 1 shows all of them, enter opens one."
 
 
 def _facts(line: ToolLine, picture: Picture) -> Iterator[Text]:
