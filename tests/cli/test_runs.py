@@ -24,7 +24,7 @@ import pytest
 
 from holdfast import cli
 from holdfast.cli.options import bytes_, duration
-from holdfast.cli.runs.listing import COLUMNS, STATUSES
+from holdfast.cli.runs.listing import COLUMNS
 from holdfast.history import RunSnapshot, RunStatus
 from holdfast.stores import RunStore, SqliteRunStore
 from holdfast.stores.ledger import OwnerRow
@@ -226,10 +226,6 @@ def test_runs_can_be_listed_by_status_and_session(store: RunStore, holdfast: Com
     assert ids(holdfast("runs", "ls", "--status", "failed")) == ["b", "a"]
     assert ids(holdfast("runs", "ls", "--session", "odd")) == ["c", "a"]
     assert ids(holdfast("runs", "ls", "--session", "odd", "--status", "failed")) == ["a"]
-
-
-def test_the_statuses_to_choose_from_are_all_there_are() -> None:
-    assert tuple(RunStatus) == STATUSES
 
 
 def test_a_list_that_goes_on_says_how_to_see_more(store: RunStore, holdfast: Command) -> None:

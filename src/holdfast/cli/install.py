@@ -174,6 +174,7 @@ def _put_diff(diff: list[str]) -> None:
 def _diff(path: str, before: str, after: str) -> Iterator[str]:
     from difflib import unified_diff
 
-    lines = (list(io.StringIO(text)) for text in (before, after))  # ended by line feeds alone: a diff knows no other
-    for line in unified_diff(*lines, path, path):
+    # Lines are what a line feed ends, and nothing else: a diff knows no other.
+    old, new = (list(io.StringIO(text)) for text in (before, after))
+    for line in unified_diff(old, new, path, path):
         yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"

@@ -13,6 +13,7 @@ from holdfast.cli.finding import find, overseen
 from holdfast.cli.options import json_option, store_option, text
 from holdfast.cli.showing import console, put_fact, put_json, put_line, put_table, say
 from holdfast.errors import in_digits, printable
+from holdfast.history import RunStatus
 from holdfast.wording import age, in_full, moment, one_line, span, standstill
 from holdfast.wording.columns import Column
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     from holdfast.history import RunEventRecord, RunHeader, RunSnapshot, VerificationSummary
 
-STATUSES: Final = ("created", "planning", "executing", "verifying", "completed", "failed", "cancelled")
 COLUMNS: Final = (
     Column("id"),
     Column("status"),
@@ -40,7 +40,7 @@ ROOM: Final = 100  # columns that a table needs beside the ids
 
 
 @click.command()
-@click.option("--status", type=click.Choice([*STATUSES, "interrupted"]), help="Only runs of this status.")
+@click.option("--status", type=click.Choice([*map(str, RunStatus), "interrupted"]), help="Only runs of this status.")
 @click.option("--session", callback=text, help="Only runs of this session.")
 @click.option("--interrupted", is_flag=True, help="Only runs that nobody runs any more and that are not finished.")
 @click.option("--limit", type=click.IntRange(1, 9999), default=20, show_default=True, help="At most so many.")
