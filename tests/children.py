@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from holdfast.clock import SystemClock
 
 ROOT = Path(__file__).parents[1]
+PATIENCE = 40.0  # seconds for what comes within one, on a busy machine
 
 Child = subprocess.Popen[str]
 
@@ -80,12 +81,17 @@ def tell(child: Child, line: str = "go") -> None:
     child.stdin.flush()
 
 
-def eventually(is_so: Callable[[], bool], patience: float = 30.0) -> bool:
+def eventually(is_so: Callable[[], object], patience: float = 30.0) -> bool:
     """Whether something becomes so, in other processes, before patience ends."""
     end = SystemClock.monotonic() + patience
     while not (so := is_so()) and SystemClock.monotonic() < end:
-        SystemClock.sleep(0.02)
-    return so
+        SystemClock.sleep(0.01)
+    return bool(so)
+
+
+def until(is_so: Callable[[], object], what: str = "it") -> None:
+    """Wait for *what* comes by itself."""
+    assert eventually(is_so, PATIENCE), f"waited {PATIENCE:g} s in vain for {what}"
 
 
 def ask(child: Child, line: str) -> str:

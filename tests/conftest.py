@@ -51,6 +51,12 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a store may be."""
+    return tmp_path / "runs.db"
+
+
+@pytest.fixture
 def recorder(hf: Holdfast) -> Recorder:
     """What is told to the sinks of the module's own *hf*."""
     from holdfast.testing import Recorder

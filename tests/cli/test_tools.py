@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from tests.children import ask, said
+from tests.children import ask, said, until
 from tests.publishing.children import children
 
 from holdfast import cli
@@ -20,12 +20,6 @@ from holdfast.stores.board import Board
 from holdfast.stores.entries import Process, ServerEntry, ToolEntry, pack
 
 Tools = Callable[..., tuple[int, str, str]]
-LIMIT = 30.0  # seconds after which a test gives up waiting for what comes within one
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "runs.db"
 
 
 @pytest.fixture
@@ -67,14 +61,6 @@ def entry(name: str, **facts: Any) -> ToolEntry:
 def far(hours: float = 20.0) -> int:
     """A time so far away that the machine may be slow meanwhile."""
     return int((SystemClock.time() + hours * 3600) * 1000)
-
-
-def until(reached: Callable[[], bool]) -> None:
-    """Wait for something that comes by itself."""
-    end = SystemClock.monotonic() + LIMIT
-    while not reached():
-        assert SystemClock.monotonic() < end
-        SystemClock.sleep(0.005)
 
 
 # --- ls and show ---

@@ -12,7 +12,7 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
@@ -20,8 +20,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-
-from holdfast.clock import SystemClock
+from tests.children import until
 
 HOLDFAST = Path(sys.executable).with_name("holdfast")
 PATIENCE = 40.0  # seconds; a test that has to wait this long fails
@@ -80,9 +79,9 @@ def test_without_the_extra_it_says_so_and_goes_on_without_the_page(place: Path) 
 @pytest.mark.slow
 def test_the_page_stays_with_agents_at_work_until_ctrl_c(place: Path) -> None:
     with staying(place) as demo:
-        assert until(lambda: len(demo.processes()) == 3)
+        until(lambda: len(demo.processes()) == 3)
         before = demo.calls()
-        assert until(lambda: demo.calls() > before)
+        until(lambda: demo.calls() > before)
 
         demo.ctrl_c()
         shown = demo.rest()
@@ -96,7 +95,7 @@ def test_the_page_stays_with_agents_at_work_until_ctrl_c(place: Path) -> None:
 @pytest.mark.slow
 def test_a_terminal_that_is_closed_ends_it_too(place: Path) -> None:
     with staying(place) as demo:
-        assert until(lambda: len(demo.processes()) == 3)
+        until(lambda: len(demo.processes()) == 3)
 
         demo.hang_up()
         demo.process.wait(PATIENCE)
@@ -107,13 +106,13 @@ def test_a_terminal_that_is_closed_ends_it_too(place: Path) -> None:
 @pytest.mark.slow
 def test_who_cancels_all_runs_on_the_page_still_has_agents_and_a_proxy(place: Path) -> None:
     with staying(place) as demo:
-        assert until(lambda: len(demo.processes()) == 3)
+        until(lambda: len(demo.processes()) == 3)
         (first,) = demo.servers()
 
         assert demo.ask("/api/runs/cancel?all=true", b"{}")["requested"] > 0
 
-        assert until(lambda: demo.servers() not in ([first], []))
-        assert until(lambda: len(demo.processes()) == 3)
+        until(lambda: demo.servers() not in ([first], []))
+        until(lambda: len(demo.processes()) == 3)
 
 
 @pytest.mark.slow
@@ -125,7 +124,7 @@ def test_where_there_is_a_display_the_page_is_opened_in_a_browser(place: Path) -
     opener.chmod(0o755)
 
     with staying(place, DISPLAY=":99", PATH=str(opener.parent)) as demo:
-        assert until(lambda: opened.exists() and opened.read_text().endswith("\n"))
+        until(lambda: opened.exists() and opened.read_text().endswith("\n"))
 
     assert opened.read_text().strip() == demo.address
     assert "It is open in your browser." in demo.shown
@@ -255,15 +254,6 @@ def staying(place: Path, **more: str) -> Iterator[Demo]:
     with in_terminal(place, "--scene", "4", **more) as demo:
         demo.read_until("Ctrl-C ends it.")
         yield demo
-
-
-def until(holds: Callable[[], bool]) -> bool:
-    """Whether it comes to hold, looked at again and again."""
-    clock = SystemClock()
-    end = clock.monotonic() + PATIENCE
-    while not (held := holds()) and clock.monotonic() < end:
-        clock.sleep(0.1)
-    return held
 
 
 def savings(told: str) -> dict[str, float]:

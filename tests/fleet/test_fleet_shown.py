@@ -26,11 +26,6 @@ POLICIES: Mapping[str, object] = {
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "runs.db"
-
-
-@pytest.fixture
 def store(path: Path) -> Iterator[SqliteRunStore]:
     with SqliteRunStore(path) as store:
         yield store

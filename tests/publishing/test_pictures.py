@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.publishing.conftest import until
+from tests.children import until
 
 import holdfast
 from holdfast.publishing import pictures

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.children import ask, fork, said
+from tests.children import PATIENCE, ask, fork, said, until
 from tests.publishing.children import children
-from tests.publishing.conftest import LIMIT, until
 
 import holdfast
 from holdfast import ConfigError
@@ -145,7 +144,7 @@ def test_a_call_that_ends_long_after_the_publisher_is_shown(path: Path, board: B
         @hf.tool("slow")
         def slow() -> None:
             begun.set()
-            assert go.wait(LIMIT)
+            assert go.wait(PATIENCE)
 
         hf.tool("quick")(lambda: None)()
         slow_twice = threading.Thread(target=lambda: (go.set(), slow(), begun.clear(), go.clear(), slow()))

@@ -38,11 +38,6 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "runs.db"
-
-
-@pytest.fixture
 def start() -> Iterator[Any]:
     with children() as start:
         yield start

@@ -29,11 +29,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) ->
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "runs.db"
-
-
-@pytest.fixture
 def one(path: Path, clock: ManualClock) -> Iterator[RunStore]:
     with SqliteRunStore(path, clock=clock, synchronous="NORMAL") as store:
         store.create_run("s", "p", run_id="r")

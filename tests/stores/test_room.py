@@ -20,11 +20,6 @@ from holdfast.stores.room import EACH, FIRST, MOST
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "runs.db"
-
-
-@pytest.fixture
 def start() -> Iterator[Any]:
     with children() as start:
         yield start

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from holdfast.clock import SystemClock
 from holdfast.policy import PolicyBook
 from holdfast.stores import SqliteRunStore
 from holdfast.web.app import App
@@ -83,19 +82,6 @@ def messages(lines: Iterator[str]) -> Iterator[Message]:
 def next_of(found: Iterator[Message], event: str, fits: Callable[[Any], bool] = lambda data: True) -> Message:
     """The next message of a kind."""
     return next(each for each in found if each.event == event and fits(each.data))
-
-
-def until(reached: Callable[[], object], what: str) -> None:
-    """Wait for something that comes by itself."""
-    end = SystemClock.monotonic() + LIMIT
-    while not reached():
-        assert SystemClock.monotonic() < end, f"never came: {what}"
-        SystemClock.sleep(0.005)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "runs.db"
 
 
 @contextmanager

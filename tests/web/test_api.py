@@ -12,10 +12,10 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from tests.children import ask, said
+from tests.children import ask, said, until
 from tests.publishing.children import children
 from tests.web import children as web_children
-from tests.web.conftest import Ui, until
+from tests.web.conftest import Ui
 
 import holdfast
 from holdfast.stores.board import Board

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.children import ask, said
+from tests.children import ask, said, until
 from tests.publishing.children import children
 from tests.web import children as web_children
-from tests.web.conftest import LIMIT, TOKEN, Message, Ui, messages, next_of, until
+from tests.web.conftest import LIMIT, TOKEN, Message, Ui, messages, next_of
 
 from holdfast.stores import rates
 from holdfast.stores.ledger import Ledger, OwnerRow

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
+from tests.children import until
 from tests.web.browser import browser
 from tests.web.feeder import Child
 from tests.web.typecheck import node
@@ -1504,14 +1505,6 @@ def hide(page: Any, *, hidden: bool) -> None:
         }""",
         hidden,
     )
-
-
-def until(true: Callable[[], bool]) -> None:
-    """Ask again and again; the other process takes up an order with its next call, or soon after."""
-    end = time.monotonic() + PATIENCE / 1000
-    while not true():
-        assert time.monotonic() < end, "it never came true"
-        time.sleep(0.02)
 
 
 def unclaimed_port() -> int:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.web.conftest import LIMIT, get, messages, next_of, post, until
+from tests.children import until
+from tests.web.conftest import LIMIT, get, messages, next_of, post
 
 import holdfast
 
