@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from holdfast.backtest import Line, Played, Recorded, Recording
-    from holdfast.policy import PolicyBook
 
 _last_option: Final[Decorator] = click.option(
     "--last",
@@ -46,12 +45,15 @@ def check(file: str | None, as_json: bool) -> int | None:
     configuration folder.
     """
     from holdfast.defaults import policy_file
+    from holdfast.policy import PolicyBook
 
     path = file if file is not None else policy_file()[0]
     if path is None:
         raise click.UsageError("there is no policy file here; name one")
-    problems = list(_problems(path))
-    wants = [] if problems else list(_wants(path))
+    problems, wants = list(_problems(path)), []
+    if not problems:  # what makes a policy only together with what a decorator says
+        book = PolicyBook.load(path)
+        wants = list(_unresolved(book.names, book.resolve))
     if as_json:
         put_json({"file": path, "good": not problems, "problems": problems, "wants": wants})
     elif problems:
@@ -78,7 +80,8 @@ def _problems(path: str) -> Iterator[str]:
     except ConfigError as error:
         yield from error.problems or (str(error),)
     else:
-        yield from _of_servers(book, path)
+        # Nobody decorates the tools of a server, so that the file has to do for them: else no proxy could begin.
+        yield from (f"{path}: {problem}" for problem in _unresolved(book.servers, book.server))
     # What an address may be is known to those who go there; as long as nobody does, nothing is touched.
     addresses: Mapping[str, Callable[[str], object]] = {"store": open_store, "redis": Address.parse}
     for key, parse in addresses.items():
@@ -89,23 +92,11 @@ def _problems(path: str) -> Iterator[str]:
                 yield f"{path}: {'' if str(error).startswith(key) else f'{key}: '}{error}"
 
 
-def _of_servers(book: PolicyBook, path: str) -> Iterator[str]:
-    """What would stop a proxy: nobody decorates the tools of a server, so that the file has to do for them."""
-    for server in book.servers:
+def _unresolved(names: Iterable[str], resolve: Callable[[str], object]) -> Iterator[str]:
+    """What the policies of these *names* lack."""
+    for name in names:
         try:
-            book.server(server)
-        except ConfigError as error:
-            yield from (f"{path}: {problem}" for problem in error.problems)
-
-
-def _wants(path: str) -> Iterator[str]:
-    """What makes a policy only together with what a decorator says."""
-    from holdfast.policy import PolicyBook
-
-    book = PolicyBook.load(path)
-    for name in book.names:
-        try:
-            book.resolve(name)
+            resolve(name)
         except ConfigError as error:
             yield from error.problems
 
