@@ -732,3 +732,24 @@ def test_different_long_names_stay_different(one: str, other: str) -> None:
 def test_a_name_that_is_no_text_is_a_config_error(name: Any) -> None:
     with pytest.raises(ConfigError, match="must be a text"):
         short_key(name)
+
+
+# --- beside other threads ---
+
+
+def test_what_is_taken_while_settings_change_is_not_forgotten() -> None:
+    taken: list[bool] = []
+
+    class Interrupted(RateConfig, frozen=True, kw_only=True):
+        @property
+        def terms(self) -> tuple[float, float, float | None]:
+            taken.append(it.take(0.0))  # another thread's, in the middle of the change
+            return super().terms
+
+    it = Bucket(Interrupted(per_second=1.0, burst=10.0))
+    it.admit(0.0, 2.0)
+    it.configure(Interrupted(per_second=2.0, burst=10.0), 0.0)
+
+    assert taken
+    assert it.tokens(0.0) == pytest.approx(8.0 - sum(taken))
+    assert it.take(0.0)

@@ -181,6 +181,7 @@ class Bucket:
 
         What a smaller bucket cannot owe is owed again when settings come back: callers may have different ones.
         """
+        self._horizon = -math.inf  # until all is set: what somebody takes without the lock meanwhile would be forgotten
         owed = max(0.0, self.full_at - now) * self.rate
         left = {terms: full_at for terms, full_at in self._left.items() if full_at > now}
         if len(left) >= _MOST_LEFT:
@@ -192,8 +193,8 @@ class Bucket:
         rate = config.per_second
         if self.learnt is not None:
             rate = max(config.floor * rate, min(rate, self.rate))
+        self.full_at = max(now + min(owed, config.capacity) / rate, left.pop(config.terms, now))
         self._apply(config, rate)
-        self.full_at = max(now + min(owed, self.capacity) * self.interval, left.pop(config.terms, now))
         if self.learnt is not None:
             self._pause(self.learnt, now, self.learnt.paused_until - now)
 
