@@ -555,3 +555,25 @@ def test_a_fixed_limit_made_adaptive_starts_to_learn_and_back() -> None:
     slots.configure(ConcurrencyConfig(limit=100))
 
     assert (slots.limit, slots.plain) == (100, True)
+
+
+# --- beside other threads ---
+
+
+def test_a_slot_that_comes_back_while_the_limit_falls_is_not_given_again() -> None:
+    kept_back: list[None] = []
+
+    class Interrupted(Slots):
+        @property
+        def limit(self) -> int:
+            if self._owed and not kept_back and not self.free:  # another thread gives its slot back now
+                (self.free if self.plain else kept_back).append(None)
+            return super().limit
+
+    slots = Interrupted(ConcurrencyConfig(limit=2))
+    fill(slots)
+    slots.configure(ConcurrencyConfig(limit=1))
+    for _ in kept_back:  # it had to wait for the lock
+        slots.settle(None)
+
+    assert not slots.take()  # the other call still runs

@@ -152,6 +152,7 @@ class Slots:
 
     def _have(self, limit: int) -> None:
         """Have as many slots as *limit*; slots in use go when they come back."""
+        self.plain = False  # first: who gives one back meanwhile waits for the lock
         more = max(0, limit - self.limit)
         kept = min(more, self._owed)
         self._owed -= kept
