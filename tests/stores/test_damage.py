@@ -638,3 +638,40 @@ def test_a_store_that_is_gone_frees_whoever_follows(used: RunStore, path: Path) 
         assert list(following) == []
     writer.join()
     assert failed.is_set()
+
+
+# --- closed by another thread ---
+
+
+def test_a_file_that_is_closed_while_another_thread_looks_at_it_was_not_replaced(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with SqliteRunStore(path) as store:
+        store.create_run("s", "p", run_id="r")
+        place = store.file._place  # type: ignore[attr-defined]
+        stat = os.stat
+
+        def interrupted(*args: Any, **kwargs: Any) -> os.stat_result:
+            monkeypatch.undo()
+            place.forget()
+            return stat(*args, **kwargs)
+
+        monkeypatch.setattr(os, "stat", interrupted)
+        place.check()
+
+
+def test_nobody_opens_a_file_while_it_is_being_forgotten(path: Path) -> None:
+    came: list[bool] = []
+
+    class Closing:
+        def close(self) -> None:
+            reader = threading.Thread(target=lambda: came.append(store.file.reading.acquire(blocking=False)))  # type: ignore[attr-defined]
+            reader.start()
+            reader.join()
+
+    with SqliteRunStore(path) as store:
+        store.create_run("s", "p", run_id="r")
+        store.file._in_use.append(Closing())  # type: ignore[attr-defined]
+        store.file.close()
+
+    assert came == [False]

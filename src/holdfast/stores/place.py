@@ -70,7 +70,8 @@ class Place:
 
     def check(self) -> None:
         """That the file which was opened is still here."""
-        if self._opened is None:
+        opened = self._opened
+        if opened is None:
             return
         try:
             found = os.stat(self._path)
@@ -81,7 +82,7 @@ class Place:
             ) from None
         except OSError as error:
             raise unreachable(self._name, error) from error
-        if (found.st_dev, found.st_ino) != self._opened:
+        if (found.st_dev, found.st_ino) != opened:
             raise StoreError(
                 f"{self._name}: was replaced by another file while in use; put it back, or close the store: its "
                 "next use opens the other one"

@@ -164,9 +164,10 @@ class SqliteFile:
 
     def close(self) -> None:
         """Close both connections; a later use opens whatever is at the path by then."""
-        self._drop()
-        if self._place is not None:
-            self._place.forget()
+        with self.reading:  # who opens it after this notes which file that is
+            self._drop()
+            if self._place is not None:
+                self._place.forget()
 
     def _drop(self) -> None:
         with self.reading:
