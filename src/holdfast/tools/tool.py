@@ -310,8 +310,8 @@ class Tool:
                 self.cache.max_entries = policy.cache.max_entries
             self._applied = policy
             self._attach(circuit)
-        if circuit.window is not None:
-            self._due = min(self._due, now + circuit.window.width)
+            if circuit.window is not None:
+                self._due = min(self._due, now + circuit.window.width)
         self.replan()
         self.limiting.wake()
 
@@ -367,13 +367,16 @@ class Tool:
         self._kit.refresh(now)
         window = self.circuit.window
         due = min(self._kit.book.next_check, self._kit.heard(self.name, now))
-        self._due = min(due, now + window.width) if window is not None else due
+        due = min(due, now + window.width) if window is not None else due
+        with self._lock:
+            self._due = 0.0 if self._resting else due  # somebody wants the next call to look, too
         self.replan()
 
     def make_due(self) -> None:
         """Have the next call look after what is due."""
-        self._due = 0.0
-        self.rest()
+        with self._lock:
+            self._due, self._resting = 0.0, True
+        self.replan()
 
     def rest(self) -> None:
         """Have the next call, even one to be refused, ask in full, and a call that is under way tell of its end."""
