@@ -47,13 +47,41 @@ def test_while_it_is_there_no_other_is_started() -> None:
     going = threading.Event()
     solo = Solo("waits", going.wait, lambda: False)
 
-    first, second = solo.start(), solo.start()
+    solo.start()
+    solo.start()
 
-    assert second is None
-    assert first is not None
+    assert [thread.name for thread in threading.enumerate()].count("waits") == 1
     going.set()
-    first.join(30)
+    solo.join(30)
     assert not solo.there
+
+
+def test_it_does_not_wait_for_itself() -> None:
+    ended = threading.Event()
+
+    def work() -> None:
+        solo.join(30)
+        ended.set()
+
+    solo = Solo("waits for itself", work, lambda: False)
+    solo.start()
+
+    assert ended.wait(10)
+
+
+def test_who_waits_before_it_runs_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    post = Post()
+    start = threading.Thread.start
+
+    def wait_first(self: threading.Thread) -> None:
+        monkeypatch.undo()
+        post.solo.join(30)
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", wait_first)
+    post.send("one")
+
+    assert post.has_read("one")
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
@@ -83,10 +111,9 @@ def test_a_thread_whose_work_fails_is_not_believed_in(monkeypatch: pytest.Monkey
     monkeypatch.setattr(threading, "excepthook", lambda told: None)
     solo = Solo("fails", lambda: 1 / 0, lambda: True)
 
-    thread = solo.start()
+    solo.start()
+    solo.join(30)
 
-    assert thread is not None
-    thread.join(30)
     assert not solo.there
 
 

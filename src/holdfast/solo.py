@@ -22,29 +22,28 @@ class Solo:
         self.there: dict[str, object] = {}
         self._name = name
         self._needed = needed
-        self._thread: threading.Thread | None = None  # the last that was started
+        self._thread: threading.Thread | None = None  # the last that was made
         self._work = work
 
-    def start(self) -> threading.Thread | None:
+    def start(self) -> None:
         """Start it, unless there is one; a `RuntimeError` where there can be no more threads. Takes no lock of ours."""
         if sys.is_finalizing():  # a thread would not run, and Python 3.11 would wait for it
             raise RuntimeError("the interpreter ends: no thread can be started")
         me = object()
         try:
             if self.there.setdefault(_THREAD, me) is not me:
-                return None
-            thread = threading.Thread(target=self._run, args=(me,), name=self._name, daemon=True)
-            thread.start()
+                return
+            self._thread = threading.Thread(target=self._run, args=(me,), name=self._name, daemon=True)
+            self._thread.start()
         except BaseException:
             self._leave(me)
             raise
-        self._thread = thread
-        return thread
 
-    def join(self, timeout: float) -> None:
-        """Wait until it is gone, at most so many seconds; in the thread itself, not at all."""
-        if (thread := self._thread) is not None and thread is not threading.current_thread():
-            thread.join(timeout)
+    def join(self, patience: float) -> None:
+        """Wait until it has ended, if its work has begun; *patience* seconds at most, and not as that thread."""
+        thread = self._thread
+        if thread is not None and thread.is_alive() and thread is not threading.current_thread():
+            thread.join(patience)
 
     def _run(self, me: object) -> None:
         while self.there.setdefault(_THREAD, me) is me:  # else who started it was interrupted, and another has come

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import resource
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -222,3 +223,57 @@ def test_an_answer_is_older_than_the_last_by_the_servers_clock_unless_that_went_
     answered(desk, NOW - back_us, generation, OPEN)
 
     assert followed == ([Seen(), OPEN] if is_followed else [Seen()])
+
+
+# --- threads that come in between -------------------------------------------------------------------------------------
+
+NOBODY_THERE = "redis://127.0.0.1:1/0"
+
+
+def test_a_thread_that_ends_quickly_is_not_started_again_by_closing() -> None:
+    class Slow(threading.Event):
+        def set(self) -> None:
+            super().set()
+            wait_until(lambda: not service._solo.there, "for the thread to end before its closer goes on")
+
+    service = Fleet(NOBODY_THERE).service
+    service._closing = Slow()
+    service.ring()
+    assert service.settled.wait(30)
+    service.close()
+
+    assert not service._solo.there
+
+
+def test_who_rings_while_the_thread_ends_is_heard() -> None:
+    class Leaving(dict[str, object]):
+        def get(self, key: str, default: object = None) -> object:
+            self.get = super().get  # type: ignore[method-assign]
+            service.ring()
+            return super().get(key, default)
+
+    service = Fleet(NOBODY_THERE).service
+    service._solo.there = Leaving()
+    service.ring()
+    assert service.settled.wait(30)
+    service.settled.clear()
+    service.close()
+
+    assert service.settled.wait(30)
+    service.close()
+    assert not service._solo.there
+
+
+def test_what_is_older_does_not_stand_after_what_is_newer() -> None:
+    followed: list[CircuitState] = []
+
+    def follow(seen: Seen) -> None:
+        if not followed:
+            followed.append(seen.state)
+            desk.turn(2, Seen(state=CircuitState.OPEN))  # another thread, which is quicker
+        followed.append(seen.state)
+
+    desk = Fleet(NOBODY_THERE).desk("t", follow)
+    desk.turn(1, Seen())
+
+    assert followed[-1] is CircuitState.OPEN

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -18,7 +21,7 @@ from tests.publishing.children import children
 
 import holdfast
 from holdfast import ConfigError
-from holdfast.publishing import display
+from holdfast.publishing import Publisher, display
 from holdfast.stores import SqliteRunStore
 from holdfast.stores.board import Board
 from holdfast.stores.entries import ToolLine
@@ -607,3 +610,74 @@ def test_a_call_goes_the_quick_way_but_for_one_a_second(path: Path) -> None:
             clock.advance(0.01)
 
     assert len(told) == 10
+
+
+# --- beside other threads ---
+
+
+@pytest.mark.parametrize("runs", [False, True], ids=["before it runs", "as it runs"])
+def test_a_thread_that_comes_while_another_closes_leaves_the_store_closed(
+    path: Path, monkeypatch: pytest.MonkeyPatch, runs: bool
+) -> None:
+    hf = holdfast.open(path, policies={})
+    tool = hf.tool("t")(lambda: 1)
+    start = threading.Thread.start
+
+    def close_meanwhile(self: threading.Thread) -> None:
+        if self.name != "holdfast-publisher":
+            start(self)
+            return
+        monkeypatch.undo()
+        if runs:
+            start(self)
+        hf.close()
+        closed.append(not publishers())
+        if not runs:
+            start(self)
+
+    closed: list[bool] = []
+    monkeypatch.setattr(threading.Thread, "start", close_meanwhile)
+    tool()
+
+    assert closed == [True]
+    until(lambda: not publishers(), "the end of the thread")
+    assert hf.runs.ownership.id is None
+
+
+def test_a_tool_that_is_called_while_its_process_begins_to_show_is_shown(path: Path, board: Board) -> None:
+    def heard(tool: str, now: float) -> float:
+        hf._publisher.begin()  # another thread, which begins a run
+        return math.inf  # nobody wanted to hear when it was asked
+
+    with holdfast.open(path, policies={}) as hf:
+        tool = hf.tool("t")(lambda: 1)
+        hf._publisher.close()
+        hf._kit.heard = heard
+        hf._box.make_due()
+        tool()
+        tool()
+
+        until(lambda: line(board, "t"), "the tool on the board")
+
+
+@pytest.mark.parametrize("at", range(12))
+def test_who_begins_while_another_closes_is_heard(path: Path, at: int) -> None:
+    lines = iter(range(at, -1, -1))
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_code is not Publisher.close.__code__:
+            return None
+        if event == "line" and next(lines, None) == 0:
+            publisher.begin()
+        return trace
+
+    with holdfast.open(path, policies={}) as hf:
+        publisher, before = hf._publisher, sys.gettrace()
+        sys.settrace(trace)
+        try:
+            publisher.close()
+        finally:
+            sys.settrace(before)
+        publisher.begin()
+
+        assert hf._kit.heard == publisher.heard

@@ -75,7 +75,8 @@ class Desk:
         self._follow: Callable[[Seen], object] = lambda _: None
         self._lock = threading.Lock()
         self._seen: tuple[object, ...] = ()
-        self._pristine = False  # when last seen, it was as new
+        self._latest = PRISTINE  # as it was last seen
+        self._pristine = False  # it was as new then
         self._seen_at = 0
         self._told: list[Outcome] = []
         self._returned: dict[str, int] = {}
@@ -180,8 +181,11 @@ class Desk:
         if facts == self._seen and self.fresh:
             return
         self.generation, self._seen = generation, facts
-        self.fresh = True
+        self.fresh, self._latest = True, seen
         self._follow(seen)
+        while (latest := self._latest) is not seen:  # another thread was quicker with what is newer
+            seen = latest
+            self._follow(seen)
 
     def forget(self) -> None:
         """The connection is lost: what was seen may no longer be so, and of what was to be told, slots alone matter."""

@@ -43,7 +43,7 @@ class Service:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self.settled = threading.Event()  # the first try to connect is over
-        self._solo = Solo("holdfast-fleet", self._serve, lambda: False)
+        self._solo = Solo("holdfast-fleet", self._serve, self._is_needed)
         self._closing = threading.Event()
         self._rung = False
         self._is_puzzled = False  # something was heard that cannot be read, and it was said
@@ -61,6 +61,9 @@ class Service:
         self._rung = True
         if not self._solo.there:
             self._start()
+        self._wake()
+
+    def _wake(self) -> None:
         try:
             os.write(self._waker, b"\0")
         except BlockingIOError:  # full of rings that nobody has heard yet
@@ -75,12 +78,10 @@ class Service:
 
     def close(self) -> None:
         """Tell what is to be told, and end."""
-        if not self._solo.there:
-            return
-        self._closing.set()
-        self._rung = False
-        self.ring()
-        self._solo.join(PATIENCE)
+        if self._solo.there:
+            self._closing.set()
+            self._wake()  # no ring, which would start another one where this one was quick to end
+            self._solo.join(PATIENCE)
 
     # -- the thread ----------------------------------------------------------------------------------------------------
 
@@ -102,7 +103,13 @@ class Service:
                 self._closing.wait(pause)  # no ring ends it: whoever loses Redis rings
                 pause = min(pause * 2, LONGEST_PAUSE)
         finally:
-            self._rung = False
+            self._closing.clear()
+            self._rung = False  # who rings from now on may still find the thread there: see `_is_needed`
+
+    def _is_needed(self) -> bool:
+        """Whether somebody rang while it was about to end, and nobody closed it since."""
+        rung, self._rung = self._rung, False
+        return rung and not self._closing.is_set()
 
     def _attend(self) -> None:
         """Be connected until the connection is lost."""

@@ -97,9 +97,9 @@ class Publisher:
         """Show nothing any more until the next run begins."""
         if not self._begun:
             return
-        self._begun = self._stays = False
         self._kit.heard, self._kit.ended = self._deaf
         self._ownership.on_order = None
+        self._begun = self._stays = False  # last: who begins meanwhile would be deaf, and think that all is done
         self._ring()
         self._solo.join(PATIENCE)
         self._looked = False
@@ -165,7 +165,8 @@ class Publisher:
 
     def _serve(self) -> None:
         try:
-            self._attend()
+            if self._begun:  # else it was closed before this thread ran, and nobody waits for it
+                self._attend()
         except Exception as error:
             self._complain(error)
             self._marked.clear()  # with the next call, again
