@@ -33,8 +33,9 @@ class Solo:
         try:
             if self.there.setdefault(_THREAD, me) is not me:
                 return
-            self._thread = threading.Thread(target=self._run, args=(me,), name=self._name, daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, args=(me,), name=self._name, daemon=True)
+            self._thread = thread  # before it runs: who closes meanwhile waits for it
+            thread.start()
         except BaseException:
             self._leave(me)
             raise
