@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import threading
 from collections.abc import Iterator
 
 import pytest
+from tests.children import eventually
 
 from holdfast.workers.lane import Lane
 
@@ -52,3 +55,39 @@ def test_where_its_thread_could_not_be_started_the_next_coroutine_has_one(
     lane.begin(work)
 
     assert done.wait(PATIENCE)
+
+
+def test_a_lane_that_is_closed_before_its_loop_goes_on_cancels_what_is_left(
+    lane: Lane,
+) -> None:
+    ended = threading.Event()
+
+    async def stays() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            ended.set()
+
+    async def exits() -> None:
+        raise SystemExit
+
+    class Closes(logging.Handler):
+        """As soon as the lane has left its loop to say why, it is closed by another thread."""
+
+        def emit(self, record: logging.LogRecord) -> None:
+            loop = lane._loop
+            assert loop is not None
+            closer.start()
+            assert eventually(lambda: lane._loop is None and len(loop._ready) > 0)  # type: ignore[attr-defined]
+
+    closer, handler = threading.Thread(target=lane.close), Closes()
+    logging.getLogger("holdfast").addHandler(handler)
+    try:
+        lane.begin(stays)
+        lane.begin(exits)
+
+        assert ended.wait(PATIENCE)
+        closer.join(PATIENCE)
+    finally:
+        logging.getLogger("holdfast").removeHandler(handler)

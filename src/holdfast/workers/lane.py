@@ -26,6 +26,7 @@ class Lane:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._stopped: set[asyncio.AbstractEventLoop] = set()
 
     def begin(self, make: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], object]:
         """Run the coroutine that *make* makes, which must raise nothing; gives what cancels it."""
@@ -48,13 +49,18 @@ class Lane:
             loop, self._loop = self._loop, None
             thread, self._thread = self._thread, None
         if loop is not None and thread is not None:
-            loop.call_soon_threadsafe(loop.stop)
+            loop.call_soon_threadsafe(self._stop, loop)
             thread.join(GONE)
+
+    def _stop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """In the loop itself: from now on nobody has anything for it."""
+        self._stopped.add(loop)
+        loop.stop()
 
     def _started(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
-                loop = self._loop = asyncio.new_event_loop()  # it serves as long as it is the one
+                loop = self._loop = asyncio.new_event_loop()
                 thread = threading.Thread(target=self._serve, args=(loop,), name="holdfast-lane", daemon=True)
                 try:
                     thread.start()
@@ -68,7 +74,7 @@ class Lane:
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
         try:
-            while self._loop is loop:
+            while loop not in self._stopped:
                 try:
                     loop.run_forever()
                 except (KeyboardInterrupt, SystemExit) as error:  # a task of the user's wanted to end the process
@@ -76,6 +82,7 @@ class Lane:
             loop.run_until_complete(_leave())
         finally:
             asyncio.set_event_loop(None)
+            self._stopped.discard(loop)
             loop.close()
 
 
