@@ -722,3 +722,41 @@ def test_a_call_for_which_there_was_no_thread_is_not_in_doubt_however_soon_the_p
     with hf.resume(run.id):
         assert hf.tool(timeout=60.0)(script.function)() == "receipt"
     assert script.count == 1
+
+
+# --- beside other threads ---
+
+
+def test_a_call_about_which_somebody_has_decided_is_not_doubted_again(memory: Place) -> None:
+    desk = Desk(memory)
+    run_id = desk.killed()
+
+    with desk.hf.resume(run_id) as run:
+        with pytest.raises(InDoubt) as caught:
+            desk.pay(7)
+        (waiting,) = run.steps.undecided.values()
+        (found,) = waiting.values()  # by another thread, which asks for the same
+        caught.value.repeat()
+        found.doubt()
+
+        assert desk.pay(7) == ["receipt 3"]
+    assert desk.keys[0] == desk.keys[1] != desk.keys[2]
+
+
+def test_who_asks_while_somebody_decides_makes_another_call(memory: Place) -> None:
+    class Decided(dict[str, Any]):
+        def values(self) -> Any:
+            self.clear()  # another thread has decided
+            return super().values()
+
+    desk = Desk(memory)
+    run_id = desk.killed()
+
+    with desk.hf.resume(run_id) as run:
+        with pytest.raises(InDoubt):
+            desk.pay(7)
+        ((base, waiting),) = run.steps.undecided.items()
+        run.steps.undecided[base] = Decided(waiting)
+
+        assert desk.pay(7) == ["receipt 2"]
+    assert desk.keys[0] != desk.keys[1]

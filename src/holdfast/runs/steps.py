@@ -54,7 +54,7 @@ class Step(msgspec.Struct, eq=False):
     def give_back(self) -> None:
         """The tool was not called after all: whoever asks for the same next is this call."""
         if self._is_doubted:
-            self.doubt()
+            self._await_decision()
         elif self.key and not self.is_block:
             self._steps.take_back(self)
 
@@ -110,12 +110,16 @@ class Step(msgspec.Struct, eq=False):
 
     def doubt(self) -> None:
         """Somebody must decide about it: till then, whoever asks for the same asks for this."""
-        self._is_doubted = True
-        self._steps.undecided.setdefault(self._base, {})[self.key] = self
+        if not self._is_doubted:  # else it was found among those, and somebody else may have decided since
+            self._is_doubted = True
+            self._await_decision()
 
     def decide(self) -> bool:
         """Whether it is for the caller to decide about it: for the first who asks."""
         return self._steps.undecided.get(self._base, {}).pop(self.key, None) is not None
+
+    def _await_decision(self) -> None:
+        self._steps.undecided.setdefault(self._base, {})[self.key] = self
 
     def _end(self, facts: Mapping[str, Any], outcome: Outcome | None, *, is_said: bool = False) -> Write | None:
         payload = self._named()
@@ -171,7 +175,9 @@ class Steps:
         if self.recalled.calls:
             self._look_up(step)
         waiting = self.undecided.get(step._base)
-        return next(iter(waiting.values())) if step.outcome is None and waiting else step
+        if step.outcome is None and waiting and (oldest := list(waiting.values())[:1]):  # others may decide meanwhile
+            return oldest[0]
+        return step
 
     def block(self, name: str) -> Step:
         """A guarded block, which is like no other."""
