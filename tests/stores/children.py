@@ -67,6 +67,16 @@ def die(path: str, point: str, after: str) -> None:
         say(left)
 
 
+def complete_and_die(path: str, run: str) -> None:
+    """Complete a run, and be killed when that is written."""
+
+    def crash(at: str) -> None:
+        if at == "committed":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    SqliteRunStore(path, crash=crash).record_event(run, "run_completed")
+
+
 def hammer(path: str, number: str, seconds: str) -> None:
     """Append to one run for a while; says how often, and the longest that one took."""
     with SqliteRunStore(path) as store:
@@ -316,6 +326,6 @@ def powerless(path: str) -> None:
 
 if __name__ == "__main__":
     main(
-        *(append, append_and_stay, die, hammer, make, own, interrupt, full, powerless),
+        *(append, append_and_stay, complete_and_die, die, hammer, make, own, interrupt, full, powerless),
         *(fork, fork_loading, fork_memory, fork_trouble),
     )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
+import sqlite3
 import stat
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ from tests.stores.kinds import KINDS, claim, opener
 from holdfast.errors import LeaseLost, RunConflict
 from holdfast.history import CancelResult, RunStatus
 from holdfast.stores import RunStore, SqliteRunStore
-from holdfast.stores.ledger import Claim, Ledger, OwnerRow
+from holdfast.stores.ledger import PIECE, Claim, Ledger, OwnerRow
 from holdfast.testing import ManualClock
 
 
@@ -437,6 +440,73 @@ def test_a_completed_run_forgets_its_outcomes(store: RunStore, end: str, left: i
     assert len(store.memory("r").memos) == left
     remember(store, b"m", b"o")
     assert len(store.memory("r").memos) == (left + 1 if left else 0)
+
+
+def remember_much(store: RunStore, pieces: int = 4) -> None:
+    """Outcomes that weigh so many times what one write deletes."""
+
+    def write(ledger: Ledger) -> None:
+        live = ledger.run("r")
+        for number in range(pieces * 10):
+            ledger.remember(live, number.to_bytes(2), "search", bytes(PIECE // 10))
+
+    store.writer.commit(write)
+
+
+def left_of(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as connection:
+        ((count,),) = connection.execute("SELECT count(*) FROM memos").fetchall()
+    return int(count)
+
+
+def test_many_outcomes_are_all_forgotten(store: RunStore) -> None:
+    remember_much(store)
+
+    store.record_event("r", "run_completed")
+    while store._ledger.leftovers:
+        store.writer.flush()
+
+    assert store.memory("r").memos == []
+
+
+def test_many_outcomes_are_forgotten_in_small_writes_and_others_wait_for_none_long(one: RunStore, path: Path) -> None:
+    left: list[int] = []
+    remember_much(one)
+    with SqliteRunStore(path, synchronous="NORMAL", crash=lambda point: left.append(left_of(path))) as store:
+        store.record_event("r", "run_completed")
+
+    assert left[-1] == 0
+    assert max(before - after for before, after in itertools.pairwise(left)) <= 10
+
+
+def test_what_a_process_that_died_has_left_of_outcomes_goes_with_the_next_owner(path: Path, start: Any) -> None:
+    with SqliteRunStore(path, synchronous="NORMAL") as store:
+        for run in ("r", "other"):
+            store.create_run("s", "p", run_id=run)
+        remember_much(store)
+    start("complete_and_die", path, "r").wait()
+    assert left_of(path) == 30
+
+    with SqliteRunStore(path, synchronous="NORMAL") as store:
+        claim(store, "other")
+        assert store.snapshot("r").status is RunStatus.COMPLETED
+
+    assert left_of(path) == 0
+
+
+def test_what_was_noted_of_a_run_that_is_gone_does_no_harm_to_the_next_of_its_key(path: Path, start: Any) -> None:
+    with SqliteRunStore(path, synchronous="NORMAL") as store:
+        store.create_run("s", "p", run_id="r")
+        remember_much(store)
+    start("complete_and_die", path, "r").wait()
+    with SqliteRunStore(path, synchronous="NORMAL") as store:
+        store.prune(max_runs=0)
+        store.create_run("s", "p", run_id="r")
+        remember_much(store)
+
+        claim(store, "r")
+
+    assert left_of(path) == 40
 
 
 def test_a_copy_of_outcomes_has_those_that_are_being_written(store: RunStore) -> None:

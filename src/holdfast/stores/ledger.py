@@ -6,6 +6,7 @@ changes stands in memory until the group is written, and is forgotten if that fa
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
@@ -20,6 +21,8 @@ from holdfast.values.said import ENDS, known
 KEYS = 32  # for new runs, that are asked for at once
 MOST_CACHED = 2_000  # runs whose state is kept at hand
 MOST_TOOLS = 1_000  # of one run, by which it can be found
+PIECE = 2 * 10**6  # bytes of memos that go in one write, about: it takes some 10 ms
+ROW = 2_000  # bytes that a memo counts for beside those of its outcome: to delete it takes as long
 USES = frozenset({events.TOOL_STARTED, events.TOOL_ENDED, events.TOOL_DENIED})  # events that tell of one
 
 
@@ -27,7 +30,7 @@ class Live:
     """A run as the ledger has it in hand."""
 
     __slots__ = (
-        "cancel", "fence", "first", "has_memos", "header", "is_new", "key", "new_tools", "origin", "owner", "snapshot",
+        "cancel", "fence", "first", "header", "is_new", "key", "memos", "new_tools", "origin", "owner", "snapshot",
         "tools", "touched_at", "version", "written",
     )  # fmt: skip
 
@@ -42,7 +45,7 @@ class Live:
         self.cancel: str | None = None  # why it is to be cancelled, if it is
         self.origin: str | None = None  # the store that it was imported from
         self.is_new = False
-        self.has_memos = True  # or may have
+        self.memos = math.inf  # what they weigh, as far as that is known
         self.tools: set[str] = set()  # that are known to be written down as used by this run
         self.new_tools: list[str] = []  # that are yet to be
         self.version = 0  # who wrote it last, where several may at once
@@ -80,6 +83,7 @@ class Tables(Protocol):
     """What the ledger needs of a database, inside a transaction."""
 
     crowded: bool  # whether others may write between our transactions, and while they last
+    blocking: bool  # whether all others who write wait while our transactions last
 
     def load(self, run_id: str) -> Live | None: ...
     def new_keys(self, most: int) -> Iterator[int]: ...
@@ -108,6 +112,8 @@ class Ledger:
         self.changes = 0  # grows with each change: a write that fails must have made none
         self._to_wake: set[str] = set()
         self.woken: deque[str] = deque()  # the owners who have something to look at, for whoever tells them
+        self._left: list[int] = []
+        self.leftovers: deque[int] = deque()  # completed runs that have memos yet, for whoever sees to these
 
     # -- one group -----------------------------------------------------------------------------------------------------
 
@@ -122,6 +128,7 @@ class Ledger:
         self._lives.clear()
         self._keys = iter(())
         self._to_wake.clear()
+        self._left.clear()
 
     def write(self) -> None:
         """Hand everything that has changed to the tables."""
@@ -145,6 +152,8 @@ class Ledger:
             self._lives.clear()
         self.woken.extend(self._to_wake)
         self._to_wake.clear()
+        self.leftovers.extend(self._left)
+        self._left.clear()
 
     def step_aside(self) -> None:
         """Write what has changed so far and forget the rest: the write in hand changes the tables themselves."""
@@ -223,7 +232,7 @@ class Ledger:
         """Keep the exact outcome of a call, unless the run has completed: then nobody will ask for it."""
         if live.snapshot.status is RunStatus.COMPLETED:
             return
-        live.has_memos = True
+        live.memos += ROW + len(outcome)
         self._memos.append((live.key, key, name, outcome))
         self.changes += 1
 
@@ -236,7 +245,7 @@ class Ledger:
             ended += [payload for of, _, _, type, _, payload in self._rows if of == run and type in ENDS]
         memos = [(bytes(key), name, bytes(outcome)) for key, name, outcome in ask("memos", run)]
         memos += [memo[1:] for memo in self._memos if memo[0] == run]
-        target.has_memos = True
+        target.memos = math.inf
         copied = known(ended, memos)
         self._memos += [(target.key, *memo) for memo in copied]
         self.changes += 1
@@ -249,7 +258,7 @@ class Ledger:
             key = next(self._keys)
         live = Live(key, header, begin(header), header.created_at_ms)
         live.is_new = True
-        live.has_memos = False
+        live.memos = 0
         self._lives[header.id] = live
         self._touch(live)
         return live
@@ -267,6 +276,14 @@ class Ledger:
         """Delete what is left of a run. All its memos go at once: half of them would be a wrong memory."""
         for name in ("drop_events", "forget_memos", "forget_tools", "drop_run"):
             self.tables.put(name, run)
+
+    def forget_some(self) -> None:
+        """Delete some of the memos that a completed run has left."""
+        if self.leftovers:
+            run = self.leftovers[0]  # which may be gone, and its key another's
+            if not self.tables.ask("is_completed", run) or self._forget_piece(run):
+                self.tables.put("drop_meta", _note_of(run))
+                self.leftovers.popleft()
 
     # -- owners --------------------------------------------------------------------------------------------------------
 
@@ -303,6 +320,8 @@ class Ledger:
             return
         if self.owner(owner.id) is None:  # those whose lease is over and that no run waits for may go
             self.tables.put("drop_old_owners", self.now_ms(), is_news=False)
+            if self.tables.blocking:
+                self._left += [run for (run,) in self.tables.ask("leftovers")]
         self.keep(owner)
         self._kept = owner
 
@@ -340,9 +359,28 @@ class Ledger:
     def _ended(self, live: Live) -> None:
         """Let go of what only a run that may go on needs."""
         live.owner = None
-        if live.snapshot.status is RunStatus.COMPLETED and live.has_memos:
+        if live.snapshot.status is RunStatus.COMPLETED and live.memos:
             self._memos[:] = [memo for memo in self._memos if memo[0] != live.key]
+            self._forget(live)
+
+    def _forget(self, live: Live) -> None:
+        """Delete the memos of a run; where others would wait for that, what is left of many goes in later writes."""
+        if live.memos <= PIECE or not self.tables.blocking:
             self.tables.put("forget_memos", live.key)
+        elif not self._forget_piece(live.key):
+            self.tables.put("set_meta", _note_of(live.key), live.key)
+            self._left.append(live.key)
+
+    def _forget_piece(self, run: int) -> bool:
+        """Delete as many memos of a run as one write may; whether these were the last."""
+        weight = 0
+        while weight < PIECE:  # one by one: a look ahead would read all that they hold
+            if not (found := self.tables.ask("first_memo", run)):
+                return True
+            ((key, length),) = found
+            self.tables.put("forget_memo", run, key)
+            weight += ROW + length
+        return False
 
     def _touch(self, live: Live) -> None:
         self._dirty[live.header.id] = live
@@ -354,6 +392,11 @@ def _note_tool(live: Live, tool: object) -> None:
     if isinstance(tool, str) and tool not in live.tools and len(live.tools) < MOST_TOOLS:
         live.tools.add(tool)
         live.new_tools.append(tool)
+
+
+def _note_of(run: int) -> str:
+    """What the store's own facts say of a completed run that has memos yet."""
+    return f"memos of {run}"
 
 
 _JSON = msgspec.json.Encoder()

@@ -47,6 +47,7 @@ class SqliteFile:
         self.name = "the store in memory" if path is None else printable(path, 300)
         self.url = ":memory:" if path is None else path
         self.crowded = False  # while it writes, nobody else does; and it hears whether anybody has
+        self.blocking = path is not None
         self._place = None if path is None else Place(path, self.name)
         self._room = Room(f"{path}-wal" if path is not None and synchronous == "FULL" else None)
         self._synchronous = synchronous

@@ -38,7 +38,7 @@ from holdfast.stores.rows import unpack, unpack_header
 from holdfast.stores.searching import MOST_A_PAGE
 from holdfast.stores.transactions import Transactions
 from holdfast.stores.trouble import errors_of
-from holdfast.stores.writer import Writer
+from holdfast.stores.writer import Pending, Writer
 from holdfast.values.redaction import Payloads
 from holdfast.values.said import ENDS, known
 
@@ -83,6 +83,7 @@ class RunStore:
         self.writer: Writer[Ledger] = Writer(
             Transactions(file, self._ledger, crash).make, self._committed, quick=file.path is None
         )
+        self._forgetting: Pending[Ledger, None] | None = None
         self._bell = self._new_bell()
         survive_forks(self)
 
@@ -253,6 +254,10 @@ class RunStore:
 
     def _close(self) -> None:
         try:
+            while self._ledger.leftovers:
+                self._forget_on()
+                if (piece := self._forgetting) is not None:
+                    self.writer.settle(piece)
             self.writer.close()
         finally:
             bell, self._bell = self._bell, self._new_bell()
@@ -352,6 +357,8 @@ class RunStore:
         self._bell.after_fork()
         self.ownership.after_fork()
         self._ledger.forget()
+        self._ledger.leftovers.clear()
+        self._forgetting = None
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -370,7 +377,17 @@ class RunStore:
                 break
             except Exception as error:
                 _log.warning("the owner of a run could not be told to look: %s", error)
+        if self._ledger.leftovers:
+            self._forget_on()
         self._bell.ring()
+
+    def _forget_on(self) -> None:
+        """Have memos that completed runs have left deleted, one small write after the other, unless that fails."""
+        if self._forgetting is not None and self._forgetting.error is not None:
+            self._forgetting = None
+            self._ledger.leftovers.clear()  # the next process finds them
+        elif self._forgetting is None or self._forgetting.done:
+            self._forgetting = self.writer.submit(Ledger.forget_some)
 
     def _new_bell(self) -> Bell:
         return Bell(self.file.watch if self.file.path is not None else None)

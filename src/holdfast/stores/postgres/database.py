@@ -48,7 +48,7 @@ class PostgresDatabase:
         self.path: str | None = address.name
         self.name = address.name
         self.url = address.url
-        self.crowded = True
+        self.crowded, self.blocking = True, False
         self.ears = ears or Ears(address.session, channel=address.schema)
         self._sql = statements(address.schema)
         self._clock = ServerClock(self._measured)
