@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from tests.children import eventually
 from tests.stores.kinds import claim
 
 import holdfast
-from holdfast import Holdfast, Run, RunCancelled, StoreError
+from holdfast import Holdfast, Run, RunCancelled, RunStatus, StoreError
 from holdfast.runs import keeper
 from holdfast.stores import SqliteRunStore
 
@@ -156,3 +157,47 @@ def test_a_store_that_is_away_is_complained_of_once(tmp_path: Path, caplog: pyte
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
         "the owner of runs could not reach the store"
     ] * 2
+
+
+def strand(hf: Holdfast, run_id: str) -> asyncio.Task[None]:
+    """Open a run in a task, and close the event loop under it."""
+    loop = asyncio.new_event_loop()
+
+    async def work() -> None:
+        async with hf.run(run_id=run_id):
+            loop.stop()
+            await asyncio.Event().wait()
+
+    task = loop.create_task(work())
+    loop.run_forever()
+    loop.close()
+    return task
+
+
+def give_up(task: asyncio.Task[None]) -> None:
+    """Let go of it, without the complaint of asyncio."""
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    task.get_coro().close()
+
+
+@pytest.mark.parametrize("store", [":memory:", "runs.db"])
+def test_a_run_whose_event_loop_was_closed_can_be_resumed(tmp_path: Path, store: str) -> None:
+    with holdfast.open(store if store == ":memory:" else tmp_path / store, policies={}) as hf:
+        task = strand(hf, "r")
+
+        with hf.resume("r") as run:
+            give_up(task)
+
+            assert run.is_open
+        told = [event.payload for event in hf.runs.events("r") if event.type == "run_interrupted"]
+        assert told == [{"reason": "the event loop of its task was closed"}]
+        assert hf.runs.snapshot("r").status is RunStatus.COMPLETED
+
+
+def test_a_run_whose_event_loop_was_closed_is_soon_shown_as_interrupted(hf: Holdfast, tmp_path: Path) -> None:
+    hf.runs.lease = 0.1
+    task = strand(hf, "r")
+
+    with SqliteRunStore(tmp_path / "runs.db") as other:
+        assert eventually(lambda: other.snapshot("r").interrupted)
+    give_up(task)

@@ -16,6 +16,7 @@ from holdfast.runs.log import AGAIN, LOST
 from holdfast.stores import RunStore
 from holdfast.stores.ledger import Claim, Ledger, Live, OwnerRow
 
+STOPPED = "it was stopped while it began or ended"
 PATIENCE = 2.0  # seconds that what is only noted is waited for at its end
 
 
@@ -143,11 +144,12 @@ class GiveBack(msgspec.Struct, frozen=True):
     """Give back what was claimed, or is about to be, by a caller who is no longer there to run or end it."""
 
     taken: list[Claim]
+    reason: str = STOPPED
 
     def write(self, ledger: Ledger) -> None:
         """Give it back."""
         for claim in self.taken:
             live = ledger.claimed(claim)
             if live.owner is not None:  # it has not been given back yet
-                ledger.say(live, events.RUN_INTERRUPTED, reason="it was stopped while it began or ended")
+                ledger.say(live, events.RUN_INTERRUPTED, reason=self.reason)
                 ledger.release(live)

@@ -72,6 +72,11 @@ class Cancelling:
         while not self.token.is_set() and (now := clock.monotonic()) < wait.until:
             yield Wait(min(wait.until, now + GLANCE))
 
+    @property
+    def is_stranded(self) -> bool:
+        """Whether the event loop of its task is closed."""
+        return self._task is not None and self._task.get_loop().is_closed()
+
     def leave(self) -> None:
         """The run is left: its task is no longer cancelled by us."""
         self._open = False

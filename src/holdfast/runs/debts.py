@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from holdfast.category.looking import is_a
 from holdfast.errors import HoldfastError, StoreError
-from holdfast.runs.beginning import GiveBack
+from holdfast.runs.beginning import STOPPED, GiveBack
 from holdfast.runs.ending import Last
 from holdfast.stores import RunStore
 from holdfast.stores.ledger import Claim, Ledger
@@ -39,9 +39,9 @@ class Debts:
         if last is not None and isinstance(trouble, StoreError):
             self._owed.append(last.finish.write_late)
 
-    def give_back(self, taken: list[Claim], trouble: BaseException | None = None) -> None:
+    def give_back(self, taken: list[Claim], trouble: BaseException | None = None, *, reason: str = STOPPED) -> None:
         """Give back what was claimed, without waiting for it."""
-        write = GiveBack(taken).write
+        write = GiveBack(taken, reason).write
         self._store.writer.submit(write)
         if taken and isinstance(trouble, StoreError):
             self._owed.append(write)

@@ -77,6 +77,11 @@ class Keeper:
         if mailbox is not None:
             mailbox.wake()
 
+    def leave_stranded(self, *run_ids: str) -> None:
+        """Leave to others those of these runs whose event loop is closed."""
+        for run in [run for run_id in run_ids if (run := self._runs.get(run_id)) is not None]:
+            run.leave_if_stranded()
+
     def close(self) -> None:
         """Let the thread end now, if there is no run for it."""
         with self._lock:
@@ -122,6 +127,7 @@ class Keeper:
                     self.debts.pay()
                 self._rest(mailbox)
                 if self._runs and self._mailbox is mailbox and self._clock.monotonic() >= due:
+                    self.leave_stranded(*self._runs)
                     self._try(self._store.renew)
                     self._try(self.look)  # the store may have been away when there was something to see
                     self.debts.pay()

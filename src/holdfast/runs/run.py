@@ -17,7 +17,7 @@ from holdfast.category.looking import is_a
 from holdfast.clock import Clock
 from holdfast.errors import LeaseLost, RunCancelled, RunConflict, RunDiverged, StoreError
 from holdfast.history import CancelResult, Report, RunEventRecord, RunSnapshot, RunStatus, write_reports
-from holdfast.runs.beginning import Begun, Resume, Start, note
+from holdfast.runs.beginning import STOPPED, Begun, Resume, Start, note
 from holdfast.runs.cancelling import Cancelling
 from holdfast.runs.closing import Closing
 from holdfast.runs.current import current_key, current_run, open_runs
@@ -217,6 +217,12 @@ class Run:
         """Somebody wants it cancelled; from any thread, any number of times."""
         self._cancelling.stop(self.id, reason)
 
+    def leave_if_stranded(self) -> None:
+        """Leave it to others if its event loop is closed: nobody will leave its block."""
+        if self.is_open and self._cancelling.is_stranded:
+            self._give_up(LeaseLost(self.id), reason="the event loop of its task was closed")
+            self.log.claim = None  # what is left of the task has no more to say
+
     def disown(self) -> None:
         """In a forked child: it is the parent's."""
         self.is_open = False
@@ -287,23 +293,21 @@ class Run:
     def _opening(self) -> Start | Resume:
         if self._entered:
             raise RunConflict(f"run {self.id!r} was entered before: make a new one, or resume it")
+        self._home.keeper.leave_stranded(self.id)
         self._home.keeper.debts.pay()
         store, resumed, claim = self._home.store, self._plan.resumed, self._plan.claim
         known = self._header if resumed is None or claim is not None else header_of(store, resumed)
-        prompt = {} if known is None else self._shown(known.prompt)
+        prompt = {} if known is None else self.log.given(events.RUN_STARTED, {"prompt": known.prompt})
         self._entered = True
         if resumed is None:
             return Start(self._header, prompt, store.ownership.row, [])
         return Resume(resumed, store.ownership.row, [], claim, prompt, self._plan.forks)
 
-    def _shown(self, prompt: str) -> Mapping[str, Any]:
-        """What its first event says."""
-        return self.log.given(events.RUN_STARTED, {"prompt": prompt})
-
     def _note(self) -> Run:
         """Begin at once, and leave it to others to write that down."""
         self._entered = True
-        self.log.claim = note(self._home.store, self._header, self._shown(self.prompt))
+        shown = self.log.given(events.RUN_STARTED, {"prompt": self.prompt})
+        self.log.claim = note(self._home.store, self._header, shown)
         self.steps.begin(self.id, b"", is_noted=True)
         self._set_up()
         return self
@@ -396,10 +400,10 @@ class Run:
         open_runs.add(id(self))
         weakref.finalize(self, open_runs.discard, id(self)).atexit = False
 
-    def _give_up(self, trouble: BaseException) -> None:
+    def _give_up(self, trouble: BaseException, reason: str = STOPPED) -> None:
         """Something hit the end itself: leave the run to others, and wait for nothing."""
         if self.log.claim is not None and self._closing.said is None:
-            self._home.keeper.debts.give_back([self.log.claim])
+            self._home.keeper.debts.give_back([self.log.claim], reason=reason)
         self._leave(trouble)
 
     def _unwind(self, error: BaseException | None, diverged: RunDiverged | None, last: Last | None) -> None:
