@@ -28,7 +28,7 @@ ROWS = {
     # pure
     "deciding": {"guards", "tracking", "history", "values"},
     # the standard library and msgspec
-    "ground": {"errors", "category", "clock", "events", "checks", "shape", "solo", "stack", "version"},
+    "ground": {"errors", "category", "clock", "events", "checks", "loops", "shape", "solo", "stack", "version"},
 }
 PLAIN_ROWS = {"deciding", "ground"}  # import nothing foreign but msgspec
 ASKS_ENVIRONMENT = {"cli", "defaults"}  # the only rooms that read environment variables

@@ -607,6 +607,14 @@ async def test_a_waiter_keeps_no_probe_from_others(
     await waiter
 
 
+def test_a_wait_outside_an_event_loop_says_what_is_missing() -> None:
+    facade = ToolResilience(AdaptiveRateLimiter(capacity=1.0), max_wait=60.0)
+    facade.acquire("search").succeed()
+
+    with pytest.raises(ConfigError, match=r"no running event loop: .* needs asyncio"):
+        facade.aacquire("search").send(None)
+
+
 async def test_a_cancelled_waiter_keeps_neither_token_nor_probe(
     patient: ToolResilience, limiter: AdaptiveRateLimiter, clock: ManualClock
 ) -> None:

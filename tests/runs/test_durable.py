@@ -53,6 +53,15 @@ def raising(error: BaseException) -> Callable[[Any], None]:
     return body
 
 
+def test_a_run_entered_outside_an_event_loop_says_what_is_missing_and_leaves_nothing(disk: Place) -> None:
+    hf = disk.open()
+
+    with pytest.raises(ConfigError, match=r"no running event loop: .* needs asyncio"):
+        hf.run("shop", "buy tea").__aenter__().send(None)
+
+    assert hf.runs.list_runs() == []
+
+
 # --- leaving the block ---
 
 

@@ -31,9 +31,9 @@ from holdfast.errors import (
 )
 from holdfast.fleet.question import Question
 from holdfast.guards.line import Ticket
+from holdfast.loops import running_loop
 from holdfast.parts.permit import known
 from holdfast.tools.verdicts import Pass, Refusal
-from holdfast.waiting.loops import running_loop
 from holdfast.waiting.threads import may_hold_a_lock
 from holdfast.waiting.waits import Wait
 

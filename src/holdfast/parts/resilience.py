@@ -10,6 +10,7 @@ from holdfast.category import ErrorCategory, retry_after
 from holdfast.clock import Clock, fits
 from holdfast.errors import ConfigError, RateLimited
 from holdfast.guards.rate import Priority, priority_of
+from holdfast.loops import asleep
 from holdfast.parts.breaker import BreakerSnapshot, CircuitBreaker
 from holdfast.parts.limiters import AdaptiveRateLimiter, RateLimiter
 from holdfast.parts.permit import Permit
@@ -74,7 +75,7 @@ class ToolResilience:
         """As `acquire`, waiting as a task."""
         waited = 0.0
         while not isinstance(answer := self._try(tool, priority, waited), Permit):
-            await self._clock.asleep(answer)
+            await asleep(self._clock, answer)
             waited += answer
         return answer
 

@@ -14,6 +14,7 @@ from holdfast.category import classify, retry_after
 from holdfast.clock import Clock
 from holdfast.errors import ConfigError, is_refusal
 from holdfast.guards.retry import RetryBudget, RetryConfig, note
+from holdfast.loops import asleep
 from holdfast.shape import Shape, dressed, kind_of, name_of, shape_of, static_too
 
 P = ParamSpec("P")
@@ -111,7 +112,7 @@ def _coroutine(fn: Callable[..., Any], retries: _Retries) -> Callable[..., Any]:
                 delay = retries.delay(error, failed, begun, call)
                 if delay is None:
                     raise
-            await retries.clock.asleep(delay)
+            await asleep(retries.clock, delay)
 
     return repeated
 

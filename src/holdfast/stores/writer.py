@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from holdfast.errors import StoreError
+from holdfast.loops import running_loop
 from holdfast.solo import Solo
 from holdfast.stack import TO_WRITE, check_room
 
@@ -125,6 +126,8 @@ class Writer(Generic[Book]):
 
     async def acommit(self, op: Callable[[Book], T]) -> T:
         """Make a write; it is on disk when this returns. Cancelling the wait does not take it back."""
+        if not self._quick:
+            running_loop()  # before anything is written: who cannot wait for it would not know of it
         pending = Pending(op)
         self._queue.append(pending)
         await self.asettle(pending)
@@ -153,7 +156,7 @@ class Writer(Generic[Book]):
             self._led()
         if pending.done:
             return
-        pending.future = asyncio.get_running_loop().create_future()
+        pending.future = running_loop().create_future()
         self._ring()
         if not pending.done:  # each side sets its mark before it looks at the other's
             if self.patience is None:

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 from holdfast.clock import Clock, Timer
 from holdfast.errors import ToolTimeout
-from holdfast.waiting.loops import running_loop
+from holdfast.loops import running_loop
 
 
 class Wheel:

@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.clock import Clock, Timer, until
 from holdfast.guards.line import Signal
-from holdfast.waiting.loops import running_loop
+from holdfast.loops import running_loop
 
 
 class Settles(Protocol):
