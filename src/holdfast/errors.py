@@ -163,7 +163,8 @@ class RunDiverged(RunError):
 
 
 class InDoubt(RunError):
-    """A call began before the crash and no result is known: it may have been made or not, so the caller decides.
+    """A call began before the crash and no result is known: it may have been made or not, so the caller decides; *why*
+    says if it was.
 
     `repeat()` makes it again, with the same idempotency *key*, and gives its result (of a coroutine function: to be
     awaited); `answer(value)`, or `aanswer`, takes *value* for its result without calling. A copy of it, in another

@@ -19,7 +19,7 @@ from tests.shapes import Shape
 
 from holdfast import CircuitOpen, ConcurrencyFull, Denied, Holdfast, Hook, InDoubt, RunConflict
 from holdfast.frameworks.guarded import Aside, Guarded
-from holdfast.testing import Script, ok
+from holdfast.testing import Script, fail, ok
 from holdfast.waiting.threads import Job, Workers
 
 place, disk, memory = durable.place, durable.disk, durable.memory
@@ -386,7 +386,10 @@ def test_the_result_of_a_tool_that_is_not_to_be_remembered_is_in_doubt(place: Pl
     pay = shape(hf, script, remember=False)
     run_id = stopped(hf, pay)
 
-    with pytest.raises(InDoubt, match="no result of it was kept"), hf.resume(run_id):
+    with (
+        pytest.raises(InDoubt, match=r"was made before .*, but its result was not kept"),
+        hf.resume(run_id),
+    ):
         pay()
     assert script.count == 1
 
@@ -407,6 +410,35 @@ def test_a_result_that_cannot_be_kept_exactly_is_in_doubt(memory: Place, value: 
     script = Script(ok(value), name="pay")
     pay = hf.tool()(script.function)
     run_id = stopped(hf, pay)
+
+    with (
+        pytest.raises(InDoubt, match=r"was made before .*, but its result was not kept"),
+        hf.resume(run_id),
+    ):
+        pay()
+
+
+def test_that_a_result_was_not_kept_is_known_to_the_fork_and_after_a_repeat_that_was_refused(place: Place) -> None:
+    hf = place.open()
+    pay = hf.tool("pay", remember=False)(lambda: [1])
+    with pytest.raises(ZeroDivisionError), hf.run() as run:
+        pay()
+        raise ZeroDivisionError
+    hf.breaker.force_open("pay")
+    with pytest.raises(CircuitOpen), hf.resume(run.id, in_doubt="repeat"):
+        pay()
+    hf.breaker.force_closed("pay")
+
+    with pytest.raises(InDoubt, match="its result was not kept"), hf.resume(run.id):
+        pay()
+
+
+def test_a_repeat_that_was_cut_off_is_no_longer_said_to_have_been_made(memory: Place) -> None:
+    hf = memory.open()
+    pay = hf.tool("pay", remember=False)(Script(ok([1]), fail(KeyboardInterrupt), name="pay").function)
+    run_id = stopped(hf, pay)
+    with pytest.raises(KeyboardInterrupt), hf.resume(run_id, in_doubt="repeat"):
+        pay()
 
     with pytest.raises(InDoubt, match="no result of it was kept"), hf.resume(run_id):
         pay()

@@ -78,12 +78,7 @@ class Record(msgspec.Struct, eq=False):
         """The error that lets the caller decide."""
         step, callee = self.step, self._callee
         assert callee is not None
-        why = (
-            "it began before the run was interrupted, and no result of it was kept"
-            if step.outcome == LOST
-            else "it ended before the run was interrupted, but its result can no longer be read"
-        )
-        error = InDoubt(step.name, step.call_id, step.key, why)
+        error = InDoubt(step.name, step.call_id, step.key, _why(step))
 
         def answer(value: object) -> object:
             if (write := self._decide(execution, value)) is not None:
@@ -189,3 +184,15 @@ class Record(msgspec.Struct, eq=False):
             self.write = self.step.end(facts, memo)
         if not self.step.is_block:  # which is no call, and has its error from one
             mark(error, self._run.id, self.step.key, self.step.name)
+
+
+def _why(step: Step) -> str:
+    """Why somebody must decide about a call."""
+    if step.outcome != LOST:
+        return "it ended before the run was interrupted, but its result can no longer be read"
+    if step.is_unkept:
+        return (
+            "it was made before the run was interrupted, but its result was not kept: it is too large, of a kind that "
+            "cannot be given back, or not to be remembered"
+        )
+    return "it began before the run was interrupted, and no result of it was kept"

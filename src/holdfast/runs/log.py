@@ -42,6 +42,7 @@ class Outcome(msgspec.Struct, frozen=True):  # a Struct since a resumed run has 
 
 # What stands in the place of a memo:
 LOST: Final = b""  # the call ended, or may have, and nobody knows with what
+UNKEPT: Final = b"u"  # it ended well, but its result could not be kept, or was not to be
 AGAIN: Final = b"a"  # its failure ended the run: whoever forks the run makes it anew
 SPENT: Final = b"$"  # it is no call, but an amount that was spent
 OURS: Final = b"o"  # LOST, in an imported run: but this store made the key

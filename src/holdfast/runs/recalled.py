@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.history import RunSnapshot
 from holdfast.runs.foreign import Foreign, begun, history
 from holdfast.runs.identity import NOBODY, Identity, descendants, maker_of, sign_of
-from holdfast.runs.log import AGAIN, LOST, SPENT, Outcome
+from holdfast.runs.log import AGAIN, LOST, SPENT, UNKEPT, Outcome
 from holdfast.stores import RunStore
 from holdfast.stores.store import Memory
 from holdfast.values.failures import is_error
@@ -18,6 +18,7 @@ class Recalled:
         self.calls: dict[str, Outcome] = {}  # by key
         self.tentative: frozenset[str] = frozenset()  # failed calls within calls that are made again
         self.inherited: frozenset[str] = frozenset()  # those that a fork knows from before it, and that began not in it
+        self.unkept: frozenset[str] = frozenset()  # those in doubt that have ended
         self._inner: dict[str, list[str]] = {}  # those within calls, by the sign of whoever made them
         self._standing: set[str] = set()  # the signs of calls that stand as they were
         self._foreign = Foreign()
@@ -28,6 +29,8 @@ class Recalled:
         found = cls()
         kept = [Outcome(key.hex(), name, memo) for key, name, memo in memory.memos]
         found.calls = calls = {each.key: each for each in kept + _in_doubt(memory.snapshot)}
+        found.unkept = frozenset(key for key, known in calls.items() if known.memo == UNKEPT)
+        calls.update({key: Outcome(key, calls[key].name, LOST) for key in found.unkept})
         again = [sign_of(known.key) for known in kept if known.memo == AGAIN]
         below = descendants(calls, again) if again else []
         found.tentative = frozenset(key for key in below if is_error(calls[key].bare))

@@ -17,7 +17,7 @@ import msgspec
 from holdfast import events
 from holdfast.runs.current import current_key
 from holdfast.runs.identity import AMOUNT, STEP, TOOL, Identity, ahead
-from holdfast.runs.log import AGAIN, ELSEWHERE, LOST, OURS, SPENT, Log, Outcome, Write
+from holdfast.runs.log import AGAIN, ELSEWHERE, LOST, OURS, SPENT, UNKEPT, Log, Outcome, Write
 from holdfast.runs.recalled import Recalled
 from holdfast.stores.ledger import Claim, Ledger
 from holdfast.stores.store import Memory
@@ -74,9 +74,7 @@ class Step(msgspec.Struct, eq=False):
         return self._steps.log.write(events.STEP_STARTED if self.is_step else events.TOOL_STARTED, payload, ours)
 
     def end(self, facts: Mapping[str, Any], memo: bytes | None) -> Write | None:
-        """Write how it ended; *memo* is None if it is in doubt, or its result could not be kept; `SAID` if it is in
-        *facts*.
-        """
+        """Write how it ended; *memo* is None if it is in doubt or not kept, `SAID` if its result is in *facts*."""
         self.take()
         if self.is_block or self._steps.is_noted:
             return self._end(facts, None)
@@ -86,11 +84,12 @@ class Step(msgspec.Struct, eq=False):
         if memo is not None:
             uncounted = self.is_step or facts.get("cached")
             memo = (CACHED if uncounted else b"") + (memo + bytes(facts["result"]) if memo == SAID else memo)
-        return self._end(facts, Outcome(self.key, self.name, memo or self._steps.lost))
+        memo = memo or self._steps.lost(ended=facts["status"] == "success")
+        return self._end(facts, Outcome(self.key, self.name, memo))
 
     def end_uncalled(self, facts: Mapping[str, Any]) -> Write | None:
         """Write that it began, and that the tool was not called; one that was in doubt before is so still."""
-        memo = self._steps.lost if self.outcome == LOST else None
+        memo = self._steps.lost(ended=self.is_unkept) if self.outcome == LOST else None
         if memo is None and self._steps.is_foreign and not self.is_block:
             memo = AGAIN  # in the place of what its begin left
         if not (self.repeated and self._is_counted):
@@ -129,6 +128,11 @@ class Step(msgspec.Struct, eq=False):
         return self._steps.log.write(events.STEP_ENDED if self.is_step else events.TOOL_ENDED, payload, outcome)
 
     @property
+    def is_unkept(self) -> bool:
+        """Whether it is in doubt only since its result was not kept: it ended well."""
+        return self.key in self._steps.recalled.unkept
+
+    @property
     def _is_counted(self) -> bool:
         """Whether it has begun in this very run before, not only in one that this is a fork of."""
         return self.key not in self._steps.recalled.inherited
@@ -151,10 +155,9 @@ class Steps:
         self._lock = threading.Lock()
         self._begun: dict[bytes, int] = {}  # how many calls of each kind have begun
 
-    @property
-    def lost(self) -> bytes:
-        """What to remember of a call that is in doubt."""
-        return OURS if self.is_foreign else LOST
+    def lost(self, *, ended: bool) -> bytes:
+        """What to remember of a call that is in doubt, though it may have *ended* well."""
+        return OURS if self.is_foreign else UNKEPT if ended else LOST
 
     def begin(self, root: str, secret: bytes, *, is_noted: bool = False) -> None:
         """Be ready for the calls of a run; their keys start from *root* and *secret*."""
