@@ -608,6 +608,19 @@ def test_runs_are_found_by_status_and_session(store: RunStore, clock: ManualCloc
     assert ids(store.list_runs(session_id="t", limit=1, before="t2")) == ["t1"]
 
 
+def test_a_list_may_be_of_those_that_nobody_runs_any_more_or_of_all_that_have_not_ended(store: RunStore) -> None:
+    for run in ("left", "run", "new", "ended"):
+        store.create_run("s", "p", run_id=run)
+    store.record_event("ended", "run_completed")
+    held = claim(store, "left")
+    store.writer.commit(lambda ledger: ledger.release(ledger.claimed(held)))
+    claim(store, "run")
+
+    assert ids(store.list_runs("interrupted")) == ["left"]
+    assert sorted(ids(store.list_runs("alive"))) == ["left", "new", "run"]
+    assert ids(store.list_runs("interrupted", session_id="t")) == []
+
+
 @pytest.mark.parametrize(
     "bad", [{"status": "running"}, {"status": 3}, {"limit": 0}, {"limit": 10**6}, {"session_id": 3}, {"before": 3}]
 )

@@ -73,7 +73,7 @@ def search(
     *,
     limit: int = 100,
     before: str | None = None,
-    most_looked_at: int = MOST_LOOKED_AT,
+    most_looked_at: float = MOST_LOOKED_AT,
 ) -> RunPage:
     """The newest runs that are *wanted*, at most *limit*; fewer if so many were looked at before they were found."""
     checks.whole("limit", limit, most=MOST_A_PAGE)

@@ -6,6 +6,7 @@ Blocking code throughout; `writer` is the way in for those who must not block.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -184,11 +185,12 @@ class RunStore:
         limit: int = 100,
         before: str | None = None,
     ) -> list[RunSnapshot]:
-        """The newest runs first, at most *limit*; *before* is the id of the last one already seen."""
-        if status is not None:
-            checks.choice("status", status, [*RunStatus])
-        wanted = searching.Wanted(None if status is None else str(status), session_id)
-        return searching.search(self, wanted, limit=limit, before=before, most_looked_at=MOST_A_PAGE).runs
+        """The newest runs first, at most *limit*; *before* is the id of the last one already seen.
+
+        *status* may also be `interrupted`, or `alive` for all that have not ended.
+        """
+        wanted = searching.Wanted(status, session_id)
+        return searching.search(self, wanted, limit=limit, before=before, most_looked_at=math.inf).runs
 
     def listen(self) -> Listener:
         """Hear of every commit from now on, of any process; close it when done."""
