@@ -14,6 +14,7 @@ import threading
 
 from tests.children import SlowLoader, main, processes, say
 
+import holdfast
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.stores import MemoryRunStore, RunStore, SqliteRunStore
@@ -305,10 +306,11 @@ def full(path: str) -> None:
 
 
 def powerless(path: str) -> None:
-    """Read and write as a user who may not; says what came of each."""
+    """Read, write and work as a user who may not; says what came of each."""
     store = SqliteRunStore(path)
-    with MemoryRunStore() as other:  # whatever is read to make a store is root's, too
-        other.create_run("s", "p")
+    with holdfast.open(":memory:", policies={}) as other:  # whatever is read to make a store is root's, too
+        other.runs.create_run("s", "p")
+        other.worker("os:getpid", drain=True).run()
     if os.geteuid() == 0:
         os.setgroups([])
         os.setgid(NOBODY)
@@ -318,6 +320,10 @@ def powerless(path: str) -> None:
         try:
             if command == "read":
                 say("ok", len(store.list_runs()))
+            elif command == "work":
+                with holdfast.open(path, policies={}) as hf:
+                    hf.worker("os:getpid", drain=True).run()
+                say("ok")
             else:
                 say("ok", store.record_event("r", "note").event_count)
         except StoreError as error:

@@ -436,6 +436,16 @@ def test_a_read_only_file_can_be_read_and_written_once_it_may(theirs: Path, star
     assert said(child) == "ok 1"
 
 
+def test_a_worker_on_a_read_only_file_says_so_and_ends(theirs: Path, start: Any) -> None:
+    path = theirs / "runs.db"
+    path.chmod(0o400)
+    child = start("powerless", path)
+
+    tell(child, "work")
+
+    assert "cannot be written: the file (or its -wal or -shm) or the folder is read-only" in said(child)
+
+
 def test_a_folder_that_may_not_be_written_is_an_error_until_it_may(theirs: Path, start: Any) -> None:
     theirs.chmod(0o500)
     child = start("powerless", theirs / "runs.db")

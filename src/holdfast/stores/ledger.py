@@ -301,6 +301,10 @@ class Ledger:
         for name in ("drop_owner", "end_process", "drop_details_of_process"):
             self.tables.put(name, owner)
 
+    def drop_old_owners(self) -> None:
+        """Forget those whose lease is over and that no run waits for."""
+        self.tables.put("drop_old_owners", self.now_ms(), is_news=False)
+
     def claim(self, live: Live, owner: OwnerRow) -> Claim:
         """Give the run to *owner*, unless somebody who lives has it."""
         if live.owner is not None and self.is_owned(live):
@@ -318,8 +322,8 @@ class Ledger:
         kept = self._kept
         if kept is not None and kept.id == owner.id and kept.until > owner.until - 1000:
             return
-        if self.owner(owner.id) is None:  # those whose lease is over and that no run waits for may go
-            self.tables.put("drop_old_owners", self.now_ms(), is_news=False)
+        if self.owner(owner.id) is None:
+            self.drop_old_owners()
             if self.tables.blocking:
                 self._left += [run for (run,) in self.tables.ask("leftovers")]
         self.keep(owner)

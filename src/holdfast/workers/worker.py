@@ -18,7 +18,7 @@ from holdfast.errors import ConfigError, HoldfastError, RunNotFound, StoreError,
 from holdfast.guards.line import Signal
 from holdfast.runs import Home
 from holdfast.stores import queue
-from holdfast.stores.ledger import Claim
+from holdfast.stores.ledger import Claim, Ledger
 from holdfast.waiting.waits import Wait, pause
 from holdfast.workers.calling import Slot, begin
 from holdfast.workers.ear import SHARE, Ear
@@ -115,7 +115,7 @@ class Worker:
         """Work until it is stopped or, if it drains, until nothing is left; a store that cannot be used at first is an
         error, one that fails later is waited for.
         """
-        self._store.writer.flush()
+        self._store.writer.commit(Ledger.drop_old_owners)  # a write: one that is read-only would take an empty one
         with Ear(self._store, self._signal.fire) as ear:
             try:
                 self._work(ear)
