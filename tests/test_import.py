@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import json
+import shutil
 import subprocess
 import sys
 from functools import cache
@@ -16,7 +17,11 @@ from typing import NamedTuple
 import pytest
 
 import holdfast
+from holdfast.fleet import script
+from holdfast.stores import schema
+from holdfast.stores.postgres import schema as postgres
 
+PACKAGE = Path(holdfast.__file__).parent
 EVERYTHING = "from holdfast import *"
 # What a program with an event loop and logging has loaded anyway.
 BASELINE = "import asyncio, contextvars, dataclasses, enum, inspect, logging, threading, typing"
@@ -196,3 +201,37 @@ def printed(code: str, *, folder: Path | None = None) -> str:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+FROM_AN_ARCHIVE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import holdfast
+from holdfast.fleet.script import Script
+from holdfast.stores.postgres.schema import statements
+
+assert holdfast.__file__.startswith(sys.argv[1]), holdfast.__file__
+with holdfast.open(sys.argv[2], policies={}) as hf, hf.run() as run:
+    run.emit("note")
+print(hf.runs.snapshot(run.id).status, len(Script().digest), "load" in statements("holdfast"))
+"""
+
+
+def test_the_package_works_from_an_archive(tmp_path: Path) -> None:
+    archive = shutil.make_archive(str(tmp_path / "holdfast"), "zip", PACKAGE.parent, PACKAGE.name)
+    words = [sys.executable, "-P", "-c", FROM_AN_ARCHIVE, archive, str(tmp_path / "runs.db")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=50, check=False)
+
+    assert (done.stdout, done.stderr) == ("completed 40 True\n", "")
+
+
+@pytest.mark.parametrize(
+    ("folder", "pattern", "named"),
+    [
+        ("stores/sql", "0*.sql", schema.MIGRATIONS),
+        ("stores/postgres/sql", "0*.sql", postgres.MIGRATIONS),
+        ("fleet/decide", "*.lua", script.PARTS),
+    ],
+)
+def test_files_that_are_read_in_order_are_all_named(folder: str, pattern: str, named: tuple[str, ...]) -> None:
+    assert named == tuple(sorted(path.name for path in (PACKAGE / folder).glob(pattern)))

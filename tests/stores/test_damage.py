@@ -322,8 +322,9 @@ def next_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "sql"
     shutil.copytree(Path(schema.__file__).with_name("sql"), folder)
     monkeypatch.setattr(schema, "FOLDER", str(folder))
+    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, "more.sql"))
     monkeypatch.setattr(schema, "SCHEMA", schema.SCHEMA + 1)
-    return folder / f"{schema.SCHEMA:03}_more.sql"
+    return folder / "more.sql"
 
 
 def test_an_older_schema_is_brought_up_to_date_and_keeps_its_runs(path: Path, sound: bytes, next_version: Path) -> None:

@@ -6,6 +6,7 @@ What is the same for all calls under one policy is written once; a call adds wha
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -18,9 +19,11 @@ from holdfast.fleet.link import Away, Refused, bulk, packed
 from holdfast.guards.breaking import BreakerConfig
 from holdfast.guards.circuit import CircuitState, Seen
 from holdfast.guards.rate import RateConfig
+from holdfast.shipped import read_shipped
 
 ADMITTED, CIRCUIT, RATE, CONCURRENCY, NOTHING = range(5)
 NO_PROBE = -1
+PARTS = ("1_usual.lua", "2_rate.lua", "3_circuit.lua", "4_slots.lua", "5_decide.lua")  # of the script, in `decide/`
 MICRO = 1_000_000
 BACK_US = 5 * MICRO  # by which the server's clock may go back unnoticed; the script's BACK
 KEYS = ("", ":failures", ":window", ":holders", ":leases")
@@ -79,10 +82,8 @@ class Script:
     """The script, as text and by its digest."""
 
     def __init__(self) -> None:
-        from pathlib import Path  # a tenth of the whole import, and most have no fleet
-
-        files = sorted((Path(__file__).parent / "decide").iterdir())
-        self.text = b"\n".join(file.read_bytes() for file in files)
+        folder = os.path.join(os.path.dirname(__file__), "decide")
+        self.text = b"\n".join(read_shipped(os.path.join(folder, part)) for part in PARTS)
         self.digest = hashlib.sha1(self.text, usedforsecurity=False).hexdigest()
 
 

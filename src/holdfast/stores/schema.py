@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast.clock import SystemClock
 from holdfast.errors import StoreError
+from holdfast.shipped import read_shipped
 from holdfast.stores.trouble import PATIENCE, busy
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
     from holdfast.stores.sqlite import SqliteFile
 
-SCHEMA = 3  # the newest that this version knows; its file is sql/003_….sql
+MIGRATIONS = ("001_runs.sql", "002_board.sql", "003_queue.sql")
+SCHEMA = len(MIGRATIONS)  # the newest that this version knows
 APPLICATION = 0x484F4C44  # "HOLD", by which a file is known to be ours
 FOLDER = os.path.join(os.path.dirname(__file__), "sql")
 _PAUSE = 0.01
@@ -79,16 +81,14 @@ def by_name(text: str) -> dict[str, str]:
     return {name.strip(): body.strip() for name, _, body in (part.partition("\n") for part in parts)}
 
 
-def migration(folder: str, number: int) -> str:
+def migration(folder: str, name: str) -> str:
     """What leads from one schema to the next, without comments."""
-    (name,) = [name for name in os.listdir(folder) if name.startswith(f"{number:03}_")]
     return "\n".join(line for line in read_sql(folder, name).splitlines() if not line.startswith("--"))
 
 
 def read_sql(folder: str, name: str) -> str:
     """The text of a file of SQL."""
-    with open(os.path.join(folder, name), encoding="utf-8") as file:
-        return file.read()
+    return read_shipped(os.path.join(folder, name)).decode()
 
 
 def _found(connection: sqlite3.Connection) -> tuple[int, int, int]:
@@ -109,7 +109,7 @@ def _migrate(file: SqliteFile, connection: sqlite3.Connection) -> None:
     try:
         (version,) = connection.execute("PRAGMA user_version").fetchone()  # others may have been quicker
         for number in range(version + 1, SCHEMA + 1):
-            for statement in migration(FOLDER, number).split(";"):
+            for statement in migration(FOLDER, MIGRATIONS[number - 1]).split(";"):
                 connection.execute(statement)
         if version == 0:
             connection.execute(f"PRAGMA application_id = {APPLICATION}")

@@ -13,7 +13,8 @@ from holdfast.stores.postgres.link import Link
 from holdfast.stores.schema import FOLDER as SHARED
 from holdfast.stores.schema import by_name, migration, read_sql
 
-SCHEMA = 1  # the newest that this version knows; its file is sql/001_….sql
+MIGRATIONS = ("001_runs.sql",)
+SCHEMA = len(MIGRATIONS)  # the newest that this version knows
 OLDEST_SERVER = 130000
 _FOLDER = os.path.join(os.path.dirname(__file__), "sql")
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('holdfast migrations ' || $1, 0))"
@@ -88,7 +89,7 @@ def _migrate(link: Link, schema: str, name: str) -> None:
 
 def _migration(number: int, schema: str) -> list[str]:
     """The statements that lead from one schema to the next; a function stands at the end of its file."""
-    tables, create, function = _in(schema, migration(_FOLDER, number)).partition("CREATE FUNCTION")
+    tables, create, function = _in(schema, migration(_FOLDER, MIGRATIONS[number - 1])).partition("CREATE FUNCTION")
     return [*(each for each in tables.split(";") if each.strip()), *([create + function] if create else [])]
 
 
