@@ -10,6 +10,22 @@ UPDATE holdfast.runs SET header = $1 WHERE key = $2
 -- name: forget_memos
 DELETE FROM holdfast.memos WHERE run = $1
 
+-- name: first_memo
+SELECT key, length(outcome) FROM holdfast.memos WHERE run = $1 ORDER BY key LIMIT 1
+
+-- name: forget_memo
+DELETE FROM holdfast.memos WHERE run = $1 AND key = $2
+
+-- name: leftovers
+-- The completed runs that have memos yet, as ledger.py has noted: none where nobody waits for these to go.
+SELECT CAST(value AS BIGINT) FROM holdfast.meta WHERE name LIKE 'memos of %'
+
+-- name: is_completed
+SELECT 1 FROM holdfast.runs WHERE key = $1 AND status = 'completed'
+
+-- name: drop_meta
+DELETE FROM holdfast.meta WHERE name = $1
+
 -- name: keep_memo
 INSERT INTO holdfast.memos (run, key, name, outcome) VALUES ($1, $2, $3, $4) ON CONFLICT (run, key) DO NOTHING
 

@@ -24,22 +24,6 @@ INSERT INTO events (run, sequence, at, type, late, payload) VALUES (?, ?, ?, ?, 
 -- name: add_memo
 INSERT OR REPLACE INTO memos (run, key, name, outcome) VALUES (?, ?, ?, ?)
 
--- name: first_memo
-SELECT key, length(outcome) FROM memos WHERE run = ? ORDER BY key LIMIT 1
-
--- name: forget_memo
-DELETE FROM memos WHERE run = ? AND key = ?
-
--- name: leftovers
--- The completed runs that have memos yet, as ledger.py has noted.
-SELECT value FROM meta WHERE name LIKE 'memos of %'
-
--- name: is_completed
-SELECT 1 FROM runs WHERE key = ? AND status = 'completed'
-
--- name: drop_meta
-DELETE FROM meta WHERE name = ?
-
 -- name: owner
 SELECT id, host, pid, until FROM owners WHERE id = ?
 
