@@ -172,8 +172,8 @@ class Call:
         if seconds is not None:
             session.alarm.enter(self, attempt.begun + seconds)
         try:
-            if not session.upstream.is_ready:
-                yield session.upstream.ready
+            if (ready := session.upstream.ready) is not None:
+                yield ready
             self._send(name, execution.watched)
             if self._outcome is None:
                 yield None
@@ -266,7 +266,7 @@ class Call:
     def _origin(self) -> Origin:
         """Who asks for it, for those who watch."""
         session = self._session
-        onward = "pipe" if session.upstream.facts().get("kind") == "stdio" else "tcp"
+        onward = "pipe" if session.upstream.condition.kind == "stdio" else "tcp"
         server, protocol = session.server.name, session.handshake.protocol
         carried = frames.carried(self._head)
         return Origin(server, self._params.name, str(self.id), protocol, session.transport, onward, carried)

@@ -19,8 +19,8 @@ async def wrap(
     front = StdioFront()
     session = Session(ProxiedServer(hf, name, hides=hides), upstream, front.send, hf.clock)
     stop = stopping()
-    hf.publish(kind="proxy", name=name, servers=lambda: [facts(session)])
-    async with hf.note(name, str(upstream.facts()["target"])):
+    hf.publish(kind="proxy", name=name, servers=lambda: [session.facts()])
+    async with hf.note(name, upstream.condition.target):
         await front.serve(session, stdin, stdout, stop)
 
 
@@ -31,10 +31,3 @@ def stopping() -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, stop.set)
     return stop
-
-
-def facts(session: Session) -> dict[str, object]:
-    """What is to be known of a session's server."""
-    shake = session.handshake
-    known = {"name": session.server.name, "protocol": shake.protocol, "server_info": shake.server_info}
-    return {**known, **session.upstream.facts()}

@@ -102,6 +102,10 @@ class Session:
         self.server.leave(self)
         await self.upstream.close()
 
+    def facts(self) -> dict[str, object]:
+        """What is to be known of the server."""
+        return self.upstream.condition.facts(self.server.name, self.handshake)
+
     async def idle(self) -> None:
         """Wait until nobody waits for an answer."""
         while self._pending or self._running:

@@ -5,7 +5,7 @@ Neither blocks nor raises: who cannot hand a frame on keeps it, or reports the r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from holdfast.category import ErrorCategory, classify
@@ -66,13 +66,14 @@ class Upstream(Protocol):
     """A server, however it is reached."""
 
     @property
-    def is_ready(self) -> bool: ...
+    def condition(self) -> Condition: ...
+
+    @property
+    def ready(self) -> Callable[[], Awaitable[object]] | None:
+        """What to wait for before a call is sent, if anything; a `ServerLost` is that this will not be over soon."""
 
     def attach(self, listener: Listener, handshake: Handshake) -> None:
         """Begin; whatever comes from the server goes to *listener*. A server that begins anew is told *handshake*."""
-
-    async def ready(self) -> None:
-        """Wait until frames can be sent; raises `ServerLost` if that will not be soon."""
 
     def send(self, data: bytes, head: Head | None, channel: Channel | None = None) -> None:
         """Hand a frame to the server, now or when it is ready; a batch has no *head*."""
@@ -82,9 +83,6 @@ class Upstream(Protocol):
 
     def hold(self, held: bool) -> None:
         """The client takes no more for the moment, or does again."""
-
-    def facts(self) -> dict[str, object]:
-        """What is to be known of the server, as a `Condition` gives it."""
 
     async def close(self) -> None:
         """End it."""
@@ -123,13 +121,30 @@ class ServerLost(Exception):
 
 
 class Condition:
-    """How a server is, and since when; *on_change* is called when that is another."""
+    """What a server is, how it is, and since when; `on_change` is called when that is another.
 
-    def __init__(self, clock: Clock, state: str, on_change: Callable[[], object] = lambda: None) -> None:
+    *pid* gives the number of its process, *said* is what came from that on stderr.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        kind: str,
+        target: str,
+        state: str,
+        *,
+        pid: Callable[[], int | None] = lambda: None,
+        said: Iterable[str] = (),
+    ) -> None:
+        self.kind = kind
+        self.target = target
         self.state = state
+        self.restarts = 0
         self.last_error: str | None = None
-        self.on_change = on_change
+        self.on_change: Callable[[], object] = lambda: None
         self._clock = clock
+        self._pid = pid
+        self._said = said
         self._since = clock.time()
 
     def turn(self, state: str) -> None:
@@ -145,17 +160,18 @@ class Condition:
             self.last_error = str(error)
         self.turn("ready" if error is None or error.blame is None else "failed")
 
-    def facts(
-        self, kind: str, target: str, *, restarts: int, pid: int | None = None, stderr: Iterable[str] = ()
-    ) -> dict[str, object]:
-        """What is to be known of it."""
+    def facts(self, name: str, handshake: Handshake) -> dict[str, object]:
+        """What is to be known of it, under the *name* of the server."""
         return {
-            "kind": kind,
-            "target": target,
+            "name": name,
+            "kind": self.kind,
+            "target": self.target,
+            "protocol": handshake.protocol,
+            "server_info": handshake.server_info,
             "state": self.state,
-            "pid": pid,
-            "restarts": restarts,
+            "pid": self._pid(),
+            "restarts": self.restarts,
             "since_ms": round(self._since * 1000),
             "last_error": self.last_error,
-            "stderr": list(stderr),
+            "stderr": list(self._said),
         }

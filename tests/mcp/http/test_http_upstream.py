@@ -246,7 +246,7 @@ async def test_a_session_that_the_server_has_forgotten_is_begun_anew(status: int
         assert len(made.asked("initialize")) == 2
         assert len(made.asked("notifications/initialized")) == 2
         assert len(made.asked("tools/call")) == 2
-        assert client.session.upstream.facts()["restarts"] == 1
+        assert client.session.upstream.condition.restarts == 1
 
 
 async def test_it_is_begun_anew_once_for_all_who_notice() -> None:
@@ -594,7 +594,7 @@ async def test_a_server_that_cannot_be_reached_was_not_called() -> None:
         answer = await client.ask("tools/list")
         assert answer["error"]["code"] == -32000
         assert "cannot be reached" in answer["error"]["message"]
-        assert client.session.upstream.facts()["state"] == "failed"
+        assert client.session.upstream.condition.state == "failed"
 
 
 async def test_a_connection_that_is_reset_is_a_call_of_unknown_outcome() -> None:
@@ -710,7 +710,7 @@ async def test_an_id_that_comes_back_as_a_text_is_the_client_s_number(streams: b
 
         assert (answer["id"], text_of(answer)) == (9, "done")
         assert (await client.ask("x/y", 10))["id"] == 10
-        assert client.session.upstream.facts()["last_error"] is None
+        assert client.session.upstream.condition.last_error is None
 
 
 @pytest.mark.parametrize(
@@ -730,12 +730,9 @@ class Clearing:
     """The place of a server in a gateway."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self.condition = Condition(SystemClock(), "idle")
+        self.condition = Condition(SystemClock(), "http", endpoint.target, "idle")
         self.endpoint = endpoint
         self.tasks: set[asyncio.Task[None]] = set()
-
-    def facts(self) -> list[dict[str, object]]:
-        return []
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ async def test_a_cancel_reaches_the_server_under_the_id_that_it_knows(journal: P
 
         assert heard["params"]["params"] == {"requestId": 77, "reason": "a test"}
         assert not client.answered(77)
-        assert client.upstream.restarts == 0
+        assert client.upstream.condition.restarts == 0
         assert client.hf.breaker.diagnostics("srv").failure_count == 0
 
 

@@ -201,7 +201,7 @@ async def test_a_hung_call_is_answered_at_the_deadline_and_the_server_is_told_an
         await client.ask("ping")
         clock.advance(5.1)
         assert text(await client.result("read")) == "read"
-        assert client.upstream.restarts == 0
+        assert client.upstream.condition.restarts == 0
         assert len(client.journal("ping")) == 2  # ours and the client's
 
 
@@ -299,7 +299,7 @@ async def test_lines_that_are_no_frames_are_dropped_and_noted_and_the_call_goes_
 
         assert "holdfast: no frame, dropped: I am no frame" in client.upstream.command.said
         assert "holdfast: not UTF-8, dropped: caf�" in client.upstream.command.said
-        assert client.upstream.restarts == 0
+        assert client.upstream.condition.restarts == 0
 
 
 async def test_a_batch_without_frames_is_dropped_and_noted(journal: Path) -> None:
@@ -323,7 +323,7 @@ async def test_an_answer_that_is_not_utf8_fails_at_once_and_is_not_passed_on(jou
         assert "its answer was not UTF-8" in text(result)
         assert passing["error"]["message"] == "its answer was not UTF-8"
         assert text(await client.result("read", do=["latin1", "answer"])) == "read"
-        assert client.upstream.restarts == 0
+        assert client.upstream.condition.restarts == 0
 
 
 async def test_a_second_answer_is_dropped(journal: Path) -> None:

@@ -357,7 +357,7 @@ async def test_a_server_that_dies_during_the_handshake_is_started_again(journal:
         await client.initialize()
         broken.touch()
         await client.result("write", do="kill")
-        await until(lambda: client.upstream.restarts >= 3)
+        await until(lambda: client.upstream.condition.restarts >= 3)
         broken.unlink()
 
         assert text(await client.result("read")) == "read"
@@ -405,7 +405,7 @@ async def test_a_new_server_may_take_as_long_to_begin_as_clients_wait_for_one(
         gate.touch()
 
         assert text(await client.result("read")) == "read"
-        assert client.upstream.restarts == 1
+        assert client.upstream.condition.restarts == 1
 
 
 async def test_two_deaths_in_a_row_are_two_restarts(journal: Path) -> None:
@@ -415,7 +415,7 @@ async def test_two_deaths_in_a_row_are_two_restarts(journal: Path) -> None:
         assert text(await client.result("read", do=["kill", "kill", "answer"])) == "read"
 
         assert client.effects("read") == 3
-        assert client.upstream.restarts == 2
+        assert client.upstream.condition.restarts == 2
 
 
 async def test_a_client_that_says_too_much_to_a_server_that_is_away_is_held(journal: Path) -> None:
@@ -459,7 +459,7 @@ async def test_it_can_be_closed_at_every_turn_of_its_start(journal: Path) -> Non
                 await asyncio.sleep(0)
 
         assert client.upstream.condition.state == "stopped"
-        assert client.upstream.facts()["pid"] is None
+        assert client.session.facts()["pid"] is None
 
 
 async def test_calls_that_wait_for_a_server_end_with_the_session(
@@ -482,4 +482,4 @@ async def paused(clock: ManualClock, times: int) -> None:
 
 async def blamed(client: Stage, times: int) -> None:
     """Wait until a start has failed for the *times*-th time."""
-    await until(lambda: client.upstream.restarts >= times)
+    await until(lambda: client.upstream.condition.restarts >= times)

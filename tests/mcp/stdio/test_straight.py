@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from holdfast.mcp.frames import Head
 from holdfast.mcp.handshake import Handshake
 from holdfast.mcp.server import DEFAULTS, ProxiedServer
 from holdfast.mcp.session import Session
-from holdfast.mcp.wire import Channel, Event, Listener, ServerLost
+from holdfast.mcp.wire import Channel, Condition, Event, Listener, ServerLost
 from holdfast.testing import ManualClock
 
 
@@ -89,16 +89,14 @@ class Odd(Client):
         self.session = Session(ProxiedServer(self.hf, "srv"), self, self.send, self.clock)
         self.session.is_patient = False
         self.sent: list[Any] = []
-        self.is_ready = True
+        self.condition = Condition(self.clock, "odd", "", "ready")
+        self.ready: Callable[[], Awaitable[object]] | None = None
         self.react: Callable[[Any], object] = lambda id: None
 
     # As an upstream:
 
     def attach(self, listener: Listener, handshake: Handshake) -> None:
         self.listener = listener
-
-    async def ready(self) -> None:
-        await asyncio.Event().wait()
 
     def send(self, *given: Any) -> None:
         """As a channel, for one event; as an upstream, for a frame."""
@@ -122,9 +120,6 @@ class Odd(Client):
 
     def hold(self, held: bool) -> None:
         return
-
-    def facts(self) -> dict[str, object]:
-        return {"kind": "odd"}
 
     async def close(self) -> None:
         return
@@ -162,7 +157,7 @@ async def test_a_server_that_is_lost_while_a_call_is_being_sent_is_told_to_the_c
 
 
 async def test_a_call_is_answered_at_its_deadline_though_its_server_is_never_ready(odd: Odd) -> None:
-    odd.is_ready = False
+    odd.ready = asyncio.Event().wait
     answer = odd.call("write", id=7)
     await asyncio.sleep(0)
 
@@ -173,7 +168,7 @@ async def test_a_call_is_answered_at_its_deadline_though_its_server_is_never_rea
 
 
 async def test_a_call_whose_time_is_up_before_its_task_has_begun_is_answered(odd: Odd) -> None:
-    odd.is_ready = False
+    odd.ready = asyncio.Event().wait
     answer = odd.call("write", id=7)
 
     odd.clock.advance(50.1)
@@ -183,7 +178,7 @@ async def test_a_call_whose_time_is_up_before_its_task_has_begun_is_answered(odd
 
 @pytest.mark.parametrize("turns", [0, 1])
 async def test_a_call_that_is_cancelled_while_its_server_is_not_ready_ends(turns: int, odd: Odd) -> None:
-    odd.is_ready = False
+    odd.ready = asyncio.Event().wait
     odd.call("write", id=7)
     for _ in range(turns):
         await asyncio.sleep(0)
@@ -207,7 +202,7 @@ async def test_an_answer_after_the_deadline_is_nobodys(odd: Odd) -> None:
 
 
 async def test_a_call_that_is_cancelled_and_late_at_once_is_cancelled(odd: Odd) -> None:
-    odd.is_ready = False
+    odd.ready = asyncio.Event().wait
     odd.call("write", id=7)
     await asyncio.sleep(0)
 

@@ -17,13 +17,13 @@ import msgspec
 
 from holdfast.mcp import frames
 from holdfast.mcp.frames import AnyParams, Head, Id
+from holdfast.mcp.handshake import Handshake
 from holdfast.mcp.http.conversation import Conversation
 from holdfast.mcp.http.endpoint import SESSION, VERSION
 from holdfast.mcp.http.exchange import MOST_QUEUED, Exchange
 from holdfast.mcp.http.mirrored import METHOD, NAME, decoded, name_in
 from holdfast.mcp.http.session import one_line
 from holdfast.mcp.http.sites import LEFT, cancelled, client_key, forget, read, refuse
-from holdfast.mcp.proxy import facts
 from holdfast.mcp.server import Home, ProxiedServer
 from holdfast.mcp.session import Session
 from holdfast.mcp.stdio.upstream import ChildUpstream
@@ -41,7 +41,7 @@ class Talk:
     def __init__(self, site: ChildSite, name: str, on_end: Callable[[], object]) -> None:
         self.upstream = site.make()
         self.session = Session(site.server, self.upstream, self.send, site.hf.clock)
-        target = str(self.upstream.facts()["target"])
+        target = self.upstream.condition.target
         self.conversation = Conversation(
             site.hf, name, target, begin=self.session.open, on_end=on_end, close=self._close, alive=site.alive
         )
@@ -179,13 +179,15 @@ class ChildSite:
         self._talks: dict[str, Talk] = {}  # by session
         self._known: dict[str, Talk] = {}  # by who the client is
         self.alive: set[Conversation] = set()
-        self._idle: dict[str, object] = {**make().facts(), "name": self.server.name, "state": "idle"}
+        idle = make().condition
+        idle.turn("idle")
+        self._idle = idle.facts(server.name, Handshake())
         self._failed: dict[str, object] | None = None  # the last that ended, if it could not be started
 
     def facts(self) -> list[dict[str, object]]:
         """What is to be known of the processes."""
         talks = [*self._talks.values(), *self._known.values()]
-        return [facts(talk.session) for talk in talks] or [self._failed or self._idle]
+        return [talk.session.facts() for talk in talks] or [self._failed or self._idle]
 
     async def close(self) -> None:
         """End all."""
@@ -231,7 +233,7 @@ class ChildSite:
 
         def ended() -> None:
             forget(talks, key, talk)
-            self._failed = facts(talk.session) if talk.upstream.condition.state == "failed" else None
+            self._failed = talk.session.facts() if talk.upstream.condition.state == "failed" else None
 
         if len(self.alive) >= MOST_CLIENTS:
             longest = min(self.alive, key=lambda each: each.idle_since)

@@ -11,6 +11,7 @@ from holdfast.clock import Clock
 from holdfast.errors import ConfigError, printable
 from holdfast.mcp import frames
 from holdfast.mcp.clients.configs import HTTP, SSE, STDIO, ServerEntry
+from holdfast.mcp.handshake import Handshake
 from holdfast.mcp.http.child_site import ChildSite
 from holdfast.mcp.http.endpoint import Endpoint
 from holdfast.mcp.http.exchange import Exchange
@@ -138,9 +139,10 @@ class Unserved:
     """The path of *entry*, which cannot be served: each request is answered with *why*."""
 
     def __init__(self, entry: ServerEntry, why: str, clock: Clock) -> None:
-        self._entry = entry
+        kind, target = (HTTP, shown_url(entry.url)) if entry.url is not None else (STDIO, "")
+        self._name = entry.name
         self._why = why
-        self._condition = Condition(clock, "failed")
+        self._condition = Condition(clock, kind, target, "failed")
         self._condition.last_error = why
 
     def post(self, exchange: Exchange) -> None:
@@ -158,10 +160,7 @@ class Unserved:
 
     def facts(self) -> list[dict[str, object]]:
         """What is to be known of the server."""
-        entry = self._entry
-        kind, target = (HTTP, shown_url(entry.url)) if entry.url is not None else (STDIO, "")
-        known = self._condition.facts(kind, target, restarts=0)
-        return [{"name": entry.name, "protocol": None, "server_info": None, **known}]
+        return [self._condition.facts(self._name, Handshake())]
 
     async def close(self) -> None:
         """There is nothing to end."""

@@ -28,7 +28,7 @@ class Talk:
     """A client's session, and what was begun in it."""
 
     def __init__(self, site: HttpSite, id: str | None) -> None:
-        self.http = HttpSession(site.endpoint, id)
+        self.http = HttpSession(site.endpoint, site.condition, id)
         self.passing = Passing(site, self.http, lambda: site.keep(self))
         self.session = Session(site.server, self.passing, self.send, site.hf.clock)
         self.http.handshake = self.session.handshake
@@ -58,7 +58,8 @@ class HttpSite:
         self.server = server
         self.endpoint = endpoint
         self.tasks: set[asyncio.Task[None]] = set()
-        self.condition = Condition(hf.clock, "idle", server.publish)
+        self.condition = Condition(hf.clock, "http", endpoint.target, "idle")
+        self.condition.on_change = server.publish
         self._talks: dict[str, Talk] = {}  # by the client's name for the session
         self._known: dict[str, Conversation] = {}  # by who the client is, where there are no sessions
         self._alive: set[Conversation] = set()
@@ -67,9 +68,7 @@ class HttpSite:
     def facts(self) -> list[dict[str, object]]:
         """What is to be known of the server."""
         shake = next((talk.session.handshake for talk in reversed(self._talks.values())), Handshake())
-        renewals = sum(talk.http.renewals for talk in self._talks.values())
-        known = self.condition.facts("http", self.endpoint.target, restarts=renewals)
-        return [{"name": self.server.name, "protocol": shake.protocol, "server_info": shake.server_info, **known}]
+        return [self.condition.facts(self.server.name, shake)]
 
     async def close(self) -> None:
         """End all."""

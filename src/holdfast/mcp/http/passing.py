@@ -69,8 +69,6 @@ class Place(Protocol):
     endpoint: Endpoint
     tasks: set[asyncio.Task[None]]
 
-    def facts(self) -> list[dict[str, object]]: ...
-
 
 class Passing:
     """The server, as one client sees it in its session *http*, or as one request does where there are no sessions.
@@ -78,12 +76,13 @@ class Passing:
     *on_named* is called whenever the server shows that it knows the session.
     """
 
-    is_ready = True
+    ready = None
 
     def __init__(
         self, site: Place, http: HttpSession | None = None, on_named: Callable[[], object] = lambda: None
     ) -> None:
         self.id = http.id if http is not None else None  # the client's name for it; the server may have another since
+        self.condition = site.condition
         self._site = site
         self._endpoint = site.endpoint
         self._http = http
@@ -96,9 +95,6 @@ class Passing:
     def attach(self, listener: Listener, handshake: Handshake) -> None:
         """Begin."""
         self._listener = listener
-
-    async def ready(self) -> None:
-        """Wait until frames can be sent."""
 
     def send(self, data: bytes, head: Head | None, channel: Channel | None = None) -> None:
         """Hand a frame to the server."""
@@ -125,10 +121,6 @@ class Passing:
 
     def hold(self, held: bool) -> None:
         """A stream is read as fast as its client takes it; there is nothing else to hold."""
-
-    def facts(self) -> dict[str, object]:
-        """What is to be known of the server."""
-        return self._site.facts()[0]
 
     async def close(self) -> None:
         """End all that is on its way."""
@@ -159,7 +151,7 @@ class Passing:
         try:
             with closing(await self._open("POST", post)) as response:
                 await self._take(post, response)
-            self._site.condition.judge(None)
+            self.condition.judge(None)
         except ServerLost as error:
             self._fail(post, error)
         except Exception as error:  # a fault of ours: the client is answered all the same
@@ -171,7 +163,7 @@ class Passing:
             exchange.end()
 
     def _fail(self, post: Post, error: ServerLost) -> None:
-        self._site.condition.judge(error)
+        self.condition.judge(error)
         for id in post.waiting:
             self._listener.failed(id, error)
         if not post.asks and not post.exchange.due:
@@ -277,7 +269,7 @@ class Passing:
                     if last is None or not self._repeat(event, exchange):
                         self._hand_on(post, event)
         except ServerLost as error:
-            self._site.condition.judge(error)
+            self.condition.judge(error)
             _pass_refusal(exchange, error)
         finally:
             exchange.end()

@@ -18,7 +18,7 @@ from holdfast.mcp.handshake import Handshake
 from holdfast.mcp.http.client import Response
 from holdfast.mcp.http.endpoint import JSON, SESSION, VERSION, Endpoint, rpc_error
 from holdfast.mcp.http.sse import MEDIA_TYPE
-from holdfast.mcp.wire import ServerLost
+from holdfast.mcp.wire import Condition, ServerLost
 
 ACCEPT: Final = {"accept": f"{JSON}, {MEDIA_TYPE}", "content-type": JSON}
 GRACE: Final = 2.0  # seconds for a server to say how a cancelled request ended
@@ -30,12 +30,16 @@ class HttpSession:
     """What a server calls the session of one client; *on_renewed* is called when it is another."""
 
     def __init__(
-        self, endpoint: Endpoint, id: str | None = None, on_renewed: Callable[[], object] = lambda: None
+        self,
+        endpoint: Endpoint,
+        condition: Condition,
+        id: str | None = None,
+        on_renewed: Callable[[], object] = lambda: None,
     ) -> None:
         self.id = id
         self.handshake = Handshake()
-        self.renewals = 0
         self._endpoint = endpoint
+        self._condition = condition
         self._on_renewed = on_renewed
         self._renewing: asyncio.Task[None] | None = None
 
@@ -78,7 +82,7 @@ class HttpSession:
                 f"{self._endpoint.target} has forgotten the session, and did not begin another within {PATIENCE:g} s",
                 sent=False,
             ) from None
-        self.renewals += 1
+        self._condition.restarts += 1
         self._on_renewed()
 
     async def _replay(self, begins: bytes, headers: Mapping[str, str]) -> None:

@@ -60,15 +60,15 @@ class Post:
 class HttpUpstream:
     """A server over HTTP, and its session with the client."""
 
-    is_ready = True
+    ready = None
 
     def __init__(self, endpoint: Endpoint, clock: Clock) -> None:
-        self._condition = Condition(clock, "ready")
+        self.condition = Condition(clock, "http", endpoint.target, "ready")
         self._endpoint = endpoint
         self._clock = clock
         self._listener: Listener  # from `attach` on
         self._tools = ToolHeaders()
-        self._session = HttpSession(endpoint, on_renewed=self._renewed)
+        self._session = HttpSession(endpoint, self.condition, on_renewed=self._renewed)
         self._posts: dict[Id, Post] = {}  # by the ids of their requests
         self._tasks: set[asyncio.Task[None]] = set()
         self._ordered: asyncio.Task[None] | None = None  # the last notification
@@ -80,11 +80,8 @@ class HttpUpstream:
     def attach(self, listener: Listener, handshake: Handshake) -> None:
         """Begin."""
         self._listener = listener
-        self._condition.on_change = listener.changed
+        self.condition.on_change = listener.changed
         self._session.handshake = handshake
-
-    async def ready(self) -> None:
-        """Wait until frames can be sent."""
 
     def send(self, data: bytes, head: Head | None, channel: Channel | None = None) -> None:
         """Hand a frame to the server."""
@@ -107,10 +104,6 @@ class HttpUpstream:
         else:
             self._flows.set()
 
-    def facts(self) -> dict[str, object]:
-        """What is to be known of it."""
-        return self._condition.facts("http", self._endpoint.target, restarts=self._session.renewals)
-
     async def close(self) -> None:
         """End the session."""
         if self._ordered is not None and not self._ordered.done():  # perhaps that a call is cancelled
@@ -125,7 +118,7 @@ class HttpUpstream:
             except (TimeoutError, ServerLost) as error:
                 _log.debug("%s: the session was not ended: %s", self._endpoint.target, error)
         await self._endpoint.close()
-        self._condition.turn("stopped")
+        self.condition.turn("stopped")
 
     # -- a frame of the client -----------------------------------------------------------------------------------------
 
@@ -160,7 +153,7 @@ class HttpUpstream:
             _log.exception("%s: an answer was lost", self._endpoint.target)
             self._fail(post, ServerLost(f"the proxy has failed: {error}"))
         else:
-            self._condition.judge(None)
+            self.condition.judge(None)
         finally:
             for id in ids:
                 if self._posts.get(id) is post:
@@ -377,6 +370,6 @@ class HttpUpstream:
     # -- its state -----------------------------------------------------------------------------------------------------
 
     def _blame(self, error: ServerLost) -> None:
-        self._condition.judge(error)
+        self.condition.judge(error)
         if error.blame is not None:
             _log.warning("%s", error)

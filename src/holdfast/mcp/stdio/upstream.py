@@ -8,6 +8,7 @@ import asyncio
 import logging
 import random
 from collections import deque
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from holdfast.clock import Clock
@@ -36,10 +37,8 @@ class ChildUpstream:
 
     def __init__(self, command: Command, clock: Clock, *, patience: float = GRACE) -> None:
         self.command = command
-        self.condition = Condition(clock, "stopped")
-        self.restarts = 0
+        self.condition = Condition(clock, "stdio", shown(command.words), "stopped", pid=self._pid, said=command.said)
         self._clock = clock
-        self._target = shown(command.words)
         self._patience = patience
         self._child: Child | None = None
         self._live: Child | None = None  # the same, from the handshake to its end: what takes frames
@@ -61,8 +60,12 @@ class ChildUpstream:
         self._closing = False
 
     @property
-    def is_ready(self) -> bool:
-        """Whether frames can be sent, and answered."""
+    def ready(self) -> Callable[[], Awaitable[object]] | None:
+        """What to wait for before a call is sent."""
+        return None if self._is_ready else self._become_ready
+
+    @property
+    def _is_ready(self) -> bool:
         return self._live is not None and not self._live.is_spent
 
     def attach(self, listener: Listener, handshake: Handshake) -> None:
@@ -72,11 +75,10 @@ class ChildUpstream:
         self.condition.on_change = listener.changed
         self._start()
 
-    async def ready(self) -> None:
-        """Wait until frames can be sent."""
+    async def _become_ready(self) -> None:
         if self.condition.state == "failed":
             self._start()
-        while not self.is_ready:
+        while not self._is_ready:
             if self._live is not None:  # there will be another
                 await self._live.over()
                 continue
@@ -101,7 +103,7 @@ class ChildUpstream:
     def suspect(self) -> None:
         """See whether the server still answers; one that does not is killed."""
         ping = self._handshake.ping()
-        if ping is not None and self.is_ready and self._asking is None:
+        if ping is not None and self._is_ready and self._asking is None:
             self._asking = asyncio.ensure_future(self._examine(ping))
 
     def hold(self, held: bool) -> None:
@@ -109,11 +111,6 @@ class ChildUpstream:
         self._held = held
         if self._child is not None:
             self._child.hold(held)
-
-    def facts(self) -> dict[str, object]:
-        """What is to be known of it."""
-        pid = self._child.pid if self._child is not None else None
-        return self.condition.facts("stdio", self._target, restarts=self.restarts, pid=pid, stderr=self.command.said)
 
     async def close(self) -> None:
         """End it; who asks again while it ends is in a hurry."""
@@ -123,6 +120,9 @@ class ChildUpstream:
         elif self._child is not None:
             self._child.hurry()
         await asyncio.shield(self._ending)
+
+    def _pid(self) -> int | None:
+        return self._child.pid if self._child is not None else None
 
     async def _end(self) -> None:
         self._live = None
@@ -278,7 +278,7 @@ class ChildUpstream:
 
     def _blame(self, error: ServerLost) -> None:
         self._failures += 1
-        self.restarts += 1
+        self.condition.restarts += 1
         self.condition.last_error = str(error)
         self.command.note(str(error))
         _log.info("%s: %s", printable(self.command.words[0]), error)
