@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -337,6 +337,30 @@ async def test_a_session_that_the_server_forgets_lives_on_behind_the_client_s() 
         assert len(made.asked("initialize")) == 2
 
 
+async def test_a_stream_that_is_refused_since_the_session_is_forgotten_begins_it_anew_as_any_request_does() -> None:
+    known = ["one"]
+
+    async def answer(reply: Reply) -> None:
+        request = reply.request
+        if request.asks == "initialize":
+            both = {"application/json", "text/event-stream"} <= set(request.headers["accept"].split(", "))
+            await (reply.result(INITIALIZED, mcp_session_id=known[0]) if both else reply.whole(406))
+        elif request.headers.get("mcp-session-id") != known[0]:
+            await reply.whole(404)
+        elif request.method == "GET":
+            await reply.stream()
+            await reply.frame(method="notifications/message", params={})
+        else:
+            await reply.whole(202)
+
+    async with server(answer) as made, gateway(remote(made.url)) as address, web(address, "remote") as client:
+        await client.begin()
+        known[0] = "two"
+
+        async with client.stream("GET", accept="text/event-stream") as stream:
+            assert (await stream.frame())["method"] == "notifications/message"
+
+
 async def test_a_session_that_nobody_knows_is_for_the_server_to_judge() -> None:
     async def answer(reply: Reply) -> None:
         if reply.request.headers.get("mcp-session-id") == "mine":
@@ -592,6 +616,27 @@ async def test_who_waits_for_an_answer_when_the_session_ends_is_told() -> None:
         waiting = asyncio.ensure_future(client.call(id=5))
         await asked.wait()
         await client.http.delete("", headers=client.session)
+        answer = (await waiting).json()
+
+    assert (answer["id"], answer["error"]["code"]) == (5, -32000)
+
+
+@pytest.mark.parametrize("method", ["tools/call", "tools/list"])
+@pytest.mark.parametrize("session", ["one", None], ids=["session", "none"])
+async def test_who_waits_for_an_answer_when_the_gateway_ends_is_told(session: str | None, method: str) -> None:
+    asked = asyncio.Event()
+
+    async def call(reply: Reply) -> None:
+        asked.set()
+        await reply.gone.wait()
+
+    async with server(plain(call, session=session)) as made, AsyncExitStack() as stays:
+        async with gateway(remote(made.url)) as address:
+            client = await stays.enter_async_context(web(address, "remote"))
+            await client.begin()
+
+            waiting = asyncio.ensure_future(client.post(frame(method, 5, name="work")))
+            await asked.wait()
         answer = (await waiting).json()
 
     assert (answer["id"], answer["error"]["code"]) == (5, -32000)
@@ -874,6 +919,27 @@ async def test_what_is_kept_for_a_client_that_does_not_listen_has_a_limit(monkey
         await site.close()
 
     assert found == [[2, 3, 4], [half, 7], [], [half, half]]
+
+
+async def test_a_client_that_listens_anew_in_the_moment_it_has_gone_is_heard() -> None:
+    def getter() -> tuple[Exchange, Line]:
+        exchange = Exchange("GET", [], {}, line := Line())
+        exchange.due = None
+        return exchange, line
+
+    with holdfast.open(":memory:", policies={}) as hf:
+        site = ChildSite(hf, ProxiedServer(hf, "local"), lambda: ChildUpstream(Command(STDIO), hf.clock))
+        talk, (old, _), (new, line) = Talk(site, "one", lambda: None), getter(), getter()
+        talk.listen(old)
+
+        old.lost()
+        talk.listen(new)
+        await asyncio.sleep(0)
+        talk.send(Event(b"news"))
+        await asyncio.sleep(0)
+        await site.close()
+
+    assert b"news" in line.data
 
 
 async def test_a_client_without_session_has_one_process_as_long_as_it_is_the_same() -> None:

@@ -43,10 +43,9 @@ class Talk:
         self.session = Session(site.server, self.upstream, self.send, site.hf.clock)
         target = self.upstream.condition.target
         self.conversation = Conversation(
-            site.hf, name, target, begin=self.session.open, on_end=on_end, close=self._close, alive=site.alive
+            site.hf, name, target, begin=self.session.open, on_end=on_end, close=self.session.close, alive=site.alive
         )
         self.getter: Exchange | None = None
-        self.posts: dict[Exchange, None] = {}  # the newest last
         self.translated: dict[Any, Translated] = {}  # those without session, by the ids that the server knows
         self._kept: deque[Event] = deque()
         self._kept_size = 0  # bytes in it
@@ -61,7 +60,7 @@ class Talk:
             owner.send(event)
         elif self.getter is not None and self.getter.is_open:
             self.getter.send(event)
-        elif (post := next((post for post in reversed(self.posts) if post.is_open and post.due), None)) is not None:
+        elif (post := self._newest()) is not None:
             post.send(event)
         else:
             self._keep(event)
@@ -69,9 +68,7 @@ class Talk:
     def listen(self, exchange: Exchange) -> None:
         """The client listens for what belongs to no request."""
         self.getter = exchange
-        self.conversation.join(exchange)
-        exchange.on_full = self._hold
-        exchange.when_done(self._deaf)
+        self.join(exchange)
         exchange.stream()
         while self._kept:
             exchange.send(self._kept.popleft())
@@ -79,10 +76,13 @@ class Talk:
 
     def join(self, exchange: Exchange) -> None:
         """A request of the client begins."""
-        self.posts[exchange] = None
         self.conversation.join(exchange)
         exchange.on_full = self._hold
         exchange.when_done(lambda: self._leave(exchange))
+
+    def _newest(self) -> Exchange | None:
+        exchanges = reversed(self.conversation.exchanges)
+        return next((exchange for exchange in exchanges if exchange.is_open and exchange.due), None)
 
     def _keep(self, event: Event) -> None:
         """Until the client listens; of too much, the oldest goes."""
@@ -92,13 +92,10 @@ class Talk:
             self._kept_size -= len(self._kept.popleft().data)
 
     def _leave(self, exchange: Exchange) -> None:
-        del self.posts[exchange]
         self._useful = self._useful or self.session.handshake.is_done or (exchange.is_modern and exchange.status < 400)
-        if not self._useful and not self.posts:  # it was only asked whether it speaks a version, or cannot be started
+        if not self._useful and not self.conversation.exchanges:
+            # It was only asked whether it speaks a version, or cannot be started.
             self._ending = asyncio.ensure_future(self.conversation.end())
-
-    def _deaf(self) -> None:
-        self.getter = None
 
     def next_id(self) -> int:
         """An id that no other request to the process has."""
@@ -117,11 +114,6 @@ class Talk:
     def _hold(self, held: bool) -> None:
         self._full += 1 if held else -1
         self.upstream.hold(self._full > 0)
-
-    async def _close(self) -> None:
-        for exchange in [*self.posts, *([self.getter] if self.getter is not None else [])]:
-            exchange.abandon()
-        await self.session.close()
 
 
 class Translated:
@@ -237,7 +229,7 @@ class ChildSite:
 
         if len(self.alive) >= MOST_CLIENTS:
             longest = min(self.alive, key=lambda each: each.idle_since)
-            if not longest.live:
+            if not longest.exchanges:
                 longest.interrupt()
         talk = talks[key] = Talk(self, key, ended)
         return talk
@@ -268,8 +260,8 @@ class ChildSite:
         if exchange.due:
             talk.join(exchange)
         for id in cancelled(heads):
-            for post in talk.posts:
-                post.forgo(id)
+            for asked in talk.conversation.exchanges:
+                asked.forgo(id)
         talk.session.receive(one_line(exchange.body), exchange)
         if not exchange.due:
             exchange.answer(202)

@@ -9,6 +9,7 @@ import contextvars
 import logging
 import math
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 from holdfast.clock import Timer
@@ -28,7 +29,8 @@ async def _nothing() -> None:
 class Conversation:
     """A client, as the run *name*, from now on; it is in *alive* until all of it is done.
 
-    *begin* is called in the run, *on_end* at its end, and then *close* ends what was begun in it.
+    *begin* is called in the run, *on_end* at its end; then who waits for an answer is told, and *close* ends what was
+    begun in it.
     """
 
     def __init__(
@@ -42,7 +44,7 @@ class Conversation:
         close: Callable[[], Awaitable[object]] = _nothing,
         alive: set[Conversation],
     ) -> None:
-        self.live = 0  # requests that are being answered
+        self.exchanges: dict[Exchange, None] = {}  # that are being answered, the newest last
         self._hf = hf
         self._name = name
         self._prompt = prompt
@@ -66,7 +68,7 @@ class Conversation:
     @property
     def idle_since(self) -> float:
         """When it was last heard of; never, while something is being answered."""
-        return math.inf if self.live else self._heard
+        return math.inf if self.exchanges else self._heard
 
     def perform(self, do: Callable[[], object]) -> Awaitable[None] | None:
         """Do it so that guarded calls in it belong to the run: at once, or else as soon as that has begun."""
@@ -77,8 +79,8 @@ class Conversation:
 
     def join(self, exchange: Exchange) -> None:
         """A request of the client begins."""
-        self.live += 1
-        exchange.when_done(self._leave)
+        self.exchanges[exchange] = None
+        exchange.when_done(partial(self.exchanges.pop, exchange, None))
 
     async def end(self, *, interrupted: bool = False) -> None:
         """End it: as completed, or as one that was abandoned."""
@@ -124,15 +126,14 @@ class Conversation:
         if self._timer is not None:
             self._timer.cancel()
         self._on_end()
+        for exchange in list(self.exchanges):
+            exchange.abandon()
         await self._close()
-
-    def _leave(self) -> None:
-        self.live -= 1
 
     def _watch(self) -> None:
         """End it when it has been silent for too long."""
         now = self._hf.clock.monotonic()
-        if self.live:
+        if self.exchanges:
             self._heard = now
         if now - self._heard >= IDLE:
             self.interrupt()

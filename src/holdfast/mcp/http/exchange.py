@@ -25,7 +25,7 @@ from holdfast.mcp.wire import Event, ServerLost
 MOST_QUEUED: Final = 2**20  # bytes for a client that reads slowly, before the server is asked to pause
 MOST_IDS: Final = 1000  # of events, from which a client may want to go on
 PING: Final = 15.0  # seconds between two signs of life on a stream of ours
-ENDED: Final = "the session ended before the answer: what was asked for may have been done or not"
+ENDED: Final = "the session, or the proxy, ended before the answer: what was asked for may have been done or not"
 PATIENT: Final = {408, 425, 429}  # statuses below 500 that a model is told of rather than its client
 
 STREAM_HEADERS: Final = [
@@ -142,7 +142,7 @@ class Exchange:
         self._flush_soon()
 
     def abandon(self) -> None:
-        """The session ends before the answer: a stream that only ended would leave the client waiting."""
+        """It ends before the answer: a stream that only ended would leave the client waiting."""
         for id in list(self.due or ()):
             self.send(Event(frames.error(id, frames.LOST, ENDED)))
         self.end()

@@ -44,8 +44,6 @@ class Talk:
 
     async def close(self) -> None:
         """End what was begun."""
-        for exchange in list(self.exchanges):
-            exchange.abandon()
         await self.session.close()
         await self.http.close()
 
@@ -190,6 +188,8 @@ class HttpSite:
         talk.conversation = Conversation(
             self.hf, id, self.endpoint.target, on_end=ended, close=talk.close, alive=self._alive
         )
+        for exchange in talk.exchanges:
+            talk.conversation.join(exchange)
 
     def _enter(self, talk: Talk, exchange: Exchange) -> None:
         talk.exchanges.add(exchange)

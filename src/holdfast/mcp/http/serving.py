@@ -310,7 +310,7 @@ class Connection(asyncio.BufferedProtocol):
     def end(self) -> None:
         """There is no more to answer."""
         if self._exchange is not None:
-            self._exchange.end()
+            self._exchange.abandon()
 
     def abort(self) -> None:
         """Hang up."""

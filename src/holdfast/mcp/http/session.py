@@ -97,7 +97,7 @@ class HttpSession:
 
     async def _ask(self, data: bytes, headers: Mapping[str, str]) -> tuple[Mapping[str, str], Head | None]:
         """Send a frame of our own; the headers of the answer, and the answer if one is due."""
-        with closing(await self._endpoint.open("POST", {**ACCEPT, **headers}, data)) as response:
+        with closing(await self._endpoint.open("POST", {**headers, **ACCEPT}, data)) as response:
             if not response.is_success:
                 raise await self._endpoint.refusal(response)
             try:
