@@ -28,10 +28,6 @@ class Batch:
         if not self._missing and self._answers:
             self.channel.send(Event(frames.joined(self._answers)))
 
-    def refuse(self, data: bytes, error: Exception) -> None:
-        """One of them has no answer of the server's."""
-        self.send(Event(data))
-
 
 def unbatched(channel: Channel) -> Channel:
     """The way to the client for an answer that its batch does not wait for any more."""

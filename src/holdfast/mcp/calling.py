@@ -251,7 +251,8 @@ class Call:
         modern = self._session.handshake.is_modern
         server = self._session.server.name
         result = refusal(error, server, called=self._is_called, repeatable=repeatable, modern=modern)
-        self.channel.refuse(frames.result(self.id, result), error)
+        said = error.answer if isinstance(error, ServerLost) else None
+        self.channel.send(Event(frames.result(self.id, result), said=said))
 
     # -- the server's circuit, and who watches -------------------------------------------------------------------------
 

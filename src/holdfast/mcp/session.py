@@ -362,7 +362,7 @@ class Session:
         if isinstance(asked, Call):
             asked.lose(error)
         elif asked is not None:
-            asked.channel.refuse(frames.error(asked.id, LOST, str(error)), error)
+            asked.channel.send(Event(frames.error(asked.id, LOST, str(error)), said=error.answer))
             self._settled()
 
     def lost(self, error: ServerLost) -> None:

@@ -5,7 +5,7 @@ Neither blocks nor raises: who cannot hand a frame on keeps it, or reports the r
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple, Protocol
 
 from holdfast.category import ErrorCategory, classify
@@ -14,13 +14,19 @@ from holdfast.mcp import frames
 from holdfast.mcp.frames import Head, Id
 from holdfast.mcp.handshake import Handshake
 
+Pairs = list[tuple[str, str]]  # headers of HTTP, with their names in small letters
+
 
 class Event(NamedTuple):
-    """A frame on its way to the client; over HTTP it may have an *id* to resume from, a *retry* time, or no data."""
+    """A frame on its way to the client; over HTTP it may have an *id* to resume from, a *retry* time, or no data.
+
+    *said* is what the server said instead, where this is our answer in its place.
+    """
 
     data: bytes
     id: str | None = None
     retry: int | None = None
+    said: Answer | None = None
 
     def under(self, id: Id, head: Head) -> Event:
         """The same under another *id*; as it is, if its *head* has that one."""
@@ -32,9 +38,6 @@ class Channel(Protocol):
 
     def send(self, event: Event) -> None:
         """Hand a frame to the client."""
-
-    def refuse(self, data: bytes, error: Exception) -> None:
-        """Tell the client that its request has no answer of the server's, with *data*; *error* says why."""
 
 
 class Listener(Protocol):
@@ -92,7 +95,7 @@ class Answer(NamedTuple):
     """What an HTTP server said instead of answering a request."""
 
     status: int
-    headers: Mapping[str, str]
+    headers: Pairs
     body: bytes
 
 

@@ -41,9 +41,6 @@ class Client:
             assert b"\n" not in event.data  # standard output has one frame a line
             self.came.put_nowait(json.loads(event.data))
 
-    def refuse(self, data: bytes, error: Exception) -> None:
-        self.send(Event(data))
-
     def say(self, **frame: object) -> None:
         self.session.receive(json.dumps({"jsonrpc": "2.0", **frame}).encode(), self)
 

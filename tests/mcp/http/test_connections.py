@@ -66,6 +66,19 @@ async def test_a_refusal_comes_without_what_the_server_says_of_its_own_connectio
         assert b"no" in answer.content
 
 
+@pytest.mark.parametrize("method", ["POST", "GET"])
+async def test_a_refusal_has_the_headers_that_the_server_gives_twice(method: str) -> None:
+    async def answer(reply: Reply) -> None:
+        await reply.whole(401, b"no", www_authenticate="Bearer\r\nwww-authenticate: Basic")
+
+    async with server(answer) as made, gateway(remote(made.url)) as address, httpx.AsyncClient() as client:
+        body = json.dumps(frame("tools/list")) if method == "POST" else None
+
+        found = await client.request(method, f"{address}/remote/mcp", content=body, headers=ACCEPT)
+
+        assert found.headers.get_list("www-authenticate") == ["Bearer", "Basic"]
+
+
 async def test_a_refusal_names_the_session_as_the_client_does() -> None:
     known = ["one"]
 

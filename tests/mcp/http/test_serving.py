@@ -17,9 +17,8 @@ from holdfast.mcp.http import incoming
 from holdfast.mcp.http.exchange import MOST_QUEUED, Exchange
 from holdfast.mcp.http.front import HttpFront
 from holdfast.mcp.http.gateway import Address
-from holdfast.mcp.http.incoming import Pairs
 from holdfast.mcp.http.serving import KEEP_ALIVE, LINGER, Connection, HttpServer
-from holdfast.mcp.wire import Event
+from holdfast.mcp.wire import Event, Pairs
 from holdfast.testing import ManualClock
 
 PATIENCE = 20.0

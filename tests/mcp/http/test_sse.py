@@ -58,6 +58,7 @@ EVENTS = st.builds(
     st.text(st.characters(codec="utf-8", exclude_characters="\r\n")).map(str.encode),
     st.none() | st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1),
     st.none() | st.integers(0, 99999),
+    st.none(),
 )
 
 

@@ -288,10 +288,6 @@ class Stage(Client):
         """As a channel: hear a line."""
         self.hear(event.data)
 
-    def refuse(self, data: bytes, error: Exception) -> None:
-        """As a channel: hear a refusal."""
-        self.hear(data)
-
     def _published(self) -> None:
         self._published_news.set()
 

@@ -124,11 +124,6 @@ class Odd(Client):
     async def close(self) -> None:
         return
 
-    # As a channel:
-
-    def refuse(self, data: bytes, error: Exception) -> None:
-        self.hear(data)
-
 
 @pytest.fixture
 async def odd() -> AsyncIterator[Odd]:

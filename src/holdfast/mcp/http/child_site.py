@@ -139,10 +139,6 @@ class Translated:
             event = event._replace(data=self._inward(event.data))
         self.exchange.send(event)
 
-    def refuse(self, data: bytes, error: Exception) -> None:
-        """Tell the client that its request has no answer of the server's."""
-        self.exchange.refuse(self._inward(data), error)
-
     def _inward(self, data: bytes) -> bytes:
         head = frames.head(data)
         if head.is_answer:

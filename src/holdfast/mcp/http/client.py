@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from holdfast.errors import ConfigError, printable
-from holdfast.mcp.http.incoming import Pairs
 from holdfast.mcp.http.sse import MEDIA_TYPE, Parser, TooLong
-from holdfast.mcp.wire import Event, ServerLost
+from holdfast.mcp.wire import Event, Pairs, ServerLost
 
 if TYPE_CHECKING:
     import ssl

@@ -16,9 +16,9 @@ from holdfast.category import retry_after
 from holdfast.errors import ConfigError, printable
 from holdfast.mcp import frames
 from holdfast.mcp.http.client import CONNECT_TIMEOUT, Client, Response, address, require
-from holdfast.mcp.http.incoming import TOKEN, Pairs
+from holdfast.mcp.http.incoming import TOKEN
 from holdfast.mcp.naming import shown_url
-from holdfast.mcp.wire import Answer, ServerLost
+from holdfast.mcp.wire import Answer, Pairs, ServerLost
 
 if TYPE_CHECKING:
     from yarl import URL
@@ -100,7 +100,7 @@ class Endpoint:
             f"{self.target} answered with HTTP status {response.status} {printable(response.reason)}{to}"
             f"{': ' if said else ''}{said}",
             sent=response.status >= 500 or response.status == REQUEST_TIMEOUT,
-            answer=Answer(response.status, dict(passed(response.headers.items(), NOT_TO_CLIENT)), body),
+            answer=Answer(response.status, passed(response.pairs, NOT_TO_CLIENT), body),
             retry_after=retry_after(response.headers),
         )
 

@@ -17,10 +17,9 @@ import msgspec
 from holdfast.mcp import frames
 from holdfast.mcp.frames import Id
 from holdfast.mcp.http.endpoint import JSON
-from holdfast.mcp.http.incoming import Pairs
 from holdfast.mcp.http.session import forgo_later
 from holdfast.mcp.http.sse import MEDIA_TYPE, encode
-from holdfast.mcp.wire import Event, ServerLost
+from holdfast.mcp.wire import Answer, Event, Pairs
 
 MOST_QUEUED: Final = 2**20  # bytes for a client that reads slowly, before the server is asked to pause
 MOST_IDS: Final = 1000  # of events, from which a client may want to go on
@@ -93,6 +92,9 @@ class Exchange:
             if self.successor is not None:
                 self.successor.send(event)
             return
+        if event.said is not None and self._says_more(event.said, event.data):
+            self.answer(*event.said)
+            return
         is_last = self._take_off(event.data)
         if is_last and not self._begun:
             self.answer(*self._whole(event.data), event.data)
@@ -103,15 +105,6 @@ class Exchange:
         self._put(encode(event))
         if is_last:
             self.end()
-
-    def refuse(self, data: bytes, error: Exception) -> None:
-        """Tell the client that its request has no answer: by the server's own status, if that says more."""
-        answer = error.answer if isinstance(error, ServerLost) else None
-        is_whole = self.is_open and not self._begun and len(self.due or ()) <= 1  # it can have a status of its own
-        if answer is None or not is_whole or _is_for_model(data, answer.status):
-            self.send(Event(data))
-        else:
-            self.answer(answer.status, list(answer.headers.items()), answer.body)
 
     def meet(self, status: int, headers: Pairs) -> None:
         """The server answers with *status* and *headers*."""
@@ -163,6 +156,15 @@ class Exchange:
         """Wait until the client has taken most of what there is."""
         if self._full is not None:
             await self._full.wait()
+
+    def _says_more(self, said: Answer, data: bytes) -> bool:
+        """Whether what the server *said* can be passed on, and is worth more to the client than our *data*.
+
+        A status that asks for patience is not, where a model reads *data*: its client could make nothing of that.
+        """
+        if self._begun or len(self.due or ()) != 1:
+            return False
+        return not frames.head(data).result or (said.status < 500 and said.status not in PATIENT)
 
     def _take_off(self, data: bytes) -> bool:
         """Expect no more what is answered in a frame or a batch; whether that is all."""
@@ -265,8 +267,3 @@ class Exchange:
     def _ping(self) -> None:
         self._put(encode(Event(b"")))
         self._ping_later()
-
-
-def _is_for_model(data: bytes, status: int) -> bool:
-    """Whether a model reads *data* where a server said no by *status*: its client could make nothing of that."""
-    return bool(frames.head(data).result) and (status >= 500 or status in PATIENT)

@@ -9,6 +9,8 @@ from collections.abc import Generator, Iterator
 from typing import Final
 from urllib.parse import unquote
 
+from holdfast.mcp.wire import Pairs
+
 LONGEST_HEAD: Final = 64 * 2**10  # bytes of a request's line and headers; also of what may follow a body in chunks
 LONGEST_BODY: Final = 64 * 2**20  # bytes
 LONGEST_LINE: Final = 1024  # bytes before a chunk: its size, and what nobody reads
@@ -21,8 +23,6 @@ _DIGITS: Final = re.compile(r"[0-9]{1,18}")
 _CHUNK: Final = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*+(?:;[^\x00-\x08\x0a-\x1f\x7f]*+)?")
 # What decides who is meant, who asks, and where a body ends.
 _ONCE: Final = ("host", "origin", "content-length", "transfer-encoding")
-
-Pairs = list[tuple[str, str]]
 
 
 class Refused(Exception):

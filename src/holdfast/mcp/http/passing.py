@@ -30,10 +30,9 @@ from holdfast.mcp.http.endpoint import (
     rpc_error,
 )
 from holdfast.mcp.http.exchange import Exchange, Start
-from holdfast.mcp.http.incoming import Pairs
 from holdfast.mcp.http.mirrored import NAME, mirrored
 from holdfast.mcp.http.session import HttpSession, forgo_later, says_lost, take_off
-from holdfast.mcp.wire import Channel, Condition, Event, Listener, ServerLost
+from holdfast.mcp.wire import Channel, Condition, Event, Listener, Pairs, ServerLost
 
 MOST_BROKEN: Final = 100  # answers that a client may want to take up again
 
@@ -98,7 +97,7 @@ class Passing:
 
     def send(self, data: bytes, head: Head | None, channel: Channel | None = None) -> None:
         """Hand a frame to the server."""
-        while isinstance(channel, Batch):
+        if isinstance(channel, Batch):
             channel = channel.channel
         if isinstance(channel, Exchange):
             exchange = channel
@@ -215,7 +214,7 @@ class Passing:
         """A status that says no: with the server's own error for the request, if it gives one."""
         error = await self._endpoint.refusal(response)
         assert error.answer is not None
-        error.answer = error.answer._replace(headers=dict(headers))
+        error.answer = error.answer._replace(headers=headers)
         head = rpc_error(error.answer)
         if (
             head is None
@@ -308,8 +307,7 @@ def _within(session: str | None, given: Pairs) -> Pairs:
 
 def _pass_refusal(exchange: Exchange, error: ServerLost) -> None:
     """Tell a client what came of a request to which there is no answer in the protocol."""
-    answer = error.answer
-    if answer is None:
+    if error.answer is None:
         exchange.fail(502, str(error), code=frames.LOST)
     else:
-        exchange.answer(answer.status, list(answer.headers.items()), answer.body)
+        exchange.answer(*error.answer)

@@ -37,8 +37,6 @@ class Parser:
 
     def feed(self, chunk: bytes) -> Iterator[Event]:
         """The events that *chunk* ends."""
-        if not chunk:
-            return
         if self._after_cr and chunk.startswith(b"\n"):
             chunk = chunk[1:]
         self._after_cr = chunk.endswith(b"\r")

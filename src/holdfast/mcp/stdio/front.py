@@ -28,10 +28,6 @@ class StdioFront:
         if event.data:
             self._out.write(event.data + b"\n")
 
-    def refuse(self, data: bytes, error: Exception) -> None:
-        """Tell the client that its request has no answer of the server's."""
-        self.send(Event(data))
-
     async def serve(self, session: Session, stdin: IO[bytes], stdout: IO[bytes], stop: asyncio.Event) -> None:
         """Relay between the client and *session* until the client goes away, or until *stop*."""
         self._session = session
