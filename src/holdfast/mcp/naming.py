@@ -18,6 +18,7 @@ RUNNERS: Final = {
 }  # fmt: skip
 VAGUE: Final = {"index", "main", "cli", "mcp", "mcp-server"}  # half of all servers: the folder or the scope says more
 INNER: Final = {"dist", "build", "src", "lib", "out", "bin"}  # folders that say as little
+LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})  # what this machine calls itself
 _VERSION: Final = re.compile(r"(?<=.)(?:@[\w.^~-]+|[=~<>]=.*)$")
 _VARIABLE: Final = re.compile(r"\w+=(?!=)")
 # Names within a word, before what belongs to them: of an option, a variable or a header; in a shell's line also with

@@ -357,7 +357,6 @@ class Session:
         return event
 
     def failed(self, id: Id, error: ServerLost) -> None:
-        """A request will not be answered."""
         asked = self._pending.pop(id, None)
         if isinstance(asked, Call):
             asked.lose(error)
@@ -380,11 +379,9 @@ class Session:
                 self.failed(id, error)
 
     def changed(self) -> None:
-        """The state of the server is another."""
         self.server.publish()
 
     def hold(self, held: bool) -> None:
-        """The server takes no more for the moment, or does again."""
         self.hold_client(held)
 
     # -- what we tell the client ourselves -----------------------------------------------------------------------------

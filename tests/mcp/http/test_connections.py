@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import json
 import os
@@ -16,7 +17,10 @@ from tests import worlds
 from tests.mcp.http.clients import frame, gateway
 from tests.mcp.http.servers import INITIALIZED, Reply, plain, server
 
+import holdfast
+from holdfast.mcp.calling import Call
 from holdfast.mcp.clients.configs import ServerEntry
+from holdfast.mcp.http.endpoint import SESSION
 
 ACCEPT = {"accept": "application/json, text/event-stream"}
 BEGIN = frame("initialize", 0, protocolVersion="2025-11-25", capabilities={}, clientInfo={"name": "c", "version": "1"})
@@ -77,6 +81,38 @@ async def test_a_refusal_has_the_headers_that_the_server_gives_twice(method: str
         found = await client.request(method, f"{address}/remote/mcp", content=body, headers=ACCEPT)
 
         assert found.headers.get_list("www-authenticate") == ["Bearer", "Basic"]
+
+
+def calls_made() -> int:
+    return sum(type(thing) is Call for thing in gc.get_objects())
+
+
+async def test_a_refusal_that_two_clients_share_names_the_session_of_neither_to_the_other() -> None:
+    names, refused = iter(("one", "two")), asyncio.Event()
+
+    async def answer(reply: Reply) -> None:
+        request = reply.request
+        if request.asks == "initialize":
+            await reply.result(INITIALIZED, mcp_session_id=next(names))
+        else:
+            await refused.wait()
+            await reply.whole(403, b"no", mcp_session_id=request.headers["mcp-session-id"])
+
+    policies = {"server": {"remote": {"read_only": True, "cache": 60}}}
+    with holdfast.open(":memory:", policies=policies) as hf:
+        async with server(answer) as made, gateway(remote(made.url), hf=hf) as address, httpx.AsyncClient() as client:
+            url = f"{address}/remote/mcp"
+            sessions = [(await client.post(url, json=BEGIN)).headers["mcp-session-id"] for _ in range(2)]
+            gc.collect()
+            before, call = calls_made(), frame("tools/call", name="work")
+            calls = [asyncio.ensure_future(client.post(url, json=call, headers={SESSION: id})) for id in sessions]
+            async with asyncio.timeout(20):
+                while calls_made() < before + 2:  # noqa: ASYNC110 - that one waits for the other, nobody tells
+                    await asyncio.sleep(0.01)
+            refused.set()
+            found = [(call.status_code, call.headers.get(SESSION)) for call in await asyncio.gather(*calls)]
+
+    assert found == [(403, "one"), (403, None)]
 
 
 async def test_a_refusal_names_the_session_as_the_client_does() -> None:

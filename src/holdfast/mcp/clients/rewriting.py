@@ -25,6 +25,7 @@ from holdfast.mcp.clients.configs import HTTP, SSE, STDIO, Listed, OtherFormat, 
 from holdfast.mcp.clients.jsonc import Array, Edit, Member, Object, Value, apply, instead, plain, quoted, removal
 from holdfast.mcp.http.client import require
 from holdfast.mcp.http.incoming import TOKEN
+from holdfast.mcp.naming import LOOPBACK
 
 WRAPPED: Final = "wrapped"
 UNWRAPPED: Final = "unwrapped"
@@ -37,7 +38,6 @@ BY_HAND: Final = "put `holdfast wrap --name NAME --` before the command of each 
 
 _HEADER: Final = re.compile(TOKEN)
 _NO_VARIABLE: Final = re.compile(r"[^0-9A-Z]+")
-_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class Outcome(NamedTuple):
@@ -285,7 +285,7 @@ def _check_url(found: ServerEntry, body: Object) -> str | None:
     scheme, host = _address(found.url or "")
     if scheme not in {"http", "https", None}:
         raise ConfigError(f"Holdfast speaks http and https, not {printable(scheme or 'without either')}")
-    if found.headers or host in _LOOPBACK:
+    if found.headers or host in LOOPBACK:
         return None
     return "if the client used to sign in there (OAuth), it no longer can: uninstall this one"
 

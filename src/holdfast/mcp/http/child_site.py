@@ -7,6 +7,7 @@ their requests know nothing of each other, ids and progress tokens are made uniq
 from __future__ import annotations
 
 import asyncio
+import itertools
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -46,10 +47,10 @@ class Talk:
             site.hf, name, target, begin=self.session.open, on_end=on_end, close=self.session.close, alive=site.alive
         )
         self.getter: Exchange | None = None
-        self.translated: dict[Any, Translated] = {}  # those without session, by the ids that the server knows
+        self.ids = itertools.count(1)  # that the process knows requests by, of clients without session
+        self.translated: dict[Any, Translated] = {}  # those, by these
         self._kept: deque[Event] = deque()
         self._kept_size = 0  # bytes in it
-        self._count = 0
         self._full = 0
         self._useful = False
         self._ending: asyncio.Task[None] | None = None
@@ -97,11 +98,6 @@ class Talk:
             # It was only asked whether it speaks a version, or cannot be started.
             self._ending = asyncio.ensure_future(self.conversation.end())
 
-    def next_id(self) -> int:
-        """An id that no other request to the process has."""
-        self._count += 1
-        return self._count
-
     def _owner(self, data: bytes) -> Translated | None:
         """The request that a notification belongs to."""
         head = frames.peek(data)
@@ -121,7 +117,7 @@ class Translated:
 
     def __init__(self, talk: Talk, exchange: Exchange, head: Head, params: AnyParams) -> None:
         self.exchange = exchange
-        self.wire_id = talk.next_id()
+        self.wire_id = next(talk.ids)
         self._id = head.id
         self._token = params.meta.progressToken if params.meta is not None else None
         talk.translated[self.wire_id] = self
@@ -134,7 +130,6 @@ class Translated:
         return frames.with_meta(data, {"progressToken": self.wire_id})
 
     def send(self, event: Event) -> None:
-        """Hand a frame to the client."""
         if event.data:
             event = event._replace(data=self._inward(event.data))
         self.exchange.send(event)
@@ -173,16 +168,13 @@ class ChildSite:
         self._failed: dict[str, object] | None = None  # the last that ended, if it could not be started
 
     def facts(self) -> list[dict[str, object]]:
-        """What is to be known of the processes."""
         talks = [*self._talks.values(), *self._known.values()]
         return [talk.session.facts() for talk in talks] or [self._failed or self._idle]
 
     async def close(self) -> None:
-        """End all."""
         await asyncio.gather(*(each.end(interrupted=True) for each in self.alive))
 
     def post(self, exchange: Exchange) -> Awaitable[None] | None:
-        """A client sends a frame."""
         try:
             heads = read(exchange)
         except msgspec.DecodeError as error:
@@ -197,7 +189,6 @@ class ChildSite:
         return None
 
     def get(self, exchange: Exchange) -> None:
-        """A client listens for what belongs to no request."""
         talk = self._found(exchange)
         if talk is None:
             return
@@ -209,7 +200,6 @@ class ChildSite:
         talk.listen(exchange)
 
     async def delete(self, exchange: Exchange) -> None:
-        """A client ends its session."""
         if (talk := self._found(exchange)) is not None:
             await talk.conversation.end()
             exchange.answer(204)

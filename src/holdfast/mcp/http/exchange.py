@@ -87,7 +87,6 @@ class Exchange:
     # -- for those who answer ------------------------------------------------------------------------------------------
 
     def send(self, event: Event) -> None:
-        """Hand a frame to the client."""
         if not self.is_open:
             if self.successor is not None:
                 self.successor.send(event)

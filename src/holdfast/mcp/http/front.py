@@ -19,8 +19,8 @@ from holdfast.mcp import frames
 from holdfast.mcp.http.endpoint import JSON
 from holdfast.mcp.http.exchange import Exchange
 from holdfast.mcp.http.sites import Site
+from holdfast.mcp.naming import LOOPBACK
 
-LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 TOKEN: Final = "x-holdfast-token"  # for those whose Authorization is for the server
 
 _log = logging.getLogger("holdfast")

@@ -15,11 +15,11 @@ from holdfast.mcp.handshake import Handshake
 from holdfast.mcp.http.child_site import ChildSite
 from holdfast.mcp.http.endpoint import Endpoint
 from holdfast.mcp.http.exchange import Exchange
-from holdfast.mcp.http.front import LOOPBACK, HttpFront
+from holdfast.mcp.http.front import HttpFront
 from holdfast.mcp.http.http_site import HttpSite
 from holdfast.mcp.http.serving import HttpServer
 from holdfast.mcp.http.sites import Site
-from holdfast.mcp.naming import shown_url
+from holdfast.mcp.naming import LOOPBACK, shown_url
 from holdfast.mcp.proxy import stopping
 from holdfast.mcp.server import Home, ProxiedServer
 from holdfast.mcp.stdio.child import Command
@@ -146,20 +146,17 @@ class Unserved:
         self._condition.last_error = why
 
     def post(self, exchange: Exchange) -> None:
-        """A client sends a frame."""
         exchange.due = list(frames.asked(exchange.body, None))
         for id in list(exchange.due):
             exchange.send(Event(frames.error(id, frames.LOST, self._why)))
         self.get(exchange)
 
     def get(self, exchange: Exchange) -> None:
-        """A client listens."""
         exchange.fail(502, self._why, code=frames.LOST)
 
     delete = get
 
     def facts(self) -> list[dict[str, object]]:
-        """What is to be known of the server."""
         return [self._condition.facts(self._name, Handshake())]
 
     async def close(self) -> None:

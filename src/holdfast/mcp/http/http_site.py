@@ -64,12 +64,10 @@ class HttpSite:
         self._single: dict[Exchange, Session] = {}  # of one request each
 
     def facts(self) -> list[dict[str, object]]:
-        """What is to be known of the server."""
         shake = next((talk.session.handshake for talk in reversed(self._talks.values())), Handshake())
         return [self.condition.facts(self.server.name, shake)]
 
     async def close(self) -> None:
-        """End all."""
         await asyncio.gather(*(each.end(interrupted=True) for each in self._alive))
         tasks = list(self.tasks)
         for task in tasks:
@@ -80,7 +78,6 @@ class HttpSite:
     # -- from a client -------------------------------------------------------------------------------------------------
 
     def post(self, exchange: Exchange) -> Awaitable[None] | None:
-        """A client sends a frame."""
         try:
             heads = read(exchange)
         except msgspec.DecodeError as error:
@@ -97,7 +94,6 @@ class HttpSite:
         return self._receive(exchange, heads, talk)
 
     def get(self, exchange: Exchange) -> None:
-        """A client asks for a stream."""
         exchange.due = None
         talk = self._talk(exchange.headers.get(SESSION))
         if exchange.headers.get(LAST_EVENT) is None:
@@ -106,7 +102,6 @@ class HttpSite:
         talk.passing.listen(exchange)
 
     async def delete(self, exchange: Exchange) -> None:
-        """A client ends its session."""
         talk = self._talk(exchange.headers.get(SESSION))
         self._enter(talk, exchange)
         await talk.passing.follow(exchange)

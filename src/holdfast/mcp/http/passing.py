@@ -92,11 +92,9 @@ class Passing:
         self._last: tuple[Pairs, dict[str, str]] = ([], {})  # headers of the client, for what we say ourselves
 
     def attach(self, listener: Listener, handshake: Handshake) -> None:
-        """Begin."""
         self._listener = listener
 
     def send(self, data: bytes, head: Head | None, channel: Channel | None = None) -> None:
-        """Hand a frame to the server."""
         if isinstance(channel, Batch):
             channel = channel.channel
         if isinstance(channel, Exchange):
@@ -195,13 +193,13 @@ class Passing:
     # -- an answer of the server ---------------------------------------------------------------------------------------
 
     async def _take(self, post: Post, response: Response) -> None:
-        headers = self._headers(response)
+        headers = self._headers(response, post.exchange)
         if not post.waiting:
             body = await response.body()
             if not post.exchange.due:
                 post.exchange.answer(response.status, headers, body)
         elif not response.is_success:
-            await self._refused(post, response, headers)
+            await self._refused(post, response)
         elif response.is_stream:
             post.exchange.stream(headers)
             await self._relay(post, response)
@@ -210,17 +208,14 @@ class Passing:
             if response.media_type != JSON or not self._hand_on(post, Event(body), (200, headers)):
                 raise ServerLost(f"{self._endpoint.target} answered with HTTP status {response.status} and no answer")
 
-    async def _refused(self, post: Post, response: Response, headers: Pairs) -> None:
+    async def _refused(self, post: Post, response: Response) -> None:
         """A status that says no: with the server's own error for the request, if it gives one."""
         error = await self._endpoint.refusal(response)
-        assert error.answer is not None
-        error.answer = error.answer._replace(headers=headers)
-        head = rpc_error(error.answer)
-        if (
-            head is None
-            or not {head.id, frames.as_number(head.id)} & post.waiting
-            or not self._hand_on(post, Event(error.answer.body), (error.answer.status, headers))
-        ):
+        said = error.answer
+        assert said is not None
+        head = rpc_error(said)
+        is_for_it = head is not None and {head.id, frames.as_number(head.id)} & post.waiting
+        if not is_for_it or not self._hand_on(post, Event(said.body), (said.status, said.headers)):
             raise error
 
     async def _relay(self, post: Post, response: Response) -> None:
@@ -259,7 +254,7 @@ class Passing:
             self._take_up(last, exchange)
         try:
             with closing(await self._open(exchange.method, post)) as response:
-                headers = self._headers(response)
+                headers = self._headers(response, exchange)
                 if not response.is_stream:
                     exchange.answer(response.status, headers, await response.body())
                     return
@@ -288,16 +283,17 @@ class Passing:
         exchange.send(event)
         return True
 
-    def _headers(self, response: Response) -> Pairs:
+    def _headers(self, response: Response, exchange: Exchange) -> Pairs:
         """The headers that go on to the client, who knows the session by its first name."""
-        headers = passed(response.pairs, NOT_TO_CLIENT)
         id = response.headers.get(SESSION)
         if self._http is not None and response.is_success:
             if self.id is None:
                 self.id = self._http.id = id
             if self.id is not None:
                 self._on_named()
-        return headers if id is None else [*headers, (SESSION, self.id or id)]
+        if id is not None:
+            exchange.more = [(SESSION, self.id or id)]  # not among those of a refusal, which others may share
+        return passed(response.pairs, NOT_TO_CLIENT)
 
 
 def _within(session: str | None, given: Pairs) -> Pairs:

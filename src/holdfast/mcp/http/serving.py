@@ -140,7 +140,6 @@ class Connection(asyncio.BufferedProtocol):
     # -- from the client -----------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It begins."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._server.join(self)
@@ -150,11 +149,9 @@ class Connection(asyncio.BufferedProtocol):
             transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where to put what comes."""
         return self._server.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """More has come."""
         if self._is_over:
             return
         if self._reads:
@@ -163,11 +160,9 @@ class Connection(asyncio.BufferedProtocol):
         self._proceed()
 
     def pause_writing(self) -> None:
-        """Enough is on its way to the client."""
         self.is_full = True
 
     def resume_writing(self) -> None:
-        """The client has taken most of it."""
         self.is_full = False
         if self._exchange is not None:
             self._exchange.flush()
@@ -175,7 +170,6 @@ class Connection(asyncio.BufferedProtocol):
             self._proceed()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The client has gone, or was let go."""
         self._is_over = True
         self._server.leave(self)
         if self._timer is not None:

@@ -25,15 +25,20 @@ class Site(Protocol):
     What one of them cannot do at once, it gives back to be awaited.
     """
 
-    def post(self, exchange: Exchange) -> Awaitable[None] | None: ...
+    def post(self, exchange: Exchange) -> Awaitable[None] | None:
+        """A client sends a frame, or a batch."""
 
-    def get(self, exchange: Exchange) -> Awaitable[None] | None: ...
+    def get(self, exchange: Exchange) -> Awaitable[None] | None:
+        """A client listens for what belongs to no request, or goes on with a stream that broke."""
 
-    def delete(self, exchange: Exchange) -> Awaitable[None] | None: ...
+    def delete(self, exchange: Exchange) -> Awaitable[None] | None:
+        """A client ends its session."""
 
-    def facts(self) -> list[dict[str, object]]: ...
+    def facts(self) -> list[dict[str, object]]:
+        """What is to be known of the server, or of each of its processes."""
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """End all."""
 
 
 def read(exchange: Exchange) -> list[Head]:

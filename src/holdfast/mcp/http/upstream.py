@@ -78,13 +78,11 @@ class HttpUpstream:
         self._holds = False
 
     def attach(self, listener: Listener, handshake: Handshake) -> None:
-        """Begin."""
         self._listener = listener
         self.condition.on_change = listener.changed
         self._session.handshake = handshake
 
     def send(self, data: bytes, head: Head | None, channel: Channel | None = None) -> None:
-        """Hand a frame to the server."""
         if head is not None and head.method == "notifications/cancelled" and self._cancel(head):
             return
         post = Post(data, head, channel)

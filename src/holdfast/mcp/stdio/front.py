@@ -24,7 +24,6 @@ class StdioFront:
         self._out = Writer(self._hold_server, self._gone.set)
 
     def send(self, event: Event) -> None:
-        """Hand a frame to the client."""
         if event.data:
             self._out.write(event.data + b"\n")
 

@@ -24,11 +24,11 @@ _log = logging.getLogger("holdfast")
 
 
 class Lines:
-    """Cuts a stream of bytes into lines; one that is longer than *limit* is given up, and counted in `dropped`."""
+    """Cuts a stream of bytes into lines; one that is longer than *limit* is given up, and *on_long* called."""
 
-    def __init__(self, limit: int) -> None:
-        self.dropped = 0
+    def __init__(self, limit: int, on_long: Callable[[], object]) -> None:
         self._limit = limit
+        self._on_long = on_long
         self._begun = bytearray()  # a line that has no end yet
         self._skips = False  # until the end of one that is too long
 
@@ -50,7 +50,7 @@ class Lines:
             if len(self._begun) > self._limit:
                 self._begun.clear()
                 self._skips = True
-                self.dropped += 1
+                self._on_long()
         return lines
 
     @property
@@ -74,11 +74,10 @@ class LineReader:
         on_data: Callable[[bytes], object] = lambda data: None,
         on_long: Callable[[], object] = lambda: None,
     ) -> None:
-        self._lines = Lines(limit)
+        self._lines = Lines(limit, on_long)
         self._on_line = on_line
         self._on_end = on_end
         self._on_data = on_data
-        self._on_long = on_long
         self._pipe: IO[bytes] | None = None  # which the loop watches
         self._held = self._closed = self._ended = False
         self._flows = threading.Event()
@@ -114,11 +113,8 @@ class LineReader:
     def feed(self, data: bytes) -> None:
         """Bytes have come."""
         self._on_data(data)
-        dropped = self._lines.dropped
         for line in self._lines.feed(data):
             self._give(line)
-        if self._lines.dropped > dropped:
-            self._on_long()
 
     def _readable(self, number: int) -> None:
         try:
@@ -223,20 +219,16 @@ class Writer(asyncio.Protocol):
                 await self._gone.wait()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Part of the loop's protocol."""
         if self._shared and isinstance(transport, asyncio.ReadTransport):  # somebody else reads it
             transport.pause_reading()
 
     def pause_writing(self) -> None:
-        """Part of the loop's protocol."""
         self._on_hold(True)
 
     def resume_writing(self) -> None:
-        """Part of the loop's protocol."""
         self._on_hold(False)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Part of the loop's protocol."""
         self.is_open = False
         self._gone.set()
         self._on_hold(False)

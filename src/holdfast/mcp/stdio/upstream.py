@@ -61,7 +61,6 @@ class ChildUpstream:
 
     @property
     def ready(self) -> Callable[[], Awaitable[object]] | None:
-        """What to wait for before a call is sent."""
         return None if self._is_ready else self._become_ready
 
     @property
@@ -69,7 +68,6 @@ class ChildUpstream:
         return self._live is not None and not self._live.is_spent
 
     def attach(self, listener: Listener, handshake: Handshake) -> None:
-        """Start it."""
         self._listener = listener
         self._handshake = handshake
         self.condition.on_change = listener.changed
@@ -88,7 +86,6 @@ class ChildUpstream:
             await asyncio.wait({restarting})
 
     def send(self, data: bytes, head: Head | None, channel: Channel | None = None) -> None:
-        """Hand a frame to the server, now or when it is ready."""
         if self._closing:
             return
         if self._live is not None:
