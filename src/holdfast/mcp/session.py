@@ -75,7 +75,8 @@ class Session:
         self.handshake = Handshake()
         self.alarm = Alarm(clock)
         self.is_patient = True  # a call begins with the next turn of the loop: the client may take it back till then
-        self.hold_client: Callable[[bool], object] = lambda held: None
+        self.hold: Callable[[bool], object] = lambda held: None  # the client
+        self.changed = server.publish
         self._tell = tell
         self._running: set[Call] = set()
         self._calls: dict[Any, Call] = {}  # the same, by the id that the client knows; of several, the last
@@ -377,12 +378,6 @@ class Session:
                 self.upstream.send(asked.data, asked.head, asked.channel)
             else:
                 self.failed(id, error)
-
-    def changed(self) -> None:
-        self.server.publish()
-
-    def hold(self, held: bool) -> None:
-        self.hold_client(held)
 
     # -- what we tell the client ourselves -----------------------------------------------------------------------------
 

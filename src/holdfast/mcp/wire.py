@@ -58,11 +58,13 @@ class Listener(Protocol):
     def lost(self, error: ServerLost) -> None:
         """Nothing that is on its way will be answered, and requests of the server are no longer of interest."""
 
-    def changed(self) -> None:
-        """The state of the server is another."""
+    @property
+    def changed(self) -> Callable[[], object]:
+        """To be called when the state of the server is another."""
 
-    def hold(self, held: bool) -> None:
-        """The server takes no more for the moment, or does again."""
+    @property
+    def hold(self) -> Callable[[bool], object]:
+        """To be called when the server takes no more for the moment, and when it does again."""
 
 
 class Upstream(Protocol):

@@ -132,10 +132,15 @@ async def test_a_cancel_after_the_answer_or_of_something_unknown_only_passes(jou
         assert len(client.answered(5)) == 1
 
 
-async def test_a_cancelled_request_that_only_passes_does_not_keep_the_session_busy(journal: Path) -> None:
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [("tools/call", {"name": "write", "arguments": {"do": "hang"}}), ("custom/do", {"do": "hang"})],
+    ids=["call", "other"],
+)
+async def test_a_cancelled_request_does_not_keep_the_session_busy(method: str, params: object, journal: Path) -> None:
     async with Stage(journal) as client:
         await client.initialize()
-        client.begin("custom/do", {"do": "hang"}, id="x")
+        client.begin(method, params, id="x")
         await client.next("notifications/hangs")
 
         client.cancel("x")
@@ -153,17 +158,6 @@ async def test_a_late_answer_to_a_cancelled_request_that_only_passes_still_passe
         await client.result("put", do="release a")
 
         assert text((await within(asked))["result"]) == "released a"
-
-
-async def test_a_cancelled_call_does_not_keep_the_session_busy(journal: Path) -> None:
-    async with Stage(journal) as client:
-        await client.initialize()
-        client.call("write", do="hang", id="x")
-        await client.next("notifications/hangs")
-
-        client.cancel("x")
-
-        await within(client.session.idle())
 
 
 async def test_a_cancelled_call_of_a_server_that_dies_is_not_answered(journal: Path) -> None:

@@ -258,7 +258,7 @@ async def test_a_frozen_server_whose_input_is_full_holds_the_client_until_it_is_
 ) -> None:
     holds: list[bool] = []
     async with Stage(journal, clock=clock) as client:
-        client.session.hold_client = holds.append
+        client.session.hold = holds.append
         await client.initialize()
         client.call("write", do="freeze")
         await client.next("notifications/hangs")

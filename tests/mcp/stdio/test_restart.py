@@ -123,13 +123,17 @@ async def test_a_request_of_a_server_that_died_is_cancelled_and_its_late_answer_
         assert not any(entry.get("id") == asked["id"] for entry in client.journal())
 
 
+@pytest.mark.parametrize("withdrawn", [False, True], ids=["open", "taken back"])
 async def test_a_late_answer_to_a_server_that_died_is_none_to_what_the_next_one_asks_under_the_same_id(
-    journal: Path,
+    journal: Path, withdrawn: bool
 ) -> None:
     async with Stage(journal) as client:
         await client.initialize()
         client.call("write", do=ASKS)
         old = await client.next("elicitation/create")
+        if withdrawn:
+            client.call("write", do=f"raw {WITHDRAWS}")
+            await client.next("notifications/cancelled")
         await client.result("read", do=["kill", "answer"])
         client.call("write", do=ASKS)
         new = await client.next("elicitation/create")
@@ -140,6 +144,7 @@ async def test_a_late_answer_to_a_server_that_died_is_none_to_what_the_next_one_
 
         answers = [entry["result"] for entry in client.journal() if entry.get("id") == 7 and entry["method"] is None]
         assert answers == [{"to": "the new question"}]
+        assert len(client.unheard("notifications/cancelled")) == (0 if withdrawn else 1), "it is cancelled once"
 
 
 @pytest.mark.parametrize("wrapped", ["%s", "[%s]"], ids=["alone", "in a batch"])
@@ -179,28 +184,6 @@ async def test_questions_that_a_server_takes_back_are_forgotten_but_for_the_last
         assert [entry["id"] for entry in client.journal() if entry.get("result") == {"said": "yes"}] == [asked["id"]]
         open, withdrawn = client.session._questions._open, client.session._questions._withdrawn
         assert (len(open), len(withdrawn)) == (0, 2)
-
-
-async def test_a_late_answer_to_what_a_server_took_back_before_it_died_is_none_to_what_the_next_one_asks(
-    journal: Path,
-) -> None:
-    async with Stage(journal) as client:
-        await client.initialize()
-        client.call("write", do=ASKS)
-        old = await client.next("elicitation/create")
-        client.call("write", do=f"raw {WITHDRAWS}")
-        await client.next("notifications/cancelled")
-        await client.result("read", do=["kill", "answer"])
-        client.call("write", do=ASKS)
-        new = await client.next("elicitation/create")
-
-        client.say({"jsonrpc": "2.0", "id": old["id"], "result": {"to": "the old question"}})
-        client.say({"jsonrpc": "2.0", "id": new["id"], "result": {"to": "the new question"}})
-        await client.ask("ping")
-
-        answers = [entry["result"] for entry in client.journal() if entry.get("id") == 7 and entry["method"] is None]
-        assert answers == [{"to": "the new question"}]
-        assert not client.unheard("notifications/cancelled"), "it was cancelled once"
 
 
 async def test_an_answer_of_the_client_whose_id_comes_back_as_a_text_is_to_the_server_s_number(journal: Path) -> None:
@@ -421,7 +404,7 @@ async def test_two_deaths_in_a_row_are_two_restarts(journal: Path) -> None:
 async def test_a_client_that_says_too_much_to_a_server_that_is_away_is_held(journal: Path) -> None:
     holds: list[bool] = []
     async with Stage(journal) as client:
-        client.session.hold_client = holds.append
+        client.session.hold = holds.append
         await client.initialize()
         await client.result("write", do="kill")
         await client.turns("restarting")

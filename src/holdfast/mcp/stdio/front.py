@@ -34,7 +34,7 @@ class StdioFront:
         session.is_patient = False
         receive = partial(session.receive, channel=self)
         reader = LineReader(receive, self._said_all.set, on_data=self._look, on_long=self._refuse_line)
-        session.hold_client = reader.hold
+        session.hold = reader.hold
         await self._out.open(stdout, shared=same(stdin, stdout))
         try:
             session.open()
