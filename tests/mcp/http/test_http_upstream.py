@@ -726,18 +726,12 @@ async def test_an_answer_that_is_none_to_the_request_is_a_call_of_unknown_outcom
         assert failure_of(await client.call())["called"] is True
 
 
-class Clearing:
-    """The place of a server in a gateway."""
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        self.condition = Condition(SystemClock(), "http", endpoint.target, "idle")
-        self.endpoint = endpoint
-        self.tasks: set[asyncio.Task[None]] = set()
-
-
 @pytest.mark.parametrize(
     "make",
-    [lambda endpoint: HttpUpstream(endpoint, SystemClock()), lambda endpoint: Passing(Clearing(endpoint), None)],
+    [
+        lambda endpoint: HttpUpstream(endpoint, SystemClock()),
+        lambda endpoint: Passing(endpoint, Condition(SystemClock(), "http", "", "idle"), set()),
+    ],
     ids=["wrap", "gateway"],
 )
 async def test_a_request_whose_answer_cannot_be_handed_on_has_failed(make: Callable[[Endpoint], Upstream]) -> None:

@@ -29,7 +29,7 @@ class Talk:
 
     def __init__(self, site: HttpSite, id: str | None) -> None:
         self.http = HttpSession(site.endpoint, site.condition, id)
-        self.passing = Passing(site, self.http, lambda: site.keep(self))
+        self.passing = Passing(site.endpoint, site.condition, site.tasks, self.http, lambda: site.keep(self))
         self.session = Session(site.server, self.passing, self.send, site.hf.clock)
         self.http.handshake = self.session.handshake
         self.getter: Exchange | None = None
@@ -123,7 +123,7 @@ class HttpSite:
 
     def _receive_single(self, exchange: Exchange, heads: list[Head]) -> Awaitable[None] | None:
         """A frame that knows of no other."""
-        passing = Passing(self)
+        passing = Passing(self.endpoint, self.condition, self.tasks)
         session = Session(self.server, passing, exchange.send, self.hf.clock)
         session.open()
         self._single[exchange] = session

@@ -9,7 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import closing
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -61,29 +61,26 @@ class Post:
         self.asks = bool(self.waiting)
 
 
-class Place(Protocol):
-    """The server behind a path of a gateway."""
-
-    condition: Condition
-    endpoint: Endpoint
-    tasks: set[asyncio.Task[None]]
-
-
 class Passing:
     """The server, as one client sees it in its session *http*, or as one request does where there are no sessions.
 
-    *on_named* is called whenever the server shows that it knows the session.
+    What it does is in *tasks*. *on_named* is called whenever the server shows that it knows the session.
     """
 
     ready = None
 
     def __init__(
-        self, site: Place, http: HttpSession | None = None, on_named: Callable[[], object] = lambda: None
+        self,
+        endpoint: Endpoint,
+        condition: Condition,
+        tasks: set[asyncio.Task[None]],
+        http: HttpSession | None = None,
+        on_named: Callable[[], object] = lambda: None,
     ) -> None:
         self.id = http.id if http is not None else None  # the client's name for it; the server may have another since
-        self.condition = site.condition
-        self._site = site
-        self._endpoint = site.endpoint
+        self.condition = condition
+        self._endpoint = endpoint
+        self._tasks = tasks
         self._http = http
         self._on_named = on_named
         self._listener: Listener  # from `attach` on
@@ -129,8 +126,8 @@ class Passing:
         task: asyncio.Task[None] = asyncio.ensure_future(work)
         self._posts[task] = post
         task.add_done_callback(self._posts.pop)
-        self._site.tasks.add(task)
-        task.add_done_callback(self._site.tasks.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         return task
 
     def _cancel(self, head: Head, exchange: Exchange) -> bool:
