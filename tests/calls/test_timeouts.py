@@ -516,6 +516,21 @@ def test_a_stream_for_which_no_thread_can_be_started_says_nothing_about_the_tool
     assert hf.breaker.state("script") is CircuitState.CLOSED
 
 
+def test_a_stream_that_gets_no_thread_for_its_next_item_was_called(
+    hf: Holdfast, request: pytest.FixtureRequest
+) -> None:
+    hf._kit.workers.close()  # no thread is used again
+    items = hf.tool(timeout=60.0)(Script(ok([1, 2])).generator)()
+    next(items)
+    request.getfixturevalue("no_threads")
+
+    with pytest.raises(ConcurrencyFull, match="no thread can be started"):
+        next(items)
+
+    stats = hf.tracker.stats("script")
+    assert (stats.total, stats.denied) == (1, 0)
+
+
 def test_a_failure_that_cannot_be_repeated_for_want_of_a_thread_leaves_as_it_is(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -535,6 +550,27 @@ def test_a_failure_that_cannot_be_repeated_for_want_of_a_thread_leaves_as_it_is(
 
     assert caught.value is failure
     assert hf.breaker.diagnostics("tool").failure_count == 1
+
+
+def test_a_call_that_is_not_repeated_for_want_of_a_thread_was_called_all_the_same(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hf._kit.workers.close()  # no thread is used again
+
+    def full(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    @hf.tool(timeout=60.0, read_only=True, retry={"attempts": 2, "initial": 0, "max": 0})
+    def tool() -> None:
+        monkeypatch.setattr(threading.Thread, "start", full)
+        raise ConnectionError("down")
+
+    with hf.run() as run:
+        with pytest.raises(ConnectionError):
+            tool()
+        monkeypatch.undo()
+
+        assert [event.payload.get("uncalled") for event in run.events() if event.type == "tool_ended"] == [None]
 
 
 def test_a_job_that_is_abandoned_before_a_thread_takes_it_up_is_not_begun(clock: ManualClock) -> None:

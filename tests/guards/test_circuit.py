@@ -534,6 +534,15 @@ def test_slow_calls_below_the_rate_leave_it_closed() -> None:
     assert it.state is CLOSED
 
 
+def test_failures_that_are_not_slow_leave_a_rate_of_slow_calls_alone() -> None:
+    it = circuit(slow_call=2.0, slow_call_rate=0.5, minimum_calls=4, failure_threshold=100)
+
+    for now in range(50):
+        it.settle(None, now, FAILED, duration=0.1)
+
+    assert it.state is CLOSED
+
+
 def test_slow_calls_alone_open_nothing() -> None:
     it = circuit(slow_call=2.0, failure_rate=0.5, minimum_calls=4)
 

@@ -295,6 +295,15 @@ def test_new_settings_keep_what_was_learnt() -> None:
     assert it.admit(1.0) == pytest.approx(59.0)
 
 
+def test_new_settings_during_a_pause_let_no_burst_follow_it() -> None:
+    it = adaptive(10.0)
+    it.limited(0.0, retry_after=60.0)
+
+    it.configure(RateConfig(per_second=8.0, burst=10.0, adaptive=True), 1.0)
+
+    assert drain(it, 60.0) == 1
+
+
 def test_a_learnt_rate_stays_within_new_settings() -> None:
     low, high = adaptive(10.0), adaptive(10.0)
     low.limited(0.0)
@@ -553,6 +562,18 @@ def test_where_nobody_reports_successes_calls_stand_for_them() -> None:
         now += it.admit(now)
 
     assert it.rate_at(now) > 9.5
+
+
+def test_where_somebody_begins_to_report_successes_calls_stand_for_them_no_longer() -> None:
+    told, untold = adaptive(10.0), adaptive(10.0, reports=False)
+
+    for it in (told, untold):
+        it.limited(0.0)
+        it.succeeded(2.0)
+        for now in range(3, 20):
+            drain(it, now)
+
+    assert untold.rate_at(20.0) == told.rate_at(20.0)
 
 
 def test_a_refusal_is_told_at_the_rate_that_has_grown_meanwhile() -> None:

@@ -735,6 +735,18 @@ def test_a_refund_is_given_back_to_every_budget(clock: ManualClock) -> None:
     assert limiter.try_acquire("k", run="r", session="s") == 0.0
 
 
+@pytest.mark.parametrize("budget", ["per_run", "per_session"])
+def test_a_refund_is_one_call_of_a_run_or_a_session(clock: ManualClock, budget: str) -> None:
+    limiter = RateLimiter(clock=clock, **{budget: 2})
+    for _ in range(2):
+        limiter.try_acquire("k", run="r", session="s")
+
+    limiter.refund("k", run="r", session="s")
+
+    waits = [limiter.try_acquire("k", run="r", session="s") for _ in range(2)]
+    assert waits == [0.0, math.inf]
+
+
 def test_a_reset_is_for_every_budget_of_the_key(clock: ManualClock) -> None:
     limiter = RateLimiter(per_minute=1.0, per_run=1, clock=clock)
     for key in ("k", "other"):

@@ -535,6 +535,13 @@ async def test_a_permit_is_an_async_context_manager_too(facade: ToolResilience, 
     assert breaker.diagnostics("search").failure_count == 1
 
 
+async def test_an_async_permit_is_there_to_be_answered(facade: ToolResilience, breaker: CircuitBreaker) -> None:
+    async with await facade.aacquire("search") as permit:
+        permit.fail(ErrorCategory.NETWORK)
+
+    assert breaker.diagnostics("search").last_error_category is ErrorCategory.NETWORK
+
+
 @pytest.mark.parametrize("per_second", [3.0, 7.0, 10.0])
 @both_ways
 async def test_a_wait_of_just_max_wait_is_waited_for_whatever_its_last_digit(

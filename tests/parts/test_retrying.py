@@ -144,9 +144,9 @@ def test_a_wait_is_a_random_share_of_a_bound_that_grows(
 ) -> None:
     draw(monkeypatch, share)
 
-    error_of(retried(Script(DOWN), attempts=8, initial=0.5, factor=2, max=6))
+    error_of(retried(Script(DOWN), attempts=7, initial=0.5, factor=4, max=60))
 
-    assert clock.slept == [bound * share for bound in (0.5, 1.0, 2.0, 4.0, 6.0, 6.0, 6.0)]
+    assert clock.slept == [bound * share for bound in (0.5, 2.0, 8.0, 32.0, 60.0, 60.0)]
 
 
 def test_the_jitter_is_full(retried: Retried, clock: ManualClock) -> None:

@@ -226,7 +226,6 @@ class Circuit:
                 self.window = _window(config)
             else:  # it stays, also while the settings have no use for it
                 self.window.configure(config.window, config.window_calls)
-            self._mark()
 
     def after_fork(self) -> None:
         """In a forked child: another thread of the parent may have held the lock; what was counted is the parent's."""

@@ -55,7 +55,7 @@ class Limiting:
         With *shared* the rate is another's to ask, and the place in line is kept until that has answered.
         """
         now, policy, ticket, patience = asker.now, asker.policy, asker.ticket, asker.patience
-        if ticket is None and policy.rate is None and policy.concurrency is None:
+        if policy.rate is None and policy.concurrency is None:
             return None
         with self._lock:
             refusal = self._reserve(now, policy, ticket, shared=shared)
@@ -217,8 +217,6 @@ class Limiting:
 
     def _reserve(self, now: float, policy: Policy, ticket: Ticket | None, *, shared: bool) -> Refusal | None:
         """Ask rate, unless that is *shared*, then concurrency."""
-        if policy.rate is None and policy.concurrency is None:
-            return None
         if self.line.heap and self.line.head() is not ticket:
             return Refusal(ConcurrencyFull if policy.rate is None else RateLimited, math.inf)
         bucket = self.bucket if policy.rate is not None and not shared else None

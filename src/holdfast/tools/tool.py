@@ -81,7 +81,7 @@ class Tool:
 
         A caller that can wait *patience* seconds gets a place in line, unless the wait is known to be longer.
         """
-        if (free := self._free) is not None and policy is self.policy and ticket is None:
+        if (free := self._free) is not None and policy is self.policy:  # which has no limits: nobody stands in line
             return free
         asker = Asker(now, policy, ticket, patience)
         circuit = self._circuit(policy)
