@@ -249,6 +249,19 @@ def test_a_tool_whose_circuit_had_to_be_forgotten_gets_another(hf: Holdfast) -> 
     assert len(hf.breaker.snapshot().diagnostics) <= 2
 
 
+@pytest.mark.usefixtures("path")
+def test_a_tool_whose_circuit_had_to_be_forgotten_rests_on_the_one_that_is_seen(hf: Holdfast) -> None:
+    hf.breaker._max_tools = 1
+    tool = hf.tool("tool")(Script(ok()).function)
+    tool()
+    hf.breaker.record_failure("other")
+
+    hf.breaker.force_open("tool")
+
+    with pytest.raises(holdfast.CircuitOpen):
+        tool()
+
+
 def test_no_call_of_many_threads_is_lost(hf: Holdfast) -> None:
     def tool(number: int) -> int:
         if number % 5 == 0:

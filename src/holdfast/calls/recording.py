@@ -149,7 +149,7 @@ class Record(msgspec.Struct, eq=False):
                 kept = execution.policy.remember and not self._run.is_noted
                 self.write = self._succeed(facts, value, is_stream=is_stream, kept=kept)
             else:
-                self._fail(facts, error, cut=execution.left or execution.yielded)
+                self._fail(facts, error, cut=execution.yielded)
             if self._run.is_noted:  # nobody waits for it
                 self.write = None
         elif self._started:
