@@ -750,6 +750,17 @@ def test_every_transition_is_told_with_the_tool_and_its_diagnostics(clock: Manua
     assert (diagnostics.tool, diagnostics.state, diagnostics.remaining_backoff) == ("t", OPEN, 5.0)
 
 
+def test_a_transition_is_told_also_where_no_permit_is_kept(clock: ManualClock) -> None:
+    told: list[tuple[object, ...]] = []
+    breaker = steady(clock, on_transition=lambda *args: told.append(args[1:3]))
+
+    open_then_wait(breaker, clock)
+    breaker.allow_request("t")
+    breaker.record_success("t")
+
+    assert told == [(CLOSED, OPEN), (OPEN, HALF_OPEN), (HALF_OPEN, CLOSED)]
+
+
 def test_controls_are_told_too_unless_nothing_changes(clock: ManualClock) -> None:
     told: list[tuple[object, ...]] = []
     breaker = steady(clock, on_transition=lambda *args: told.append(args[1:3]))

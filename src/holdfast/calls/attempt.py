@@ -117,7 +117,6 @@ class Attempt:
         self._pass = answer
         self.begun = clock.monotonic()
         execution.attempts += 1
-        execution.delay = 0.0
         if execution.watched is not None:
             execution.watched.admitted()
         if execution.attempts == 1 and (write := execution.begun()) is not None:
