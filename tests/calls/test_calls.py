@@ -680,6 +680,26 @@ def test_a_429_slows_an_adaptive_rate_down_and_does_not_trip(shape: Shape, hf: H
     assert hf.breaker.state("script") is CircuitState.CLOSED
 
 
+@pytest.mark.parametrize(
+    ("step", "limit"),
+    [
+        (fail(TimeoutError), 16),
+        (rate_limit(None), 16),
+        (fail(RuntimeError("HTTP 503")), 16),
+        (fail(ValueError), 20),
+        (ok(), 20),
+    ],
+)
+def test_an_overload_lowers_an_adaptive_limit_and_no_other_failure_does(
+    shape: Shape, hf: Holdfast, clock: ManualClock, step: Step, limit: int
+) -> None:
+    call = shape(hf, Script(step), concurrency={"limit": 100, "adaptive": True})
+    with suppress(Exception):
+        call()
+
+    assert hf._box.tool("script").limits(clock.monotonic()).limit == limit
+
+
 # --- in a run ---
 
 

@@ -239,6 +239,13 @@ def test_a_bad_setting_of_a_block_is_refused(hf: Holdfast) -> None:
         hf.guard("web", tiemout=1)
 
 
+def test_a_bad_setting_of_a_block_is_refused_before_it_is_entered_also_where_the_tool_is_known(hf: Holdfast) -> None:
+    hf.guard("web")
+
+    with pytest.raises(ConfigError, match="unknown key"):
+        hf.guard("web", tiemout=1)
+
+
 def test_a_block_is_told_from_start_to_end(block: Block, hf: Holdfast) -> None:
     recorder = Recorder()
     hf.bus.add(recorder)

@@ -166,6 +166,7 @@ TEXTS = {
     "Error executing tool fetch: the API responded with 429 after 3 pages": C.RATE_LIMIT,
     "Error executing tool fetch: Server error '503 Service Unavailable' for url 'http://x/'": C.SERVICE_UNAVAILABLE,
     "HTTP 429: {'code': 'insufficient_quota'}": C.RESOURCE_EXHAUSTED,
+    "HTTP 503: {'code': 'insufficient_quota'}": C.SERVICE_UNAVAILABLE,
     # a phrase
     "rate limit exceeded": C.RATE_LIMIT,
     "Rate-limited, please slow down": C.RATE_LIMIT,

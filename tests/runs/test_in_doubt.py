@@ -18,6 +18,7 @@ from tests.runs.durable import Killed, Place, of, stopped, types
 from tests.shapes import Shape
 
 from holdfast import CircuitOpen, ConcurrencyFull, Denied, Holdfast, Hook, InDoubt, RunConflict
+from holdfast.calls import recording
 from holdfast.frameworks.guarded import Aside, Guarded
 from holdfast.testing import Script, fail, ok
 from holdfast.waiting.threads import Job, Workers
@@ -478,6 +479,38 @@ def test_a_stream_that_was_left_early_is_in_doubt(memory: Place) -> None:
 
     run_id = stopped(hf, agent)
 
+    with pytest.raises(InDoubt), hf.resume(run_id):
+        list(numbers())
+
+
+def test_a_stream_with_an_item_that_cannot_be_given_back_is_in_doubt(memory: Place) -> None:
+    hf = memory.open()
+
+    @hf.tool
+    def items() -> Iterator[object]:
+        yield 1
+        yield object()
+
+    run_id = stopped(hf, lambda: list(items()))
+
+    with pytest.raises(InDoubt), hf.resume(run_id):
+        list(items())
+
+
+def test_a_stream_that_is_too_long_to_be_remembered_is_given_whole_and_is_in_doubt(
+    memory: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recording, "MOST_ITEMS", 2)
+    hf = memory.open()
+    given: list[int] = []
+
+    @hf.tool
+    def numbers() -> Iterator[int]:
+        yield from range(5)
+
+    run_id = stopped(hf, lambda: given.extend(numbers()))
+
+    assert given == [0, 1, 2, 3, 4]
     with pytest.raises(InDoubt), hf.resume(run_id):
         list(numbers())
 

@@ -34,8 +34,8 @@ class Wheel:
         self.timer = self._clock.call_at(when, self._ring)
 
     def stop(self) -> None:
-        """Take the timer back, if nobody needs it."""
-        if self.timer is not None and not self.entries:
+        """Take the timer back: nobody needs it any more."""
+        if self.timer is not None:
             self.timer.cancel()
             self.timer = None
 
