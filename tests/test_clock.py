@@ -198,6 +198,20 @@ async def test_the_system_clock_sleeps_as_a_task(system: SystemClock) -> None:
     assert time.monotonic() - start >= SOON - 0.001  # an event loop may wake within its clock's resolution
 
 
+async def test_who_freezes_the_time_of_a_test_makes_no_timer_fire_early(
+    system: SystemClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fired = Callback()
+    when = system.monotonic() + SOON
+
+    with monkeypatch.context() as frozen:
+        frozen.setattr(clock_module, "monotonic", lambda: 1_704_067_200.0)  # as freezegun does, with names it can reach
+        system.call_at(when, fired)
+    await asyncio.sleep(2 * SOON)
+
+    assert fired.times[0] >= when - 0.001  # an event loop may wake within its clock's resolution
+
+
 def test_a_plain_timer_fires_in_another_thread_and_not_early(system: SystemClock) -> None:
     fired = Callback()
     when = system.monotonic() + SOON

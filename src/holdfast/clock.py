@@ -57,7 +57,8 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's own clock."""
 
-    # Builtins as class attributes do not bind, so a caller that keeps `clock.monotonic` calls C directly.
+    # Builtins as class attributes do not bind, so a caller that keeps `clock.monotonic` calls C directly. All here read
+    # these: what freezes the time of a test takes the module's names, and one frozen clock beside a real one is none.
     monotonic = staticmethod(monotonic)
     time = staticmethod(wall_time)
 
@@ -84,7 +85,7 @@ class SystemClock:
             if self._timers.pid != os.getpid():  # a forked child has the object but not its thread
                 self._timers = _TimerThread()
             return self._timers.add(when, fn)
-        return loop.call_later(max(0.0, when - monotonic()), fn)
+        return loop.call_later(max(0.0, when - self.monotonic()), fn)
 
 
 def check_sleep(seconds: float) -> None:
@@ -146,7 +147,7 @@ class _TimerThread:
                 while self._heap and self._heap[0][2].fn is None:
                     heapq.heappop(self._heap)
                 if self._heap:
-                    wait = self._heap[0][0] - monotonic()
+                    wait = self._heap[0][0] - SystemClock.monotonic()
                     if wait <= 0:
                         return heapq.heappop(self._heap)[2]
                     self._changed.wait(min(wait, _LINGER))  # a cancelled timer does not wake us, nor keep us

@@ -24,6 +24,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import holdfast
 from holdfast import testing
 from holdfast.clock import Clock
 from holdfast.errors import ConfigError
@@ -450,7 +451,7 @@ async def test_data_on_a_socket_arrives_before_the_clock_moves_on(clock: ManualC
 async def test_an_answer_on_its_way_to_a_socket_arrives_before_the_clock_moves_on(
     clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manual, "_GRACE", 1.0)
+    monkeypatch.setattr(manual, "_GRACE", 1000)
     loop = asyncio.get_running_loop()
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -608,10 +609,37 @@ async def test_a_thread_of_ours_that_waits_for_a_job_does_not_hold_the_clock(clo
     worker.join(LONG)
 
 
+async def test_what_looks_after_a_store_on_disk_does_not_hold_the_clock(clock: ManualClock, tmp_path: Path) -> None:
+    async with holdfast.open(tmp_path / "runs.db", policies={}, clock=clock) as hf, hf.run():
+        await hf.acall(Script(ok()).coroutine)
+
+        with quickly():
+            await clock.asleep(1)
+
+
+async def test_an_event_loop_whose_time_is_frozen_still_moves_the_clock(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs: queue.SimpleQueue[None] = queue.SimpleQueue()
+    worker = threading.Thread(target=jobs.get, daemon=True)  # so that the clock has something to wait for
+    loop = asyncio.get_running_loop()
+    now = loop.time()
+    worker.start()
+
+    with monkeypatch.context() as frozen:
+        frozen.setattr(loop, "time", lambda: now)
+        frozen.setattr(manual, "_PATIENCE", 20)
+        await clock.asleep(5)
+
+    assert clock.monotonic() == 5
+    jobs.put(None)
+    worker.join(LONG)
+
+
 async def test_a_thread_that_stays_where_it_is_for_too_long_is_taken_to_hang(
     clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manual, "_PATIENCE", 0.02)
+    monkeypatch.setattr(manual, "_PATIENCE", 20)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         worker = asyncio.create_task(asyncio.to_thread(ours.recv, 1))
@@ -623,15 +651,6 @@ async def test_a_thread_that_stays_where_it_is_for_too_long_is_taken_to_hang(
         await worker
 
 
-class Stopwatch:
-    """Stands in for an event loop of which nothing is known but its time."""
-
-    now = 0.0
-
-    def time(self) -> float:
-        return self.now
-
-
 def test_a_thread_that_gets_on_with_its_work_holds_the_clock_as_long_as_it_takes(clock: ManualClock) -> None:
     ours, theirs = socket.socketpair()
     halfway = threading.Event()
@@ -641,8 +660,7 @@ def test_a_thread_that_gets_on_with_its_work_holds_the_clock_as_long_as_it_takes
         halfway.set()
         ours.recv(1)
 
-    loop = Stopwatch()
-    watch = manual._Watch(clock, cast("asyncio.AbstractEventLoop", loop))
+    watch = manual._Watch(clock, cast("asyncio.AbstractEventLoop", object()))  # of which nothing is known
     thread = threading.Thread(target=work)
     with ours, theirs:
         thread.start()
@@ -650,9 +668,9 @@ def test_a_thread_that_gets_on_with_its_work_holds_the_clock_as_long_as_it_takes
 
         theirs.send(b"x")
         assert halfway.wait(LONG)
-        loop.now = 0.9 * manual._PATIENCE
+        watch._looks = manual._PATIENCE
         assert watch._others_at_work()
-        loop.now = 1.8 * manual._PATIENCE
+        watch._looks = manual._PATIENCE - 1
         assert watch._others_at_work()
 
         theirs.send(b"x")

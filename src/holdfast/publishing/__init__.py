@@ -175,7 +175,7 @@ class Publisher:
     def _attend(self) -> None:
         """Show what changes, until nothing does; orders are taken up as they come."""
         self._display.arrive()
-        self._mailbox = mailbox = self._ownership.mailbox() or _Ring()
+        self._mailbox = mailbox = self._ownership.mailbox() or Ring()
         try:
             self._looked = True
             self._orders.look()
@@ -220,7 +220,7 @@ class Publisher:
             self._dozing = False
 
 
-class _Ring:
+class Ring:
     """The mailbox where no other process can have anything for this one: it is only woken."""
 
     closed = False

@@ -22,7 +22,11 @@ from types import CodeType, FrameType
 from weakref import WeakKeyDictionary
 
 from holdfast import checks
-from holdfast.clock import Timer, check_sleep
+from holdfast.clock import SystemClock, Timer, check_sleep
+from holdfast.publishing import Ring
+from holdfast.stores.inotify import Ears
+from holdfast.stores.watch import Watch
+from holdfast.stores.writer import Writer
 from holdfast.waiting.waits import pause
 
 _log = logging.getLogger("holdfast")
@@ -226,13 +230,17 @@ class _Parked:
 
 _BLIND_TURNS = 20  # after which an event loop that does not show what it has ready counts as idle
 _LOOK = 0.001  # real seconds between two looks at threads at work
-_GRACE = 0.02  # real seconds a waiting thread or an open socket gets to wake up
-_PATIENCE = 1.0  # real seconds a thread may stay at one place in its code before it counts as hanging
+_GRACE = 20  # looks that a waiting thread or an open socket gets to wake up
+_PATIENCE = 1000  # looks for which a thread may stay at one place in its code before it counts as hanging
 _POOL_WORKER = concurrent.futures.thread._worker.__code__
 _WAITS = frozenset(
     {
         _POOL_WORKER,
         pause.__code__,
+        Ears.hear.__code__,
+        Ring.wait.__code__,
+        Watch._wait_a_little.__code__,
+        Writer._is_rung.__code__,
         threading.Condition.wait.__code__,
         threading.Thread.join.__code__,
         getattr(threading.Thread, "_wait_for_tstate_lock", threading.Thread.join).__code__,
@@ -248,7 +256,7 @@ class _Watch:
         self._clock = clock
         self._loop = loop
         self._turns = 0
-        self._since: float | None = None
+        self._looks = 0  # since something was seen to move
         self._places: frozenset[tuple[threading.Thread, CodeType, int]] = frozenset()
 
     def look(self) -> None:
@@ -257,17 +265,26 @@ class _Watch:
         if when is None:
             clock._watches.pop(loop, None)
         elif clock._holds:
-            self._since = None
-            loop.call_later(_LOOK, self.look)
+            self._looks = 0
+            self._look_later()
         elif self._loop_at_work():
-            self._since = None
+            self._looks = 0
             loop.call_soon(self.look)
         elif self._others_at_work():
-            loop.call_later(_LOOK, self.look)
+            self._looks += 1
+            self._look_later()
         else:
-            self._since = None
+            self._looks = 0
             clock._move_to(when)
             loop.call_soon(self.look)
+
+    def _look_later(self) -> None:
+        """Look again after a moment of real time, whatever the event loop takes for the time."""
+        if self._loop.time() != self._loop.time():
+            self._loop.call_later(_LOOK, self.look)
+        else:  # somebody has frozen it, and a timer of it would never ring
+            SystemClock.sleep(_LOOK)
+            self._loop.call_soon(self.look)
 
     def _loop_at_work(self) -> bool:
         ready = getattr(self._loop, "_ready", None)
@@ -291,10 +308,9 @@ class _Watch:
         if not others and not handed and selector is not None and len(selector.get_map()) <= 1:  # one is the loop's own
             return False
         places = frozenset((thread, *_place(frame)) for thread, frame in others if not _waits(thread, frame))
-        now = self._loop.time()
-        if self._since is None or places != self._places:
-            self._places, self._since = places, now
-        return now - self._since < (_PATIENCE if places or handed else _GRACE)
+        if places != self._places:
+            self._places, self._looks = places, 0
+        return self._looks < (_PATIENCE if places or handed else _GRACE)
 
     def _pool(self, threads: list[tuple[threading.Thread, FrameType]]) -> tuple[set[threading.Thread], bool]:
         """The threads of the loop's pool with nothing to do, and whether one has yet to wake for a job."""
