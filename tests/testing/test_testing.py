@@ -8,9 +8,11 @@ import contextvars
 import gc
 import inspect
 import math
+import os
 import queue
 import re
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -1083,7 +1085,16 @@ def blocks() -> Iterator[tuple[int, str]]:
         yield text.count("\n", 0, match.start(1)) + 1, match.group(1)
 
 
-@pytest.mark.parametrize(("line", "code"), [pytest.param(*block, id=f"line-{block[0]}") for block in blocks()])
+def name_of(code: str) -> str | None:
+    """The file that a block is, if it says so in its first line."""
+    named = re.match(r"# (\w+\.py)\n", code)
+    return None if named is None else named[1]
+
+
+ALONE = [pytest.param(*block, id=f"line-{block[0]}") for block in blocks() if name_of(block[1]) is None]
+
+
+@pytest.mark.parametrize(("line", "code"), ALONE)
 def test_the_tests_of_the_document_pass(line: int, code: str) -> None:
     names: dict[str, object] = {"__name__": "document"}
     exec(compile("\n" * (line - 1) + code, str(DOCUMENT), "exec"), names)
@@ -1095,3 +1106,16 @@ def test_the_tests_of_the_document_pass(line: int, code: str) -> None:
         answer = test()
         if inspect.iscoroutine(answer):
             asyncio.run(answer)
+
+
+def test_the_files_of_the_document_pass_in_any_order(tmp_path: Path) -> None:
+    files = {name: code for _, code in blocks() if (name := name_of(code))}
+    for name, code in files.items():
+        (tmp_path / name).write_text(code, encoding="utf-8")
+    order = [f"test_shop.py::{name}" for name in re.findall(r"^def (test_\w+)", files["test_shop.py"], re.MULTILINE)]
+    pytest_alone = [sys.executable, "-m", "pytest", "-qc", os.devnull, "-W", "error", "-p", "no:asyncio"]
+
+    for tests in (order, order[::-1]):
+        command = [*pytest_alone, "-p", "no:cacheprovider", *tests]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
