@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from contextvars import ContextVar
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -358,6 +362,72 @@ def test_under_the_policies_of_then_the_calls_go_as_they_went(memory: Holdfast, 
     assert went.count("refused") > 3
     assert (played.succeeded, played.failed) == (went.count("good"), went.count("failed"))
     assert played.refused == played.refused_unknown == went.count("refused")
+
+
+STEADY = {"jitter": 0.0, "failure_threshold": 3, "min_backoff": 2.0}
+LIVE: list[dict[str, object]] = [
+    {"breaker": STEADY},
+    {"breaker": {"jitter": 0.0, "failure_rate": 0.5, "minimum_calls": 5, "window": 20.0}},
+    {"rate": {"per_second": 2, "burst": 3}, "max_wait": 2.0},
+    {"rate": {"per_second": 3, "burst": 3, "adaptive": True}, "max_wait": 2.0},
+    {"concurrency": 2, "max_wait": 1.0},
+    {"breaker": STEADY, "rate": {"per_second": 2, "burst": 3}, "concurrency": 2, "timeout": 1.0, "max_wait": 2.0},
+    {"loop": {"repeats": 2, "window": 8}},
+]
+
+
+@pytest.mark.parametrize("policy", LIVE, ids="+".join)
+def test_what_is_predicted_is_what_happens_when_the_calls_are_really_made(policy: dict[str, object]) -> None:
+    plan = service(150)
+    _, record = asyncio.run(made(plan, {}))
+
+    ends, _ = asyncio.run(made(plan, policy))
+
+    played = one(record, **policy)
+    guards = {"CircuitOpen": "circuit", "RateLimited": "rate", "ConcurrencyFull": "concurrency", "LoopDetected": "loop"}
+    predicted = {kind: getattr(played, name) for kind, name in guards.items()}
+    assert ends == Counter({**predicted, "good": played.succeeded, "failed": played.failed})
+    assert ends.total() == 150
+
+
+def service(length: int) -> list[tuple[float, int, float, type[Exception] | None]]:
+    """When calls come, with which argument, how long they take and how they fail: by turns it is well and down."""
+    chance, at, plan = Random(1), 0.0, []
+    for number in range(length):
+        at += round(chance.expovariate(3.0), 3)
+        down = number // 15 % 2
+        error = ConnectionError if chance.random() < 0.9 * down else chance.choice([None] * 9 + [TooMany])
+        plan.append((at, chance.randint(0, 30), round(chance.choice([0.05, 0.3, 0.9, 2.5]) + at % 0.01, 3), error))
+    return plan
+
+
+async def made(
+    plan: list[tuple[float, int, float, type[Exception] | None]], policy: dict[str, object]
+) -> tuple[Counter[str], list[Call]]:
+    """How the calls of *plan* end under *policy*, and what is on record of them."""
+    clock, turn = ManualClock(), ContextVar[int]("turn")
+    async with holdfast.open(":memory:", clock=clock, policies={"policy": {**OFF, **policy}}) as hf, hf.run():
+
+        @hf.tool("t")
+        async def tool(what: int) -> None:
+            _, _, seconds, error = plan[turn.get()]
+            await clock.asleep(seconds)
+            if error is not None:
+                raise error("no")
+
+        async def call(number: int) -> str:
+            turn.set(number)
+            await clock.asleep(plan[number][0])
+            try:
+                await tool(plan[number][1])
+            except Denied as refusal:
+                return type(refusal).__name__
+            except (ConnectionError, TimeoutError, TooMany):
+                return "failed"
+            return "good"
+
+        ends = await asyncio.gather(*map(call, range(len(plan))))
+        return Counter(ends), read(hf.runs).calls
 
 
 def test_the_tool_whose_successes_a_file_would_lose_comes_first() -> None:

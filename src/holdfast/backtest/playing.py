@@ -146,6 +146,7 @@ class _Flight:
         self.due = -1  # which of its plans holds
         self.grant: Grant | None = None
         self.ticket: Ticket | None = None
+        self.listens = False  # whether it wakes when it is its turn; who knows how long it has to wait sleeps so long
         self.category: ErrorCategory | None = None
         self.cut = False
         self.spent = self.waited = 0.0
@@ -225,7 +226,8 @@ class _Stage:
         if flight.ticket is None:
             flight.ticket = guards.line.join(now, guards.policy.priority.rank)
             guards.waiting[flight.ticket] = flight
-        self._plan(flight.until if wait == math.inf else now + max(wait, 1e-6), self._admit, flight)
+        flight.listens = wait == math.inf
+        self._plan(flight.until if flight.listens else now + max(wait, 1e-6), self._admit, flight)
 
     def _make(self, flight: _Flight, now: float) -> None:
         """Let the attempt through; it takes as long as on record, or as the policy lets it."""
@@ -305,5 +307,5 @@ class _Stage:
     def _wake(self, guards: _Guards, now: float) -> None:
         """Let the head of the line ask again."""
         head = guards.line.head()
-        if head is not None:
+        if head is not None and guards.waiting[head].listens:
             self._plan(now, self._admit, guards.waiting[head])
