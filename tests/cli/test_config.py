@@ -258,3 +258,24 @@ def test_commands_are_completed(tmp_path: Path, words: str, found: str) -> None:
     done = holdfast(folder=tmp_path, _HOLDFAST_COMPLETE="bash_complete", **environment)
 
     assert found in done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "holdfast policy check a",
+        "holdfast policy backtest a",
+        "holdfast install a",
+        "holdfast runs import a",
+        "holdfast runs export -o a",
+        "holdfast runs ls --store a",
+        "holdfast wrap --policy a",
+        "holdfast gateway --config a",
+    ],
+)
+def test_the_shell_completes_files_where_one_is_wanted(tmp_path: Path, words: str) -> None:
+    environment = {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+
+    done = holdfast(folder=tmp_path, _HOLDFAST_COMPLETE="bash_complete", **environment)
+
+    assert done.stdout.splitlines() == ["file,a"]

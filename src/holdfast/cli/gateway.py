@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.finding import opened, tell_unless_kept, used_rightly
-from holdfast.cli.options import hides_option, policy_option, store_option, text
+from holdfast.cli.options import files, hides_option, policy_option, store_option, text
 from holdfast.cli.showing import say
 
 if TYPE_CHECKING:
@@ -19,7 +19,14 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--config", required=True, metavar="FILE", callback=text, help="A client's file with `mcpServers`.")
+@click.option(
+    "--config",
+    required=True,
+    metavar="FILE",
+    callback=text,
+    shell_complete=files,
+    help="A client's file with `mcpServers`.",
+)
 @click.option("--host", default="127.0.0.1", callback=text, show_default=True, help="Where to listen.")
 @click.option("--port", default=8643, type=click.IntRange(0, 65535), show_default=True, help="The port; 0 for any.")
 @click.option("--token", callback=text, help="What clients must show as a bearer token; else $HOLDFAST_TOKEN.")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from holdfast.cli.options import Decorator, json_option, text
+from holdfast.cli.options import Decorator, files, json_option, text
 from holdfast.cli.showing import console, put_json, say
 from holdfast.wording import in_full, one_line
 
@@ -27,7 +27,7 @@ CACHES: Final = {".cache", "archive-v0"}  # folders of `uvx` and `pipx run`, whi
 STYLES: Final = {"wrapped": "green", "unwrapped": "green", "left alone": "yellow"}
 DIFF_STYLES: Final = {"+": "green", "-": "red", "@": "cyan"}
 
-target_argument: Final[Decorator] = click.argument("target", metavar="FILE|CLIENT", callback=text)
+target_argument: Final[Decorator] = click.argument("target", metavar="FILE|CLIENT", callback=text, shell_complete=files)
 server_option: Final[Decorator] = click.option(
     "--server", "only", metavar="NAME", multiple=True, callback=text, help="Only this server; may be given again."
 )

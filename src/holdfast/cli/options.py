@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from holdfast.checks import is_text
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 Words = TypeVar("Words", str, None, tuple[str, ...])
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -31,15 +34,27 @@ def text(ctx: click.Context, param: click.Parameter, value: Words) -> Words:
     return value
 
 
+def files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Have the shell complete the names of files: it completes nothing by itself any more once it asks us."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(incomplete, type="file")]
+
+
 store_option: Final[Decorator] = click.option(
     "--store",
     metavar="URL",
+    shell_complete=files,
     help="The store: a path, sqlite:///PATH or postgresql://USER@HOST/DATABASE. Else $HOLDFAST_STORE, the policy "
     "file's, or one in your data folder.",
 )
 json_option: Final[Decorator] = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 policy_option: Final[Decorator] = click.option(
-    "--policy", metavar="FILE", callback=text, help="The policy file; else $HOLDFAST_POLICY or holdfast.toml."
+    "--policy",
+    metavar="FILE",
+    callback=text,
+    shell_complete=files,
+    help="The policy file; else $HOLDFAST_POLICY or holdfast.toml.",
 )
 hides_option: Final[Decorator] = click.option(
     "--hide-open-tools", "hides", is_flag=True, help="Take tools whose circuit is open off the list of tools."

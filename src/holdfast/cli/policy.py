@@ -9,7 +9,7 @@ import click
 
 from holdfast.cli import FAILED
 from holdfast.cli.finding import overseen, policies
-from holdfast.cli.options import Decorator, Group, json_option, store_option, text
+from holdfast.cli.options import Decorator, Group, files, json_option, store_option, text
 from holdfast.cli.showing import console, put_fitting, put_json, say
 from holdfast.errors import ConfigError, printable
 from holdfast.wording import in_full, moment, plural, span
@@ -36,7 +36,7 @@ def policy() -> None:
 
 
 @policy.command()
-@click.argument("file", required=False, callback=text)
+@click.argument("file", required=False, callback=text, shell_complete=files)
 @json_option
 def check(file: str | None, as_json: bool) -> int | None:
     """Read a policy file and tell every mistake in it.
@@ -127,7 +127,7 @@ def suggest(store: str | None, last: int, as_json: bool) -> None:
 
 
 @policy.command()
-@click.argument("file", required=False, callback=text)
+@click.argument("file", required=False, callback=text, shell_complete=files)
 @store_option
 @_last_option
 @json_option

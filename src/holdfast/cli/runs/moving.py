@@ -15,7 +15,7 @@ import click
 
 from holdfast.cli import DONE, FAILED
 from holdfast.cli.finding import find, overseen
-from holdfast.cli.options import bytes_, duration, json_option, store_option, text
+from holdfast.cli.options import bytes_, duration, files, json_option, store_option, text
 from holdfast.cli.showing import put_json, say
 from holdfast.errors import printable
 from holdfast.wording import in_full, plural, size, span
@@ -32,7 +32,9 @@ LIMITS: Final[Mapping[str, tuple[str, Callable[[Any], str]]]] = {
 
 @click.command()
 @click.argument("run_ids", metavar="[ID]...", nargs=-1, callback=text)
-@click.option("-o", "--output", metavar="FILE", default="-", help="Write to FILE, whole or not at all.")
+@click.option(
+    "-o", "--output", metavar="FILE", default="-", shell_complete=files, help="Write to FILE, whole or not at all."
+)
 @store_option
 @json_option
 def export(run_ids: tuple[str, ...], output: str, store: str | None, as_json: bool) -> None:
