@@ -24,6 +24,7 @@ class Subject(msgspec.Struct, eq=False):
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = {}
     given: object = None  # the arguments by name, from who knows better than the function
+    asker: Hashable = None  # for whom it is made, where others may get another answer
     _arguments: object = None
     _told: object = None
     _sign: bytes | UnsetType | None = UNSET
@@ -68,8 +69,10 @@ class Subject(msgspec.Struct, eq=False):
     def key(self) -> Hashable | None:
         """What the cache knows it by: the function and its object, and arguments of the same types and values."""
         sign, arguments = self.sign(), self.arguments()
-        if sign is None or self.given is not None:  # given are plain data, whatever function passes them on
-            return sign
+        if sign is None:
+            return None
+        if self.given is not None:  # plain data, whatever function passes them on
+            return (sign, self.asker)
         kinds = tuple(map(_kinds, arguments.values())) if isinstance(arguments, dict) else ()
         return (itself(self._method or self.fn), kinds, sign)
 

@@ -132,13 +132,19 @@ class Call:
     def _prepare(self, tool: Bound) -> Execution:
         params = self._params
         settings: Mapping[str, object] | None = None if params.is_plain and not self._head.mended else NOT_KEPT
-        execution = tool.execution((self,), {}, settings, arguments=params.arguments or {})
+        execution = self._execution(tool, settings, params.arguments or {})
         fallback = execution.policy.fallback
         if fallback is not None and fallback.tool is not None and not self._session.server.has(fallback.tool):
             execution.policy = tool.tool.override({**(settings or {}), **ONE_HOP})  # a session has one server
         execution.gate = self._ask_circuit
         if execution.is_watched:
             execution.origin = self._origin()
+        return execution
+
+    def _execution(self, tool: Bound, settings: Mapping[str, object] | None, arguments: object) -> Execution:
+        execution = tool.execution((self,), {}, settings, arguments)
+        if execution.policy.cache is not None:
+            execution.subject.asker = self._session.upstream.asker(self.channel)
         return execution
 
     def _drive(self, execution: Execution, tool: Bound) -> Steps[Any]:
@@ -163,7 +169,7 @@ class Call:
             return execution.value
         yield AT_ONCE  # the next call finds its run in the context
         other = tool.instead(execution)
-        again = other.execution((self,), {}, ONE_HOP, execution.given)
+        again = self._execution(other, ONE_HOP, execution.given)
         return (yield from self._drive(again, other))
 
     def attempt(self, name: str, execution: Execution, attempt: Attempt) -> Steps[msgspec.Raw]:

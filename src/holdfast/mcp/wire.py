@@ -83,6 +83,9 @@ class Upstream(Protocol):
     def send(self, data: bytes, head: Head | None, channel: Channel | None = None) -> None:
         """Hand a frame to the server, now or when it is ready; a batch has no *head*."""
 
+    def asker(self, channel: Channel) -> bytes | None:
+        """Who asks by *channel*, if the server may give each of its clients another answer to the same."""
+
     def suspect(self) -> None:
         """A request was not answered in time: see whether the server still lives."""
 

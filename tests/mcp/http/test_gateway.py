@@ -136,6 +136,26 @@ async def test_session_ids_and_versions_are_the_server_s_and_the_client_s() -> N
         assert response.json()["result"] == INITIALIZED
 
 
+@pytest.mark.parametrize("header", ["Authorization", "Cookie", "X-Api-Key"])
+@pytest.mark.parametrize("is_batch", [False, True])
+async def test_a_cached_answer_is_given_to_nobody_who_shows_the_server_other_credentials(
+    header: str, is_batch: bool
+) -> None:
+    async def answer(reply: Reply) -> None:
+        await reply.result({"content": [{"type": "text", "text": f"for {reply.request.headers[header.lower()]}"}]})
+
+    with holdfast.open(":memory:", policies={"server": {"remote": {"read_only": True, "cache": 60}}}) as hf:
+        async with server(answer) as made, gateway(remote(made.url), hf=hf) as address:
+            call: object = frame("tools/call", name="mail")
+            heard = []
+            for who, trace in (("ann", "1"), ("bob", "2"), ("ann", "3")):
+                async with web(address, "remote", **{header: who}, traceparent=trace) as client:
+                    heard.append((await client.post([call] if is_batch else call)).text)
+
+    assert [("for ann" in text, "for bob" in text) for text in heard] == [(True, False), (False, True), (True, False)]
+    assert len(made.requests) == 2
+
+
 async def test_authorization_goes_to_the_server_and_what_the_user_configured_wins() -> None:
     async with server(plain(works)) as made:
         entry = remote(made.url, **{"X-Key": "ours"})

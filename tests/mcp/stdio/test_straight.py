@@ -115,6 +115,9 @@ class Odd(Client):
         result = {"content": [{"type": "text", "text": said}], **more}
         self.listener.arrive(Event(json.dumps({"jsonrpc": "2.0", "id": id, "result": result}).encode()))
 
+    def asker(self, channel: Channel) -> None:
+        return
+
     def suspect(self) -> None:
         return
 

@@ -5,6 +5,7 @@ server answers, its status, its headers and the places to resume from, goes thro
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -35,6 +36,11 @@ from holdfast.mcp.http.session import HttpSession, forgo_later, says_lost, take_
 from holdfast.mcp.wire import Channel, Condition, Event, Listener, Pairs, ServerLost
 
 MOST_BROKEN: Final = 100  # answers that a client may want to take up again
+
+# What a client says with a request that does not tell who it is, beside the headers of MCP itself.
+IMPERSONAL: Final = frozenset(
+    {"accept", "content-length", "content-type", "user-agent", "traceparent", "tracestate", "x-request-id", LAST_EVENT}
+)
 
 # Origin and its kind say where a web page lives, and were checked here.
 NOT_TO_SERVER: Final = frozenset(
@@ -92,10 +98,8 @@ class Passing:
         self._listener = listener
 
     def send(self, data: bytes, head: Head | None, channel: Channel | None = None) -> None:
-        if isinstance(channel, Batch):
-            channel = channel.channel
-        if isinstance(channel, Exchange):
-            exchange = channel
+        exchange = _exchange(channel)
+        if exchange is not None:
             self._last = exchange.pairs, exchange.headers
         else:  # these are words of our own, and nobody waits for what the server says to them
             exchange = Exchange("POST", *self._last, None)
@@ -105,6 +109,13 @@ class Passing:
         exchange.is_taken = True
         post = Post(exchange, data, head)
         self._start(self._perform(post), post)
+
+    def asker(self, channel: Channel) -> bytes | None:
+        """The digest of what a client shows to the server of itself: its token, its cookies, any header of its own."""
+        exchange = _exchange(channel)
+        shown = passed(exchange.pairs, NOT_TO_SERVER) if exchange is not None else []
+        personal = [pair for pair in shown if pair[0] not in IMPERSONAL and not pair[0].startswith("mcp-")]
+        return hashlib.sha256(msgspec.json.encode(personal)).digest() if personal else None
 
     def listen(self, exchange: Exchange) -> None:
         """A client asks for a stream."""
@@ -291,6 +302,13 @@ class Passing:
         if id is not None:
             exchange.more = [(SESSION, self.id or id)]  # not among those of a refusal, which others may share
         return passed(response.pairs, NOT_TO_CLIENT)
+
+
+def _exchange(channel: Channel | None) -> Exchange | None:
+    """The request of a client to which an answer goes by *channel*."""
+    if isinstance(channel, Batch):
+        channel = channel.channel
+    return channel if isinstance(channel, Exchange) else None
 
 
 def _within(session: str | None, given: Pairs) -> Pairs:

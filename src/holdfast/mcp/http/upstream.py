@@ -92,6 +92,9 @@ class HttpUpstream:
         if not post.waiting:
             self._ordered = post.task
 
+    def asker(self, channel: Channel) -> None:
+        """It has one client, as far as it knows."""
+
     def suspect(self) -> None:
         """There is nothing to be seen of a server over HTTP that the next request would not show."""
 

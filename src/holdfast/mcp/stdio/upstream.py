@@ -97,6 +97,9 @@ class ChildUpstream:
         if self.condition.state == "failed":
             self._start()
 
+    def asker(self, channel: Channel) -> None:
+        """It has one client, as far as it knows."""
+
     def suspect(self) -> None:
         """See whether the server still answers; one that does not is killed."""
         ping = self._handshake.ping()
