@@ -425,6 +425,7 @@ def test_an_empty_store_says_what_to_do(world: World, tmp_path: Path) -> None:
 def test_five_thousand_calls_stay_smooth(world: World, opened: Any) -> None:
     run_id = world.feeder.ask("work", 5000)
     page = opened(f"#/runs/{run_id}")
+    page.get_by_role("button", name="Load all").click()
     expect(page.get_by_role("table", name="Calls over time")).to_have_attribute("aria-rowcount", "5001")
 
     page.locator(".falls").evaluate("(box) => { box.scrollTop = box.scrollHeight }")
@@ -433,10 +434,24 @@ def test_five_thousand_calls_stay_smooth(world: World, opened: Any) -> None:
     assert page.locator("tbody tr").count() < 250  # those in sight, and no more
 
 
-def test_a_link_to_an_event_shows_it_where_it_stands(world: World, opened: Any) -> None:
-    run_id = world.feeder.ask("work", 600)
+def test_a_long_run_shows_its_end_and_what_was_before_to_who_scrolls_up(world: World, opened: Any) -> None:
+    run_id = world.feeder.ask("work", 1200)
+    page = opened(f"#/runs/{run_id}")
+    log = page.locator(".side .scroll")
 
-    page = opened(f"#/runs/{run_id}/1001")
+    expect(page.locator(".log")).to_have_attribute("aria-rowcount", "1001")
+    expect(page.locator(".log tr[aria-rowindex='1001']")).to_be_in_viewport()
+    log.evaluate("(box) => { box.scrollTop = 0 }")
+    expect(page.locator(".log")).to_have_attribute("aria-rowcount", "2001")
+
+    expect(page.locator(".log tr[aria-rowindex='1002']")).to_be_in_viewport()  # what was in sight stays there
+
+
+@pytest.mark.parametrize("sequence", [3, 1001])
+def test_a_link_to_an_event_shows_it_where_it_stands(world: World, opened: Any, sequence: int) -> None:
+    run_id = world.feeder.ask("work", 1600)
+
+    page = opened(f"#/runs/{run_id}/{sequence}")
 
     for place in (".waterfall", ".log"):
         expect(page.locator(f"{place} tr.selected")).to_be_in_viewport()

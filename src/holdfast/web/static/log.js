@@ -21,25 +21,26 @@ export class Log {
    * @param {string} id
    * @param {() => number | null} selected
    * @param {AbortSignal} gone
+   * @param {() => void} above when somebody scrolls to the beginning
    */
-  constructor(id, selected, gone) {
+  constructor(id, selected, gone, above) {
     this.id = id;
     this.selected = selected;
     this.zero = 0;
     const head = h("thead", {}, h("tr", { "aria-rowindex": "1" }, h("th", { scope: "col", class: "number" }, "#"), h("th", { scope: "col", class: "number" }, "At"), h("th", { scope: "col" }, "Event")));
     this.table = h("table", { class: "log", "aria-label": "Events" }, head);
     this.root = h("div", { class: "scroll", tabindex: "-1" }, this.table);
-    this.rows = new Rows({ scroller: this.root, table: this.table, key: (/** @type {RunEvent} */ event) => event.sequence, make: () => this.row(), gone });
+    this.rows = new Rows({ scroller: this.root, table: this.table, key: (/** @type {RunEvent} */ event) => event.sequence, make: () => this.row(), gone, above });
   }
 
   /**
    * @param {RunEvent[]} events
    * @param {number} zero
-   * @param {boolean} live whether to stay at the end
+   * @param {boolean} atEnd whether to stay there
    */
-  set(events, zero, live) {
+  set(events, zero, atEnd) {
     this.zero = zero;
-    this.rows.set(events, live);
+    this.rows.set(events, atEnd);
   }
 
   row() {

@@ -20,8 +20,9 @@ export class Rows {
    * @param {() => Row<Item>} options.make
    * @param {AbortSignal} options.gone once the table is not shown any more
    * @param {() => void} [options.near] when the end comes near
+   * @param {() => void} [options.above] when somebody scrolls to the beginning
    */
-  constructor({ scroller, table, key, make, gone, near }) {
+  constructor({ scroller, table, key, make, gone, near, above }) {
     this.scroller = scroller;
     this.table = table;
     this.key = key;
@@ -41,6 +42,7 @@ export class Rows {
     /** @type {string | number | null} */
     this.current = null; // where the focus was last, though its row may be out of sight
     on(scroller, "scroll", () => this.soon(), { passive: true });
+    if (above) on(scroller, "scroll", () => scroller.scrollTop < BEYOND * this.height() && above(), { passive: true });
     const resized = new ResizeObserver(() => this.soon());
     resized.observe(scroller);
     gone.addEventListener("abort", () => {
@@ -61,6 +63,24 @@ export class Rows {
     this.draw();
     if (!atEnd) return;
     scroller.scrollTop = scroller.scrollHeight;
+    this.draw();
+  }
+
+  /**
+   * Has *change* put other items before these, and what is in sight stays where it is.
+   *
+   * @param {() => void} change
+   */
+  hold(change) {
+    const { scroller, items: before } = this;
+    const top = scroller.scrollTop;
+    const was = Math.max(0, Math.floor((top - this.start()) / this.height()));
+    change();
+    const places = new Map(this.items.map((item, index) => [this.key(item), index]));
+    const held = before.findIndex((item, index) => index >= was && places.has(this.key(item)));
+    const now = before[held] === undefined ? undefined : places.get(this.key(before[held]));
+    if (now === undefined) return;
+    scroller.scrollTop = top + (now - held) * this.height();
     this.draw();
   }
 

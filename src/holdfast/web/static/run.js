@@ -1,8 +1,8 @@
-// The screen Run: what one run did and does, over time and in words. Its events are fetched by their numbers, and again
-// whenever the feed says that there are more; so nothing is lost and nothing comes twice.
+// The screen Run: what one run did and does, over time and in words. What is new is fetched whenever the feed says that
+// there is more, what was long ago when somebody scrolls to it.
 
-import { get, isPassing, query } from "./api.js";
-import { Calls, isTrouble } from "./calls.js";
+import { get, isPassing } from "./api.js";
+import { isTrouble } from "./calls.js";
 import { attr, button, fill, h, text } from "./dom.js";
 import { age, since } from "./draw.js";
 import { standing } from "./found.js";
@@ -10,16 +10,15 @@ import { count, moment, oneLine, plural, span, start, visible, words } from "./f
 import { Log, block, detail } from "./log.js";
 import { cancelRun, isOver } from "./orders.js";
 import { excuse, fact, isUnknown, show, sieve } from "./parts.js";
+import { PAGE, Past } from "./past.js";
 import { encoded, toRun } from "./routes.js";
 import { copy, say } from "./say.js";
 import { Waterfall } from "./waterfall.js";
 
 /** @typedef {import("./app.js").App} App */
 /** @typedef {import("./types.js").RunLine} RunLine */
-/** @typedef {import("./types.js").EventPage} EventPage */
 /** @typedef {import("./types.js").Screen} Screen */
 
-const PAGE = 1000;
 const GROW = 200; // milliseconds between two steps of a running bar
 const CALM = 1000; // the same for those who want less motion
 const LOOK = 5000; // milliseconds after which an unfinished run is asked for though nobody told of it; or one that had no answer
@@ -34,14 +33,14 @@ const AGE = 1000; // milliseconds between two looks at how long ago it began
 export function run(app, route, gone) {
   const { name: id } = route;
   let { sequence } = route;
-  const calls = new Calls();
-  const selected = () => (sequence === null ? null : (calls.owners.get(sequence)?.sequence ?? sequence));
-  const falls = new Waterfall(id, selected, gone);
-  const log = new Log(id, () => sequence, gone);
+  const past = new Past(id, gone);
+  const selected = () => (sequence === null ? null : (past.calls.owners.get(sequence)?.sequence ?? sequence));
+  const more = () => past.isPart && void reach(past.oldest - PAGE);
+  const falls = new Waterfall(id, selected, gone, more);
+  const log = new Log(id, () => sequence, gone, more);
   /** @type {RunLine | null} */
   let line = null;
   let resume = "";
-  let gap = 0;
   let fetching = false;
   let again = false;
   let due = false; // whether there is more than what is shown
@@ -58,11 +57,13 @@ export function run(app, route, gone) {
   const again_ = button({ class: "resume", hidden: true, title: "Copies the command that goes on with it (y)" }, () => void copy(resume), "Copy resume command");
   const filters = h("span", { class: "filters" }, ...wanted.filters, again_, out, stop);
   const head = h("header", { class: "head" }, h("h1", {}, h("span", { class: "kind" }, "Run "), title), state, filters);
+  const loaded = h("span");
+  const part = h("p", { class: "part", hidden: true }, loaded, button({ class: "small" }, () => void reach(0), "Load all"));
   const place = h("div", { class: "chosen" });
   const empty = h("div", { class: "empty" }, h("p", {}, "Waiting for the server…"));
   const side = h("div", { class: "side" }, place, h("h2", { class: "unseen" }, "Events"), log.root);
   const view = h("div", { class: "split", hidden: true }, falls.root, side);
-  const root = h("section", { class: "screen run" }, head, figures, texts, view, empty);
+  const root = h("section", { class: "screen run" }, head, figures, texts, part, view, empty);
 
   async function load() {
     if (fetching) {
@@ -74,9 +75,10 @@ export function run(app, route, gone) {
       do {
         again = false;
         const answer = await get(`/api/runs/${encoded(id)}`, gone);
+        await past.later(answer.run.event_count);
         line = answer.run;
         resume = answer.resume ?? "";
-        await events();
+        if (view.hidden) draw();
       } while (again);
       due = held();
       if (!due) draw();
@@ -87,14 +89,18 @@ export function run(app, route, gone) {
     fetching = false;
   }
 
-  async function events() {
-    for (;;) {
-      /** @type {EventPage} */
-      const page = await get(`/api/runs/${encoded(id)}/events${query({ after: calls.last, limit: PAGE })}`, gone);
-      if (page.gap && calls.last < 0) gap = page.first_available ?? 0;
-      calls.add(page.events);
-      if (!page.has_more || !page.events.length) return;
-      if (view.hidden) draw(); // a long run shows its beginning while the rest comes
+  /**
+   * Shows what was before as well, from an event on; what is in sight stays where it is.
+   *
+   * @param {number} from
+   */
+  async function reach(from) {
+    try {
+      if (!(await past.reach(from))) return;
+      log.rows.hold(() => falls.rows.hold(present));
+      choose();
+    } catch (problem) {
+      due ||= isPassing(problem);
     }
   }
 
@@ -112,16 +118,22 @@ export function run(app, route, gone) {
     text(title, oneLine(id, 60));
     for (const each of [state, figures, texts]) fill(each);
     texts.dataset.of = "";
-    for (const each of [view, filters]) attr(each, "hidden", true);
+    for (const each of [view, part, filters]) attr(each, "hidden", true);
   }
 
   const held = () => app.live.paused && !view.hidden;
-  const zero = () => line?.started_at_ms ?? calls.events[0]?.timestamp_ms ?? line?.created_at_ms ?? 0;
+  const zero = () => line?.started_at_ms ?? past.calls.events[0]?.timestamp_ms ?? line?.created_at_ms ?? 0;
   const live = () => line !== null && !isOver(line) && !line.interrupted;
-  const until = () => (live() ? app.live.now() : Math.max(calls.end(), line?.finished_at_ms ?? 0));
+  const until = () => (live() ? app.live.now() : Math.max(past.calls.end(), line?.finished_at_ms ?? 0));
 
   function draw() {
+    present();
+    choose();
+  }
+
+  function present() {
     if (!line) return;
+    const { calls, isPart } = past;
     if (!live()) calls.abandon(calls.end());
     attr(empty, "hidden", true);
     for (const each of [view, filters]) attr(each, "hidden", false);
@@ -129,17 +141,21 @@ export function run(app, route, gone) {
     show(state, standing(line), "state big");
     attr(stop, "hidden", isOver(line));
     attr(again_, "hidden", !resume);
-    fill(figures, ...facts(line, gap));
+    fill(figures, ...facts(line, past.kept));
     const key = JSON.stringify([line.error, line.result_text, resume]);
     if (texts.dataset.of !== key) fill(texts, ...said(line)); // what is unfolded stays so
     texts.dataset.of = key;
-    falls.set(calls, calls.all.filter((call) => wanted.takes(call.name, isTrouble(call))), zero(), until(), live());
-    log.set(calls.events, zero(), live());
-    choose();
+    attr(part, "hidden", !isPart);
+    text(loaded, `The last ${plural(calls.events.length, "event")}; scroll up for earlier ones.`);
+    falls.set(calls, calls.all.filter((call) => wanted.takes(call.name, isTrouble(call))), { zero: zero(), from: isPart ? (calls.events[0]?.timestamp_ms ?? zero()) : zero(), now: until(), atEnd: live() || isPart });
+    log.set(calls.events, zero(), live() || isPart);
   }
 
   /** Shows what is selected. */
   function choose() {
+    if (!line) return;
+    const { calls } = past;
+    if (sequence !== null && sequence >= past.kept && sequence < past.oldest) void reach(sequence - PAGE / 2);
     const event = sequence === null ? undefined : calls.events[sequence - (calls.events[0]?.sequence ?? 0)];
     attr(place, "hidden", event === undefined);
     const key = event ? `${event.sequence} ${calls.owners.get(event.sequence)?.events.length}` : "";

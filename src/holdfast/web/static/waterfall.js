@@ -18,13 +18,15 @@ export class Waterfall {
    * @param {string} id of the run
    * @param {() => number | null} selected
    * @param {AbortSignal} gone
+   * @param {() => void} above when somebody scrolls to the beginning
    */
-  constructor(id, selected, gone) {
+  constructor(id, selected, gone, above) {
     this.id = id;
     this.selected = selected;
     this.scale = new Scale([], 0, 1);
     this.now = 0;
     this.zero = 0;
+    this.from = 0;
     /** @type {[number, number][]} */
     this.spans = [];
     /** @type {Call[]} */
@@ -34,7 +36,7 @@ export class Waterfall {
     this.table = h("table", { class: "waterfall", "aria-label": "Calls over time" }, head);
     this.none = h("p", { class: "none" });
     this.root = h("div", { class: "scroll falls", tabindex: "-1" }, this.table, this.none);
-    this.rows = new Rows({ scroller: this.root, table: this.table, key: (/** @type {Call} */ call) => call.sequence, make: () => this.row(), gone });
+    this.rows = new Rows({ scroller: this.root, table: this.table, key: (/** @type {Call} */ call) => call.sequence, make: () => this.row(), gone, above });
   }
 
   /**
@@ -42,17 +44,17 @@ export class Waterfall {
    *
    * @param {Calls} calls
    * @param {Call[]} shown
-   * @param {number} zero when the run began
-   * @param {number} now
-   * @param {boolean} live whether to stay at the end
+   * @param {{zero: number, from: number, now: number, atEnd: boolean}} time when the run began, and what is shown of it; and
+   *   whether to stay at the end
    */
-  set(calls, shown, zero, now, live) {
+  set(calls, shown, { zero, from, now, atEnd }) {
     this.zero = zero;
+    this.from = from;
     this.running = calls.all.filter((call) => call.end === null);
     this.spans = calls.all.filter((call) => call.end !== null).map((call) => extent(call, now));
     this.spans.sort((a, b) => a[0] - b[0]);
     this.stretch(now);
-    this.rows.set(shown, live);
+    this.rows.set(shown, atEnd);
     text(this.none, shown.length ? "" : calls.all.length ? "No call is like this; esc shows all of them." : "No call yet.");
     attr(this.axis, "hidden", !calls.all.length);
   }
@@ -72,7 +74,7 @@ export class Waterfall {
     this.now = now;
     const growing = this.running.map((call) => extent(call, now));
     const spans = growing.length ? [...this.spans, ...growing].sort((a, b) => a[0] - b[0]) : this.spans;
-    const first = Math.min(this.zero, spans[0]?.[0] ?? this.zero);
+    const first = Math.min(this.from, spans[0]?.[0] ?? this.from);
     this.scale = new Scale(spans, first, now);
     const wide = this.axis.clientWidth;
     const ticks = this.scale.ticks(this.zero, Math.max(2, Math.floor(wide / 110))).map(({ at, since }) => placed(h("span", { class: "tick" }, since === 0 ? "0" : bare(since)), at));
