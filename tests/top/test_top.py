@@ -370,19 +370,25 @@ async def test_a_run_shows_its_calls_and_its_events_as_they_come(store: SqliteRu
         await until(pilot, lambda: "error  no seat" in seen(top))
 
 
-async def test_of_a_run_that_is_too_long_the_rest_is_not_read_at_once(
+async def test_of_a_run_that_is_too_long_the_end_is_shown_as_it_goes_on(
     store: SqliteRunStore, top: Top, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls, "MOST_EVENTS", 2)
+    monkeypatch.setattr(calls, "MOST_EVENTS", 4)
     store.create_run("s", "p", run_id="long")
-    for _ in range(4):
-        store.record_event("long", "turn_started")
+    for number in range(10):
+        store.record_event("long", "turn_started", {"name": f"turn {number}"})
     async with running(top, (80, 24)) as pilot:
         top.go("run", "long")
-        await until(pilot, lambda: len(top._story.events) == 2)
+        await until(pilot, lambda: [event.sequence for event in top._story.events] == [6, 7, 8, 9])
+        await until(pilot, lambda: "turn 9" in seen(top) and "turn 5" not in seen(top))
 
-        assert top.picture is not None
-        assert not top.show(top.picture._replace(events=store.event_page("long", limit=1)))
+        store.record_event("long", "turn_started", {"name": "turn 10"})
+
+        await until(pilot, lambda: "turn 10" in seen(top) and "turn 8" not in seen(top))
+        await pilot.press("tab")
+        await focused(pilot, "events")
+        await pilot.press("j", "enter")
+        await until(pilot, lambda: "name  turn 9" in seen(top))
 
 
 async def test_what_a_process_that_is_gone_was_calling_no_longer_runs(store: SqliteRunStore, top: Top) -> None:

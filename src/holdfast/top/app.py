@@ -174,7 +174,7 @@ class Top(App[None]):
             case place:
                 self._sheet(place).show(LISTS[place](picture))
         self._frame()
-        return picture.events is not None and picture.events.has_more and not self._story.is_full
+        return picture.events is not None and picture.events.has_more
 
     def _show_run(self, picture: Picture) -> None:
         run, page = picture.run, picture.events
@@ -288,7 +288,8 @@ class Top(App[None]):
                         self.push_screen(Reading(one_line(call.name, 200), list(one_run.detail(call.events))))
             case "events":
                 assert isinstance(key, int)
-                self.push_screen(Reading("Event", list(one_run.detail([self._story.events[key]]))))
+                if (event := self._story.event(key)) is not None:
+                    self.push_screen(Reading("Event", list(one_run.detail([event]))))
 
     def on_sheet_moved(self) -> None:
         """Read more runs when the end comes near."""

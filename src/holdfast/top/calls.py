@@ -21,7 +21,7 @@ MARKS = {
 }  # fmt: skip
 TROUBLE = {"failed", "timed_out", "denied", "unknown"}
 NO_BAR = {"mark", "cached", "denied"}
-MOST_EVENTS = 100_000  # of one run that are kept; later ones are left out
+MOST_EVENTS = 100_000  # of one run that are kept, the last ones
 
 
 class Fail(NamedTuple):
@@ -63,19 +63,17 @@ class Call(msgspec.Struct):
 
 
 class Story:
-    """The calls of one run, in the order in which they began."""
+    """The calls of one run, in the order in which they began; of a long one those of its last events."""
 
     def __init__(self) -> None:
+        self.last = -1
+        self._begin()
+
+    def _begin(self) -> None:
         self.calls: list[Call] = []
         self.events: list[RunEventRecord] = []
-        self.last = -1
         self._open: dict[str, Call] = {}
         self._ids: dict[str, Call] = {}
-
-    @property
-    def is_full(self) -> bool:
-        """Whether nothing more is kept."""
-        return len(self.events) >= MOST_EVENTS
 
     def add(self, found: Iterable[RunEventRecord]) -> None:
         """Take in events; those that are known are passed over."""
@@ -83,16 +81,28 @@ class Story:
             if event.sequence <= self.last:
                 continue
             self.last = event.sequence
-            if not self.is_full:
-                self.events.append(event)
-                if not event.late:
-                    self._take(event)
+            self._keep(event)
+        if len(self.events) > MOST_EVENTS:
+            kept = self.events[-(MOST_EVENTS // 2) :]  # so many, that this is seldom done
+            self._begin()
+            for event in kept:
+                self._keep(event)
+
+    def event(self, sequence: int) -> RunEventRecord | None:
+        """The event of this number, if it is kept; there are no gaps."""
+        place = sequence - self.events[0].sequence if self.events else -1
+        return self.events[place] if 0 <= place < len(self.events) else None
 
     def abandon(self) -> None:
         """Nobody works on the run: what became of the calls that never ended is unknown, unless it is told later."""
         for call in self._open.values():
             call.end = call.end or self.events[-1].timestamp_ms
             call.status = "unknown"
+
+    def _keep(self, event: RunEventRecord) -> None:
+        self.events.append(event)
+        if not event.late:
+            self._take(event)
 
     def _take(self, event: RunEventRecord) -> None:
         match event.type:

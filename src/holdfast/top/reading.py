@@ -13,6 +13,7 @@ from holdfast.stores import RunStore
 from holdfast.stores.board import Board
 from holdfast.stores.entries import ServerLine, ToolDetail, ToolInProcess, ToolLine
 from holdfast.stores.searching import STATUSES, RunPage, Wanted, header_of, search
+from holdfast.top import calls
 from holdfast.wording.shown import ShownTools
 
 PAGE = 100  # runs that are read, and as many more whenever the end comes near
@@ -97,6 +98,8 @@ class Reader:
     def _run(self, picture: Picture) -> Picture:
         name, after = picture.look.name, picture.look.after
         try:
+            if after < 0:
+                after = max(-1, self._store.snapshot(name).event_count - 1 - calls.MOST_EVENTS)
             page = self._store.event_page(name, after, EVENTS)
             run = self._store.snapshot(name)  # read last: a run that is over or left is so for all of these events
         except RunNotFound:

@@ -72,7 +72,7 @@ def event_contents(story: Story, width: int) -> Contents:
     events = story.events
     return Contents(
         EVENTS,
-        range(len(events) - 1, -1, -1),
+        range(story.last, story.last - len(events), -1),
         lambda place: (event_line(events[len(events) - 1 - place], width),),
         NO_EVENTS,
     )
