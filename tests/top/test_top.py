@@ -1127,6 +1127,16 @@ class Terminal:
         self.read(0.0)
         return self.process.returncode
 
+    def stall(self) -> None:
+        """Take nothing more, as one does whose connection is lost."""
+        termios.tcflow(self._theirs, termios.TCOOFF)
+
+    def hang_up(self) -> None:
+        """Be gone."""
+        os.close(self._theirs)
+        os.close(self._ours)
+        self._theirs, self._ours = pty.openpty()
+
     def read(self, patience: float) -> None:
         while select.select([self._ours], [], [], patience)[0]:
             self.text += os.read(self._ours, 65_536)
@@ -1173,6 +1183,21 @@ def test_a_signal_leaves_the_terminal_as_it_was_and_no_color_is_honoured(path: P
         assert terminal.text.rindex(b"\x1b[?1049l") > terminal.text.rindex(b"\x1b[?1049h")
         assert terminal.as_before
         assert not COLOURS.search(terminal.text)
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP, None], ids=["SIGTERM", "SIGHUP", "hangup"])
+def test_it_ends_though_its_terminal_takes_nothing_more(path: Path, board: Board, sent: signal.Signals | None) -> None:
+    show(board, ToolEntry(name="search"))
+    with Terminal("top", "--store", str(path)) as terminal:
+        terminal.until(lambda: b"search" in terminal.text)
+        terminal.stall()
+
+        if sent is None:
+            terminal.hang_up()
+        else:
+            terminal.process.send_signal(sent)
+
+        terminal.process.wait(LIMIT)
 
 
 def test_a_store_that_cannot_be_used_is_told_before_the_screen_is_taken(path: Path) -> None:

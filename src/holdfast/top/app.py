@@ -5,8 +5,6 @@ Knows where one is, what filters what, and which line is chosen; what a screen s
 
 from __future__ import annotations
 
-import asyncio
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, Final
@@ -26,6 +24,7 @@ from holdfast.top import run as one_run
 from holdfast.top import runs, servers, steering, tool, tools
 from holdfast.top.asking import Ask, Reading, keys
 from holdfast.top.calls import Story
+from holdfast.top.ending import end_with_terminal
 from holdfast.top.page import Page
 from holdfast.top.reading import PAGE, Look, Picture
 from holdfast.top.sheet import Sheet
@@ -115,10 +114,9 @@ class Top(App[None]):
         yield Static(id="foot")
 
     def on_mount(self) -> None:
-        """Begin to look; a signal ends it as q does, so that the terminal is left as it was."""
+        """Begin to look."""
         if not self.is_headless:
-            for number in (signal.SIGTERM, signal.SIGHUP):
-                asyncio.get_running_loop().add_signal_handler(number, self.exit)
+            end_with_terminal(self.exit)
         self._sheet("tools").focus()
         self._frame()
         self.run_worker(self._watcher.watch(), name="watch")
