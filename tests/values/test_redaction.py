@@ -146,6 +146,8 @@ def test_what_stands_under_a_secret_key_is_masked(key: str) -> None:
     assert redact({key: "s3cret"}) == {key: MASK}
     assert shown({"a": [{key: "s3cret"}]}) == {"a": [{key: MASK}]}
     assert encoded({key: {"deep": ["s3cret"]}, "pad": "x" * 300}) == {key: MASK, "pad": "x" * 300}
+    assert shown([(key, "s3cret"), ("Accept", "*/*")]) == [[key, MASK], ["Accept", "*/*"]]
+    assert shown({"env": [{"name": key, "value": "s3cret"}]}) == {"env": [{"name": key, "value": MASK}]}
 
 
 @pytest.mark.parametrize(
@@ -162,6 +164,26 @@ def test_what_stands_under_a_secret_key_is_masked(key: str) -> None:
 )
 def test_a_false_friend_is_shown(key: str, value: object) -> None:
     assert shown({key: value}) == {key: value}
+    assert shown([[key, value]]) == [[key, value]]
+    assert shown({"name": key, "value": value}) == {"name": key, "value": value}
+
+
+@pytest.mark.parametrize(
+    ("value", "masked"),
+    [
+        ({"Key": "DB_PASSWORD", "Value": "s3cret", "note": "x"}, {"Key": "DB_PASSWORD", "Value": MASK, "note": "x"}),
+        ('[["Cookie", "s3cret"]]', f'[["Cookie","{MASK}"]]'),
+        (
+            [["Cookie", ["s3cret", "s3cret"]], ["token", "s3cret", "three"]],
+            [["Cookie", MASK], ["token", "s3cret", "three"]],
+        ),
+        (["password", "token"], ["password", "token"]),
+        ({"fields": ["password", "token"]}, {"fields": ["password", "token"]}),
+        ({"name": ["token"], "value": "x"}, {"name": ["token"], "value": "x"}),
+    ],
+)
+def test_beside_a_key_stands_its_value_in_pairs_and_in_named_values_alone(value: object, masked: object) -> None:
+    assert shown(value) == masked
 
 
 @pytest.mark.parametrize("value", [123456, 1.5, "", ["a"], {"k": "v"}])

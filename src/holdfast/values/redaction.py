@@ -48,6 +48,9 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[-. ]")
 def redact(value: object) -> object:
     """*value* with what stands under keys that look like secrets masked, at any depth and in JSON within texts.
 
+    What stands beside a key is under it too, as headers and variables often come: in a list of pairs,
+    `[["Cookie", …]]`, and in an object of a name and a value, `{"name": "api_key", "value": …}`.
+
     A text that begins like JSON and is none (cut, a `str` of a dict) is searched for quoted keys; where the value of a
     secret one cannot be read, the rest of the text is masked.
 
@@ -56,12 +59,26 @@ def redact(value: object) -> object:
     cursors (`next_page_token`) and what only describes a secret (`token_count`, `secret_name`, `token_url`).
     """
     if isinstance(value, dict):
-        return {key: MASK if _is_secret(key, inner) else redact(inner) for key, inner in value.items()}
+        keys = _keys(value)
+        return {key: MASK if _is_secret(keys.get(key, key), inner) else redact(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [redact(inner) for inner in value]
+        return [_redact_item(inner) for inner in value]
     if isinstance(value, str):
         return _redact_text(value)
     return value
+
+
+def _keys(value: dict[object, object]) -> dict[object, object]:
+    """What the value of an object that has a name besides is called."""
+    names = {key.lower(): key for key in value if isinstance(key, str) and len(key) <= len("value")}
+    name = names.get("name", names.get("key"))
+    return {names["value"]: value[name]} if name is not None and "value" in names else {}
+
+
+def _redact_item(item: object) -> object:
+    if isinstance(item, list) and len(item) == 2 and _is_secret(item[0], item[1]):
+        return [item[0], MASK]
+    return redact(item)
 
 
 class Payloads:
@@ -130,7 +147,7 @@ class Payloads:
 
 def _suspect(data: bytes) -> bool:
     """Whether there may be a secret's key in *data*; finds them all, and some words in texts."""
-    if _COLON not in data:  # nothing has a key
+    if _COLON not in data and data.count(b"[") < 2:  # nothing has a key, nor stands in a list of pairs
         return False
     data = data.lower()
     if len(data) < 256:
