@@ -47,6 +47,7 @@ from holdfast.errors import (
     RunDiverged,
     RunNotFound,
     ToolTimeout,
+    in_lines,
     in_words,
     printable,
 )
@@ -324,6 +325,13 @@ def test_an_error_in_words_is_its_kind_and_its_text_safe_to_show() -> None:
     assert in_words(ValueError("no such page\x1b")) == r"ValueError: no such page\x1b"
     assert len(in_words(ValueError("x" * 100_000))) < 400
     assert in_words(TimeoutError()) == "TimeoutError"
+
+
+def test_an_error_of_several_lines_is_said_on_one_and_kept_with_them() -> None:
+    error = ValueError("two flaws:\r\n\tno page\n\tno title\x1b[31m\r")
+
+    assert in_words(error) == r"ValueError: two flaws: no page no title\x1b[31m\r"
+    assert in_lines(error) == "ValueError: two flaws:\n\tno page\n\tno title\\x1b[31m\\r"
 
 
 def test_a_group_of_errors_in_words_names_the_first_that_is_none() -> None:

@@ -254,25 +254,33 @@ def is_refusal(error: BaseException) -> bool:
 
 
 def in_words(error: BaseException) -> str:
-    """The kind and the text of *error*, safe to show, and of a group the first that is none.
+    """The kind and the text of *error* on one line, safe to show, and of a group the first that is none."""
+    return " ".join(in_lines(error).split())
+
+
+def in_lines(error: BaseException) -> str:
+    """The same with the lines that the text has, for those who read it later.
 
     Whoever wrote the error wrote its text, which may fail.
     """
     try:
         kind = error.type.rpartition(".")[2] if is_a(error, RecordedError) else type(error).__name__
-        said = ": ".join(filter(None, (kind, printable(str(error), 500))))
+        said = ": ".join(filter(None, (kind, printable(str(error).replace("\r\n", "\n"), 500, kept=LINES))))
         if is_a(error, BaseExceptionGroup) and (found := leaves(error)):
-            said = f"{said}; the first: {in_words(found[0])}"
+            said = f"{said}; the first: {in_lines(found[0])}"
         return said
     except Exception:
         return type(error).__name__
 
 
-def printable(name: str, limit: int = 120) -> str:
-    """*name* safe to show on a terminal or in a log: control characters escaped, a long one cut."""
+LINES = "\n\t"  # what a text of several lines is made of, beside what is printed
+
+
+def printable(name: str, limit: int = 120, *, kept: str = "") -> str:
+    """*name* safe to show on a terminal or in a log: control characters but those *kept* escaped, a long one cut."""
     if len(name) > limit:
         name = f"{name[: limit // 2]}…({len(name)} characters)"
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
+    return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in name)
 
 
 def in_digits(value: float) -> str:

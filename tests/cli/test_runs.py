@@ -23,6 +23,7 @@ import click
 import pytest
 
 from holdfast import cli
+from holdfast import open as open_
 from holdfast.cli.options import bytes_, duration
 from holdfast.cli.runs.listing import COLUMNS
 from holdfast.history import RunSnapshot, RunStatus
@@ -169,6 +170,21 @@ def test_a_run_that_failed_is_shown_with_its_error(store: RunStore, holdfast: Co
 
     assert line.endswith("no planes today")
     assert "search" not in line
+
+
+def test_an_error_of_several_lines_is_read_as_such(path: Path, holdfast: Command) -> None:
+    with open_(str(path), policies={}) as hf, suppress(ValueError), hf.run(run_id="flawed"):
+        hf.call(check)
+
+    shown = holdfast("runs", "show", "flawed").out
+
+    assert re.search(r"^error +ValueError: two flaws:\n +no page\n +no title\\x1b$", shown, re.MULTILINE)
+    assert 'error="ValueError: two flaws: no page no title\\x1b"' in shown.replace("\\\\", "\\")
+
+
+def check() -> None:
+    """Fail, in several lines."""
+    raise ValueError("two flaws:\nno page\nno title\x1b")
 
 
 def test_what_is_piped_is_not_cut(store: RunStore, holdfast: Command) -> None:

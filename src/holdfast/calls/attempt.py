@@ -26,7 +26,7 @@ from holdfast.errors import (
     RunConflict,
     StoreError,
     ToolTimeout,
-    in_words,
+    in_lines,
     is_refusal,
 )
 from holdfast.fleet.question import Question
@@ -225,7 +225,7 @@ class Attempt:
             events.TOOL_ATTEMPT_FAILED,
             attempt=execution.attempts,
             category=str(category),
-            error=in_words(error),
+            error=in_lines(error),
             duration_ms=round((now - self.begun) * 1000),
             retry_in_ms=None if delay is None else round(delay * 1000),
         )

@@ -21,7 +21,7 @@ from holdfast.errors import (
     RunDiverged,
     RunError,
     StoreError,
-    in_words,
+    in_lines,
 )
 from holdfast.runs.log import AGAIN
 from holdfast.stores import RunStore
@@ -49,8 +49,8 @@ def ending(error: BaseException | None, *, cancelled: bool, reason: str | None, 
     if error is None:
         return End(events.RUN_COMPLETED, {"text": text})
     if _is_only(error, _interrupts):
-        return End(events.RUN_INTERRUPTED, {"reason": in_words(error)})
-    return End(events.RUN_FAILED, {"error": in_words(error)})
+        return End(events.RUN_INTERRUPTED, {"reason": in_lines(error)})
+    return End(events.RUN_FAILED, {"error": in_lines(error)})
 
 
 def gives_way(error: BaseException | None) -> bool:
@@ -69,7 +69,7 @@ def failed(error: object) -> End:
     """What a user means who says that the run has failed."""
     if not isinstance(error, str | BaseException):
         raise ConfigError(f"error = {shown(error)}: must be a text or an exception")
-    return End(events.RUN_FAILED, {"error": error if isinstance(error, str) else in_words(error)})
+    return End(events.RUN_FAILED, {"error": error if isinstance(error, str) else in_lines(error)})
 
 
 class Finish(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast import checks
 from holdfast.category import classify
-from holdfast.errors import ConfigError, in_words
+from holdfast.errors import ConfigError, in_lines
 from holdfast.runs.blame import mark
 from holdfast.runs.current import current_key, leave
 from holdfast.runs.ending import is_lasting
@@ -126,7 +126,7 @@ class Remembered:
         self.step.leave()
         category = classify(error)
         lasting = is_lasting(error)
-        facts = {**self._facts("failed" if lasting else "cancelled"), "error": in_words(error), "category": category}
+        facts = {**self._facts("failed" if lasting else "cancelled"), "error": in_lines(error), "category": category}
         write = self.step.end(facts, dump_error(error, category) if isinstance(error, Exception) and lasting else None)
         mark(error, self._run.id, self.step.key, self.step.name)
         return write if lasting else None

@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast import checks, events
 from holdfast.clock import Clock
-from holdfast.errors import ConfigError, RunConflict, RunNotFound, StoreError, in_words
+from holdfast.errors import ConfigError, RunConflict, RunNotFound, StoreError, in_lines
 from holdfast.history import (
     CancelResult,
     EventPage,
@@ -124,7 +124,7 @@ class RunStore:
 
     def mark_failed(self, run_id: str, error: str | BaseException) -> RunSnapshot:
         """End a run as failed."""
-        error = in_words(error) if isinstance(error, BaseException) else error
+        error = in_lines(error) if isinstance(error, BaseException) else error
         _check_text("error", error)
         return self.record_event(run_id, events.RUN_FAILED, {"error": error})
 

@@ -9,7 +9,7 @@ import shlex
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from holdfast.errors import printable
+from holdfast.errors import LINES, printable
 
 if TYPE_CHECKING:
     from holdfast.history import RunHeader, RunSnapshot
@@ -26,7 +26,7 @@ def one_line(text: str, limit: int = LONGEST) -> str:
 
 def in_full(text: str) -> str:
     """*text* with its lines and tabs, otherwise safe to show."""
-    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+    return printable(text, len(text), kept=LINES)
 
 
 def span(seconds: float) -> str:

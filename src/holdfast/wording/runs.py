@@ -121,7 +121,9 @@ def _style(event: RunEventRecord) -> str:
 
 
 def _value(value: object) -> str:
-    """A value as people read it: plain words as they are, all else as JSON."""
+    """A value as people read it: plain words as they are, all else as JSON; a text on one line."""
+    if isinstance(value, str):
+        value = " ".join(value.split())
     if isinstance(value, str) and value and not any(letter.isspace() or letter in '"=' for letter in value):
         return printable(value, 500)
     return printable(msgspec.json.encode(value).decode(), 500)
