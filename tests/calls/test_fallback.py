@@ -322,6 +322,23 @@ def test_an_error_that_takes_no_note_leaves_as_it_is_where_the_fallback_cannot_a
 # --- what is counted ---
 
 
+@pytest.mark.parametrize(
+    ("fallback", "by"), [({"value": ["instead"]}, "a fixed value"), ({"tool": "other"}, "other")], ids=["value", "tool"]
+)
+def test_events_name_what_answered_instead(shape: Shape, hf: Holdfast, fallback: Any, by: str) -> None:
+    recorder = Recorder()
+    hf.bus.add(recorder)
+    shape(hf, Script(ok(["instead"]), name="other"))
+    call = shape(hf, Script(ok(["the tool"]), fail(ConnectionError)), breaker=EASY, fallback=fallback)
+
+    for _ in range(3):  # it answers, it fails, and it is refused
+        call()
+
+    ended = [event.payload.get("fallback") for event in recorder.of("tool_ended") if event.tool == "script"]
+    assert ended == [None, by]
+    assert [event.payload.get("fallback") for event in recorder.of("tool_denied")] == [by]
+
+
 def test_the_statistics_keep_the_original_outcome(shape: Shape, hf: Holdfast) -> None:
     shape(hf, Script(ok(["other"]), name="other"))
     call = shape(hf, Script(fail(ConnectionError)), breaker=EASY, fallback={"tool": "other"})

@@ -316,6 +316,19 @@ def test_a_fallback_is_named_and_has_a_span_of_its_own(hf: Holdfast, traces: Tra
     assert is_child(traces.one("execute_tool other"), traces.one("caller"))
 
 
+def test_an_answer_by_a_fixed_value_is_marked_and_counted(hf: Holdfast, traces: Traces) -> None:
+    traces.of(hf)
+
+    @hf.tool(fallback={"value": 2})
+    def first() -> int:
+        raise ConnectionError
+
+    assert first() == 2
+
+    assert facts(traces.one("execute_tool first"))["holdfast.fallback"] == "a fixed value"
+    assert [point.value for point in traces.points("holdfast.fallbacks")] == [1]
+
+
 # --- what is measured ---
 
 

@@ -168,11 +168,11 @@ class Execution:
             return error is not None and self._falls_back(error)
         if self.flight is not None:
             answering.end(self, self.flight, error)
+        falls_back = error is not None and self._falls_back(error)
         if error is not None and error is self.denied:
             status = reporting.denied(self, self.denied)
         else:
             status = reporting.ended(self, error)
-        falls_back = error is not None and self._falls_back(error)
         if self.watched is not None:
             self.watched.end(error, Verdict(str(status), self.category, self.cached, self.spent))
         return falls_back
@@ -208,6 +208,11 @@ class Execution:
     def remembered(self) -> list[Any] | None:
         """The items of a stream that was exhausted before the run was resumed."""
         return self.record.items if self.record is not None and self.silent and self.over else None
+
+    @property
+    def substitute(self) -> str | None:
+        """What answers in the place of the tool: the name of another, or that it is a value."""
+        return "a fixed value" if self.fell_back else self.fallback
 
     def told(self) -> object:
         """The arguments as others are told them."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast import events
 from holdfast.category import ErrorCategory
-from holdfast.errors import Denied, in_words, printable
+from holdfast.errors import Denied, in_lines, printable
 from holdfast.guards.retry import note
 from holdfast.hooks import HookContext, HookKind
 from holdfast.tracking.records import ExecutionStatus
@@ -34,6 +34,7 @@ def denied(execution: Execution, denied: Denied) -> str:
         kind=type(denied).__name__,
         reason=printable(denied.reason, 500),
         retry_after_ms=None if wait is None else math.ceil(wait * 1000),
+        **_substituted(execution),
     )
     _tell_hooks(execution, HookKind.ON_DENIED, error=denied, reason=denied.reason)
     return "denied"
@@ -101,12 +102,18 @@ def _write_end(execution: Execution, status: ExecutionStatus, error: BaseExcepti
         "attempts": execution.attempts,
         "cached": execution.cached,
         "category": None if category is None else str(category),
-        "error": None if error is None else in_words(error),
+        "error": None if error is None else in_lines(error),
+        **({} if error is None else _substituted(execution)),
     }
     if bus.sinks:
         bus.emit(events.TOOL_ENDED, execution.tool.name, execution.run_id, call_id=execution.call_id, **facts)
     if record is not None:
         record.end(execution, facts, error)
+
+
+def _substituted(execution: Execution) -> dict[str, str]:
+    """That somebody else answered, where that is so."""
+    return {} if (by := execution.substitute) is None else {"fallback": by}
 
 
 def _tell_hooks(execution: Execution, kind: HookKind, **facts: object) -> None:

@@ -35,6 +35,7 @@ class Meters:
         self.refusals = meter.create_counter("holdfast.refusals", "{call}", "Calls refused without touching the tool.")
         self.retries = meter.create_counter("holdfast.retries", "{attempt}", "Attempts after a failed one.")
         self.cached = meter.create_counter("holdfast.cached", "{call}", "Calls answered from the cache.")
+        self.fallbacks = meter.create_counter("holdfast.fallbacks", "{call}", "Calls that a fallback answered.")
         self._transitions = meter.create_counter(
             "holdfast.circuit.transitions", "{transition}", "Changes of a circuit's state, by the new one."
         )

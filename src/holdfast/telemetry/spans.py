@@ -122,8 +122,8 @@ class CallSpan:
             span.set_attribute("holdfast.cached", True)
         if verdict.category is not None:
             span.set_attribute("holdfast.error.category", str(verdict.category))
-        if call.fallback is not None:
-            span.set_attribute("holdfast.fallback", call.fallback)
+        if call.substitute is not None:
+            span.set_attribute("holdfast.fallback", call.substitute)
         failure = None
         if verdict.status in _FAILED:
             failure = type_of(error) if error is not None else str(verdict.category)
@@ -148,6 +148,8 @@ class CallSpan:
             meters.cached.add(1, tool)
         elif verdict.status != "cancelled" and self._origin is None:
             meters.executions.record(verdict.spent, {"gen_ai.operation.name": "execute_tool", **tool, **kind})
+        if call.substitute is not None:
+            meters.fallbacks.add(1, tool)
         if call.waited:
             meters.waits.record(call.waited, tool)
 

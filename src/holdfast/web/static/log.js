@@ -95,6 +95,7 @@ export function detail(call, event, now, close) {
   if (typeof facts.waited_ms === "number" && facts.waited_ms > 0) pairs.push(["Waited", span(facts.waited_ms)]);
   if (typeof facts.attempts === "number") pairs.push(["Attempts", String(facts.attempts)]);
   if (typeof facts.category === "string") pairs.push(["Category", words(facts.category)]);
+  if (typeof facts.fallback === "string") pairs.push(["Answered by", oneLine(facts.fallback, 200)]);
   if (typeof facts.kind === "string") pairs.push(["Refused by", refusal(facts.kind)]);
   if (typeof facts.retry_after_ms === "number") pairs.push(["Again in", span(facts.retry_after_ms)]);
   return h(
