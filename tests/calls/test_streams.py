@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from contextlib import aclosing
 from typing import Any
 
@@ -378,6 +378,58 @@ def test_what_is_sent_reaches_the_tool(hf: Holdfast) -> None:
     with pytest.raises(StopIteration) as end:
         next(items)
     assert end.value.value == "over"
+
+
+def patient() -> Generator[object, None, None]:
+    for number in range(3):
+        try:
+            yield number
+        except KeyError as error:
+            yield error
+
+
+async def apatient() -> AsyncGenerator[object]:
+    for number in range(3):
+        try:
+            yield number
+        except KeyError as error:
+            yield error
+
+
+@pytest.mark.parametrize("timeout", [None, 5.0])
+def test_what_is_thrown_reaches_the_tool(hf: Holdfast, timeout: float | None) -> None:
+    items = hf.tool("patient", **({} if timeout is None else {"timeout": timeout}))(patient)()
+    thrown = KeyError("skip")
+
+    assert [next(items), items.throw(thrown), next(items)] == [0, thrown, 1]
+    with pytest.raises(ValueError, match="enough"):
+        items.throw(ValueError("enough"))
+    assert hf.tracker.stats("patient").successful == 1  # the consumer went away
+
+
+@pytest.mark.parametrize("tool", [patient, apatient])
+@pytest.mark.parametrize("timeout", [{}, {"timeout": 5.0}])
+async def test_what_is_thrown_reaches_an_async_tool_and_one_in_a_thread(
+    hf: Holdfast, tool: Any, timeout: dict[str, float]
+) -> None:
+    guarded = hf.tool("patient", **timeout)(tool)
+    items = hf.astream(guarded) if tool is patient else guarded()
+    thrown = KeyError("skip")
+
+    assert [await anext(items), await items.athrow(thrown), await anext(items)] == [0, thrown, 1]
+    with pytest.raises(ValueError, match="enough"):
+        await items.athrow(ValueError("enough"))
+    assert hf.tracker.stats("patient").successful == 1
+
+
+def test_what_is_thrown_at_what_takes_nothing_comes_back(hf: Holdfast) -> None:
+    items = hf.stream(hf.tool("list")(lambda: [1, 2]))
+    next(items)
+
+    with pytest.raises(ValueError, match="enough"):
+        items.throw(ValueError("enough"))
+
+    assert hf.tracker.stats("list").successful == 1
 
 
 def test_what_is_sent_reaches_a_tool_with_a_time_limit(hf: Holdfast) -> None:

@@ -193,6 +193,9 @@ class Attempt:
         if self._reserved is not None:
             execution.tool.give_back(self._reserved)
         execution.over = True
+        if execution.thrown is not None:
+            execution.left = error is execution.thrown  # it came back: the consumer went away
+            execution.thrown = None  # its traceback leads here
         if passed is None:  # refused, or cancelled while it waited
             if error is not None and error is not execution.error and not is_a(error, Denied):
                 execution.category = self._verdict(error)

@@ -130,9 +130,8 @@ async def adrive_stream(
                             handed = clock.monotonic()
                             try:
                                 yield item
-                            except BaseException:
-                                execution.left = True
-                                raise
+                            except BaseException as error:
+                                execution.hand_in(error)
                             attempt.rest(clock.monotonic() - handed)
     finally:
         for wait in execution.after():

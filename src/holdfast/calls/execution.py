@@ -49,8 +49,8 @@ class Execution:
     __slots__ = (
         "as_task", "asked", "attempts", "cached", "call_id", "callee", "category", "counted", "deadline", "delay",
         "denied", "driver", "error", "fallback", "fell_back", "flight", "forsaken", "gate", "kit", "left", "made",
-        "noted_at", "origin", "over", "policy", "record", "run", "silent", "spent", "subject", "threaded", "to_tell",
-        "tool", "unsettled", "value", "waited", "watched", "why", "yielded",
+        "noted_at", "origin", "over", "policy", "record", "run", "silent", "spent", "subject", "threaded", "thrown",
+        "to_tell", "tool", "unsettled", "value", "waited", "watched", "why", "yielded",
     )  # fmt: skip
 
     def __init__(
@@ -88,6 +88,7 @@ class Execution:
         self.value: Any = None
         self.yielded = False  # a stream has given its first item: it is never begun again
         self.left = False  # the consumer of a stream went away by itself
+        self.thrown: BaseException | None = None  # by the consumer, on its way into the tool
         self.cached = False
         self.denied: Denied | None = None
         self.category: ErrorCategory | None = None
@@ -243,8 +244,17 @@ class Execution:
     def give(self, item: object) -> None:
         """A stream gives an item: it is never begun again."""
         self.yielded = True
+        self.thrown = None
         if self.record is not None:
             self.record.keep(item)
+
+    def hand_in(self, error: BaseException) -> BaseException:
+        """What the consumer of a stream throws is the tool's to deal with; one that closes it goes away."""
+        if is_a(error, GeneratorExit):
+            self.left = True
+            raise error
+        self.thrown = error
+        return error
 
     def patiently(self, wait: Wait) -> Iterable[Wait]:
         """Wait as long as the run is wanted."""

@@ -58,21 +58,22 @@ def items(execution: Execution, attempt: Attempt, bound: Bound, fn: Callable[[],
     source = call(execution, attempt, bound, fn) if bound.shape is Shape.FUNCTION else fn()
     kind_of(source, bound.tool.name)
     stream: Iterator[Any] = iter(source)
-    sent = None
+    step = functools.partial(next, stream)
     try:
         while True:
-            step = functools.partial(stream.send, sent) if sent is not None else functools.partial(next, stream)  # type: ignore[attr-defined]
             try:
                 item = call(execution, attempt, bound, step)
             except StopIteration as stop:
                 return stop.value
+            finally:
+                del step  # it may hold an error whose traceback leads here
             execution.give(item)
             handed = clock.monotonic()
             try:
                 sent = yield item
-            except BaseException:
-                execution.left = True
-                raise
+                step = functools.partial(stream.send, sent) if sent is not None else functools.partial(next, stream)  # type: ignore[attr-defined]
+            except BaseException as error:
+                step = functools.partial(_throw, stream, execution.hand_in(error))
             attempt.rest(clock.monotonic() - handed)
     finally:
         _close(stream)
@@ -89,7 +90,7 @@ async def aitems(execution: Execution, attempt: Attempt, bound: Bound, fn: Calla
             while True:
                 try:
                     with limiting(execution, attempt), execution.inside():
-                        item = await anext(stream)
+                        item = await (anext(stream) if execution.thrown is None else _athrow(stream, execution.thrown))
                 except StopAsyncIteration:
                     return
                 yield item
@@ -99,7 +100,7 @@ async def aitems(execution: Execution, attempt: Attempt, bound: Bound, fn: Calla
     items = iter(source)
     try:
         while True:
-            item = await acall(execution, attempt, bound, lambda: next(items, _END))
+            item = await acall(execution, attempt, bound, functools.partial(_next, items, execution.thrown))
             if item is _END:
                 return
             yield item
@@ -130,6 +131,28 @@ def _without_thread(execution: Execution, attempt: Attempt) -> BaseException:
     if execution.record is not None and execution.attempts == 1:
         execution.record.called = False
     return attempt._refuse(Refusal(ConcurrencyFull, math.inf, why=why))
+
+
+def _next(stream: Iterator[Any], thrown: BaseException | None) -> Any:
+    """The next item, or the mark that there is none: no StopIteration leaves a thread."""
+    try:
+        return next(stream) if thrown is None else _throw(stream, thrown)
+    except StopIteration:
+        return _END
+
+
+def _throw(stream: Any, error: BaseException) -> Any:
+    """Hand on what the consumer throws; it comes back from what takes nothing."""
+    if not hasattr(stream, "throw"):
+        raise error
+    return stream.throw(error)
+
+
+async def _athrow(stream: Any, error: BaseException) -> Any:
+    """The same as a task."""
+    if not hasattr(stream, "athrow"):
+        raise error
+    return await stream.athrow(error)
 
 
 def _close(stream: Iterator[Any]) -> None:

@@ -115,8 +115,19 @@ def guard_generator(bound: Bound) -> Callable[..., Any]:
 def guard_async_generator(bound: Bound) -> Callable[..., Any]:
     async def guarded(*args: Any, **kwargs: Any) -> AsyncGenerator[Any]:
         async with aclosing(adrive_stream(bound.execution(args, kwargs), bound, args, kwargs)) as items:
-            async for item in items:
-                yield item
+            step = anext(items)
+            while True:
+                try:
+                    item = await step
+                except StopAsyncIteration:
+                    return
+                try:
+                    yield item
+                    step = anext(items)
+                except GeneratorExit:
+                    raise
+                except BaseException as error:  # what the consumer throws is the tool's
+                    step = items.athrow(error)
 
     return guarded
 
