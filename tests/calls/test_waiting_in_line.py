@@ -32,6 +32,37 @@ shape, hf, memory = shapes.shape, shapes.hf, durable.memory
 ONE_A_SECOND = {"per_second": 1, "burst": 1}
 
 
+@pytest.mark.parametrize("more", [{}, {"deadline": 60.0}], ids=["quick", "long"])
+def test_a_tool_that_calls_itself_is_told_that_it_waits_for_itself(hf: Holdfast, more: dict[str, float]) -> None:
+    async def descend(depth: int) -> int:
+        return depth if depth == 0 else await guarded(depth - 1)
+
+    guarded = hf.tool("walk", concurrency=1, max_wait=0.0, **more)(descend)
+
+    with pytest.raises(ConcurrencyFull, match="it would wait for itself"):
+        asyncio.run(guarded(1))
+
+
+def test_a_plain_tool_that_calls_itself_is_told_so_and_another_is_not(hf: Holdfast) -> None:
+    @hf.tool("walk", concurrency=1, max_wait=0.0)
+    def walk(depth: int) -> int:
+        return depth if depth == 0 else walk(depth - 1)
+
+    @hf.tool("other", concurrency=1, max_wait=0.0)
+    def other(then: Any) -> object:
+        return then()
+
+    with pytest.raises(ConcurrencyFull, match="it would wait for itself"):
+        other(lambda: walk(1))
+    with pytest.raises(ConcurrencyFull, match="it would wait for itself"):
+        hf.call(walk, 1)
+    slots = hf._box.tool("walk").limiting.slots
+    assert slots is not None
+    assert slots.take()  # by somebody else
+    with pytest.raises(ConcurrencyFull, match=r"are running(?!,)"):
+        other(lambda: walk(0))
+
+
 def waiting(hf: Holdfast, tool: str) -> int:
     """How many stand in line before *tool*."""
     return len(hf._box.tool(tool).limiting.line)

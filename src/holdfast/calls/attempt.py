@@ -12,6 +12,7 @@ import msgspec
 
 from holdfast import checks, events
 from holdfast.calls import reporting
+from holdfast.calls.nesting import is_within_itself
 from holdfast.category import ErrorCategory, classify, retry_after
 from holdfast.category.looking import is_a
 from holdfast.errors import (
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 # What says nothing about the tool, although it leaves it: refusals and trouble of other calls, and of the run itself.
 NEUTRAL = (InDoubt, LeaseLost, RunConflict, StoreError, KeyboardInterrupt, SystemExit, GeneratorExit)
+WITHIN_ITSELF = f"{ConcurrencyFull.reason}, and one of them makes this call: it would wait for itself"
 STEPS_IN = (CircuitOpen, RateLimited, ConcurrencyFull)  # refusals for which a fallback may step in
 OF_ITS_POLICY = (*STEPS_IN, ToolTimeout)  # what says nothing to calls with other settings
 OF_ITS_RUN = (LoopDetected, BudgetExceeded, InDoubt, LeaseLost, StoreError)  # what says nothing to another run
@@ -244,6 +246,8 @@ class Attempt:
     def _refuse(self, refusal: Refusal) -> BaseException:
         """The refusal to raise; if the tool has failed before in this call, that failure instead."""
         execution, reason = self._execution, refusal.why
+        if reason is None and refusal.kind is ConcurrencyFull and is_within_itself(execution.tool):
+            reason = WITHIN_ITSELF
         if execution.error is not None:
             execution.why = f"not repeated: {reason or refusal.kind.reason}"
             return execution.error
