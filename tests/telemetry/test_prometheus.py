@@ -206,6 +206,29 @@ def test_a_counter_does_not_fall_when_a_process_is_gone_nor_jump_when_it_was_onl
     assert (before, while_gone, back) == (5, 5, 6)
 
 
+def test_counters_go_on_when_a_process_clears_its_statistics(store: SqliteRunStore, clock: ManualClock) -> None:
+    exporter = StoreMetrics(store)
+    with holdfast.open(":memory:", policies={}, clock=clock) as hf:
+        work = hf.tool("t")(lambda: None)
+
+        def counted(calls: int) -> tuple[float, float]:
+            for _ in range(calls):
+                work()
+            show(store, "one", *hf.entries())
+            text = exporter.render()
+            opened = value(text, "holdfast_circuit_opened_total", server="", tool="t")
+            return value(text, "holdfast_calls_total", server="", tool="t", outcome="success"), opened
+
+        for _ in range(7):
+            hf.breaker.record_failure("t")
+        hf.breaker.reset("t")
+        calls, opened = counted(5)
+        assert (calls, opened) == (5, 1)
+        hf.tracker.clear()
+
+        assert [counted(0), counted(1), counted(6)] == [(5, opened), (6, opened), (12, opened)]
+
+
 def test_a_sum_of_seconds_does_not_fall_by_a_hair_when_a_process_is_gone(
     store: SqliteRunStore, clock: ManualClock
 ) -> None:

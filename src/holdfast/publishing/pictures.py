@@ -93,6 +93,7 @@ class Pictures:
         """What is to be shown of *name*; nothing if this process only holds it open or closed for others."""
         now, wall = self._kit.clock.monotonic(), self._kit.clock.time()
         tool = self._box.find(name)
+        cleared = self._kit.tracker.cleared  # first: what was counted before must not be taken for counted after
         seen, stats = self._kit.breaker.diagnostics(name), self._kit.tracker.stats(name)
         if tool is None and not is_known and not stats.total and not stats.denied and not seen.times_opened:
             return None
@@ -107,6 +108,7 @@ class Pictures:
             mean_ms=_duration(stats.mean), p50_ms=_duration(stats.p50), p95_ms=_duration(stats.p95),
             p99_ms=_duration(stats.p99), spent_ms=_duration(stats.total_duration) or 0.0,
             spread=parts.spread, errors=parts.errors, refusals=parts.refusals,
+            cleared=cleared,
         )  # fmt: skip
         if seen.state == "open" and seen.remaining_backoff is None:
             entry.forced = "open"

@@ -80,6 +80,7 @@ class ToolEntry(msgspec.Struct, kw_only=True):
     shared: list[str] | None = None
     alone: str | None = None
     shut: bool = False
+    cleared: int = 0  # times that what was counted began anew, but for the circuit's
 
     def refuses(self, now_ms: float) -> bool:
         """Whether a call would be refused by the circuit; an open one whose wait is over lets the next call probe."""

@@ -26,7 +26,9 @@ Where = tuple[str, str]  # server and tool
 Labels = tuple[tuple[str, str], ...]
 Key = tuple[str, Labels]  # of a sample: its name and labels
 Numbers = dict[Key, float]
-Life = tuple[str, int, int]  # host, process and when that began, as its id changes when it closes its store; or a fleet
+# Host, process and when that began, as its id changes when it closes its store; or a fleet. And how often its
+# statistics were cleared: it counts from zero since then, and what it counted before stays, as of one that is gone.
+Life = tuple[str, int, int, int]
 Shown = tuple[Life, Where]  # a tool of a process
 
 
@@ -138,11 +140,14 @@ def _seen(placed: Iterable[tuple[Process, Where, ToolEntry]], processes: Iterabl
     seen: dict[Shown, Numbers] = {}
     for process, where, entry in placed:
         counts = _counted(entry, where)
-        if entry.fleet is not None:  # whose circuit is one, whichever of its processes shows it
-            shared = seen.setdefault(((entry.fleet, 0, 0), where), {})
-            opened = _key("holdfast_circuit_opened_total", *_labels(where))
-            shared[opened] = max(shared.get(opened, 0), counts.pop(opened))
-        _add(seen.setdefault((_life(process), where), {}), counts)
+        opened = _key("holdfast_circuit_opened_total", *_labels(where))
+        times = counts.pop(opened)  # which nobody clears
+        if entry.fleet is None:
+            _add(seen.setdefault((_life(process), where), {}), {opened: times})
+        else:  # whose circuit is one, whichever of its processes shows it
+            shared = seen.setdefault(((entry.fleet, 0, 0, 0), where), {})
+            shared[opened] = max(shared.get(opened, 0), times)
+        _add(seen.setdefault((_life(process, entry.cleared), where), {}), counts)
     for process in processes:
         for server in process.servers:
             key = _key("holdfast_server_restarts_total", ("server", server.name))
@@ -156,8 +161,8 @@ def _of_ended(process: Process, entries: Iterable[ToolEntry], names: Sequence[st
     return _seen([(process, where, entry) for where, entry in places], [process])
 
 
-def _life(process: Process) -> Life:
-    return process.host, process.pid, process.started_at_ms
+def _life(process: Process, cleared: int = 0) -> Life:
+    return process.host, process.pid, process.started_at_ms, cleared
 
 
 def _counted(entry: ToolEntry, where: Where) -> Numbers:

@@ -48,6 +48,7 @@ class ExecutionTracker:
         self.journal: list[Any] = []
         self.refusals: list[str] = []  # the tools of refused calls that are yet to be counted
         self.journal_is_full = _NOTE * (max_history + BATCH)
+        self.cleared = 0  # times: who adds up its counters has to know that they began anew
         self._filed = 0  # items of the journal that were filed
         self._clock: Clock = checks.clock(clock)
         self._lock = threading.Lock()
@@ -132,6 +133,7 @@ class ExecutionTracker:
     def clear(self) -> None:
         """Forget history and statistics."""
         with self._lock:
+            self.cleared += 1
             self._tools = OrderedDict()
             self._evicted = ToolStats("")
             self._filed = 0
