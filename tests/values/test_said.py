@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -23,7 +22,7 @@ from holdfast.clock import SystemClock
 from holdfast.policy import PolicyBook
 from holdfast.stores import MemoryRunStore, RunStore
 from holdfast.stores.ledger import Ledger
-from holdfast.testing import Script, fail, ok
+from holdfast.testing import Script, ok
 from holdfast.values.redaction import Payloads
 from holdfast.values.said import SAID, known, load_said
 
@@ -257,192 +256,6 @@ def test_a_fork_knows_what_is_being_written(hf: Holdfast) -> None:
     hf.runs.writer.commit(fork)
 
     assert hf.runs.memory("b").memos == [(b"\xab" * 16, "work", b"cj1")]
-
-
-# --- runs of other stores ---
-
-
-@pytest.fixture
-def two() -> Iterator[tuple[Holdfast, Holdfast]]:
-    with holdfast_on(MemoryRunStore()) as first, holdfast_on(MemoryRunStore()) as second:
-        yield first, second
-
-
-def move(first: Holdfast, second: Holdfast) -> None:
-    file = io.StringIO()
-    first.runs.export(file)
-    second.runs.import_(io.StringIO(file.getvalue()))
-
-
-def test_what_the_events_of_an_imported_run_say_is_not_believed(two: tuple[Holdfast, Holdfast]) -> None:
-    first, second = two
-    _, pay = script_of(first, "paid", name="pay")
-    run_id = stopped(first, lambda: pay("x"))
-    move(first, second)
-    script, pay = script_of(second, "paid again", name="pay")
-
-    with pytest.raises(InDoubt), second.resume(run_id):
-        pay("x")
-
-    assert script.count == 0
-
-
-@pytest.mark.parametrize("end", [KeyboardInterrupt, ValueError], ids=["resumed", "forked"])
-def test_an_imported_event_that_somebody_made_up_gives_no_result(
-    two: tuple[Holdfast, Holdfast], end: type[BaseException]
-) -> None:
-    first, second = two
-    with pytest.raises(end), first.run() as run:
-        first.runs.record_event(run.id, "tool_ended", {"key": "ab" * 16, "tool": "pay", "result": "made up"})
-        raise end
-    move(first, second)
-    script, pay = script_of(second, "paid", name="pay")
-
-    with second.resume(run.id):
-        answer = pay("x")
-
-    assert answer == "paid"
-    assert script.count == 1
-
-
-def test_what_an_imported_run_does_here_is_known_when_it_is_resumed_again(two: tuple[Holdfast, Holdfast]) -> None:
-    first, second = two
-    run_id = stopped(first, lambda: None)
-    move(first, second)
-    script, pay = script_of(second, "paid", name="pay")
-    with pytest.raises(KeyboardInterrupt), second.resume(run_id):
-        pay("x")
-        raise KeyboardInterrupt
-
-    with second.resume(run_id):
-        answer = pay("x")
-
-    assert answer == "paid"
-    assert script.count == 1
-
-
-def paying(hf: Holdfast, made: list[Any]) -> Callable[[Any], Any]:
-    """A tool that is answered, where it is in doubt, with the key that it was called with."""
-
-    @hf.tool
-    def pay(what: Any) -> str:
-        made.append(what)
-        run = hf.current_run
-        assert run is not None
-        return f"{what} paid with {run.idempotency_key}"
-
-    def safely(what: Any) -> Any:
-        try:
-            return pay(what)
-        except InDoubt as doubt:
-            return doubt.answer(f"{what} paid with {doubt.key}")
-
-    return safely
-
-
-def interrupted(hf: Holdfast, run_id: str, body: Callable[[], Any]) -> Any:
-    with pytest.raises(KeyboardInterrupt), hf.resume(run_id):
-        answer = body()
-        raise KeyboardInterrupt
-    return answer
-
-
-def test_the_calls_of_an_imported_run_keep_their_results_however_often_it_is_interrupted(
-    two: tuple[Holdfast, Holdfast],
-) -> None:
-    first, second = two
-    made: list[Any] = []
-    pay = paying(first, made)
-    run_id = stopped(first, lambda: pay(1))
-    move(first, second)
-    pay = paying(second, made)
-    before = interrupted(second, run_id, lambda: [pay(number) for number in range(1, 9)])
-
-    with second.resume(run_id) as run:
-        after = [pay(number) for number in range(1, 9)]
-
-    assert after == before
-    assert made == [1, 2, 3, 4, 5, 6, 7, 8]
-    assert of(second, run.id, "run_diverged") == []
-
-
-@pytest.mark.parametrize("end", [KeyboardInterrupt, ValueError], ids=["resumed", "forked"])
-def test_a_call_of_an_imported_run_has_the_key_that_it_was_called_with(
-    two: tuple[Holdfast, Holdfast], end: type[BaseException]
-) -> None:
-    first, second = two
-    pay = paying(first, [])
-    with pytest.raises(end), first.run() as run:
-        before = [pay(["tea", number]) for number in range(8)]
-        raise end
-    move(first, second)
-    pay = paying(second, [])
-
-    with second.resume(run.id):
-        after = [pay(["tea", number]) for number in reversed(range(8))]
-
-    assert after == before[::-1]
-
-
-def test_an_imported_call_whose_arguments_were_not_shown_is_in_doubt_once(two: tuple[Holdfast, Holdfast]) -> None:
-    first, second = two
-    made: list[Any] = []
-    pay = paying(first, made)
-    run_id = stopped(first, lambda: pay({"password": "tea"}))
-    move(first, second)
-    pay = paying(second, made)
-    before = interrupted(second, run_id, lambda: [pay({"password": "tea"}), pay({"password": "rum"})])
-
-    with second.resume(run_id):
-        after = [pay({"password": "rum"}), pay({"password": "tea"})]
-
-    assert after == before[::-1]
-    assert made == [{"password": "tea"}, {"password": "rum"}]
-
-
-def test_a_call_that_another_of_an_imported_run_was_taken_for_is_in_doubt_too(two: tuple[Holdfast, Holdfast]) -> None:
-    first, second = two
-    run_id = stopped(first, lambda: script_of(first, "paid", name="pay")[1](1))
-    move(first, second)
-    script, pay = script_of(second, "paid again", name="pay")
-
-    with pytest.raises(InDoubt) as doubt, second.resume(run_id):
-        with pytest.raises(InDoubt) as another:
-            pay(2)
-        pay(1)
-
-    assert doubt.value.key != another.value.key
-    assert script.count == 0
-
-
-def test_a_call_that_an_imported_run_makes_here_is_taken_for_no_other(two: tuple[Holdfast, Holdfast]) -> None:
-    first, second = two
-    run_id = stopped(first, lambda: None)
-    move(first, second)
-    script = Script(fail(KeyboardInterrupt()), ok("paid"), name="pay")
-    pay = second.tool()(script.function)
-    with pytest.raises(KeyboardInterrupt), second.resume(run_id):
-        pay(1)
-
-    with second.resume(run_id):
-        answer = pay(2)
-
-    assert answer == "paid"
-
-
-def test_what_was_spent_before_the_import_counts_once(two: tuple[Holdfast, Holdfast]) -> None:
-    first, second = two
-    with pytest.raises(KeyboardInterrupt), first.run() as run:
-        run.spend("usd", 1.0)
-        run.spend("usd", 1.0)
-        raise KeyboardInterrupt
-    move(first, second)
-
-    with second.resume(run.id) as again:
-        for _ in range(3):
-            again.spend("usd", 1.0)
-
-    assert second.runs.snapshot(run.id).spend == {"usd": 3.0}
 
 
 @pytest.mark.parametrize(

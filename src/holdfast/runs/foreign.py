@@ -74,10 +74,13 @@ class Foreign:
             begun[base] += place + 1
             if kind == AMOUNT:
                 calls.setdefault(own, Outcome(own, name, SPENT))
-            elif own != key:
+                continue
+            if own != key:
                 self._alike[key], self.elsewhere[own] = own, key
-            if kind == STEP and key in calls:
-                calls[key] = Outcome(key, name, CACHED + calls[key].bare)
+            # What a fork had from others is in none of its own events.
+            known = calls.setdefault(key, Outcome(key, name, LOST))
+            if kind == STEP:
+                calls[key] = Outcome(key, name, CACHED + known.bare)
 
     def _take_for(self, calls: dict[str, Outcome], own: str, key: str) -> None:
         """The call *own* of here is *key*; another that is like it may be it, too, and must not be called unasked."""
@@ -127,7 +130,7 @@ def tell(history: Iterable[RunEventRecord]) -> Iterator[Told]:
         payload = event.payload
         if event.type == events.SPENT and not event.late and not payload.keys() & {"parent", "carried"}:
             unit, amount = payload.get("unit"), payload.get("amount")
-            if isinstance(unit, str) and isinstance(amount, int | float):
+            if isinstance(unit, str):
                 yield Told("", unit, _KINDS[event.type], "", repr(amount).encode())
         elif event.type in (events.TOOL_STARTED, events.STEP_STARTED):
             key, name = payload.get("key"), payload.get("tool" if event.type == events.TOOL_STARTED else "name")

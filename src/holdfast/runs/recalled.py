@@ -35,10 +35,10 @@ class Recalled:
         below = descendants(calls, again) if again else []
         found.tentative = frozenset(key for key in below if is_error(calls[key].bare))
         run_id = memory.snapshot.id
-        if memory.snapshot.forked_from is not None:
-            found.inherited = frozenset(calls.keys() - begun(store.events(run_id)))
         if memory.is_foreign:
             found._foreign = Foreign.recognised(calls, memory.memos, history(store, run_id), identity)
+        if memory.snapshot.forked_from is not None:
+            found.inherited = frozenset(calls.keys() - begun(store.events(run_id)))
         for key in calls:
             if not key.endswith(NOBODY):
                 found._inner.setdefault(maker_of(key), []).append(key)
