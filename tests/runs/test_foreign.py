@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.runs.durable import of, stopped
+from tests.runs import durable
+from tests.runs.durable import Killed, Place, of, stopped
 
 from holdfast import Holdfast, InDoubt, Run, StoreError
 from holdfast.policy import PolicyBook
 from holdfast.stores import MemoryRunStore
 from holdfast.testing import ManualClock, Script, Step, fail, ok
+
+memory = durable.memory
 
 
 @pytest.fixture
@@ -207,6 +210,25 @@ def test_a_call_that_an_imported_run_makes_here_and_is_cut_off_is_in_doubt(two: 
         pay(1)
 
     assert script.count == 1
+
+
+def test_a_call_of_an_imported_run_that_its_process_did_not_survive_is_taken_for_no_other(
+    two: tuple[Holdfast, Holdfast], memory: Place
+) -> None:
+    first, _ = two
+    run_id = stopped(first, lambda: None)
+    second = memory.open()
+    move(first, second)
+    pay = second.tool("pay")(lambda number: memory.die(second))
+    with pytest.raises(Killed), second.resume(run_id):
+        pay(1)
+    third = memory.open()
+    _, pay = scripted(third, ok("paid"))
+
+    with third.resume(run_id):
+        answer = pay(2)
+
+    assert answer == "paid"
 
 
 def test_imported_calls_whose_arguments_were_not_shown_are_in_doubt_one_after_the_other(

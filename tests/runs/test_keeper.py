@@ -9,12 +9,17 @@ from pathlib import Path
 
 import pytest
 from tests.children import eventually
+from tests.runs import durable
+from tests.runs.durable import Place
 from tests.stores.kinds import claim
 
 import holdfast
 from holdfast import Holdfast, Run, RunCancelled, RunStatus, StoreError
 from holdfast.runs import keeper
 from holdfast.stores import SqliteRunStore
+from holdfast.testing import ManualClock
+
+disk = durable.disk
 
 
 @pytest.fixture
@@ -141,6 +146,23 @@ def test_a_run_after_one_whose_thread_could_not_be_started_is_looked_after(
             other.cancel(run.id)
             assert run.cancelled.wait(30)
             run.check()
+
+
+def test_a_run_that_takes_long_is_known_to_be_alive(disk: Place, clock: ManualClock) -> None:
+    hf = disk.open()
+
+    def lease() -> int:
+        ((_, _, _, until, *_),) = hf.runs.file.fetch("owning")
+        return int(until)
+
+    with hf.run():
+        before = lease()
+        clock.advance(hf.runs.lease / keeper.SIGNS)
+        mailbox = hf._home.keeper._mailbox
+        assert mailbox is not None
+        mailbox.wake()  # as whoever waits for that long is
+
+        assert eventually(lambda: lease() > before)
 
 
 def test_a_store_that_is_away_is_complained_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

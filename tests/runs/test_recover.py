@@ -136,6 +136,16 @@ def test_a_run_with_an_entry_point_is_called_again_with_its_arguments(place: Pla
     )
 
 
+def test_a_run_that_was_made_before_it_was_begun_is_called_again_too(place: Place) -> None:
+    place.open().runs.create_run("default", "", run_id="r")
+    dead(place, run_id="r", entry=target("entry"))
+    hf = place.open()
+
+    hf.recover("resume")
+
+    assert hf.runs.snapshot("r").status == "completed"
+
+
 def test_nothing_that_an_import_says_is_called(place: Place, clock: ManualClock) -> None:
     dead(place, entry=target("entry"))
     hf, text = place.open(), io.StringIO()

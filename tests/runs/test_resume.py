@@ -1423,6 +1423,19 @@ def test_a_failed_run_is_resumed_as_a_new_run_that_knows_what_it_knew(place: Pla
     assert hf.runs.snapshot(old).status == "failed"
 
 
+def test_a_fork_is_as_old_as_its_making(hf: Holdfast, clock: ManualClock) -> None:
+    with pytest.raises(KeyError), hf.run() as run:
+        raise KeyError
+    clock.advance(60.0)
+
+    with hf.resume(run.id) as fork:
+        pass
+
+    ages = [hf.runs.snapshot(each.id).created_at_ms for each in (run, fork)]
+    assert ages == [0, 60_000]
+    assert [each.id for each in hf.runs.list_runs()] == [fork.id, run.id]
+
+
 def test_the_first_event_of_a_fork_and_of_a_run_that_nobody_had_begun_says_what_it_was_asked_to_do(
     place: Place,
 ) -> None:
@@ -1623,6 +1636,27 @@ def test_a_harmless_call_that_failed_within_the_fatal_call_is_made_anew(hf: Hold
 
     assert paid == "visa"
     assert calls == ["visa", "amex", "visa"]
+
+
+def test_a_step_that_failed_within_the_fatal_call_is_made_anew(hf: Holdfast) -> None:
+    script = Script(fail(TimeoutError("no answer")), ok("amex"), name="choose")
+    troubles = [ValueError("no truck")]
+
+    @hf.tool("order")
+    def order() -> object:
+        assert hf.current_run is not None
+        try:
+            card = hf.current_run.step("choose", script.function)
+        except TimeoutError:
+            card = "visa"
+        if troubles:
+            raise troubles.pop()
+        return card
+
+    with pytest.raises(ValueError, match="truck"), hf.run() as run:
+        order()
+
+    assert resumed(hf, run.id, order) == "amex"
 
 
 def test_what_an_error_of_the_fatal_call_was_raised_for_is_made_anew(hf: Holdfast) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import functools
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -74,13 +75,14 @@ class Host:
         raise RuntimeError("down")
 
 
-def test_the_same_method_of_another_object_is_another_call(hf: Holdfast) -> None:
+@pytest.mark.parametrize("part", [lambda method: method, functools.partial], ids=["method", "partial"])
+def test_the_same_method_of_another_object_is_another_call(hf: Holdfast, part: Callable[..., Any]) -> None:
     one, other = Host(), Host()
 
     with hf.run():
-        fails(lambda: hf.call(one.ping, 22), times=3)
-        refused(lambda: hf.call(one.ping, 22))
-        fails(lambda: hf.call(other.ping, 22))
+        fails(lambda: hf.call(part(one.ping), 22), times=3)
+        refused(lambda: hf.call(part(one.ping), 22))
+        fails(lambda: hf.call(part(other.ping), 22))
 
 
 @pytest.mark.parametrize("shape", ["function", "coroutine", "generator", "async_generator"])
