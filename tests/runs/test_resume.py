@@ -21,6 +21,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import pydantic
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -850,6 +851,10 @@ class Title(str):
 class Transfer:
     to: str
     wei: object
+
+
+class Order(pydantic.BaseModel):
+    to: str
 
 
 @pytest.mark.parametrize(
@@ -1881,7 +1886,16 @@ def test_calls_of_an_imported_run_are_known_by_what_its_events_show_of_their_arg
     memory: Place, clock: ManualClock
 ) -> None:
     hf = memory.open()
-    values = [(1, 2), [3], Path("a"), Path("b"), Transfer("ann", 1), Transfer("bob", 1)]
+    values = [
+        (1, 2),
+        [3],
+        Path("a"),
+        Path("b"),
+        Transfer("ann", 1),
+        Transfer("bob", 1),
+        Order(to="ann"),
+        Order(to="bob"),
+    ]
     pay = hf.tool("pay")(lambda value: 1)
     run_id = stopped(hf, lambda: [pay(value) for value in values])
     keys = [event.payload["key"] for event in of(hf, run_id, "tool_started")]

@@ -190,7 +190,7 @@ def _plain(value: object) -> object:
         return os.fspath(value)
     dump = getattr(type(value), "model_dump", None)
     if callable(dump):
-        return (type(value).__qualname__, dump(value))
+        return dump(value)
     raise NotImplementedError(type(value).__qualname__)
 
 
