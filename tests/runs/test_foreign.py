@@ -212,6 +212,19 @@ def test_a_call_that_an_imported_run_makes_here_and_is_cut_off_is_in_doubt(two: 
     assert script.count == 1
 
 
+def test_a_call_that_an_imported_run_makes_here_and_is_cut_off_is_no_divergence(two: tuple[Holdfast, Holdfast]) -> None:
+    first, second = two
+    run_id = stopped(first, lambda: None)
+    move(first, second)
+    _, pay = scripted(second, fail(KeyboardInterrupt()))
+    interrupted(second, run_id, lambda: pay(1))
+
+    with second.resume(run_id, diverged="raise"):
+        pass
+
+    assert second.runs.snapshot(run_id).status == "completed"
+
+
 def test_a_call_of_an_imported_run_that_its_process_did_not_survive_is_taken_for_no_other(
     two: tuple[Holdfast, Holdfast], memory: Place
 ) -> None:
@@ -284,20 +297,23 @@ def test_steps_of_an_imported_run_are_made_again_with_the_keys_that_they_had(two
     assert keys[3:] == keys[2::-1]
 
 
-def test_a_step_within_an_imported_call_that_is_answered_counts_for_no_call(two: tuple[Holdfast, Holdfast]) -> None:
+def test_steps_within_an_imported_call_that_is_answered_count_for_no_call(two: tuple[Holdfast, Holdfast]) -> None:
     first, second = two
-    outer = first.tool("outer")(lambda: run_of(first).step("think", lambda: 1))
-    run_id = stopped(first, outer, budget={"calls": 2})
+    pay = first.tool("pay")(lambda number: [run_of(first).step("think", lambda: 1) for _ in range(2)])
+    run_id = stopped(first, lambda: pay(1), budget={"calls": 2})
     move(first, second)
-    outer, other = second.tool("outer")(lambda: 1), second.tool("other")(lambda: 2)
+    _, pay = scripted(second, ok(2))
 
-    with second.resume(run_id):
+    def answered() -> None:
         with pytest.raises(InDoubt) as doubt:
-            outer()
+            pay(number=1)
         doubt.value.answer(1)
-        answer = other()
 
-    assert answer == 2
+    interrupted(second, run_id, answered)
+    with second.resume(run_id):
+        answers = [pay(number=1), pay(number=2)]
+
+    assert answers == [1, 2]
 
 
 def test_a_call_that_was_repeated_before_the_import_is_one(two: tuple[Holdfast, Holdfast]) -> None:
@@ -375,10 +391,13 @@ def test_a_fork_of_an_imported_run_knows_what_that_knew_when_that_is_gone(two: t
     assert made == [2]
 
 
+MADE_UP = f"{'no digits':x<24}00000000"  # it is as long as a key, and made by nobody
+
+
 @pytest.mark.parametrize(
     ("type", "payload"),
     [
-        ("tool_started", {"call_id": "a", "key": "made up", "tool": "pay", "arguments": {"what": 1}}),
+        ("tool_started", {"call_id": "a", "key": MADE_UP, "tool": "pay", "arguments": {"what": 1}}),
         ("tool_started", {"call_id": "a", "key": 7, "tool": "pay", "arguments": {"what": 1}}),
         ("tool_started", {"call_id": "a", "key": "ab" * 16, "tool": 7, "arguments": {"what": 1}}),
         ("step_started", {"call_id": "a", "key": "ab" * 16, "name": "pay", "parent": "b"}),

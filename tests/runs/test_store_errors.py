@@ -202,6 +202,25 @@ def test_a_run_whose_memory_cannot_be_read_is_not_resumed_and_stays_free(hf: Hol
         pass
 
 
+def test_a_run_that_could_not_be_given_back_is_free_when_the_store_is_back(hf: Holdfast, trouble: Disk) -> None:
+    run_id = stopped(hf, lambda: None)
+    hf.runs.file.writing().execute("ALTER TABLE memos RENAME TO elsewhere")
+    trouble.full(after=1)  # so that it is taken, and nothing more
+    with pytest.raises(StoreError), hf.resume(run_id):
+        pytest.fail("was entered")
+    with pytest.raises(StoreError):
+        hf.runs.writer.flush()
+    hf.runs.file.writing().execute("ALTER TABLE elsewhere RENAME TO memos")
+    trouble.free()
+
+    with hf.run():  # before which what is owed is written
+        pass
+    with hf.resume(run_id) as run:
+        pass
+
+    assert run.status == "completed"
+
+
 def test_commit_and_cancel_say_that_the_store_fails(hf: Holdfast, trouble: Disk) -> None:
     with hf.run() as run:
         trouble.full()
@@ -338,6 +357,17 @@ def test_an_end_that_the_store_did_not_take_is_written_when_the_block_is_left(le
 
     snapshot = lenient.runs.snapshot(run.id)
     assert (snapshot.status, snapshot.error) == ("failed", "no tea")
+
+
+def test_an_end_that_the_store_did_not_take_is_told(
+    lenient: Holdfast, trouble: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    with lenient.run() as run:
+        trouble.full()
+        run.complete()
+        trouble.free()
+
+        assert "not recorded in full" in caplog.text
 
 
 def test_ends_that_are_owed_are_offered_together_while_the_store_is_away_and_written_before_a_run_when_it_is_back(

@@ -49,7 +49,7 @@ class Foreign:
         found._hear(calls, history, identity)
         asked = {*ours, *claimed.values()}
         for key in dict.fromkeys((*found._alike, *calls)):  # the oldest first, as far as events tell
-            if key in calls and calls[key].bare == LOST and is_key(key) and key not in asked:
+            if calls[key].bare == LOST and is_key(key) and key not in asked:
                 found._unclaimed.setdefault((calls[key].name, maker_of(key)), deque()).append(key)
         for own, key in claimed.items():
             found._take_for(calls, own, key)

@@ -48,8 +48,8 @@ def ahead(first: int) -> range:
 
 
 def sign_of(key: str) -> str:
-    """What the keys of the calls that *key* makes end with; of those that nobody makes if there is no *key*."""
-    return key[:_MAKER] or NOBODY
+    """What the keys of the calls that *key* makes end with."""
+    return key[:_MAKER]
 
 
 def maker_of(key: str) -> str:

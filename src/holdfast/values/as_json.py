@@ -163,7 +163,6 @@ class _Pieces:
         text = str.__str__(value.value if isinstance(value, Enum) else value)
         if not text.isascii() and not self._strict:
             return text.encode(errors="backslashreplace").decode()
-        text.encode()
         return text
 
     def _leaf(self, value: object) -> object:
