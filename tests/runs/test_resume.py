@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import contextvars
 import dataclasses
+import datetime as dt
 import functools
 import io
 import subprocess
@@ -847,6 +848,21 @@ class Title(str):
     __slots__ = ()
 
 
+class Moment(dt.datetime):
+    """A time that knows more than those of the standard library."""
+
+    nanoseconds = 0
+
+    def __str__(self) -> str:
+        return f"{super().__str__()} and {self.nanoseconds} ns"
+
+
+def moment(nanoseconds: int) -> Moment:
+    made = Moment(2026, 1, 2)
+    made.nanoseconds = nanoseconds
+    return made
+
+
 @dataclasses.dataclass
 class Transfer:
     to: str
@@ -865,6 +881,7 @@ class Order(pydantic.BaseModel):
         ("a \ud800", "b \ud800"),
         (Title("a"), Title("b")),
         (Title("a"), "a"),
+        (moment(1), moment(2)),
         ((1, 2), [1, 2]),
         ({1, "a"}, {1, "b"}),
         (Transfer("ann", 2**70), Transfer("bob", 2**70)),

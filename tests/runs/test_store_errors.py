@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -359,12 +360,17 @@ def test_an_end_that_the_store_did_not_take_is_written_when_the_block_is_left(le
     assert (snapshot.status, snapshot.error) == ("failed", "no tea")
 
 
-def test_an_end_that_the_store_did_not_take_is_told(
-    lenient: Holdfast, trouble: Disk, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    "write",
+    [lambda run: run.complete(), lambda run: run.commit("noted"), lambda run: run.step("plan", int)],
+    ids=["end", "event", "step"],
+)
+def test_what_the_store_did_not_take_is_told_at_once(
+    lenient: Holdfast, trouble: Disk, caplog: pytest.LogCaptureFixture, write: Callable[[Run], object]
 ) -> None:
     with lenient.run() as run:
         trouble.full()
-        run.complete()
+        write(run)
         trouble.free()
 
         assert "not recorded in full" in caplog.text

@@ -776,6 +776,17 @@ FLAWS: dict[str, tuple[list[str], int, str]] = {
 }  # fmt: skip
 
 
+def test_a_file_that_cannot_be_read_is_named_with_its_line(make: Make) -> None:
+    class Torn(io.StringIO):
+        def readline(self, size: int | None = -1, /) -> str:
+            if self.tell():
+                raise OSError(5, "Input/output error")
+            return super().readline(size)
+
+    with pytest.raises(StoreError, match=r"^line 2: cannot be read: Input/output error; nothing was imported"):
+        make().import_(Torn(signed(TITLE, event(0))))
+
+
 @pytest.mark.parametrize("flaw", FLAWS)
 def test_a_flaw_is_named_with_its_line_and_nothing_is_imported(make: Make, clock: ManualClock, flaw: str) -> None:
     lines, number, message = FLAWS[flaw]

@@ -258,6 +258,19 @@ def test_a_fork_knows_what_is_being_written(hf: Holdfast) -> None:
     assert hf.runs.memory("b").memos == [(b"\xab" * 16, "work", b"cj1")]
 
 
+def test_a_fork_knows_nothing_of_other_runs_that_are_being_written(hf: Holdfast) -> None:
+    for run_id in ("a", "other"):
+        hf.runs.create_run("s", "p", run_id=run_id)
+
+    def fork(ledger: Ledger) -> None:
+        ledger.say(ledger.run("other"), "step_ended", key="ab" * 16, name="work", result=1)
+        ledger.copy_memos(ledger.run("a"), ledger.add(hf.runs.header("s", "p", "b")))
+
+    hf.runs.writer.commit(fork)
+
+    assert hf.runs.memory("b").memos == []
+
+
 @pytest.mark.parametrize(
     "payload",
     [
