@@ -287,14 +287,14 @@ def test_steps_of_an_imported_run_are_made_again_with_the_keys_that_they_had(two
         for each in arguments:
             run_of(hf).step("think", lambda *_: None, *each)
 
-    run_id = stopped(first, lambda: agent(first, [(), (1,), (2,)]))
+    run_id = stopped(first, lambda: agent(first, [(1,), (), (2,)]))
     move(first, second)
 
     with second.resume(run_id):
-        agent(second, [(2,), (1,), ()])
+        agent(second, [(), (2,), (1,)])
 
     keys = [event.payload["key"] for event in of(second, run_id, "step_started")]
-    assert keys[3:] == keys[2::-1]
+    assert keys[3:] == [keys[1], keys[2], keys[0]]
 
 
 def test_steps_within_an_imported_call_that_is_answered_count_for_no_call(two: tuple[Holdfast, Holdfast]) -> None:
