@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 import warnings
 
 import holdfast
@@ -84,15 +85,23 @@ def stops() -> None:
 
 def ends_a_child() -> int | None:
     """What a process that was forked, and told to end, ended with."""
-    child = multiprocessing.get_context("fork").Process(target=signal.pause)
+    here, there = os.pipe()
+    child = multiprocessing.get_context("fork").Process(target=_last_for_ever, args=(there,))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks in the midst of threads
         child.start()
+    os.read(here, 1)  # before, a signal may be lost: Python 3.14 forgets those that come while it forks
     child.terminate()
     child.join(10)
     code = child.exitcode
     child.kill()
     return code
+
+
+def _last_for_ever(ready: int) -> None:
+    os.write(ready, b"!")
+    while True:
+        time.sleep(0.01)
 
 
 def fails() -> None:
