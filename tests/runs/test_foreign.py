@@ -6,15 +6,17 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 from tests.runs import durable
 from tests.runs.durable import Killed, Place, of, stopped
 
-from holdfast import Holdfast, InDoubt, Run, StoreError
+from holdfast import Holdfast, InDoubt, Run, RunConflict, StoreError
 from holdfast.policy import PolicyBook
 from holdfast.stores import MemoryRunStore
+from holdfast.stores.ledger import Ledger
 from holdfast.testing import ManualClock, Script, Step, fail, ok
 
 memory = durable.memory
@@ -37,9 +39,9 @@ def run_of(hf: Holdfast) -> Run:
     return hf.current_run
 
 
-def move(first: Holdfast, second: Holdfast) -> None:
+def move(first: Holdfast, second: Holdfast, *run_ids: str) -> None:
     file = io.StringIO()
-    first.runs.export(file)
+    first.runs.export(file, run_ids or None)
     second.runs.import_(io.StringIO(file.getvalue()))
 
 
@@ -389,6 +391,128 @@ def test_a_fork_of_an_imported_run_knows_what_that_knew_when_that_is_gone(two: t
 
     assert after == before
     assert made == [2]
+
+
+def forked(hf: Holdfast, *, end: type[BaseException] = KeyboardInterrupt) -> tuple[str, str]:
+    """A run that has made a call and failed, and its fork, which has made another and left with *end*."""
+    pay = paying(hf, [])
+    with pytest.raises(ValueError, match="lost"), hf.run() as run:
+        pay(1)
+        raise ValueError("lost")
+    with pytest.raises(end), hf.resume(run.id) as fork:
+        pay(2)
+        raise end
+    return run.id, fork.id
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, ValueError], ids=["resumed", "forked again"])
+def test_a_fork_that_was_imported_without_its_original_is_not_resumed(
+    two: tuple[Holdfast, Holdfast], end: type[BaseException]
+) -> None:
+    first, second = two
+    original, fork = forked(first, end=end)
+    move(first, second, fork)
+    before = second.runs.events(fork)
+
+    with pytest.raises(RunConflict, match=f"lacks run '{original}', which it is a fork of"), second.resume(fork):
+        pytest.fail("nobody knows what it has paid")
+
+    assert second.runs.events(fork) == before
+
+
+def test_a_fork_that_was_imported_without_its_original_is_resumed_when_that_has_come(
+    two: tuple[Holdfast, Holdfast],
+) -> None:
+    first, second = two
+    _, fork = forked(first)
+    move(first, second, fork)
+    move(first, second)
+    made: list[Any] = []
+    pay = paying(second, made)
+
+    with second.resume(fork):
+        pay(1), pay(2), pay(3)
+
+    assert made == [3]
+
+
+def test_an_imported_fork_is_not_resumed_when_its_original_was_pruned_here(two: tuple[Holdfast, Holdfast]) -> None:
+    first, second = two
+    original, fork = forked(first)
+    move(first, second)
+    interrupted(second, fork, lambda: None)
+    second.runs.prune(max_runs=0)
+
+    with pytest.raises(RunConflict, match=original), second.resume(fork):
+        pytest.fail("nobody knows what it has paid")
+
+
+@pytest.mark.parametrize("pruned", ["before", "after"])
+def test_an_imported_fork_is_not_resumed_when_its_original_has_lost_events(
+    two: tuple[Holdfast, Holdfast], pruned: str
+) -> None:
+    first, second = two
+    original, fork = forked(first)
+    if pruned == "before":
+        first.runs.prune(max_events=1)
+    move(first, second)
+    if pruned == "after":
+        second.runs.prune(max_events=1)
+    lost = second.runs.event_page(original).first_available
+
+    with pytest.raises(RunConflict, match=f"the first {lost} events of run '{original}'"), second.resume(fork):
+        pytest.fail("nobody knows what it has paid")
+
+
+def test_a_fork_of_an_imported_run_knows_what_that_knew_when_that_has_lost_events(
+    two: tuple[Holdfast, Holdfast],
+) -> None:
+    first, second = two
+    with pytest.raises(ValueError, match="lost"), first.run() as run:
+        paying(first, [])(1)
+        raise ValueError("lost")
+    move(first, second)
+    made: list[Any] = []
+    pay = paying(second, made)
+    interrupted(second, run.id, lambda: None)
+    second.runs.prune(max_events=1)
+
+    with second.resume(run.id):
+        pay(1), pay(2)
+
+    assert made == [2]
+
+
+def test_a_fork_of_an_imported_fork_needs_what_that_needed(two: tuple[Holdfast, Holdfast]) -> None:
+    first, second = two
+    _, fork = forked(first, end=ValueError)
+    move(first, second)
+    interrupted(second, fork, lambda: None)
+    (last,) = (run.id for run in second.runs.list_runs() if run.forked_from == fork)
+    made: list[Any] = []
+    pay = paying(second, made)
+    interrupted(second, last, lambda: [pay(1), pay(2)])
+    second.runs.prune(max_runs=0)
+
+    with pytest.raises(RunConflict, match=fork), second.resume(last):
+        pytest.fail("nobody knows what it has paid")
+
+    assert made == []
+
+
+def test_imported_runs_that_are_said_to_be_forks_of_each_other_are_resumed_as_they_are(
+    two: tuple[Holdfast, Holdfast],
+) -> None:
+    first, second = two
+    for one, other in ("ab", "ba"):
+        header = first.runs.header("", "", one, forked_from=other, root=one)
+        first.runs.writer.commit(partial(Ledger.add, header=header))
+    move(first, second)
+
+    with second.resume("a"):
+        answer = paying(second, [])(1)
+
+    assert answer.startswith("1 paid")
 
 
 MADE_UP = f"{'no digits':x<24}00000000"  # it is as long as a key, and made by nobody

@@ -1998,7 +1998,7 @@ def test_a_run_that_was_imported_without_its_first_events_cannot_be_resumed(hf: 
 
     with holdfast.open(tmp_path / "other.db", policies={}) as other:
         other.runs.import_(io.StringIO(file.getvalue()))
-        with pytest.raises(RunConflict, match="was imported without its first 3 events"), other.resume(run.id):
+        with pytest.raises(RunConflict, match="was imported, and lacks its first 3 events"), other.resume(run.id):
             pass
 
 

@@ -19,6 +19,8 @@ from holdfast.stores.ledger import Claim, Ledger, Live, OwnerRow
 STOPPED = "it was stopped while it began or ended"
 PATIENCE = 2.0  # seconds that what is only noted is waited for at its end
 
+_ALL = b""  # the key of no call; in the memos of an imported run's fork: they tell of all calls from before it
+
 
 class Begun(msgspec.Struct, frozen=True):
     """A run that was begun, and the right to write to it."""
@@ -88,18 +90,15 @@ class Resume(msgspec.Struct, frozen=True):
             raise RunConflict(f"run {self.run_id!r} has ended meanwhile")
         if live.header.noted:
             raise RunConflict(f"run {self.run_id!r} was only noted, as the sessions of proxies are: begin a new one")
-        if live.origin is not None and live.first > 0:
-            raise RunConflict(
-                f"run {self.run_id!r} was imported without its first {live.first} events: nobody can tell which calls "
-                "it has finished; begin a new one"
-            )
         while live.snapshot.status.is_terminal:
             if live.snapshot.status is RunStatus.COMPLETED:
                 which = "" if live.header.id == self.run_id else f", as {live.header.id!r}"
                 raise RunConflict(f"run {self.run_id!r} has completed{which}: there is nothing to resume")
             if (fork := ledger.find(_fork_id(live.header.id))) is None:
+                _check_known(ledger, live)
                 return self._begin(ledger, owner, _fork(ledger, live), live)
             live = fork
+        _check_known(ledger, live)
         return self._begin(ledger, owner, live, None)
 
     def _begin(self, ledger: Ledger, owner: OwnerRow, live: Live, forked: Live | None) -> Begun:
@@ -114,6 +113,31 @@ class Resume(msgspec.Struct, frozen=True):
             for unit, amount in forked.snapshot.spend.items():
                 ledger.say(live, events.SPENT, unit=unit, amount=amount, carried=True)
         return Begun(claim, live.header, dict(live.snapshot.spend), live.cancel)
+
+
+def _check_known(ledger: Ledger, run: Live) -> None:
+    """Raise a conflict if this store was not told of all calls that *run*, as others ran it, may have finished."""
+    if run.origin is None:
+        return
+    if run.first:
+        raise _unknown(run, f"its first {run.first} events")
+    if ledger.has_memo(run, _ALL):
+        return
+    seen, before = {run.header.id}, run.header.forked_from
+    while before is not None and before not in seen:
+        seen.add(before)
+        if (live := ledger.find(before)) is None:
+            raise _unknown(run, f"run {before!r}, which it is a fork of", "import that, too, or ")
+        if live.first:
+            raise _unknown(run, f"the first {live.first} events of run {before!r}, which it is a fork of")
+        before = live.header.forked_from
+
+
+def _unknown(run: Live, lacks: str, instead: str = "") -> RunConflict:
+    return RunConflict(
+        f"run {run.header.id!r} was imported, and lacks {lacks}: nobody can tell which calls it has finished; "
+        f"{instead}begin a new one"
+    )
 
 
 def _fork(ledger: Ledger, old: Live) -> Live:
@@ -133,6 +157,8 @@ def _fork(ledger: Ledger, old: Live) -> Live:
             key = bytes.fromhex(call.key)
             if key and outcomes.get(key, LOST) in (LOST, AGAIN):  # else it ended after the run did
                 ledger.remember(new, key, call.name, LOST)
+    if old.origin is not None and old.header.forked_from is None:  # else only if that knew all, and then it is copied
+        ledger.remember(new, _ALL, "", LOST)
     return new
 
 

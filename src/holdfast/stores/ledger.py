@@ -236,6 +236,10 @@ class Ledger:
         self._memos.append((live.key, key, name, outcome))
         self.changes += 1
 
+    def has_memo(self, live: Live, key: bytes) -> bool:
+        """Whether something is kept, on disk, under *key*."""
+        return bool(self.tables.ask("has_memo", live.key, key))
+
     def copy_memos(self, source: Live, target: Live) -> dict[bytes, bytes]:
         """Let *target* know what *source* knew; gives the outcomes by the keys of their calls."""
         run, ask = source.key, self.tables.ask

@@ -29,6 +29,9 @@ DELETE FROM holdfast.meta WHERE name = $1
 -- name: keep_memo
 INSERT INTO holdfast.memos (run, key, name, outcome) VALUES ($1, $2, $3, $4) ON CONFLICT (run, key) DO NOTHING
 
+-- name: has_memo
+SELECT 1 FROM holdfast.memos WHERE run = $1 AND key = $2
+
 -- name: memos
 SELECT key, name, outcome FROM holdfast.memos WHERE run = $1
 
