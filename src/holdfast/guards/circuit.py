@@ -61,7 +61,7 @@ class Circuit:
 
     __slots__ = (
         "calm", "closed_at", "config", "evicted", "forced", "grant", "last_category", "last_used", "moves", "on_mark",
-        "on_reset", "opened_at", "shut_until", "state", "times_opened", "turned_away", "window", "_denied",
+        "on_reset", "opened_at", "shut_until", "state", "teller", "times_opened", "turned_away", "window", "_denied",
         "_generations", "_last_denied", "_lock", "_numbers", "_probe_successes", "_probes", "_random", "_rung",
         "_shown", "_signs", "_until",
     )  # fmt: skip
@@ -83,6 +83,7 @@ class Circuit:
         self.last_used = next(generations)  # a count of uses, not a time: it tells them apart when time stands still
         self.evicted = False
         self.moves: deque[tuple[CircuitState, CircuitState]] = deque()  # changes of state that nobody was told of yet
+        self.teller: dict[str, object] = {}  # who is about to tell them, if anybody is
         self.state = self._shown = CircuitState.CLOSED
         self.forced: CircuitState | None = None
         self.last_category: ErrorCategory | None = None
@@ -230,6 +231,7 @@ class Circuit:
     def after_fork(self) -> None:
         """In a forked child: another thread of the parent may have held the lock; what was counted is the parent's."""
         self._lock = threading.Lock()
+        self.teller = {}
         self.times_opened = self._denied = 0
         self.turned_away.clear()
 

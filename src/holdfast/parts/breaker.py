@@ -24,6 +24,7 @@ from holdfast.parts.permit import Permit, known
 
 _log = logging.getLogger("holdfast")
 
+_TELLER: Final = "teller"
 _MOST_LOOKS: Final = 4  # at all circuits, for one snapshot
 
 
@@ -224,22 +225,12 @@ class CircuitBreaker:
         return circuit
 
     def tell(self, tool: str, circuit: Circuit) -> None:
-        """Report the changes of state that *circuit* made and nobody reported yet; called outside every lock."""
-        while circuit.moves:
-            try:
-                old, new = circuit.moves.popleft()
-            except IndexError:  # another thread was quicker
-                return
-            with self._lock:
-                self._opened += new is CircuitState.OPEN
-                self._half_opened += new is CircuitState.HALF_OPEN
-                self._closed += new is CircuitState.CLOSED
-            if self._on_transition is not None:
-                diagnostics = self._diagnose(tool, circuit, *self._now())
-                try:
-                    self._on_transition(tool, old, new, diagnostics)
-                except Exception:
-                    _log.exception("on_transition failed for %s", printable(tool))
+        """Report the changes of state that *circuit* made and nobody reported yet, in order; called outside every lock.
+
+        While somebody reports one, the next are left to them.
+        """
+        while circuit.moves and self._tell_all(tool, circuit):
+            pass  # others may have left some to us just when we were done
 
     def after_fork(self) -> None:
         """In a forked child: no lock may stay held by a thread that is not there."""
@@ -264,6 +255,31 @@ class CircuitBreaker:
             return
         circuit.settle(permit._grant, now, category, duration=duration)
         self.tell(permit.tool, circuit)
+
+    def _tell_all(self, tool: str, circuit: Circuit) -> bool:
+        """Report what there is; false if somebody else does, who looks again when done."""
+        me = object()
+        try:
+            if circuit.teller.setdefault(_TELLER, me) is not me:
+                return False
+            while circuit.moves:
+                self._tell_one(tool, circuit, *circuit.moves.popleft())
+            return True
+        finally:  # also where an interrupt came between the mark and all else
+            if circuit.teller.get(_TELLER) is me:
+                del circuit.teller[_TELLER]
+
+    def _tell_one(self, tool: str, circuit: Circuit, old: CircuitState, new: CircuitState) -> None:
+        with self._lock:
+            self._opened += new is CircuitState.OPEN
+            self._half_opened += new is CircuitState.HALF_OPEN
+            self._closed += new is CircuitState.CLOSED
+        if self._on_transition is not None:
+            diagnostics = self._diagnose(tool, circuit, *self._now())
+            try:
+                self._on_transition(tool, old, new, diagnostics)
+            except Exception:
+                _log.exception("on_transition failed for %s", printable(tool))
 
     def _take_back(self, permit: Permit) -> None:
         if permit._circuit is not None:
