@@ -48,6 +48,48 @@ def tries(server: RedisServer) -> int:
     return int(stats.partition(b"cmdstat_auth:calls=")[2].partition(b",")[0])
 
 
+# --- its thread -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def no_thread(error: type[BaseException]) -> Iterator[None]:
+    """Whoever starts the service gets *error* instead."""
+    start = threading.Thread.start
+
+    def fail(self: threading.Thread) -> None:
+        if self.name == "holdfast-fleet":
+            raise error("can't start new thread")
+        start(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        yield
+
+
+def test_where_no_thread_could_be_had_the_next_call_tries_again(own_redis: RedisServer) -> None:
+    with ExitStack() as stack:
+        with no_thread(RuntimeError):
+            one = stack.enter_context(member(own_redis.url + PATIENT, finds=False))
+            went = one.call("plain")
+            trouble = one.fleet.trouble
+        one.call("plain")
+        one.heard.wait_for("fleet_returned")
+
+        assert went == "ok"
+        assert "can't start new thread" in trouble
+
+
+def test_the_service_is_started_although_who_rang_first_was_interrupted(own_redis: RedisServer) -> None:
+    with member(own_redis.url + PATIENT) as one:
+        one.fleet.service.close()
+        with no_thread(KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+            one.fleet.service.ring()
+
+        one.fleet.service.ring()
+
+        assert one.fleet.service._solo.there
+
+
 # --- rights -----------------------------------------------------------------------------------------------------------
 
 

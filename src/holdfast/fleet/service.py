@@ -56,7 +56,7 @@ class Service:
 
     def ring(self) -> None:
         """There is something to do. Nothing here blocks."""
-        if self._rung:
+        if self._rung and self._solo.there:  # else who rang could start none, or was interrupted
             return
         self._rung = True
         if not self._solo.there:
@@ -75,6 +75,7 @@ class Service:
             self._solo.start()
         except RuntimeError as error:  # no more threads, or the interpreter ends
             self._fleet.lose(Away(in_words(error)))
+            self.settled.set()
 
     def close(self) -> None:
         """Tell what is to be told, and end."""

@@ -187,6 +187,7 @@ class Share:
 
     def _alone(self) -> Refusal | None:
         self.fleet.fallbacks += 1
+        self.fleet.service.ring()  # there may have been no thread to look for it
         if self.fleet.refuses:
             return Refusal(CircuitOpen, math.inf, why=AWAY)
         return None
