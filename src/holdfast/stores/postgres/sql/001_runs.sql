@@ -15,7 +15,8 @@
 --               made can tell. The key begins with the run, so the table can be partitioned by it.
 --   memos       the exact results of finished calls that their events do not say, read by resume alone, one row a call.
 --               An empty outcome says that the call ended, or may have, and that no result was kept. Gone when the run
---               has completed.
+--               has completed. An empty key, in a fork of an imported run, is no call's: the rows beside it tell of all
+--               calls that were made before the fork.
 --   owners      one row a process that has runs; it lives until `until` (ms since the epoch, by the clock of the server),
 --               or dies sooner with its lock, if it is `locked`.
 --   processes, tools, details, orders   what processes show of their tools, and what they are told to do: as in the
