@@ -136,7 +136,7 @@ async def test_session_ids_and_versions_are_the_server_s_and_the_client_s() -> N
         assert response.json()["result"] == INITIALIZED
 
 
-@pytest.mark.parametrize("header", ["Authorization", "Cookie", "X-Api-Key"])
+@pytest.mark.parametrize("header", ["Authorization", "Cookie", "X-Api-Key", "Mcp-User"])
 @pytest.mark.parametrize("is_batch", [False, True])
 async def test_a_cached_answer_is_given_to_nobody_who_shows_the_server_other_credentials(
     header: str, is_batch: bool

@@ -31,9 +31,9 @@ async def fine(reply: Reply) -> None:
 
 @asynccontextmanager
 async def endpoint(
-    url: str, headers: Mapping[str, str] | None = None, *, keeps_cookies: bool = True
+    url: str, headers: Mapping[str, str] | None = None, *, is_shared: bool = False
 ) -> AsyncIterator[Endpoint]:
-    made = Endpoint(url, headers, keeps_cookies=keeps_cookies)
+    made = Endpoint(url, headers, is_shared=is_shared)
     try:
         yield made
     finally:
@@ -253,7 +253,7 @@ async def test_cookies_of_the_server_are_not_sent_back_where_there_are_many_clie
     async def answer(reply: Reply) -> None:
         await reply.whole(200, set_cookie="theirs=2")
 
-    async with server(answer) as made, endpoint(made.url, headers, keeps_cookies=bool(headers)) as asked:
+    async with server(answer) as made, endpoint(made.url, headers, is_shared=not headers) as asked:
         await ask(asked)
         await ask(asked)
 

@@ -37,7 +37,9 @@ HOP: Final = frozenset({
     "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
     "transfer-encoding", "upgrade", "content-length",
 })  # fmt: skip
-NOT_TO_CLIENT: Final = frozenset({*HOP, "content-encoding", "date", "server", SESSION})
+# What a server gives to one client: others may share a refusal, and must not get these with it.
+COOKIE: Final = "set-cookie"
+NOT_TO_CLIENT: Final = frozenset({*HOP, "content-encoding", "date", "server", SESSION, COOKIE})
 
 Headers = Mapping[str, str] | Pairs
 
@@ -46,9 +48,12 @@ _VALUE: Final = re.compile(r"[\t -~]*")
 
 
 class Endpoint:
-    """The server at *url*; *headers* go with all that is sent to it. Unless *keeps_cookies*, it is told none."""
+    """The server at *url*; *headers* go with all that is sent to it.
 
-    def __init__(self, url: str, headers: Mapping[str, str] | None = None, *, keeps_cookies: bool = True) -> None:
+    Where it *is_shared* by several clients, no cookie and no redirect that one of them got applies to the next.
+    """
+
+    def __init__(self, url: str, headers: Mapping[str, str] | None = None, *, is_shared: bool = False) -> None:
         require()
         try:
             self._url, self._auth = address(url)
@@ -60,7 +65,8 @@ class Endpoint:
         if self._auth is not None:
             self._fixed["authorization"] = self._auth
         self._client: Client | None = None
-        self._keeps_cookies = keeps_cookies and "cookie" not in self._fixed
+        self._is_shared = is_shared
+        self._keeps_cookies = not is_shared and "cookie" not in self._fixed
 
     async def open(self, method: str, headers: Headers, data: bytes | None = None) -> Response:
         """Send a request; the answer's body is to be read, and it is to be closed. Raises `ServerLost`."""
@@ -74,7 +80,8 @@ class Endpoint:
             if following is None:
                 break
             response.close()
-            self._url = following  # so that the next request costs one trip
+            if not self._is_shared:
+                self._url = following  # so that the next request costs one trip
             response = await client.send(method, following, pairs, data)
         if response.status >= 400:
             self._url = self._given

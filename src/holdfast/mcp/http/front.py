@@ -132,7 +132,8 @@ def _brief(name: str, site: Site) -> dict[str, object]:
     facts = site.facts()
     states = [fact["state"] for fact in facts]
     state = next((state for state in states if state != "ready"), states[0])
-    error = next((fact["last_error"] for fact in facts if fact["last_error"]), None)
+    # Of a server that is well, it is what was wrong with the request of one client, and no matter to others.
+    error = next((fact["last_error"] for fact in facts if fact["last_error"] and fact["state"] != "ready"), None)
     return {"name": name, "path": path_of(name), "kind": facts[0]["kind"], "state": state, "last_error": error}
 
 

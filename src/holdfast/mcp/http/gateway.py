@@ -123,7 +123,7 @@ def _site(hf: Home, entry: ServerEntry, env: Mapping[str, str], *, hides: bool, 
         return Unserved(entry, why, hf.clock)
     server = ProxiedServer(hf, entry.name, hides=hides)
     if entry.url is not None:
-        return HttpSite(hf, server, Endpoint(entry.url, entry.headers, keeps_cookies=False))
+        return HttpSite(hf, server, Endpoint(entry.url, entry.headers, is_shared=True))
     assert entry.command is not None
     words = [entry.command, *entry.args]
     variables = {**env, **entry.env}

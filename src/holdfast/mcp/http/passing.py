@@ -20,6 +20,7 @@ from holdfast.mcp.frames import Head
 from holdfast.mcp.handshake import Handshake
 from holdfast.mcp.http.client import Response
 from holdfast.mcp.http.endpoint import (
+    COOKIE,
     HOP,
     JSON,
     LAST_EVENT,
@@ -31,15 +32,16 @@ from holdfast.mcp.http.endpoint import (
     rpc_error,
 )
 from holdfast.mcp.http.exchange import Exchange, Start
-from holdfast.mcp.http.mirrored import NAME, mirrored
+from holdfast.mcp.http.mirrored import METHOD, NAME, PARAM, mirrored
 from holdfast.mcp.http.session import HttpSession, forgo_later, says_lost, take_off
 from holdfast.mcp.wire import Channel, Condition, Event, Listener, Pairs, ServerLost
 
 MOST_BROKEN: Final = 100  # answers that a client may want to take up again
 
-# What a client says with a request that does not tell who it is, beside the headers of MCP itself.
+# What a client says with a request that does not tell who it is, beside its arguments.
 IMPERSONAL: Final = frozenset(
-    {"accept", "content-length", "content-type", "user-agent", "traceparent", "tracestate", "x-request-id", LAST_EVENT}
+    {"accept", "content-length", "content-type", "user-agent", "traceparent", "tracestate", "x-request-id"}
+    | {LAST_EVENT, VERSION, METHOD, NAME}
 )
 
 # Origin and its kind say where a web page lives, and were checked here.
@@ -114,7 +116,7 @@ class Passing:
         """The digest of what a client shows to the server of itself: its token, its cookies, any header of its own."""
         exchange = _exchange(channel)
         shown = passed(exchange.pairs, NOT_TO_SERVER) if exchange is not None else []
-        personal = [pair for pair in shown if pair[0] not in IMPERSONAL and not pair[0].startswith("mcp-")]
+        personal = [pair for pair in shown if pair[0] not in IMPERSONAL and not pair[0].startswith(PARAM)]
         return hashlib.sha256(msgspec.json.encode(personal)).digest() if personal else None
 
     def listen(self, exchange: Exchange) -> None:
@@ -178,17 +180,27 @@ class Passing:
         """Send a request for that of a client; once more if the server has forgotten the session."""
         given, http = self._given(post), self._http
         if http is None:
-            return await self._endpoint.open(method, given, post.data)
+            return await self._ask(method, given, post)
         await http.settled()
         id = http.id
-        response = await self._endpoint.open(method, _within(id, given), post.data)
+        response = await self._ask(method, _within(id, given), post)
         if id is None or response.status not in (400, 404):
             return response
         error = await self._endpoint.refusal(response)
         if not says_lost(error):
             raise error
         await http.renew(id, error, {name: value for name, value in given if name not in (LAST_EVENT, VERSION)})
-        return await self._endpoint.open(method, _within(http.id, given), post.data)
+        return await self._ask(method, _within(http.id, given), post)
+
+    async def _ask(self, method: str, headers: Pairs, post: Post) -> Response:
+        """Send it once; what the server gives to this client goes to it, who knows the session by its first name."""
+        response = await self._endpoint.open(method, headers, post.data)
+        own = [pair for pair in response.pairs if pair[0] == COOKIE]
+        if (id := response.headers.get(SESSION)) is not None:
+            own.append((SESSION, self.id or id))
+        if own:
+            post.exchange.more = own
+        return response
 
     def _given(self, post: Post) -> Pairs:
         """The client's headers, as the server is to get them."""
@@ -201,7 +213,7 @@ class Passing:
     # -- an answer of the server ---------------------------------------------------------------------------------------
 
     async def _take(self, post: Post, response: Response) -> None:
-        headers = self._headers(response, post.exchange)
+        headers = self._headers(response)
         if not post.waiting:
             body = await response.body()
             if not post.exchange.due:
@@ -262,7 +274,7 @@ class Passing:
             self._take_up(last, exchange)
         try:
             with closing(await self._open(exchange.method, post)) as response:
-                headers = self._headers(response, exchange)
+                headers = self._headers(response)
                 if not response.is_stream:
                     exchange.answer(response.status, headers, await response.body())
                     return
@@ -291,16 +303,13 @@ class Passing:
         exchange.send(event)
         return True
 
-    def _headers(self, response: Response, exchange: Exchange) -> Pairs:
-        """The headers that go on to the client, who knows the session by its first name."""
-        id = response.headers.get(SESSION)
+    def _headers(self, response: Response) -> Pairs:
+        """The headers that go on to the client, beside those that are for it alone; they may name the session."""
         if self._http is not None and response.is_success:
             if self.id is None:
-                self.id = self._http.id = id
+                self.id = self._http.id = response.headers.get(SESSION)
             if self.id is not None:
                 self._on_named()
-        if id is not None:
-            exchange.more = [(SESSION, self.id or id)]  # not among those of a refusal, which others may share
         return passed(response.pairs, NOT_TO_CLIENT)
 
 

@@ -1,0 +1,86 @@
+"""Clients of one gateway that know nothing of each other: what is for one reaches no other."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+
+import pytest
+from tests.mcp.http.clients import frame, gateway, text_of
+from tests.mcp.http.servers import Reply, server
+from tests.mcp.http.test_gateway import get, remote, web
+
+import holdfast
+from holdfast.mcp.session import Session
+
+
+async def test_where_a_server_sends_one_client_no_other_is_sent() -> None:
+    async def answer(reply: Reply) -> None:
+        if reply.request.path == "/mcp":
+            await reply.whole(307, location=f"/of/{reply.request.headers['x-api-key']}")
+        else:
+            await reply.text(reply.request.path)
+
+    async with server(answer) as made, gateway(remote(made.url)) as address:
+        heard = []
+        for who in ("ann", "bob", "ann"):
+            async with web(address, "remote", **{"X-Api-Key": who}) as client:
+                heard.append(text_of((await client.call()).json()))
+
+    assert heard == ["/of/ann", "/of/bob", "/of/ann"]
+
+
+async def test_a_cookie_that_comes_with_a_refusal_is_only_for_who_asked() -> None:
+    asked, told = asyncio.Event(), asyncio.Event()
+
+    async def answer(reply: Reply) -> None:
+        asked.set()
+        await told.wait()
+        await reply.whole(401, b"who?", set_cookie="sid=1")
+
+    with holdfast.open(":memory:", policies={"server": {"remote": {"read_only": True, "cache": 60}}}) as hf:
+        async with (
+            server(answer) as made,
+            gateway(remote(made.url), hf=hf) as address,
+            web(address, "remote") as one,
+            web(address, "remote") as other,
+        ):
+            first = asyncio.ensure_future(one.call())
+            await asked.wait()
+            second = asyncio.ensure_future(other.call())
+            while sum(type(each) is Session for each in gc.get_objects()) < 2:
+                await get(address)
+            await get(address)
+            told.set()
+            answers = await first, await second
+
+    assert len(made.requests) == 1
+    assert [(each.status_code, each.content) for each in answers] == [(401, b"who?")] * 2
+    assert [each.headers.get("set-cookie") for each in answers] == ["sid=1", None]
+
+
+@pytest.mark.parametrize("method", ["tools/call", "tools/list", "initialize", "notifications/initialized"])
+@pytest.mark.parametrize("status", [200, 401, 404, 503])
+async def test_cookies_reach_who_asked(method: str, status: int) -> None:
+    async def answer(reply: Reply) -> None:
+        if status == 200 and method != "notifications/initialized":
+            await reply.result({"content": []}, set_cookie="sid=1")
+        else:
+            await reply.whole(status, b"", set_cookie="sid=1")
+
+    async with server(answer) as made, gateway(remote(made.url)) as address, web(address, "remote") as client:
+        id = None if method.startswith("notifications") else 1
+        response = await client.post(frame(method, id, name="work"), mcp_session_id="s")
+
+        assert response.headers.get_list("set-cookie") == ["sid=1"]
+
+
+async def test_what_a_server_says_of_one_client_s_request_is_not_listed() -> None:
+    async def answer(reply: Reply) -> None:
+        await reply.whole(403, b"ann may not do this")
+
+    async with server(answer) as made, gateway(remote(made.url)) as address, web(address, "remote") as client:
+        await client.call()
+        (listed,) = (await get(address)).json()["servers"]
+
+    assert (listed["state"], listed["last_error"]) == ("ready", None)
