@@ -68,6 +68,11 @@ def redact(value: object) -> object:
     return value
 
 
+def names_secret(name: str) -> bool:
+    """Whether a text under that *name* looks like a secret."""
+    return _is_secret(name, MASK)
+
+
 def _keys(value: dict[object, object]) -> dict[object, object]:
     """What the value of an object that has a name besides is called."""
     names = {key.lower(): key for key in value if isinstance(key, str) and len(key) <= len("value")}
@@ -206,7 +211,7 @@ def _redact_pairs(text: str) -> str:
     while pair is not None:
         key, quote = pair.groups()
         begin = end = pair.end()
-        if _is_secret(key, MASK):
+        if names_secret(key):
             value, end = _value_at(text, begin)
             if end > begin and _is_secret(key, value):
                 pieces += text[shown:begin], quote, MASK, quote

@@ -8,7 +8,7 @@ import gc
 import pytest
 from tests.mcp.http.clients import frame, gateway, text_of
 from tests.mcp.http.servers import Reply, server
-from tests.mcp.http.test_gateway import get, remote, web
+from tests.mcp.http.test_gateway import LOCAL, get, remote, web
 
 import holdfast
 from holdfast.mcp.session import Session
@@ -28,6 +28,32 @@ async def test_where_a_server_sends_one_client_no_other_is_sent() -> None:
                 heard.append(text_of((await client.call()).json()))
 
     assert heard == ["/of/ann", "/of/bob", "/of/ann"]
+
+
+@pytest.mark.parametrize("header", ["Authorization", "X-Api-Key", "Private-Token"])
+async def test_without_sessions_clients_with_other_credentials_are_other_runs(header: str) -> None:
+    async def answer(reply: Reply) -> None:
+        await reply.text()
+
+    with holdfast.open(":memory:", policies={}) as hf:
+        async with server(answer) as made, gateway(remote(made.url), hf=hf) as address:
+            for who, trace in (("ann", "1"), ("bob", "2"), ("ann", "3")):
+                async with web(address, "remote", **{header: who}, baggage=trace, cookie=f"lb={trace}") as client:
+                    await client.call_modern("work")
+
+        assert len(hf.runs.list_runs()) == 2
+        assert not any("ann" in run.session_id for run in hf.runs.list_runs())
+
+
+@pytest.mark.parametrize("header", ["Authorization", "X-Api-Key"])
+async def test_without_sessions_clients_with_other_credentials_have_other_processes(header: str) -> None:
+    async with gateway(LOCAL) as address:
+        pids = []
+        for who in ("ann", "bob", "ann"):
+            async with web(address, "local", **{header: who}) as client:
+                pids.append(text_of((await client.call_modern("pid")).json()))
+
+    assert pids[0] == pids[2] != pids[1]
 
 
 async def test_a_cookie_that_comes_with_a_refusal_is_only_for_who_asked() -> None:

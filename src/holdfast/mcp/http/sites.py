@@ -13,6 +13,8 @@ from holdfast.mcp.frames import AnyParams, Head, Id
 from holdfast.mcp.handshake import MODERN
 from holdfast.mcp.http.endpoint import VERSION
 from holdfast.mcp.http.exchange import Exchange
+from holdfast.mcp.http.mirrored import PARAM
+from holdfast.values.redaction import names_secret
 
 LONGEST_ODD: Final = 2**20  # bytes of a body that is a batch, or no plain JSON: to read those takes its time
 MOST_FRAMES: Final = 1000  # of a batch
@@ -86,9 +88,15 @@ def forget(known: dict[str, Any], key: str, gone: object) -> None:
 
 
 def client_key(server: str, headers: Mapping[str, str], params: AnyParams) -> str:
-    """Who a client without session is: by its token, of which only a digest is kept, and by what it calls itself."""
+    """Who a client without session is: by its tokens, of which only a digest is kept, and by what it calls itself."""
     info: Any = params.meta.client if params.meta is not None else None
     name = info.get("name") if isinstance(info, dict) else None
-    who = [headers.get("authorization"), info if info is not None else headers.get("user-agent")]
+    tokens = {name: value for name, value in headers.items() if _is_token(name)}
+    who = [tokens, info if info is not None else headers.get("user-agent")]
     digest = hashlib.sha256(msgspec.json.encode(who, order="sorted")).hexdigest()[:16]
     return f"{server}/{name if isinstance(name, str) else 'client'}/{digest}"[:200]
+
+
+def _is_token(header: str) -> bool:
+    """Whether a header tells who a client is; cookies do not, since balancers give another with each answer."""
+    return names_secret(header) and header != "cookie" and not header.startswith(PARAM)
