@@ -9,7 +9,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -74,7 +74,7 @@ class ProxiedServer:
         self._rules: ServerRules
         self._circuit: Circuit | None = None
         self._bound: dict[str, Bound] = {}
-        self._hints: dict[str, dict[str, object]] = {}  # those that were listed last are the last
+        self._hints: dict[str, _Hints] = {}  # those that were listed last are the last
         self._sessions: set[Session] = set()
         self._is_watching = False  # the circuits of its tools
         self._hidden: frozenset[str] = frozenset()
@@ -100,7 +100,7 @@ class ProxiedServer:
         def attempt(call: Call, execution: Execution, attempt: Attempt) -> object:
             return call.attempt(name, execution, attempt)  # a script, not an answer: only a `Call` can wait for it
 
-        return self._hf.bind(self.full_name(name), attempt, self._hints.get(name, {}))
+        return self._hf.bind(self.full_name(name), attempt, dict.fromkeys(self._hints.get(name, _UNKNOWN).given, True))
 
     def has(self, full_name: str) -> bool:
         """Have the tool of that *full_name* at hand, though nobody may have called it yet; false if it is another's."""
@@ -110,14 +110,14 @@ class ProxiedServer:
         self.tool(full_name.removeprefix(own))
         return True
 
-    def learn(self, head: Head, event: Event) -> Event:
-        """Take from a list of tools which may be repeated; without the hidden ones, if tools are hidden."""
+    def learn(self, head: Head, event: Event, asker: bytes | None = None) -> Event:
+        """Take from a list of tools, as *asker* gets it, which may be repeated; without those that are hidden."""
         try:
             tools = frames.read(_LIST, head.result).tools
         except msgspec.DecodeError:
             return event
         for tool in tools:
-            self._learn(tool)
+            self._learn(tool, asker)
         for name in list(itertools.islice(self._hints, max(0, len(self._hints) - MOST_TOOLS))):
             del self._hints[name]
             self._bound.pop(name, None)
@@ -130,12 +130,16 @@ class ProxiedServer:
         kept = [raw for raw, tool in listed if self.full_name(tool.name) not in self._hidden]
         return event._replace(data=frames.with_result(event.data, tools=kept))
 
-    def _learn(self, tool: _Tool) -> None:
+    def _learn(self, tool: _Tool, asker: bytes | None) -> None:
+        """Of a tool that says less of itself to one client than to another, the less counts for all."""
         said = tool.annotations if isinstance(tool.annotations, dict) else {}
-        given: dict[str, object] = {key: True for key, hint in _HINTS.items() if said.get(hint) is True}
-        if self._hints.pop(tool.name, None) != given:
+        hints = _Hints(frozenset(key for key, hint in _HINTS.items() if said.get(hint) is True), asker)
+        known = self._hints.pop(tool.name, None)
+        if known is not None and known.asker != asker:
+            hints = known if known.given <= hints.given else hints._replace(given=known.given & hints.given)
+        if known is None or known.given != hints.given:
             self._bound.pop(tool.name, None)
-        self._hints[tool.name] = given
+        self._hints[tool.name] = hints
 
     def forget(self) -> None:
         """The tools have changed: what they said of themselves no longer counts."""
@@ -248,6 +252,13 @@ class ProxiedServer:
                 session.tools_changed()
 
 
+class _Hints(NamedTuple):
+    """What a tool says of itself, and to whom."""
+
+    given: frozenset[str]
+    asker: bytes | None
+
+
 class _Tool(msgspec.Struct, frozen=True, gc=False):
     name: str
     annotations: Any = None  # of each by itself, so that an odd one is no loss for the others
@@ -257,6 +268,7 @@ class _List(msgspec.Struct, frozen=True, gc=False):
     tools: list[_Tool] = []
 
 
+_UNKNOWN: Final = _Hints(frozenset(), None)
 _HINTS: Final = {"read_only": "readOnlyHint", "idempotent": "idempotentHint"}
 _LIST = msgspec.json.Decoder(_List)
 _RESULT = msgspec.json.Decoder(dict[str, Any])

@@ -335,7 +335,7 @@ class Session:
         if isinstance(asked, Call):
             asked.take(event, head)
         elif asked is not None:
-            asked.reply(self._learn(asked.head, head, event), head)
+            asked.reply(self._learn(asked, head, event), head)
             self._settled()
         elif (stopped := self._stopped.pop(head.id, None)) is not None:
             stopped.reply(event, head)
@@ -347,14 +347,15 @@ class Session:
         else:
             _log.debug("%s: an answer that nobody waits for was dropped", self.server.name)
 
-    def _learn(self, asked: Head, head: Head, event: Event) -> Event:
+    def _learn(self, asked: Passed, head: Head, event: Event) -> Event:
         """Take from an answer what has to be known; it may be changed where tools are hidden."""
-        if asked.method in ("initialize", "server/discover") and head.result:
+        method = asked.head.method
+        if method in ("initialize", "server/discover") and head.result:
             self.handshake.answered(head)
             self.changed()
             return self.server.announce(head, event)
-        if asked.method == "tools/list" and head.result:
-            return self.server.learn(head, event)
+        if method == "tools/list" and head.result:
+            return self.server.learn(head, event, self.upstream.asker(asked.channel))
         return event
 
     def failed(self, id: Id, error: ServerLost) -> None:

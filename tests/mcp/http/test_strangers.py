@@ -56,6 +56,46 @@ async def test_without_sessions_clients_with_other_credentials_have_other_proces
     assert pids[0] == pids[2] != pids[1]
 
 
+@pytest.mark.parametrize("first", ["ann", "bob"])
+async def test_what_a_tool_says_of_itself_to_one_client_alone_lets_no_call_of_another_be_repeated(first: str) -> None:
+    async def answer(reply: Reply) -> None:
+        who = reply.request.headers["authorization"]
+        if reply.request.asks == "tools/list":
+            await reply.result({"tools": [{"name": "query", "annotations": {"readOnlyHint": who == "ann"}}]})
+        else:
+            await reply.whole(503)
+
+    async with server(answer) as made, gateway(remote(made.url)) as address:
+        for who in (first, "ann", "bob", "ann"):
+            async with web(address, "remote", authorization=who) as client:
+                await client.post(frame("tools/list"))
+        async with web(address, "remote", authorization="bob") as client:
+            await client.call("query")
+
+    assert len(made.asked("tools/call")) == 1
+
+
+async def test_what_a_tool_says_of_itself_later_counts_for_who_was_told_otherwise() -> None:
+    hints = iter([True, False, True])
+
+    async def answer(reply: Reply) -> None:
+        if reply.request.asks == "tools/list":
+            await reply.result({"tools": [{"name": "query", "annotations": {"readOnlyHint": next(hints)}}]})
+        else:
+            await reply.whole(401 if len(made.asked("tools/call")) > 1 else 503)
+
+    async with (
+        server(answer) as made,
+        gateway(remote(made.url)) as address,
+        web(address, "remote", authorization="ann") as client,
+    ):
+        for id in range(3):
+            await client.post(frame("tools/list", id))
+        await client.call("query")
+
+    assert len(made.asked("tools/call")) == 2
+
+
 async def test_a_cookie_that_comes_with_a_refusal_is_only_for_who_asked() -> None:
     asked, told = asyncio.Event(), asyncio.Event()
 
