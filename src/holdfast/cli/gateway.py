@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from holdfast.app import Holdfast
     from holdfast.mcp.clients.configs import ServerEntry
     from holdfast.mcp.http.gateway import Address
+
+TOKEN: Final = "HOLDFAST_TOKEN"
 
 
 @click.command()
@@ -57,7 +59,7 @@ def gateway(
 
     with used_rightly():
         entries = _entries(config)
-        address = Address(host, port, token or os.environ.get("HOLDFAST_TOKEN") or None, names)
+        address = Address(host, port, token or os.environ.get(TOKEN) or None, names)
         with opened(store, policies=policy, on_store_error="continue", defaults=DEFAULTS) as hf, exporting(hf):
             tell_unless_kept(hf)
             return _serve(hf, entries, address, hides=hides)
@@ -76,8 +78,9 @@ def _serve(hf: Holdfast, entries: list[ServerEntry], address: Address, *, hides:
             if problem(entry) is None:
                 click.echo(url + path_of(entry.name))
 
+    env = {name: value for name, value in os.environ.items() if name != TOKEN}  # a server could ask the others with it
     with Echo(sys.stderr.buffer) as stderr:
-        asyncio.run(gateway(hf, entries, address, hides=hides, stderr=stderr, env=dict(os.environ), on_ready=tell))
+        asyncio.run(gateway(hf, entries, address, hides=hides, stderr=stderr, env=env, on_ready=tell))
     return DONE
 
 

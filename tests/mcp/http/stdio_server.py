@@ -25,8 +25,8 @@ def call(id: object, params: dict) -> None:  # type: ignore[type-arg]
     token = params.get("_meta", {}).get("progressToken")
     if name == "add":
         text(id, arguments["a"] + arguments["b"])
-    elif name == "pid":
-        text(id, os.getpid())
+    elif name in ("pid", "variable"):
+        text(id, os.getpid() if name == "pid" else os.environ.get(arguments["name"]))
     elif name == "id":
         text(id, json.dumps([id, token]))
     elif name == "slow":

@@ -1247,6 +1247,24 @@ def test_the_command_serves_what_a_client_s_file_lists_and_leaves_nobody_behind(
         assert not alive(pid)
 
 
+def test_servers_are_not_told_the_token_that_their_clients_must_show(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_TOKEN", "open-sesame")
+    monkeypatch.setenv("OTHER", "fine")
+    with serving(tmp_path, local={"command": STDIO[0], "args": [STDIO[1]]}) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        with httpx.Client(headers={**ACCEPT, "authorization": "Bearer open-sesame"}, timeout=20) as http:
+            session = {"mcp-session-id": http.post(url, json=BEGIN).headers["mcp-session-id"]}
+            said = {}
+            for name in ("HOLDFAST_TOKEN", "OTHER"):
+                call = frame("tools/call", 1, name="variable", arguments={"name": name})
+                said[name] = text_of(http.post(url, json=call, headers=session).json())
+
+    assert said == {"HOLDFAST_TOKEN": "None", "OTHER": "fine"}
+
+
 def test_one_server_that_cannot_be_served_is_told_and_hides_none_of_the_others(tmp_path: Path) -> None:
     good = {"command": STDIO[0], "args": [STDIO[1]]}
     with serving(tmp_path, old={"type": "sse", "url": "http://x/sse"}, good=good, none={}) as process:
