@@ -7,7 +7,7 @@ import gc
 
 import pytest
 from tests.mcp.http.clients import frame, gateway, text_of
-from tests.mcp.http.servers import Reply, server
+from tests.mcp.http.servers import INITIALIZED, Reply, server
 from tests.mcp.http.test_gateway import LOCAL, get, remote, web
 
 import holdfast
@@ -123,6 +123,38 @@ async def test_a_cookie_that_comes_with_a_refusal_is_only_for_who_asked() -> Non
     assert len(made.requests) == 1
     assert [(each.status_code, each.content) for each in answers] == [(401, b"who?")] * 2
     assert [each.headers.get("set-cookie") for each in answers] == ["sid=1", None]
+
+
+@pytest.mark.parametrize("is_forgotten", [False, True])
+async def test_a_session_is_not_begun_anew_for_a_stranger_who_knows_its_id(is_forgotten: bool) -> None:
+    owners: dict[str, str] = {}
+
+    async def answer(reply: Reply) -> None:
+        who, id = reply.request.headers["x-api-key"], reply.request.headers.get("mcp-session-id", "")
+        if reply.request.asks == "initialize":
+            owners[f"s{len(owners)}"] = who
+            await reply.result(INITIALIZED, mcp_session_id=list(owners)[-1])
+        elif owners.get(id) != who:
+            await reply.whole(404)
+        else:
+            await (reply.text(f"{who} in {id}") if "id" in reply.request.frame else reply.whole(202))
+
+    async with (
+        server(answer) as made,
+        gateway(remote(made.url)) as address,
+        web(address, "remote", **{"X-Api-Key": "ann"}) as ann,
+        web(address, "remote", **{"X-Api-Key": "bob"}) as bob,
+    ):
+        await ann.begin()
+        if is_forgotten:
+            owners["s0"] = "nobody"
+        bob.session = ann.session
+        refused = await bob.call()
+        answered = await ann.call()
+
+    assert refused.status_code == 404
+    assert text_of(answered.json()) == ("ann in s1" if is_forgotten else "ann in s0")
+    assert list(owners.values()).count("bob") == 0
 
 
 @pytest.mark.parametrize("method", ["tools/call", "tools/list", "initialize", "notifications/initialized"])

@@ -34,6 +34,7 @@ from holdfast.mcp.http.endpoint import (
 from holdfast.mcp.http.exchange import Exchange, Start
 from holdfast.mcp.http.mirrored import METHOD, NAME, PARAM, mirrored
 from holdfast.mcp.http.session import HttpSession, forgo_later, says_lost, take_off
+from holdfast.mcp.http.sites import tokens
 from holdfast.mcp.wire import Channel, Condition, Event, Listener, Pairs, ServerLost
 
 MOST_BROKEN: Final = 100  # answers that a client may want to take up again
@@ -95,6 +96,7 @@ class Passing:
         self._posts: dict[asyncio.Task[None], Post] = {}
         self._broken: deque[Exchange] = deque(maxlen=MOST_BROKEN)  # streams that ended before the answer
         self._last: tuple[Pairs, dict[str, str]] = ([], {})  # headers of the client, for what we say ourselves
+        self._welcome: dict[str, str] = {}  # the last with which the server took a request
 
     def attach(self, listener: Listener, handshake: Handshake) -> None:
         self._listener = listener
@@ -187,14 +189,16 @@ class Passing:
         if id is None or response.status not in (400, 404):
             return response
         error = await self._endpoint.refusal(response)
-        if not says_lost(error):
-            raise error
+        if not says_lost(error) or tokens(post.exchange.headers) != tokens(self._welcome):
+            raise error  # to a stranger, whom the server may refuse by the same words, it is nobody's session
         await http.renew(id, error, {name: value for name, value in given if name not in (LAST_EVENT, VERSION)})
         return await self._ask(method, _within(http.id, given), post)
 
     async def _ask(self, method: str, headers: Pairs, post: Post) -> Response:
         """Send it once; what the server gives to this client goes to it, who knows the session by its first name."""
         response = await self._endpoint.open(method, headers, post.data)
+        if response.is_success:
+            self._welcome = post.exchange.headers
         own = [pair for pair in response.pairs if pair[0] == COOKIE]
         if (id := response.headers.get(SESSION)) is not None:
             own.append((SESSION, self.id or id))

@@ -91,12 +91,13 @@ def client_key(server: str, headers: Mapping[str, str], params: AnyParams) -> st
     """Who a client without session is: by its tokens, of which only a digest is kept, and by what it calls itself."""
     info: Any = params.meta.client if params.meta is not None else None
     name = info.get("name") if isinstance(info, dict) else None
-    tokens = {name: value for name, value in headers.items() if _is_token(name)}
-    who = [tokens, info if info is not None else headers.get("user-agent")]
+    who = [tokens(headers), info if info is not None else headers.get("user-agent")]
     digest = hashlib.sha256(msgspec.json.encode(who, order="sorted")).hexdigest()[:16]
     return f"{server}/{name if isinstance(name, str) else 'client'}/{digest}"[:200]
 
 
-def _is_token(header: str) -> bool:
-    """Whether a header tells who a client is; cookies do not, since balancers give another with each answer."""
-    return names_secret(header) and header != "cookie" and not header.startswith(PARAM)
+def tokens(headers: Mapping[str, str]) -> dict[str, str]:
+    """What tells who a client is; cookies do not, since balancers give another with each answer."""
+    named = {name: value for name, value in headers.items() if names_secret(name) and not name.startswith(PARAM)}
+    named.pop("cookie", None)
+    return named
