@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 
 import pytest
 from tests.mcp.http.clients import frame, gateway, text_of
@@ -11,7 +10,6 @@ from tests.mcp.http.servers import INITIALIZED, Reply, server
 from tests.mcp.http.test_gateway import LOCAL, get, remote, web
 
 import holdfast
-from holdfast.mcp.session import Session
 
 
 async def test_where_a_server_sends_one_client_no_other_is_sent() -> None:
@@ -114,9 +112,10 @@ async def test_a_cookie_that_comes_with_a_refusal_is_only_for_who_asked() -> Non
             first = asyncio.ensure_future(one.call())
             await asked.wait()
             second = asyncio.ensure_future(other.call())
-            while sum(type(each) is Session for each in gc.get_objects()) < 2:
+            cache = hf._box.tool("remote.add").cache
+            assert cache is not None
+            while not any(flight._followers for flight in cache._awaited.values()):
                 await get(address)
-            await get(address)
             told.set()
             answers = await first, await second
 
