@@ -221,6 +221,24 @@ def test_ears_that_were_closed_begin_again(database: str, make: Make) -> None:
     assert not here.holds("a")
 
 
+def test_ears_rest_when_nobody_holds_a_lock_or_watches_any_more(make: Make) -> None:
+    here = make()
+    here.hold("a")
+    watch = here.watch()
+
+    here.rest()
+    assert here.holds("a")
+
+    here.let_go("a")
+    here.rest()
+    assert here.has_session
+
+    watch.close()
+    here.rest()
+    assert here.has_session is None
+    assert "holdfast-ears" not in {each.name for each in threading.enumerate()}
+
+
 def test_many_owners_are_called_in_calls_that_postgresql_takes(database: str, make: Make) -> None:
     here, there = make(), make()
     owners = [f"{at:032x}" for at in range(1000)]

@@ -20,6 +20,7 @@ from holdfast.clock import SystemClock
 from holdfast.errors import LeaseLost, RunConflict
 from holdfast.history import CancelResult, RunStatus
 from holdfast.stores import PostgresRunStore, RunStore
+from holdfast.stores.bell import Listener
 from holdfast.stores.board import Board
 from holdfast.stores.ledger import Ledger
 
@@ -170,6 +171,31 @@ def test_a_cancel_wakes_the_owner_wherever_it_is(one: RunStore, two: RunStore) -
         assert mailbox.wait(20)
     mailbox.close()
     assert one.cancels() == [("r", "enough")]
+
+
+def test_who_comes_while_another_thread_closes_the_store_still_hears_and_is_known_to_live(
+    url: str, two: RunStore
+) -> None:
+    came: list[tuple[Listener, str]] = []
+
+    def come(point: str) -> None:
+        """In the last write of a store that is closed, when nobody is its owner any more."""
+        if point == "committed" and closing.ownership.id is None and not came:
+            came.append((closing.listen(), closing.ownership.row().id))
+
+    closing = PostgresRunStore(url, crash=come)
+    closing.writer.commit(lambda ledger: ledger.keep(closing.ownership.row()))
+
+    closing.close()
+
+    ((listener, owner),) = came
+    while listener.wait(0.5):  # what it hears in the beginning
+        continue
+    two.record_event("r", "note")
+    assert listener.wait(30)
+    assert closing.ownership.row().locked
+    assert two.ownership.is_there(owner, "elsewhere", until=0)
+    closing.close()
 
 
 def test_what_has_changed_since_a_moment_is_found_whoever_wrote_it(one: RunStore, two: RunStore) -> None:

@@ -292,7 +292,7 @@ class PostgresDatabase:
         """Close all connections; a later use makes new ones."""
         self.links.close()
         self._secret = None
-        self.ears.close()
+        self.ears.rest()
 
     def hold(self, patience: float) -> bool:
         """Let no other thread have the list of connections in hand."""

@@ -118,8 +118,9 @@ class Ears:
 
         It may be held later, and be lost: `holds` tells, and whoever writes down that *owner* lives writes that, too.
         """
-        session = self._begun()
-        self._owners.add(owner)
+        with self._lock:
+            session = self._begin()
+            self._owners.add(owner)
         session.do(session.lock)
         return self.holds(owner)
 
@@ -173,12 +174,17 @@ class Ears:
     def close(self) -> None:
         """End the session and wake all who wait; the next use begins another one, from which they will hear again."""
         with self._lock:
-            session, self._session = self._session, None
             self._owners = set()
-        for ear in list(self._ears):
-            ear.wake()
-        if session is not None:
-            session.end()
+            session, self._session = self._session, None
+        self._end(session)
+
+    def rest(self) -> None:
+        """The same, unless somebody holds a lock or watches: who does has come since all were told to leave."""
+        with self._lock:
+            if self._owners or any(ear.owner is None for ear in list(self._ears)):
+                return
+            session, self._session = self._session, None
+        self._end(session)
 
     def after_fork(self) -> None:
         """In a forked child: the session, its locks and those who listen are the parent's."""
@@ -188,17 +194,28 @@ class Ears:
             session.abandon()
 
     def _open(self, ear: Ear) -> Ear:
-        self._begun()
-        self._ears.add(ear)
+        with self._lock:
+            self._begin()
+            self._ears.add(ear)
         return ear
 
     def _begun(self) -> Session:
         with self._lock:
-            if self._session is None:
-                session = Session(self._dsn, self.channel, self._owners, self._heard, self._patience)
-                session.start()
-                self._session = session
-            return self._session
+            return self._begin()
+
+    def _begin(self) -> Session:
+        """The session, for whoever has the lock."""
+        if self._session is None:
+            session = Session(self._dsn, self.channel, self._owners, self._heard, self._patience)
+            session.start()
+            self._session = session
+        return self._session
+
+    def _end(self, session: Session | None) -> None:
+        for ear in list(self._ears):
+            ear.wake()
+        if session is not None:
+            session.end()
 
     def _heard(self, calls: list[str] | None) -> None:
         """Tell whoever is called; None if anything may have happened."""
