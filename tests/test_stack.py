@@ -64,6 +64,16 @@ def test_the_store_goes_on_after_a_recursion_that_ended_in_a_call(hf: Holdfast) 
     assert run.snapshot().active_tools == ()
 
 
+def test_no_step_is_begun_that_has_no_room_to_end(hf: Holdfast) -> None:
+    with hf.run() as run:
+        for left in LEFT:
+            with suppress(RecursionError):
+                near_the_end(left, lambda: run.step("think", lambda: 1))
+
+    types = [event.type for event in run.events()]
+    assert types.count("step_started") == types.count("step_ended") > 0
+
+
 def test_a_store_can_be_written_after_a_write_where_the_stack_ended(tmp_path: Path) -> None:
     with SqliteRunStore(tmp_path / "runs.db") as store:
         store.create_run("s", "p", run_id="r")
