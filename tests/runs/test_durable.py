@@ -176,6 +176,24 @@ def test_a_run_id_with_events_is_a_conflict_for_a_new_run(hf: Holdfast, entering
         entering(hf.run(run_id="order-1"), lambda run: None)
 
 
+def test_the_run_id_of_a_run_that_has_ended_is_no_new_one_either(hf: Holdfast, entering: Entering) -> None:
+    entering(hf.run(run_id="order-1"), lambda run: run.fail("no tea"))
+
+    with pytest.raises(RunConflict, match="has begun before: use resume"):
+        entering(hf.run(run_id="order-1"), lambda run: None)
+
+
+def test_who_resumes_a_run_says_on_which_host_and_as_which_process(hf: Holdfast, entering: Entering) -> None:
+    created, interrupted = hf.runs.create_run("shop", "tea").id, stopped(hf, lambda: None)
+
+    for run_id in (created, interrupted):
+        entering(hf.resume(run_id), lambda run: None)
+
+    said = [event.payload for event in (*of(hf, created, "run_started"), *of(hf, interrupted, "run_resumed"))]
+    us = (os.uname().nodename, os.getpid())
+    assert [(payload.get("host"), payload.get("pid")) for payload in said] == [us, us]
+
+
 def test_a_run_that_was_only_created_is_begun_by_run(hf: Holdfast, entering: Entering) -> None:
     hf.runs.create_run("shop", "tea", run_id="order-1")
 

@@ -15,6 +15,7 @@ import tempfile
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -25,7 +26,7 @@ from hypothesis import strategies as st
 from tests.runs import durable
 from tests.runs.durable import Killed, Place, stopped, types
 
-from holdfast import ConfigError, Holdfast, InDoubt, LeaseLost, RunCancelled
+from holdfast import ConfigError, Holdfast, InDoubt, LeaseLost, RunCancelled, RunConflict
 from holdfast.policy import PolicyBook
 from holdfast.runs.recovery import TOGETHER, call_inside
 from holdfast.stores import MemoryRunStore
@@ -63,6 +64,10 @@ async def aentry(*args: Any) -> str:
 
 def broken() -> None:
     raise ValueError("no")
+
+
+def conflicts() -> None:
+    raise RunConflict("a run of its own is taken")
 
 
 def in_doubt() -> None:
@@ -233,7 +238,7 @@ def test_runs_that_were_interrupted_and_not_killed_are_recovered_too(place: Plac
     assert called == [()]
 
 
-@pytest.mark.parametrize(("name", "status"), [("broken", "failed"), ("in_doubt", "executing")])
+@pytest.mark.parametrize(("name", "status"), [("broken", "failed"), ("in_doubt", "executing"), ("conflicts", "failed")])
 def test_what_a_resumed_run_raises_is_reported_and_the_others_go_on(place: Place, name: str, status: str) -> None:
     first = dead(place, entry=target(name))
     second = dead(place, entry=target("entry"))
@@ -294,6 +299,19 @@ def test_what_ends_or_goes_while_others_are_called_again_is_not_called(place: Pl
     assert (done.resumed, done.left, done.failed, done.errors) == ([first], [cancelled], [], {})
     assert called == []
     assert [run.forked_from for run in hf.runs.list_runs()] == [None, None]
+
+
+def test_what_somebody_goes_on_with_while_others_are_called_again_is_left(place: Place) -> None:
+    taken = dead(place)
+    dead(place, entry=target("calls_back"))
+    hf, other = place.open(), place.open()
+
+    with ExitStack() as block:
+        called_back.append(lambda: block.enter_context(other.resume(taken)))
+        done = hf.recover()
+
+        assert (done.left, done.failed) == ([taken], [])
+    assert hf.runs.snapshot(taken).status == "completed"
 
 
 def test_a_zombie_whose_run_was_failed_may_not_go_on(disk: Place) -> None:
