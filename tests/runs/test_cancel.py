@@ -219,6 +219,17 @@ def test_cancel_answers_what_became_of_the_wish(hf: Holdfast) -> None:
     assert hf.runs.handle("created").cancel() is CancelResult.REQUESTED
 
 
+def test_a_run_that_was_not_entered_or_has_completed_is_not_stopped(hf: Holdfast) -> None:
+    unknown = hf.run()
+    with hf.run() as done:
+        done.complete("tea")
+
+        assert done.cancel() is CancelResult.ALREADY_FINISHED
+        assert not done.cancelled.is_set()
+    assert unknown.cancel() is CancelResult.NOT_FOUND
+    assert not unknown.cancelled.is_set()
+
+
 def test_a_run_that_nobody_owns_is_cancelled_at_once(hf: Holdfast) -> None:
     run_id = stopped(hf, lambda: None)
 

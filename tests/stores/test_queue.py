@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.stores.kinds import KINDS, SHARED, Open, opener
 
-from holdfast.errors import ConfigError, LeaseLost, RunConflict
+from holdfast.errors import ConfigError, LeaseLost, RunConflict, StoreError
 from holdfast.history import CancelResult, RunStatus
 from holdfast.stores import MemoryRunStore, RunStore, SqliteRunStore, queue, schema
 from holdfast.stores.ledger import Claim, Ledger, OwnerRow
@@ -529,3 +529,16 @@ def test_the_queue_is_found_by_an_index_and_not_sorted(
     assert any(f"INDEX {index}" in step for step in steps), steps
     few = ("next_abandoned", "sessions_at_work")  # those that are at work
     assert name in few or not any("TEMP B-TREE" in step for step in steps), steps
+
+
+def test_a_store_that_fails_while_a_run_is_taken_says_what_may_be_taken(tmp_path: Path, clock: ManualClock) -> None:
+    path, unsure = tmp_path / "runs.db", list[Claim]()
+    with SqliteRunStore(path, clock=clock) as store:
+        run_id = submit(store, "agent:main").id
+        with contextlib.closing(sqlite3.connect(path)) as other:
+            other.execute("CREATE TRIGGER full BEFORE UPDATE ON runs BEGIN SELECT RAISE(FAIL, 'full'); END")
+
+        with pytest.raises(StoreError, match="full"):
+            queue.take(store, MAIN, unsure=unsure)
+
+        assert [claim.run_id for claim in unsure] == [run_id]

@@ -702,6 +702,21 @@ def test_a_store_that_fails_is_waited_for(tmp_path: Path, clock: ManualClock, ca
         assert ended(store, put(store, plain)).status is RunStatus.COMPLETED
 
 
+def test_a_worker_says_again_what_is_wrong_with_a_store_that_was_well_in_between(
+    tmp_path: Path, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, aside = tmp_path / "runs.db", tmp_path / "aside.db"
+    store = SqliteRunStore(path, clock=clock)
+    with Holdfast(PolicyBook.load({}), clock, store) as hf, at_work(worker(hf, plain)) as thread:
+        while caplog.text.count("cannot use the store") < 2:
+            assert ended(store, put(store, plain)).status is RunStatus.COMPLETED
+            path.rename(aside)
+            for _ in range(10):
+                clock.advance(1)
+                thread.join(0.001)
+            aside.rename(path)
+
+
 def test_a_worker_says_what_is_wrong_with_its_store_whenever_that_is_something_else(
     tmp_path: Path, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
