@@ -650,16 +650,19 @@ async def test_who_waits_for_an_answer_when_the_gateway_ends_is_told(session: st
         asked.set()
         await reply.gone.wait()
 
-    async with server(plain(call, session=session)) as made, AsyncExitStack() as stays:
-        async with gateway(remote(made.url)) as address:
-            client = await stays.enter_async_context(web(address, "remote"))
-            await client.begin()
+    with holdfast.open(":memory:", policies={}) as hf:
+        async with server(plain(call, session=session)) as made, AsyncExitStack() as stays:
+            async with gateway(remote(made.url), hf=hf) as address:
+                client = await stays.enter_async_context(web(address, "remote"))
+                await client.begin()
 
-            waiting = asyncio.ensure_future(client.post(frame(method, 5, name="work")))
-            await asked.wait()
-        answer = (await waiting).json()
+                waiting = asyncio.ensure_future(client.post(frame(method, 5, name="work")))
+                await asked.wait()
+            answer = (await waiting).json()
+        runs = hf.runs.list_runs()
 
     assert (answer["id"], answer["error"]["code"]) == (5, -32000)
+    assert [run.active_calls for run in runs] == [{} for _ in runs]
 
 
 @pytest.mark.parametrize("session", ["one", None], ids=["session", "none"])

@@ -213,11 +213,18 @@ class HttpSite:
         key = self._key(exchange, frames.params(calls[0]))
         conversation = self._known.get(key)
         if conversation is None or not conversation.is_open:
+            left: list[Session] = []
 
             def ended() -> None:
                 forget(self._known, key, conversation)
+                left.extend(self._single[each] for each in conversation.exchanges if each in self._single)
 
-            conversation = Conversation(self.hf, key, self.endpoint.target, on_end=ended, alive=self._alive)
+            async def close() -> None:
+                await asyncio.gather(*(session.close() for session in left))
+
+            conversation = Conversation(
+                self.hf, key, self.endpoint.target, on_end=ended, close=close, alive=self._alive
+            )
             self._known[key] = conversation
         conversation.join(exchange)
         return conversation
