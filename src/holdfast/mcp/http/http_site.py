@@ -213,20 +213,21 @@ class HttpSite:
         key = self._key(exchange, frames.params(calls[0]))
         conversation = self._known.get(key)
         if conversation is None or not conversation.is_open:
-            left: list[Session] = []
-
-            def ended() -> None:
-                forget(self._known, key, conversation)
-                left.extend(self._single[each] for each in conversation.exchanges if each in self._single)
-
-            async def close() -> None:
-                await asyncio.gather(*(session.close() for session in left))
-
-            conversation = Conversation(
-                self.hf, key, self.endpoint.target, on_end=ended, close=close, alive=self._alive
-            )
-            self._known[key] = conversation
+            conversation = self._known[key] = self._new_conversation(key)
         conversation.join(exchange)
+        return conversation
+
+    def _new_conversation(self, key: str) -> Conversation:
+        left: list[Session] = []  # in which calls may be under way when it ends
+
+        def ended() -> None:
+            forget(self._known, key, conversation)
+            left.extend(self._single[each] for each in conversation.exchanges if each in self._single)
+
+        async def close() -> None:
+            await asyncio.gather(*(session.close() for session in left))
+
+        conversation = Conversation(self.hf, key, self.endpoint.target, on_end=ended, close=close, alive=self._alive)
         return conversation
 
     def _key(self, exchange: Exchange, params: AnyParams = NO_PARAMS) -> str:
