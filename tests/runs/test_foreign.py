@@ -374,15 +374,21 @@ def test_an_imported_fork_counts_each_call_that_it_makes_once(two: tuple[Holdfas
     assert second.runs.snapshot(fork.id).tool_calls == 2
 
 
-def test_a_fork_of_an_imported_run_knows_what_that_knew_when_that_is_gone(two: tuple[Holdfast, Holdfast]) -> None:
-    first, second = two
+def failed_there(first: Holdfast, second: Holdfast) -> str:
+    """The id of a run of the first that has paid and failed, and that the second has imported."""
     with pytest.raises(ValueError, match="lost"), first.run() as run:
         paying(first, [])(1)
         raise ValueError("lost")
     move(first, second)
+    return run.id
+
+
+def test_a_fork_of_an_imported_run_knows_what_that_knew_when_that_is_gone(two: tuple[Holdfast, Holdfast]) -> None:
+    first, second = two
+    failed = failed_there(first, second)
     made: list[Any] = []
     pay = paying(second, made)
-    before = interrupted(second, run.id, lambda: [pay(1), pay(2)])
+    before = interrupted(second, failed, lambda: [pay(1), pay(2)])
     second.runs.prune(max_runs=0)
 
     (fork,) = second.runs.list_runs()
@@ -468,16 +474,13 @@ def test_a_fork_of_an_imported_run_knows_what_that_knew_when_that_has_lost_event
     two: tuple[Holdfast, Holdfast],
 ) -> None:
     first, second = two
-    with pytest.raises(ValueError, match="lost"), first.run() as run:
-        paying(first, [])(1)
-        raise ValueError("lost")
-    move(first, second)
+    failed = failed_there(first, second)
     made: list[Any] = []
     pay = paying(second, made)
-    interrupted(second, run.id, lambda: None)
+    interrupted(second, failed, lambda: None)
     second.runs.prune(max_events=1)
 
-    with second.resume(run.id):
+    with second.resume(failed):
         pay(1), pay(2)
 
     assert made == [2]
