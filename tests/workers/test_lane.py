@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import threading
 from collections.abc import Iterator
@@ -55,6 +56,24 @@ def test_where_its_thread_could_not_be_started_the_next_coroutine_has_one(
     lane.begin(work)
 
     assert done.wait(PATIENCE)
+
+
+def test_a_coroutine_that_nothing_else_holds_is_not_collected(lane: Lane) -> None:
+    began, ended = threading.Event(), threading.Event()
+
+    async def waits_for_what_only_it_knows() -> None:
+        asyncio.get_running_loop().call_soon(began.set)  # when this waits
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ended.set()
+
+    lane.begin(waits_for_what_only_it_knows)
+    assert began.wait(PATIENCE)
+    gc.collect()
+    lane.close()
+
+    assert ended.is_set()
 
 
 def test_a_lane_that_is_closed_before_its_loop_goes_on_cancels_what_is_left(

@@ -27,12 +27,18 @@ class Lane:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._stopped: set[asyncio.AbstractEventLoop] = set()
+        self._tasks: set[asyncio.Task[None]] = set()  # held here: a loop itself may lose a task that only waits
 
     def begin(self, make: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], object]:
         """Run the coroutine that *make* makes, which must raise nothing; gives what cancels it."""
         loop = self._started()
         tasks: list[asyncio.Task[None]] = []
-        loop.call_soon_threadsafe(lambda: tasks.append(loop.create_task(make())))
+
+        def make_task() -> None:
+            task = loop.create_task(make())
+            tasks.append(task)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
         def cancel_task() -> None:
             tasks[0].cancel(STOPPED)
@@ -41,6 +47,7 @@ class Lane:
             with contextlib.suppress(RuntimeError):  # the loop is closed, and the task gone with it
                 loop.call_soon_threadsafe(cancel_task)  # after the task was made
 
+        loop.call_soon_threadsafe(make_task)
         return cancel
 
     def close(self) -> None:
