@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 import signal
@@ -19,7 +20,7 @@ from tests.stores.kinds import KINDS, claim, opener
 
 from holdfast.errors import LeaseLost, RunConflict
 from holdfast.history import CancelResult, RunStatus
-from holdfast.stores import RunStore, SqliteRunStore
+from holdfast.stores import MemoryRunStore, RunStore, SqliteRunStore
 from holdfast.stores.ledger import PIECE, Claim, Ledger, OwnerRow
 from holdfast.testing import ManualClock
 
@@ -205,6 +206,26 @@ def test_a_claim_is_a_sign_of_life_too(one: RunStore, two: RunStore, clock: Manu
     assert not two.snapshot("r").interrupted
     clock.advance(5.1)
     assert two.snapshot("r").interrupted
+
+
+def test_a_long_import_does_not_cost_others_their_leases(one: RunStore, two: RunStore, clock: ManualClock) -> None:
+    one.create_run("s", "p", run_id="gone")
+    give(one, stranger(one, seconds=-1), "gone")
+    held = claim(one, "r")
+    with MemoryRunStore(clock=clock) as other:
+        other.create_run("s", "p", run_id="new")
+        other.export(exported := io.StringIO())
+    exported.seek(0)
+    # A minute passes in the middle of it, in which nobody else can write.
+    two.file.writing().set_trace_callback(lambda sql: clock.advance(60) if "INTO runs" in sql else None)
+
+    assert two.import_(exported) == 1
+
+    assert not two.snapshot("r").interrupted
+    with pytest.raises(RunConflict, match="is being run by"):
+        claim(two, "r")
+    assert one.snapshot("gone").interrupted
+    write(one, held)
 
 
 def test_a_clock_that_goes_back_does_not_shorten_the_lease(one: RunStore, two: RunStore, clock: ManualClock) -> None:

@@ -165,10 +165,12 @@ class Staging:
 
     def add(self, ledger: Ledger) -> int:
         """Add what is staged, as a write; gives the number of new runs."""
+        began = ledger.now_ms()
         ledger.step_aside()
         connection = self.file.writing()
         self._find_known(connection)
         self._copy(connection)
+        ledger.excuse_silence(began)
         return self.left
 
     def replace(self, ledger: Ledger, is_alive: Callable[[OwnerRow], bool]) -> None:
