@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -183,8 +186,60 @@ def test_without_a_file_the_defaults_alone_are_played(policy: Policy) -> None:
     code, out, err = policy("backtest")
 
     assert code == 0
-    assert {line.split()[0] for line in out.splitlines()} == {"tool", "broken", "slow", "files.rare", "defaults"}
+    assert {line.split()[0] for line in out.splitlines()} == {"tool", "broken", "slow", "files.rare", "all", "defaults"}
     assert "there is no policy file here" in err
+
+
+@pytest.mark.usefixtures("record")
+def test_the_last_rows_are_all_tools_together(policy: Policy, tmp_path: Path) -> None:
+    (tmp_path / "holdfast.toml").write_text("[policy]\ntimeout = 1\nbreaker = false\nloop = false\n")
+
+    _, out, _ = policy("backtest")
+    _, as_json, _ = policy("backtest", "--json")
+
+    rows, total = [line.split() for line in out.splitlines()], json.loads(as_json)["total"]
+    assert rows[-3][:5] == ["all", "tools", "record", "42", "10"]  # good, failed
+    assert rows[-2][:4] == ["file", "2", "50", "40"]  # good, failed, lost
+    assert (total["recorded"]["calls"], total["file"]["lost"], total["defaults"]["loop"]) == (52, 40, 7)
+
+
+@pytest.mark.usefixtures("record")
+def test_a_file_that_is_not_played_for_all_tools_has_no_total(policy: Policy, tmp_path: Path) -> None:
+    (tmp_path / "holdfast.toml").write_text("[tool.slow]\nrate = { burst = 5 }\n")
+
+    _, out, _ = policy("backtest", "--json")
+
+    assert json.loads(out)["total"]["file"] is None
+
+
+@pytest.mark.usefixtures("record")
+@pytest.mark.parametrize("width", [40, 50, 80])
+def test_on_a_narrow_terminal_what_is_lost_is_shown_whole(
+    width: int, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    (tmp_path / "holdfast.toml").write_text("[policy]\ntimeout = 1\n")
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+
+    cli.main(["policy", "backtest", "--store", str(path)])
+
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue()).splitlines()
+    assert "lost" in lines[0].split()
+    assert not any("…" in line for line in lines)
+    assert max(len(line) for line in lines) <= width
+
+
+@pytest.mark.parametrize("command", ["check", "backtest"])
+def test_a_file_without_a_name_is_told(command: str, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = cli.main(["policy", command, ""])
+
+    assert code == 1
+    assert "the name of the policy file must not be empty" in "".join(capsys.readouterr())
 
 
 def test_a_bad_file_is_named_with_its_mistake(policy: Policy, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ called, nothing is written to the store.
 
 from __future__ import annotations
 
-from holdfast.backtest.comparing import Line, Recorded, compare
+from holdfast.backtest.comparing import Line, Recorded, compare, total
 from holdfast.backtest.playing import ASSUMPTIONS, Played, play
 from holdfast.backtest.reading import Attempt, Call, Recording, read
 from holdfast.backtest.suggesting import ENOUGH, suggest
@@ -27,4 +27,5 @@ __all__ = [
     "play",
     "read",
     "suggest",
+    "total",
 ]

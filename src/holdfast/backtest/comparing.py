@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -11,6 +12,8 @@ from holdfast.backtest.playing import Played, play
 from holdfast.backtest.reading import Call
 from holdfast.errors import ConfigError
 from holdfast.policy import Policy, PolicyBook
+
+Counts = TypeVar("Counts", "Recorded", Played)
 
 
 class Recorded(msgspec.Struct):
@@ -59,6 +62,25 @@ def compare(calls: Sequence[Call], book: PolicyBook | None) -> list[Line]:
     defaults = play(calls, bare.resolve)
     lines = [Line(tool, recorded[tool], file.get(tool), each, incomplete.get(tool)) for tool, each in defaults.items()]
     return sorted(lines, key=lambda line: line.badness)
+
+
+def total(lines: Sequence[Line]) -> Line:
+    """All *lines* in one, whose tool is "": without the file's if it is incomplete for one of them."""
+    files = [line.file for line in lines if line.file is not None]
+    return Line(
+        "",
+        _sum(Recorded, [line.recorded for line in lines]),
+        _sum(Played, files) if files and len(files) == len(lines) else None,
+        _sum(Played, [line.defaults for line in lines]),
+    )
+
+
+def _sum(kind: type[Counts], parts: Sequence[Counts]) -> Counts:
+    def summed(name: str) -> Any:
+        counts = [getattr(part, name) for part in parts]
+        return max(counts, default=0.0) if name == "longest_wait" else sum(counts)
+
+    return kind(**{name: summed(name) for name in kind.__struct_fields__})
 
 
 def _tally(calls: Sequence[Call]) -> dict[str, Recorded]:

@@ -137,7 +137,7 @@ def backtest(file: str | None, store: str | None, last: int, as_json: bool) -> N
     FILE is the one that applies here if it is not given. The guards are the real ones, on a clock of their own; no tool
     is called.
     """
-    from holdfast.backtest import ASSUMPTIONS, compare
+    from holdfast.backtest import ASSUMPTIONS, compare, total
     from holdfast.defaults import policy_file
 
     path = file if file is not None else policy_file()[0]
@@ -145,9 +145,9 @@ def backtest(file: str | None, store: str | None, last: int, as_json: bool) -> N
     recording = _recording(store, last)
     lines = compare(recording.calls, book)
     if as_json:
-        put_json({"file": path, **_facts(recording), "assumptions": ASSUMPTIONS, "tools": lines})
+        put_json({"file": path, **_facts(recording), "assumptions": ASSUMPTIONS, "tools": lines, "total": total(lines)})
     elif lines:
-        _put_lines(lines)
+        _put_lines([*lines, total(lines)] if len(lines) > 1 else lines)
         say(f"{_extent(recording)}, against {path or 'the defaults; there is no policy file here'}")
         for line in lines:
             if line.incomplete:
@@ -188,10 +188,10 @@ def _extent(recording: Recording) -> str:
 
 _COUNTED: Final = (  # by which name it is counted; what none has counted gets no column
     (Column("good", right=True), "succeeded"),
-    (Column("failed", right=True), "failed"),
-    (Column("refused", right=True), "refused"),
+    (Column("failed", right=True, need=7), "failed"),
+    (Column("refused", right=True, need=8), "refused"),
     (Column("lost", right=True), "lost"),
-    (Column("spared", right=True), "spared"),
+    (Column("spared", right=True, need=7), "spared"),
     (Column("timed out", right=True, need=3), "timed_out"),
     (Column("unknown", right=True, need=1), "unknown"),
     (Column("in failures", right=True, need=2), "failing"),
@@ -202,11 +202,11 @@ _GUARDS: Final = ("circuit", "rate", "concurrency", "loop")
 
 
 def _put_lines(lines: list[Line]) -> None:
-    """Up to three rows a tool: what is on record, then each policy that was played."""
+    """Up to three rows a tool, and for all of them: what is on record, then each policy that was played."""
     counted = [column for column, _ in _COUNTED]
     rows: list[list[Text]] = []
     for line in lines:
-        rows.append(_row(printable(line.tool, 200), "record", line.recorded))
+        rows.append(_row(printable(line.tool, 200) or "all tools", "record", line.recorded))
         if line.file is not None:
             rows.append(_row("", "file", line.file))
         rows.append(_row("", "defaults", line.defaults))

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from holdfast.wording import in_full
-from holdfast.wording.columns import GAP, LEAST, LEAST_NAME, STAYS, Column, fitted, fitting, total
+from holdfast.wording.columns import GAP, LATE, LEAST, LEAST_NAME, STAYS, Column, fitted, fitting, total
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -106,7 +106,7 @@ def put_table(out: Console, columns: Sequence[Column], rows: Sequence[Sequence[T
 def put_fitting(out: Console, columns: Sequence[Column], rows: Sequence[Sequence[Text]]) -> None:
     """A table without the columns that no row fills; on a narrow terminal, nor with those that are needed least.
 
-    Where that is still too wide, names in the first column are cut before numbers are.
+    Where that is still too wide, names in the first column are cut; only then do the columns go that are needed more.
     """
     kept = [at for at in range(len(columns)) if any(row[at].plain for row in rows)]
     names = columns[kept[0]]
@@ -115,9 +115,11 @@ def put_fitting(out: Console, columns: Sequence[Column], rows: Sequence[Sequence
         widths = {at: min(width, columns[at].most) for at, width in widths.items()}
         if columns[kept[-1]].need == STAYS:
             widths[kept[-1]] = min(widths[kept[-1]], LEAST)
-        widths = fitting(columns, widths, out.width)
-        kept = list(widths)
-        names = names._replace(most=max(LEAST_NAME, widths[kept[0]] - max(0, total(widths) - out.width)))
+        widths = fitting(columns, widths, out.width, LATE)
+        short = {**widths, kept[0]: min(widths[kept[0]], LEAST_NAME)}
+        kept = list(fitting(columns, short, out.width))
+        room = out.width - total({**{at: widths[at] for at in kept}, kept[0]: 0})
+        names = names._replace(most=min(names.most, max(LEAST_NAME, room)))
     put_table(out, [names, *(columns[at] for at in kept[1:])], [[row[at] for at in kept] for row in rows])
 
 

@@ -25,6 +25,8 @@ def glance(path: str) -> Signature | None:
 
 def read_file(path: str, name: str) -> tuple[dict[str, Any], Signature]:
     """The document in the file at *path*, which errors call *name*, and the signature of exactly that file."""
+    if not name:
+        raise broken(["the name of the policy file must not be empty"])
     data, signature = _bytes(path, name)
     if len(data) > MOST_BYTES:
         raise broken([f"{name}: is larger than {MOST_BYTES:,} bytes, too large for policies"])

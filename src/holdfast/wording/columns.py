@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 GAP: Final = 2  # between two columns
 LEAST: Final = 16  # that the last one should have
 LEAST_NAME: Final = 12  # that the first one keeps where it is cut
+LATE: Final = 7  # the least need of a column that goes only after names were cut, where names can be cut
 STAYS: Final = 9  # the need of a column that never goes
 
 
@@ -28,11 +29,11 @@ def total(widths: Mapping[int, int]) -> int:
     return sum(widths.values()) + GAP * (len(widths) - 1)
 
 
-def fitting(columns: Sequence[Column], widths: Mapping[int, int], room: int) -> dict[int, int]:
-    """Those of *widths*, which are by the place of their column, for which there is *room*."""
+def fitting(columns: Sequence[Column], widths: Mapping[int, int], room: int, need: int = STAYS) -> dict[int, int]:
+    """Those of *widths*, which are by the place of their column, for which there is *room*; or of that much *need*."""
     kept = dict(widths)
     for place in sorted(kept, key=lambda place: columns[place].need):
-        if columns[place].need < STAYS and total(kept) > room:
+        if columns[place].need < need and total(kept) > room:
             del kept[place]
     return kept
 
