@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Final
+
+TOKEN: Final = "HOLDFAST_TOKEN"
+STORE: Final = "HOLDFAST_STORE"
+REDIS: Final = "HOLDFAST_REDIS"
 
 
 def named_store(in_file: str | None) -> str | None:
     """The store that somebody has chosen where the caller names none: the environment's, else the policy file's."""
-    return os.environ.get("HOLDFAST_STORE") or in_file
+    return os.environ.get(STORE) or in_file
 
 
 def named_redis(in_file: str | None) -> str | None:
     """The Redis to share guards on, likewise."""
-    return os.environ.get("HOLDFAST_REDIS") or in_file
+    return os.environ.get(REDIS) or in_file
+
+
+def for_servers() -> dict[str, str]:
+    """The environment of servers behind a proxy: without what opens our own doors, which may have passwords in it."""
+    return {name: value for name, value in os.environ.items() if name not in (TOKEN, STORE, REDIS)}
 
 
 def default_store() -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from holdfast.app import Holdfast
     from holdfast.mcp.clients.configs import ServerEntry
     from holdfast.mcp.http.gateway import Address
-
-TOKEN: Final = "HOLDFAST_TOKEN"
 
 
 @click.command()
@@ -54,6 +52,7 @@ def gateway(
     session. Only this machine can reach them, unless there is a token.
     """
     from holdfast.cli.exporting import exporting
+    from holdfast.defaults import TOKEN
     from holdfast.mcp.http.gateway import Address
     from holdfast.mcp.server import DEFAULTS
 
@@ -69,6 +68,7 @@ def _serve(hf: Holdfast, entries: list[ServerEntry], address: Address, *, hides:
     import asyncio
 
     from holdfast.cli import DONE
+    from holdfast.defaults import for_servers
     from holdfast.mcp.http.front import path_of
     from holdfast.mcp.http.gateway import gateway, problem
     from holdfast.mcp.stdio.pipes import Echo
@@ -78,9 +78,8 @@ def _serve(hf: Holdfast, entries: list[ServerEntry], address: Address, *, hides:
             if problem(entry) is None:
                 click.echo(url + path_of(entry.name))
 
-    env = {name: value for name, value in os.environ.items() if name != TOKEN}  # a server could ask the others with it
     with Echo(sys.stderr.buffer) as stderr:
-        asyncio.run(gateway(hf, entries, address, hides=hides, stderr=stderr, env=env, on_ready=tell))
+        asyncio.run(gateway(hf, entries, address, hides=hides, stderr=stderr, env=for_servers(), on_ready=tell))
     return DONE
 
 

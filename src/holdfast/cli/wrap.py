@@ -89,10 +89,11 @@ def _serve(hf: Holdfast, name: str, upstream: Upstream, *, hides: bool) -> int:
 
 
 def _child(hf: Holdfast, command: tuple[str, ...], stderr: Echo) -> Upstream:
+    from holdfast.defaults import for_servers
     from holdfast.mcp.stdio.child import Command
     from holdfast.mcp.stdio.upstream import ChildUpstream
 
-    return ChildUpstream(Command(command, stderr=stderr), hf.clock)
+    return ChildUpstream(Command(command, env=for_servers(), stderr=stderr), hf.clock)
 
 
 def _http(hf: Holdfast, url: str, kind: str | None, headers: dict[str, str]) -> Upstream:

@@ -1250,22 +1250,24 @@ def test_the_command_serves_what_a_client_s_file_lists_and_leaves_nobody_behind(
         assert not alive(pid)
 
 
-def test_servers_are_not_told_the_token_that_their_clients_must_show(
+def test_servers_are_not_told_what_opens_the_doors_of_the_gateway(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOLDFAST_TOKEN", "open-sesame")
+    monkeypatch.setenv("HOLDFAST_STORE", str(tmp_path / "runs.db"))
     monkeypatch.setenv("OTHER", "fine")
-    with serving(tmp_path, local={"command": STDIO[0], "args": [STDIO[1]]}) as process:
+    own = {"HOLDFAST_REDIS": "redis://its-own"}
+    with serving(tmp_path, local={"command": STDIO[0], "args": [STDIO[1]], "env": own}) as process:
         assert process.stdout is not None
         url = process.stdout.readline().strip()
         with httpx.Client(headers={**ACCEPT, "authorization": "Bearer open-sesame"}, timeout=20) as http:
             session = {"mcp-session-id": http.post(url, json=BEGIN).headers["mcp-session-id"]}
             said = {}
-            for name in ("HOLDFAST_TOKEN", "OTHER"):
+            for name in ("HOLDFAST_TOKEN", "HOLDFAST_STORE", "HOLDFAST_REDIS", "OTHER"):
                 call = frame("tools/call", 1, name="variable", arguments={"name": name})
                 said[name] = text_of(http.post(url, json=call, headers=session).json())
 
-    assert said == {"HOLDFAST_TOKEN": "None", "OTHER": "fine"}
+    assert said == {"HOLDFAST_TOKEN": "None", "HOLDFAST_STORE": "None", **own, "OTHER": "fine"}
 
 
 def test_one_server_that_cannot_be_served_is_told_and_hides_none_of_the_others(tmp_path: Path) -> None:

@@ -236,6 +236,19 @@ async def test_a_session_that_is_cancelled_from_elsewhere_ends(wrap: Wrap, tmp_p
 # --- what it bears ---
 
 
+async def test_the_server_is_not_told_what_opens_the_doors_of_the_proxy(wrap: Wrap, tmp_path: Path) -> None:
+    told = {"HOLDFAST_STORE": str(tmp_path / "runs.db"), "HOLDFAST_TOKEN": "open-sesame", "OTHER": "fine"}
+    script = 'env > "$1.part"; mv "$1.part" "$1"; cat > /dev/null'
+    client = await wrap(words=["sh", "-c", script, "sh", str(tmp_path / "env")], env=told)
+    client.begin("initialize", INITIALIZE)
+
+    await until((tmp_path / "env").exists)
+
+    lines = (tmp_path / "env").read_text().splitlines()
+    assert "OTHER=fine" in lines
+    assert not [line for line in lines if line.startswith(("HOLDFAST_STORE", "HOLDFAST_TOKEN"))]
+
+
 async def test_a_thousand_calls_in_flight_are_each_answered_once_and_right(wrap: Wrap) -> None:
     client = await wrap()
     await client.initialize()
