@@ -139,6 +139,19 @@ def test_a_cached_answer_counts_apart_and_not_in_the_durations(hf: holdfast.Hold
     assert value(text, "holdfast_call_duration_seconds_count", server="", tool="fact") == 1
 
 
+def test_what_a_fallback_answered_is_counted_beside_what_became_of_the_call(hf: holdfast.Holdfast) -> None:
+    @hf.tool(breaker={"failure_threshold": 1}, fallback={"value": "a guess"})
+    def broken() -> str:
+        raise ConnectionError
+
+    assert [broken(), broken()] == ["a guess", "a guess"]  # failed, then refused
+
+    text, labels = metrics(hf), {"server": "", "tool": "broken"}
+    assert value(text, "holdfast_fallbacks_total", **labels) == 2
+    assert value(text, "holdfast_calls_total", **labels, outcome="failed") == 1
+    assert value(text, "holdfast_refusals_total", **labels, error_type="CircuitOpen") == 1
+
+
 @pytest.mark.parametrize("name", ['a"b', "back\\slash", "x} 1", "ünï—😀", "a,b=c", "{}", "#"])
 def test_a_hostile_name_is_one_label_and_nothing_else(hf: holdfast.Holdfast, name: str) -> None:
     hf.tool(name)(lambda: None)()
@@ -227,6 +240,51 @@ def test_counters_go_on_when_a_process_clears_its_statistics(store: SqliteRunSto
         hf.tracker.clear()
 
         assert [counted(0), counted(1), counted(6)] == [(5, opened), (6, opened), (12, opened)]
+
+
+def test_counters_go_on_when_a_tool_was_forgotten_for_others_and_is_called_again(
+    store: SqliteRunStore, clock: ManualClock
+) -> None:
+    exporter = StoreMetrics(store)
+    with holdfast.open(":memory:", policies={}, clock=clock) as hf:
+        hf.tracker.max_tools = 1
+        work, other = hf.tool("t")(lambda: None), hf.tool("other")(lambda: None)
+
+        def counted(calls: int) -> float:
+            for _ in range(calls):
+                work()
+            show(store, "one", *hf.entries())
+            return value(exporter.render(), "holdfast_calls_total", server="", tool="t", outcome="success")
+
+        assert counted(5) == 5
+        other()
+
+        assert [counted(0), counted(1), counted(6)] == [5, 6, 12]
+
+
+def test_counters_go_on_when_one_closes_of_two_that_began_in_the_same_millisecond(
+    store: SqliteRunStore, clock: ManualClock
+) -> None:
+    exporter = StoreMetrics(store)
+    with (
+        holdfast.open(":memory:", policies={}, clock=clock) as one,
+        holdfast.open(":memory:", policies={}, clock=clock) as two,
+    ):
+        tools = {hf: hf.tool("t")(lambda: None) for hf in (one, two)}
+
+        def counted(*living: holdfast.Holdfast) -> float:
+            Board(store).sweep()
+            for number, hf in enumerate(living):
+                tools[hf]()
+                until = int(store.clock.time() * 1000) + 10_000
+                process = Process(id=str(number), host="one host", pid=1, at_ms=until - 10_000, until_ms=until)
+                Board(store).publish(process, [("t", pack(entry)) for entry in hf.entries()])
+            return value(exporter.render(), "holdfast_calls_total", server="", tool="t", outcome="success")
+
+        assert counted(one, two) == 2
+        clock.advance(11 + KEPT / 1000)
+
+        assert [counted(two), counted(two)] == [3, 4]
 
 
 def test_a_sum_of_seconds_does_not_fall_by_a_hair_when_a_process_is_gone(

@@ -174,6 +174,8 @@ class Execution:
             status = reporting.denied(self, self.denied)
         else:
             status = reporting.ended(self, error)
+        if falls_back:
+            self.kit.tracker.fell_back(self.tool.name)
         if self.watched is not None:
             self.watched.end(error, Verdict(str(status), self.category, self.cached, self.spent))
         return falls_back

@@ -7,6 +7,7 @@ or comes to rest, and rarely for one that is called all the time.
 from __future__ import annotations
 
 import math
+import random
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,6 +46,7 @@ class Pictures:
         self._kit = kit
         self._box = box
         self._transitions: OrderedDict[str, list[Transition]] = OrderedDict()  # the newest first
+        self._counter = random.getrandbits(52)  # two of a process may have begun in the same millisecond
         self._held: set[str] = set()  # those of these tools whose circuit was held after its last transition
         self.forget()
 
@@ -93,11 +95,10 @@ class Pictures:
         """What is to be shown of *name*; nothing if this process only holds it open or closed for others."""
         now, wall = self._kit.clock.monotonic(), self._kit.clock.time()
         tool = self._box.find(name)
-        cleared = self._kit.tracker.cleared  # first: what was counted before must not be taken for counted after
-        seen, stats = self._kit.breaker.diagnostics(name), self._kit.tracker.stats(name)
+        seen, parts = self._kit.breaker.diagnostics(name), self._kit.tracker.breakdown(name, BOUNDS)
+        stats = parts.stats
         if tool is None and not is_known and not stats.total and not stats.denied and not seen.times_opened:
             return None
-        parts = self._kit.tracker.breakdown(name, BOUNDS)
         entry = ToolEntry(
             name=name, state=str(seen.state), automatic=str(seen.state), failure_count=seen.failure_count,
             until_ms=_ms(None if seen.remaining_backoff is None else wall + seen.remaining_backoff),
@@ -108,7 +109,7 @@ class Pictures:
             mean_ms=_duration(stats.mean), p50_ms=_duration(stats.p50), p95_ms=_duration(stats.p95),
             p99_ms=_duration(stats.p99), spent_ms=_duration(stats.total_duration) or 0.0,
             spread=parts.spread, errors=parts.errors, refusals=parts.refusals,
-            cleared=cleared,
+            fallbacks=parts.fallbacks, counter=self._counter, era=parts.era,
         )  # fmt: skip
         if seen.state == "open" and seen.remaining_backoff is None:
             entry.forced = "open"

@@ -37,9 +37,9 @@ class ToolEntry(msgspec.Struct, kw_only=True):
     *state* is closed, open, half_open or off; *forced* says that it is held there by hand, and *automatic* where it
     would be if it were not. *until_ms* is when an open circuit lets a probe through. Rates are a second. What nobody
     counts is None. *spent_ms* is the sum of all durations, *spread* how many were up to each of `BOUNDS`, and beyond;
-    *errors* are failures by category, *refusals* denied calls by what refused them. *shared* is what a fleet decides of
-    it now, of circuit, rate and concurrency; None where it is in no *fleet*. *alone* says in words what is so while
-    that is away, and *shut* that every call is refused meanwhile.
+    *errors* are failures by category, *refusals* denied calls by what refused them, *fallbacks* those of both that
+    somebody else answered. *shared* is what a fleet decides of it now, of circuit, rate and concurrency; None where it
+    is in no *fleet*. *alone* says in words what is so while that is away, and *shut* that every call is refused then.
     """
 
     name: str
@@ -67,6 +67,7 @@ class ToolEntry(msgspec.Struct, kw_only=True):
     spread: list[int] = []
     errors: dict[str, int] = {}
     refusals: dict[str, int] = {}
+    fallbacks: int = 0
     rate: float | None = None
     full_rate: float | None = None
     in_flight: int | None = None
@@ -80,7 +81,8 @@ class ToolEntry(msgspec.Struct, kw_only=True):
     shared: list[str] | None = None
     alone: str | None = None
     shut: bool = False
-    cleared: int = 0  # times that what was counted began anew, but for the circuit's
+    counter: int = 0  # which Holdfast of the process it is of
+    era: int = 0  # another where what was counted began anew, but for the circuit's
 
     def refuses(self, now_ms: float) -> bool:
         """Whether a call would be refused by the circuit; an open one whose wait is over lets the next call probe."""

@@ -26,9 +26,9 @@ Where = tuple[str, str]  # server and tool
 Labels = tuple[tuple[str, str], ...]
 Key = tuple[str, Labels]  # of a sample: its name and labels
 Numbers = dict[Key, float]
-# Host, process and when that began, as its id changes when it closes its store; or a fleet. And how often its
-# statistics were cleared: it counts from zero since then, and what it counted before stays, as of one that is gone.
-Life = tuple[str, int, int, int]
+# Host, process, when that began and which Holdfast of it, as its id changes when it closes its store; or a fleet. And
+# the era of a tool: what it counted before it began anew from zero stays, as of one that is gone.
+Life = tuple[str, int, int, int, int]
 Shown = tuple[Life, Where]  # a tool of a process
 
 
@@ -143,11 +143,11 @@ def _seen(placed: Iterable[tuple[Process, Where, ToolEntry]], processes: Iterabl
         opened = _key("holdfast_circuit_opened_total", *_labels(where))
         times = counts.pop(opened)  # which nobody clears
         if entry.fleet is None:
-            _add(seen.setdefault((_life(process), where), {}), {opened: times})
+            _add(seen.setdefault((_life(process, entry.counter), where), {}), {opened: times})
         else:  # whose circuit is one, whichever of its processes shows it
-            shared = seen.setdefault(((entry.fleet, 0, 0, 0), where), {})
+            shared = seen.setdefault(((entry.fleet, 0, 0, 0, 0), where), {})
             shared[opened] = max(shared.get(opened, 0), times)
-        _add(seen.setdefault((_life(process, entry.cleared), where), {}), counts)
+        _add(seen.setdefault((_life(process, entry.counter, entry.era), where), {}), counts)
     for process in processes:
         for server in process.servers:
             key = _key("holdfast_server_restarts_total", ("server", server.name))
@@ -161,8 +161,8 @@ def _of_ended(process: Process, entries: Iterable[ToolEntry], names: Sequence[st
     return _seen([(process, where, entry) for where, entry in places], [process])
 
 
-def _life(process: Process, cleared: int = 0) -> Life:
-    return process.host, process.pid, process.started_at_ms, cleared
+def _life(process: Process, counter: int = 0, era: int = 0) -> Life:
+    return process.host, process.pid, process.started_at_ms, counter, era
 
 
 def _counted(entry: ToolEntry, where: Where) -> Numbers:
@@ -188,6 +188,7 @@ def _counted(entry: ToolEntry, where: Where) -> Numbers:
     if (rest := entry.denied - sum(entry.refusals.values())) > 0 or not entry.refusals:
         count("holdfast_refusals_total", rest, ("error_type", "Denied"))
     count("holdfast_cached_calls_total", entry.cached)
+    count("holdfast_fallbacks_total", entry.fallbacks)
     count("holdfast_circuit_opened_total", entry.times_opened)
     for bound, number in zip([*map(_number, BOUNDS), "+Inf"], itertools.accumulate(_spread(entry)), strict=True):
         count("holdfast_call_duration_seconds_bucket", number, ("le", bound))
@@ -269,6 +270,7 @@ FAMILIES: Final[Mapping[str, tuple[str, str]]] = {
     "holdfast_errors_total": ("counter", "Calls that failed or timed out, by the category of the error."),
     "holdfast_refusals_total": ("counter", "Calls refused without touching the tool, by what refused them."),
     "holdfast_cached_calls_total": ("counter", "Calls answered from the cache."),
+    "holdfast_fallbacks_total": ("counter", "Calls that failed or were refused and that a fallback answered."),
     "holdfast_call_duration_seconds": ("histogram", "Seconds inside the tool; neither cached nor cancelled calls."),
     "holdfast_calls_in_flight": ("gauge", "Calls being made, of tools with a concurrency limit."),
     "holdfast_concurrency_limit": ("gauge", "Calls that may be made at once; an adaptive limit as it is now."),

@@ -56,8 +56,14 @@ class ExecutionStats(msgspec.Struct, frozen=True):
 
 
 class Breakdown(msgspec.Struct, frozen=True):
-    """Executions up to each of some bounds, and beyond; failures by category; refusals by the name of the error."""
+    """Executions up to each of some bounds, and beyond; failures by category; refusals by the name of the error.
 
+    All of one instant. What was counted began anew where *era* is another than before; 0 where nothing was counted.
+    """
+
+    stats: ExecutionStats
     spread: list[int]
     errors: dict[str, int]
     refusals: dict[str, int]
+    fallbacks: int
+    era: int

@@ -1,4 +1,4 @@
-"""The statistics of one tool: counters, a histogram, failures by category and refusals by kind; also as plain data."""
+"""The statistics of one tool: counters, a histogram, failures by category, refusals by kind; also as plain data."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ COUNTERS: Final = ("successful", "failed", "timed_out", "cancelled", "cached_hit
 
 
 class ToolStats:
-    """The statistics of one tool; *noted* is how many of its calls came as notes. Its tracker locks."""
+    """The statistics of one tool, of its *era*; *noted* is how many of its calls came as notes. Its tracker locks."""
 
-    __slots__ = (*COUNTERS, "errors", "histogram", "name", "noted", "refusals")
+    __slots__ = (*COUNTERS, "era", "errors", "fallbacks", "histogram", "name", "noted", "refusals")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, era: int = 0) -> None:
         self.name = name
+        self.era = era
         self.noted = 0
         self.successful = 0
         self.failed = 0
@@ -31,6 +32,7 @@ class ToolStats:
         self.cancelled = 0
         self.cached_hits = 0
         self.denied = 0
+        self.fallbacks = 0
         self.errors: Counter[str] = Counter()
         self.refusals: Counter[str] = Counter()
         self.histogram = Histogram()
@@ -68,6 +70,7 @@ class ToolStats:
     def merge(self, other: ToolStats) -> None:
         """Add all that *other* has filed."""
         self.add(other.counters(), other.histogram)
+        self.fallbacks += other.fallbacks
         self.errors.update(other.errors)
         self.refusals.update(other.refusals)
 
@@ -113,6 +116,7 @@ class Entry(msgspec.Struct):
     histogram: dict[Annotated[int, msgspec.Meta(ge=0, le=LAST_BUCKET)], Count]
     errors: dict[str, Count] = {}
     refusals: dict[str, Count] = {}
+    fallbacks: Count = 0
 
     def __post_init__(self) -> None:
         executed, ended = sum(self.histogram.values()), self.successful + self.failed + self.timed_out
@@ -127,11 +131,12 @@ class Entry(msgspec.Struct):
         histogram.fold()
         return cls(
             tool=stats.name, **stats.counters(), total_duration=histogram.total, histogram=dict(histogram.buckets),
-            errors=dict(stats.errors), refusals=dict(stats.refusals),
+            errors=dict(stats.errors), refusals=dict(stats.refusals), fallbacks=stats.fallbacks,
         )  # fmt: skip
 
     def add_to(self, stats: ToolStats) -> None:
         counters = {counter: getattr(self, counter) for counter in COUNTERS}
         stats.add(counters, Histogram(self.histogram, self.total_duration))
+        stats.fallbacks += self.fallbacks
         stats.errors.update(self.errors)
         stats.refusals.update(self.refusals)

@@ -48,7 +48,7 @@ class ExecutionTracker:
         self.journal: list[Any] = []
         self.refusals: list[str] = []  # the tools of refused calls that are yet to be counted
         self.journal_is_full = _NOTE * (max_history + BATCH)
-        self.cleared = 0  # times: who adds up its counters has to know that they began anew
+        self._era = 1  # of the next to be counted: who adds up counters has to know that they began anew
         self._filed = 0  # items of the journal that were filed
         self._clock: Clock = checks.clock(clock)
         self._lock = threading.Lock()
@@ -84,6 +84,12 @@ class ExecutionTracker:
         with self._lock:
             self._use(name).deny(kind)
 
+    def fell_back(self, tool: str) -> None:
+        """Note that somebody else answered a call that failed or was refused, which is noted by itself."""
+        name = short_key(tool)
+        with self._lock:
+            self._use(name).fallbacks += 1
+
     def recent(self, n: int) -> list[ExecutionRecord]:
         """The last *n* executions, newest first."""
         checks.whole("n", n, least=0)
@@ -100,24 +106,19 @@ class ExecutionTracker:
 
     def stats(self, tool: str | None = None) -> ExecutionStats:
         """The statistics of *tool*, or of all tools; zeros where nothing happened."""
+        if tool is not None:
+            return self._copy(tool).summary()
         whole = ToolStats("")
-        if tool is None:
-            self._gather(whole.merge)
-        else:
-            name = short_key(tool)
-            with self._lock:
-                self._file()
-                if (stats := self._tools.get(name)) is not None:
-                    whole.merge(stats)
+        self._gather(whole.merge)
         return whole.summary()
 
     def breakdown(self, tool: str, bounds: Sequence[float]) -> Breakdown:
-        """The durations of *tool* by the rising *bounds*, in seconds, and what went wrong."""
-        name = short_key(tool)
-        with self._lock:
-            self._file()
-            stats = self._tools.get(name, ToolStats(""))
-            return Breakdown(stats.histogram.spread(bounds), dict(stats.errors), dict(stats.refusals))
+        """What there is to know of *tool*; its durations by the rising *bounds*, in seconds."""
+        whole = self._copy(tool)
+        return Breakdown(
+            whole.summary(), whole.histogram.spread(bounds), dict(whole.errors), dict(whole.refusals),
+            whole.fallbacks, whole.era,
+        )  # fmt: skip
 
     def mean_duration(self, tool: str) -> float | None:
         """The mean duration of *tool*, or None where it has not run yet."""
@@ -133,7 +134,7 @@ class ExecutionTracker:
     def clear(self) -> None:
         """Forget history and statistics."""
         with self._lock:
-            self.cleared += 1
+            self._era += 1
             self._tools = OrderedDict()
             self._evicted = ToolStats("")
             self._filed = 0
@@ -236,10 +237,22 @@ class ExecutionTracker:
             if len(self._tools) >= self.max_tools:
                 _, oldest = self._tools.popitem(last=False)
                 self._evicted.merge(oldest)
-            stats = self._tools[name] = ToolStats(name)
+                self._era += 1
+            stats = self._tools[name] = ToolStats(name, self._era)
         else:
             self._tools.move_to_end(name)
         return stats
+
+    def _copy(self, tool: str) -> ToolStats:
+        """That of *tool* as it is now, for whoever has more to do with it than the lock allows."""
+        name = short_key(tool)
+        with self._lock:
+            self._file()
+            if (stats := self._tools.get(name)) is None:
+                return ToolStats(name)
+            whole = ToolStats(name, stats.era)
+            whole.merge(stats)
+        return whole
 
     def _gather(self, read: Callable[[ToolStats], _T]) -> list[_T]:
         """What *read* gives for the evicted, then for each tool; the lock is taken anew for each, to be held briefly.
