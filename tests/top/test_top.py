@@ -381,6 +381,7 @@ async def test_of_a_run_that_is_too_long_the_end_is_shown_as_it_goes_on(
         top.go("run", "long")
         await until(pilot, lambda: [event.sequence for event in top._story.events] == [6, 7, 8, 9])
         await until(pilot, lambda: "turn 9" in seen(top) and "turn 5" not in seen(top))
+        assert "events before 6 are not shown" in seen(top)
 
         store.record_event("long", "turn_started", {"name": "turn 10"})
 
@@ -389,6 +390,19 @@ async def test_of_a_run_that_is_too_long_the_end_is_shown_as_it_goes_on(
         await focused(pilot, "events")
         await pilot.press("j", "enter")
         await until(pilot, lambda: "name  turn 9" in seen(top))
+
+
+async def test_a_run_whose_first_events_were_pruned_says_so(store: SqliteRunStore, top: Top) -> None:
+    store.create_run("s", "p", run_id="short")
+    for number in range(5):
+        store.record_event("short", "turn_started", {"name": f"turn {number}"})
+    store.record_event("short", "run_completed", {"text": "done"})
+    store.prune(max_events=2)
+    async with running(top, (80, 24)) as pilot:
+        top.go("run", "short")
+
+        await until(pilot, lambda: "turn 4" in seen(top))
+        assert "events before 4 are no longer kept" in " ".join(seen(top).split())
 
 
 async def test_what_a_process_that_is_gone_was_calling_no_longer_runs(store: SqliteRunStore, top: Top) -> None:

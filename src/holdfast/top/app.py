@@ -180,7 +180,7 @@ class Top(App[None]):
             self._story.add(page.events)
             if run.interrupted or run.status.is_terminal:
                 self._story.abandon()
-        self.query_one("#facts", Static).update(one_run.facts(picture, self._named))
+        self.query_one("#facts", Static).update(one_run.facts(picture, self._story.first, self._named))
         calls, log = self._sheet("calls"), self._sheet("events")
         room = -1
         while room != calls.room:  # how long the bars may be shows when the names have found their place

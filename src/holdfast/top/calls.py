@@ -88,6 +88,11 @@ class Story:
             for event in kept:
                 self._keep(event)
 
+    @property
+    def first(self) -> int:
+        """The number of the first event of the run that is known here."""
+        return self.events[0].sequence if self.events else 0
+
     def event(self, sequence: int) -> RunEventRecord | None:
         """The event of this number, if it is kept; there are no gaps."""
         place = sequence - self.events[0].sequence if self.events else -1

@@ -29,8 +29,8 @@ LETTERS: Final = {"wait": "░", "backoff": "·"}
 OUTCOMES: Final = {"failed": "×", "timed_out": "×", "unknown": "?"}  # of an attempt; all others are solid
 
 
-def facts(picture: Picture, named: str | None = None) -> Text:
-    """A run in a few lines; *named* is what commands have to call its store by."""
+def facts(picture: Picture, first: int, named: str | None = None) -> Text:
+    """A run in a few lines, with events from *first* on; *named* is what commands have to call its store by."""
     run = picture.run
     if run is None:
         name = printable(picture.look.name, 200)
@@ -43,6 +43,9 @@ def facts(picture: Picture, named: str | None = None) -> Text:
     if run.prompt:
         text.append(f"{one_line(run.prompt, 300)}\n", style="bold")
     text.append(f"{when}; {calls(run)}{spent}")
+    if first and picture.events is not None:
+        why = "no longer kept" if first <= picture.events.first_available else "not shown"
+        text.append(f"; events before {first} are {why}", style="yellow")
     if (last := doing(run, picture.at)).plain:
         text.append("\n").append_text(last)
     if run.interrupted and picture.header is not None:
