@@ -6,9 +6,12 @@ import queue
 import subprocess
 import sys
 import threading
+from contextlib import suppress
+from functools import partial
 
 import pytest
 from tests.children import eventually
+from tests.interrupts import interrupted_at
 
 from holdfast.solo import Solo
 
@@ -105,6 +108,26 @@ def test_who_is_interrupted_while_starting_it_leaves_it_to_the_next(
 
     assert post.has_read("one", "two")
     assert eventually(lambda: not post.solo.there)
+
+
+def test_wherever_an_interrupt_comes_while_no_thread_can_be_started_the_next_starts_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    at, struck = 0, True
+    while struck:
+        post = Post()
+        with monkeypatch.context() as patched, suppress(RuntimeError):
+            patched.setattr(threading.Thread, "start", fail)
+            struck = False
+            struck = interrupted_at(at, Solo.start, partial(post.send, "one"))
+        post.send("two")
+
+        assert post.has_read("one", "two")
+        at += 1
+    assert at > 3
 
 
 def test_a_thread_whose_work_fails_is_not_believed_in(monkeypatch: pytest.MonkeyPatch) -> None:

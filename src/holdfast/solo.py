@@ -1,7 +1,7 @@
 """One thread at most: started when it is needed, gone when it is not.
 
-Whether there is one is a mark that carries who made it, set and taken by one operation each. So an interrupt, which can
-come between any two, leaves no mark without a thread: nobody would ever start another.
+Whether there is one is a mark that carries who made it, set by one operation and taken where nothing is called: only
+there no interrupt can come. So none leaves a mark without a thread: nobody would ever start another.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 
 _THREAD = "thread"
+_NOBODY: dict[str, object] = {_THREAD: None}
 
 
 class Solo:
@@ -37,7 +38,8 @@ class Solo:
             self._thread = thread  # before it runs: who closes meanwhile waits for it
             thread.start()
         except BaseException:
-            self._leave(me)
+            if (_NOBODY | self.there)[_THREAD] is me:
+                self.there.pop(_THREAD, None)
             raise
 
     def join(self, patience: float) -> None:
@@ -51,10 +53,7 @@ class Solo:
             try:
                 self._work()
             finally:
-                self._leave(me)
+                if (_NOBODY | self.there)[_THREAD] is me:
+                    self.there.pop(_THREAD, None)
             if not self._needed():  # looked at after the mark is gone: who needs it looks at the mark after that
                 return
-
-    def _leave(self, me: object) -> None:
-        if self.there.get(_THREAD) is me:
-            self.there.pop(_THREAD, None)

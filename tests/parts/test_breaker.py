@@ -8,9 +8,11 @@ import math
 import random
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import pytest
+from tests.interrupts import interrupted_at
 
 from holdfast.category import ErrorCategory
 from holdfast.errors import CircuitOpen, ConfigError, RateLimited
@@ -850,6 +852,20 @@ def test_transitions_are_told_although_who_told_one_was_interrupted(clock: Manua
     breaker.reset("t")
 
     assert told == [OPEN, CLOSED]
+
+
+def test_transitions_are_told_wherever_an_interrupt_came_while_one_was_told(clock: ManualClock) -> None:
+    at, struck = 0, True
+    while struck:
+        told: list[CircuitState] = []
+        breaker = steady(clock, on_transition=lambda _, __, new, ___, told=told: told.append(new))
+
+        struck = interrupted_at(at, CircuitBreaker._tell_all, partial(breaker.force_open, "t"))
+        breaker.reset("t")
+
+        assert told[-1] is CLOSED
+        at += 1
+    assert at > 3
 
 
 def test_a_forked_child_tells_transitions_although_a_thread_of_its_parent_was_telling_one(clock: ManualClock) -> None:

@@ -25,6 +25,7 @@ from holdfast.parts.permit import Permit, known
 _log = logging.getLogger("holdfast")
 
 _TELLER: Final = "teller"
+_NOBODY: Final[dict[str, object]] = {_TELLER: None}
 _MOST_LOOKS: Final = 4  # at all circuits, for one snapshot
 
 
@@ -265,8 +266,8 @@ class CircuitBreaker:
             while circuit.moves:
                 self._tell_one(tool, circuit, *circuit.moves.popleft())
             return True
-        finally:  # also where an interrupt came between the mark and all else
-            if circuit.teller.get(_TELLER) is me:
+        finally:  # also where an interrupt came between the mark and all else; none can come here, as nothing is called
+            if (_NOBODY | circuit.teller)[_TELLER] is me:
                 del circuit.teller[_TELLER]
 
     def _tell_one(self, tool: str, circuit: Circuit, old: CircuitState, new: CircuitState) -> None:
