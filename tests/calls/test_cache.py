@@ -56,6 +56,18 @@ def test_an_answer_may_be_nothing(value: object) -> None:
     assert hit(cache) is value
 
 
+def test_what_a_call_brought_stays_though_somebody_takes_it_for_given_up() -> None:
+    cache = Cache(10)
+    flight, awaited = cache.ask(b"k", 0.0), cache.ask(b"k", 0.0)
+    assert isinstance(flight, Flight)
+    assert isinstance(awaited, Awaited)
+
+    cache.land(flight, "answer", 10.0)
+    cache.crash(flight, None)
+
+    assert (awaited.landed, awaited.value) == (True, "answer")
+
+
 def test_an_answer_is_good_until_it_expires() -> None:
     cache = Cache(10)
     put(cache, b"k", expires=10.0)

@@ -22,6 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 import holdfast
 from holdfast import CircuitOpen, CircuitState, ConcurrencyFull, ConfigError, Holdfast, RateLimited, ToolTimeout
+from holdfast.shape import Shape
 from holdfast.testing import ManualClock, Recorder, Script, Step, TooManyRequests, fail, ok, slow
 
 Caller = Callable[..., Any]
@@ -119,6 +120,28 @@ def test_a_policy_merged_while_the_file_changes_is_not_kept(hf: Holdfast, write:
     tool.override(Changing(timeout=9.0))
 
     assert tool.override({"timeout": 9.0}).max_wait == 2.0
+
+
+@pytest.mark.parametrize("reading", [1, 2], ids=["while it is checked", "while it is taken up"])
+def test_a_decorator_that_comes_while_the_file_changes_is_not_undone(hf: Holdfast, change: Write, reading: int) -> None:
+    class Watched(dict[str, object]):
+        """Settings of a decorator during one of whose readings another comes."""
+
+        left = 0
+
+        def items(self) -> Any:
+            Watched.left -= 1
+            if Watched.left == 0:
+                hf._box.keep("t", {"timeout": 5.0}, Shape.FUNCTION)
+            return super().items()
+
+    tool = hf._box.keep("t", Watched(timeout=1.0), Shape.FUNCTION)
+    Watched.left = reading
+
+    change("[policy]\nmax_wait = 2.0\n")
+    hf._box.refresh(hf.clock.monotonic())
+
+    assert (tool.policy.timeout, tool.policy.max_wait) == (5.0, 2.0)
 
 
 def test_a_changed_file_is_noticed_within_a_second(hf: Holdfast, write: Write, clock: ManualClock) -> None:

@@ -355,6 +355,35 @@ def test_the_counter_of_a_tool_that_is_still_shown_does_not_fall_when_older_name
     assert seen == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.parametrize("at", range(1, 9))
+def test_a_scrape_that_others_overtake_counts_nobody_twice(
+    at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.telemetry.prometheus.MOST_GONE", 0)
+    asked = 0
+
+    class Busy(ManualClock):
+        """At one of the times that it is looked at, all others are gone and two scrapes come and go."""
+
+        def time(self) -> float:
+            nonlocal asked
+            asked -= 1
+            if asked == 0:
+                self.advance(11)
+                exporter.render()
+                exporter.render()
+            return super().time()
+
+    with SqliteRunStore(tmp_path / "runs.db", clock=Busy()) as store:
+        exporter = StoreMetrics(store)
+        show(store, "one", ToolEntry(name="t", successful=10))
+        asked = at
+
+        exporter.render()
+
+        assert value(exporter.render(), "holdfast_calls_total", server="", tool="t", outcome="success") == 10
+
+
 def test_a_proxied_tool_has_its_server_in_a_label_of_its_own(store: SqliteRunStore) -> None:
     servers = [ServerEntry(name="git", state="ready", restarts=2), ServerEntry(name="git.hub", state="failed")]
     entries = [ToolEntry(name=name, calls=1, successful=1) for name in ("git.log", "git.hub.log", "git", "gitter")]

@@ -72,6 +72,8 @@ class StoreMetrics:
         self._store = store
         self._board = Board(store)
         self._lock = threading.Lock()
+        self._turns = itertools.count(1)
+        self._turn = 0  # of the scrape that began last, of those that have read the board
         self._latest: dict[Shown, Numbers] = {}  # what each counted when it was last seen, the longest gone first
         self._ended: set[tuple[str, int]] = set()  # processes that have counted their last, and when they wrote that
         self._base: dict[Where, Numbers] = {}  # what those counted that are forgotten, the longest forgotten first
@@ -80,7 +82,7 @@ class StoreMetrics:
 
     def render(self) -> str:
         """What is true now; blocks for as long as it takes to read the board."""
-        now = self._store.clock.time() * 1000
+        turn, now = next(self._turns), self._store.clock.time() * 1000
         processes, tools, ended = self._board.processes(), self._board.tools(), self._board.ended()
         known = [*processes, *(process for process, _ in ended)]
         names = sorted({server.name for process in known for server in process.servers}, key=len, reverse=True)
@@ -93,25 +95,31 @@ class StoreMetrics:
         gauges.update(_fleet((id, entry) for id, _, entry in placed))
         gauges.update(_gauges_of_store(processes, self._store.counts()))
         last = {(process.id, process.at_ms): (process, entries) for process, entries in ended}
-        news = (_of_ended(*each, names) for sign, each in last.items() if sign not in self._ended)
-        summed = self._summed(seen, *news)
-        self._ended = set(last)
+        news = [_of_ended(*each, names) for sign, each in last.items() if sign not in self._ended]
+        with self._lock:
+            if turn > self._turn:  # else a later one was quicker, and may have forgotten whom this one has seen
+                self._turn, self._ended = turn, set(last)
+                self._take([seen, *news])
+            summed = self._summed()
         return _text(summed, gauges)
 
-    def _summed(self, *many: Mapping[Shown, Numbers]) -> Numbers:
-        with self._lock:
-            seen = {shown for each in many for shown in each}
-            for shown, counts in itertools.chain.from_iterable(each.items() for each in many):
-                latest = {self._keys.setdefault(key, key): number for key, number in counts.items()}
-                # Two scrapes may overtake each other, and a process may end between two looks at the board.
-                for key, number in self._latest.pop(shown, {}).items():
-                    latest[key] = max(number, latest.get(key, 0))
-                self._latest[shown] = latest
-            self._forget(len(self._latest) - len(seen) - MOST_GONE)
-            total = dict(self._others)
-            for counts in itertools.chain(self._base.values(), self._latest.values()):
-                _add(total, counts)
-            self._keys = {key: key for key in total}
+    def _take(self, many: Sequence[Mapping[Shown, Numbers]]) -> None:
+        """Take in what was seen; the lock is held."""
+        seen = {shown for each in many for shown in each}
+        for shown, counts in itertools.chain.from_iterable(each.items() for each in many):
+            latest = {self._keys.setdefault(key, key): number for key, number in counts.items()}
+            # A process may end between two looks at the board.
+            for key, number in self._latest.pop(shown, {}).items():
+                latest[key] = max(number, latest.get(key, 0))
+            self._latest[shown] = latest
+        self._forget(len(self._latest) - len(seen) - MOST_GONE)
+
+    def _summed(self) -> Numbers:
+        """What was counted in all; the lock is held."""
+        total = dict(self._others)
+        for counts in itertools.chain(self._base.values(), self._latest.values()):
+            _add(total, counts)
+        self._keys = {key: key for key in total}
         return total
 
     def _forget(self, surplus: int) -> None:

@@ -58,9 +58,11 @@ class Awaited:
         with self._lock:
             self._followers.pop(signal, None)
 
-    def end(self) -> None:
-        """Wake everybody who waits."""
+    def end(self, *, landed: bool = False, value: object = None, error: BaseException | None = None) -> None:
+        """Say what came of it, unless that was said before, and wake everybody who waits."""
         with self._lock:
+            if not self._over:
+                self.value, self.error, self.landed = value, error, landed
             self._over = True
             self.watch = None
             followers, self._followers = self._followers, {}
@@ -126,9 +128,7 @@ class Cache:
                 while len(self._answers) > self.max_entries:
                     self._answers.popitem(last=False)
                 del self._awaited[flight.key]
-        flight.awaited.value = value
-        flight.awaited.landed = True
-        flight.awaited.end()
+        flight.awaited.end(landed=True, value=value)
 
     def clear(self) -> None:
         """Keep none of the answers, nor those of the calls that are on their way."""
@@ -143,13 +143,10 @@ class Cache:
 
     def take_over(self, key: Hashable, awaited: Awaited) -> None:
         """The leader cannot go on: one of its followers leads."""
-        if not awaited.landed:
-            self._crash(key, awaited, None)
+        self._crash(key, awaited, None)
 
     def _crash(self, key: Hashable, awaited: Awaited, error: BaseException | None, _: object = None) -> None:
         with self._lock:
             if self._awaited.get(key) is awaited:  # else its leader was interrupted while it ended, and another leads
                 del self._awaited[key]
-        awaited.error = error
-        awaited.landed = error is not None
-        awaited.end()
+        awaited.end(landed=error is not None, error=error)

@@ -317,13 +317,18 @@ class Tool:
 
     def take_up(self, given: Mapping[str, object]) -> None:
         """Be decorated anew, with other settings."""
-        policy = self._kit.book.resolve(self.name, given)
+        self._kit.book.resolve(self.name, given)  # if they are wrong, all stays as it is
         self.given = given
-        self._change(policy)
+        self.reload()
 
     def reload(self) -> None:
-        """Take up changed policies."""
-        self._change(self._kit.book.resolve(self.name, self.given))
+        """Take up changed policies; again while others change them, who may have been quicker with newer ones."""
+        book = self._kit.book
+        while True:
+            edition, given = book.edition, self.given
+            self._change(book.resolve(self.name, given))
+            if edition is book.edition and given is self.given:
+                return
 
     def _change(self, policy: Policy) -> None:
         if self.cache is not None and _kept(policy) < _kept(self.policy):
