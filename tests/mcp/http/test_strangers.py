@@ -156,6 +156,77 @@ async def test_a_session_is_not_begun_anew_for_a_stranger_who_knows_its_id(is_fo
     assert list(owners.values()).count("bob") == 0
 
 
+@pytest.mark.parametrize("status", [401, 202], ids=["a stranger", "the client with a new token"])
+async def test_who_shows_other_tokens_cancels_only_what_the_server_lets_it_cancel(
+    status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.mcp.http.session.GRACE", 0.01)
+    called, judged = asyncio.Event(), asyncio.Event()
+
+    async def answer(reply: Reply) -> None:
+        if reply.request.asks == "initialize":
+            await reply.result(INITIALIZED, mcp_session_id="one")
+        elif reply.request.asks == "tools/call":
+            called.set()
+            await (judged if status == 401 else reply.gone).wait()
+            await reply.text("done")
+        else:
+            await reply.whole(status if reply.request.headers["x-api-key"] == "bob" else 202)
+
+    async with (
+        server(answer) as made,
+        gateway(remote(made.url)) as address,
+        web(address, "remote", **{"X-Api-Key": "ann"}) as ann,
+        web(address, "remote", **{"X-Api-Key": "bob"}) as bob,
+    ):
+        await ann.begin()
+        calling = asyncio.ensure_future(ann.call(id=5))
+        await called.wait()
+        bob.session = ann.session
+        cancel = await bob.post(frame("notifications/cancelled", None, requestId=5))
+        if status == 401:
+            asyncio.get_running_loop().call_later(0.1, judged.set)  # when whoever waits for nothing would be gone
+        answered = await calling
+
+    assert cancel.status_code == status
+    assert (text_of(answered.json()) if answered.content else "") == ("done" if status == 401 else "")
+
+
+async def test_words_of_the_proxy_carry_the_tokens_of_the_client_not_those_of_a_stranger() -> None:
+    heard: asyncio.Queue[str] = asyncio.Queue()
+
+    async def answer(reply: Reply) -> None:
+        who = reply.request.headers["x-api-key"]
+        if reply.request.asks == "initialize":
+            await reply.result(INITIALIZED, mcp_session_id="one")
+        elif reply.request.asks == "notifications/cancelled":
+            heard.put_nowait(who)
+            await reply.whole(202)
+        elif who == "bob":
+            await reply.whole(401)
+        elif reply.request.asks == "tools/call":
+            await reply.gone.wait()
+        else:
+            await reply.whole(202)
+
+    with holdfast.open(":memory:", policies={"policy": {"deadline": 0.5}}) as hf:
+        async with (
+            server(answer) as made,
+            gateway(remote(made.url), hf=hf) as address,
+            web(address, "remote", **{"X-Api-Key": "ann"}) as ann,
+            web(address, "remote", **{"X-Api-Key": "bob"}) as bob,
+        ):
+            await ann.begin()
+            calling = asyncio.ensure_future(ann.call(id=5))
+            while not made.asked("tools/call"):
+                await get(address)
+            bob.session = ann.session
+            assert (await bob.post(frame("tools/list", 6))).status_code == 401
+            await calling
+
+            assert await heard.get() == "ann"
+
+
 @pytest.mark.parametrize("method", ["tools/call", "tools/list", "initialize", "notifications/initialized"])
 @pytest.mark.parametrize("status", [200, 401, 404, 503])
 async def test_cookies_reach_who_asked(method: str, status: int) -> None:

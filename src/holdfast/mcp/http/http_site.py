@@ -96,10 +96,13 @@ class HttpSite:
     def get(self, exchange: Exchange) -> None:
         exchange.due = None
         talk = self._talk(exchange.headers.get(SESSION))
-        if exchange.headers.get(LAST_EVENT) is None:
-            talk.getter = exchange
+
+        def listens() -> None:
+            if exchange.headers.get(LAST_EVENT) is None:
+                talk.getter = exchange
+
         self._enter(talk, exchange)
-        talk.passing.listen(exchange)
+        talk.passing.listen(exchange, listens)
 
     async def delete(self, exchange: Exchange) -> None:
         talk = self._talk(exchange.headers.get(SESSION))
@@ -111,6 +114,8 @@ class HttpSite:
     def _receive(self, exchange: Exchange, heads: list[Head], talk: Talk) -> Awaitable[None] | None:
         """A frame within a session."""
         self._enter(talk, exchange)
+        if cancelled(heads) and talk.is_known and talk.passing.is_strange(exchange):
+            return self._receive_strange(exchange, heads, talk)
 
         def hand_on() -> None:
             talk.session.receive(exchange.body, exchange)
@@ -120,6 +125,16 @@ class HttpSite:
             _pass_rest(exchange, talk.passing)
 
         return _within(talk.conversation, hand_on)
+
+    async def _receive_strange(self, exchange: Exchange, heads: list[Head], talk: Talk) -> None:
+        """A cancel from who may be a stranger, or has new tokens: nothing ends here before the server has taken it."""
+        if exchange.due:
+            exchange.fail(403, "this client may not cancel here: send the cancel by itself")
+        elif await talk.passing.is_taken(exchange):
+            for id in cancelled(heads):
+                talk.session.receive(frames.cancel(id, LEFT), exchange)
+                for each in talk.exchanges:
+                    each.forgo(id)
 
     def _receive_single(self, exchange: Exchange, heads: list[Head]) -> Awaitable[None] | None:
         """A frame that knows of no other."""

@@ -95,7 +95,8 @@ class Passing:
         self._listener: Listener  # from `attach` on
         self._posts: dict[asyncio.Task[None], Post] = {}
         self._broken: deque[Exchange] = deque(maxlen=MOST_BROKEN)  # streams that ended before the answer
-        self._last: tuple[Pairs, dict[str, str]] = ([], {})  # headers of the client, for what we say ourselves
+        # The client's headers, for what we say ourselves: the first that came, then the last that the server took.
+        self._client: tuple[Pairs, dict[str, str]] | None = None
         self._welcome: dict[str, str] = {}  # the last with which the server took a request
 
     def attach(self, listener: Listener, handshake: Handshake) -> None:
@@ -103,11 +104,11 @@ class Passing:
 
     def send(self, data: bytes, head: Head | None, channel: Channel | None = None) -> None:
         exchange = _exchange(channel)
-        if exchange is not None:
-            self._last = exchange.pairs, exchange.headers
-        else:  # these are words of our own, and nobody waits for what the server says to them
-            exchange = Exchange("POST", *self._last, None)
+        if exchange is None:  # these are words of our own, and nobody waits for what the server says to them
+            exchange = Exchange("POST", *(self._client or ([], {})), None)
             exchange.is_modern = self._http is None
+        elif self._client is None:
+            self._client = exchange.pairs, exchange.headers
         if head is not None and head.method == "notifications/cancelled" and self._cancel(head, exchange):
             return
         exchange.is_taken = True
@@ -121,9 +122,18 @@ class Passing:
         personal = [pair for pair in shown if pair[0] not in IMPERSONAL and not pair[0].startswith(PARAM)]
         return hashlib.sha256(msgspec.json.encode(personal)).digest() if personal else None
 
-    def listen(self, exchange: Exchange) -> None:
-        """A client asks for a stream."""
-        exchange.when_done(self._start(self.follow(exchange), Post(exchange)).cancel)
+    def is_strange(self, exchange: Exchange) -> bool:
+        """Whether who asks shows other tokens than the client whom the server took last: it may be somebody else."""
+        return tokens(exchange.headers) != tokens(self._welcome)
+
+    async def is_taken(self, exchange: Exchange) -> bool:
+        """Pass on what asks nothing, and wait for what the server says to it; whether it took it."""
+        await self._perform(Post(exchange, exchange.body))
+        return exchange.status < 300
+
+    def listen(self, exchange: Exchange, on_stream: Callable[[], object]) -> None:
+        """A client asks for a stream; *on_stream* is called when the server gives it."""
+        exchange.when_done(self._start(self.follow(exchange, on_stream), Post(exchange)).cancel)
 
     def suspect(self) -> None:
         """There is nothing to be seen of a server over HTTP that the next request would not show."""
@@ -189,7 +199,7 @@ class Passing:
         if id is None or response.status not in (400, 404):
             return response
         error = await self._endpoint.refusal(response)
-        if not says_lost(error) or tokens(post.exchange.headers) != tokens(self._welcome):
+        if not says_lost(error) or self.is_strange(post.exchange):
             raise error  # to a stranger, whom the server may refuse by the same words, it is nobody's session
         await http.renew(id, error, {name: value for name, value in given if name not in (LAST_EVENT, VERSION)})
         return await self._ask(method, _within(http.id, given), post)
@@ -198,7 +208,7 @@ class Passing:
         """Send it once; what the server gives to this client goes to it, who knows the session by its first name."""
         response = await self._endpoint.open(method, headers, post.data)
         if response.is_success:
-            self._welcome = post.exchange.headers
+            self._client, self._welcome = (post.exchange.pairs, post.exchange.headers), post.exchange.headers
         own = [pair for pair in response.pairs if pair[0] == COOKIE]
         if (id := response.headers.get(SESSION)) is not None:
             own.append((SESSION, self.id or id))
@@ -270,7 +280,7 @@ class Passing:
         take_off(post.waiting, ids)
         return not post.waiting
 
-    async def follow(self, exchange: Exchange) -> None:
+    async def follow(self, exchange: Exchange, on_stream: Callable[[], object] = lambda: None) -> None:
         """Pass on what a client asks for without a frame: a stream, or the end of its session."""
         post = Post(exchange)
         last = exchange.headers.get(LAST_EVENT)
@@ -283,6 +293,7 @@ class Passing:
                     exchange.answer(response.status, headers, await response.body())
                     return
                 exchange.stream(headers)
+                on_stream()
                 async for event in response.events(exchange.drained):
                     if last is None or not self._repeat(event, exchange):
                         self._hand_on(post, event)
