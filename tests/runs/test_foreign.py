@@ -486,21 +486,66 @@ def test_a_fork_of_an_imported_run_knows_what_that_knew_when_that_has_lost_event
     assert made == [2]
 
 
-def test_a_fork_of_an_imported_fork_needs_what_that_needed(two: tuple[Holdfast, Holdfast]) -> None:
+def test_a_fork_of_an_imported_fork_knows_what_both_knew_when_they_are_gone(two: tuple[Holdfast, Holdfast]) -> None:
     first, second = two
     _, fork = forked(first, end=ValueError)
     move(first, second)
-    interrupted(second, fork, lambda: None)
-    (last,) = (run.id for run in second.runs.list_runs() if run.forked_from == fork)
     made: list[Any] = []
     pay = paying(second, made)
-    interrupted(second, last, lambda: [pay(1), pay(2)])
+    before = interrupted(second, fork, lambda: [pay(1), pay(2), pay(3)])
+    (last,) = (run.id for run in second.runs.list_runs() if run.forked_from == fork)
     second.runs.prune(max_runs=0)
 
-    with pytest.raises(RunConflict, match=fork), second.resume(last):
-        pytest.fail("nobody knows what it has paid")
+    with second.resume(last):
+        after = [pay(1), pay(2), pay(3)]
 
-    assert made == []
+    assert after == before
+    assert made == [3]
+
+
+def test_a_call_that_the_original_of_an_imported_fork_never_ended_is_in_doubt_when_that_is_gone(
+    two: tuple[Holdfast, Holdfast],
+) -> None:
+    first, second = two
+    (started,) = of(first, stopped(first, partial(paying(first, []), 1)), "tool_started")
+    first.runs.create_run("s", "p", run_id="lost")
+    first.runs.record_event("lost", "tool_started", started.payload)
+    first.runs.mark_failed("lost", "lost")
+    interrupted(first, "lost", lambda: None)
+    (there,) = (each.id for each in first.runs.list_runs() if each.forked_from == "lost")
+    first.runs.mark_failed(there, "lost again")
+    move(first, second, "lost", there)
+    interrupted(second, there, lambda: None)
+    (last,) = (each.id for each in second.runs.list_runs() if each.forked_from == there)
+    second.runs.prune(max_runs=0)
+    script, pay = scripted(second, ok("paid"))
+
+    with pytest.raises(InDoubt), second.resume(last):
+        pay(1)
+
+    assert script.count == 0
+
+
+def test_what_was_spent_counts_once_when_the_imported_original_is_gone(two: tuple[Holdfast, Holdfast]) -> None:
+    first, second = two
+
+    def spend(run: Run) -> None:
+        for amount in (1.0, 2.0, 1.0):
+            run.spend("usd", amount)
+
+    with pytest.raises(ValueError, match="lost"), first.run() as run:
+        spend(run)
+        raise ValueError("lost")
+    move(first, second)
+    interrupted(second, run.id, lambda: None)
+    (fork,) = (each.id for each in second.runs.list_runs() if each.forked_from == run.id)
+    second.runs.prune(max_runs=0)
+
+    with second.resume(fork) as resumed:
+        spend(resumed)
+        resumed.spend("usd", 2.0)
+
+    assert second.runs.snapshot(fork).spend == {"usd": 6.0}
 
 
 def test_imported_runs_that_are_said_to_be_forks_of_each_other_are_resumed_as_they_are(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from typing import Any
@@ -12,7 +12,7 @@ import msgspec
 from holdfast import events
 from holdfast.errors import RunConflict
 from holdfast.history import RunHeader, RunStatus
-from holdfast.runs.log import AGAIN, LOST
+from holdfast.runs.log import AGAIN, LOST, SPENT
 from holdfast.stores import RunStore
 from holdfast.stores.ledger import Claim, Ledger, Live, OwnerRow
 
@@ -95,8 +95,7 @@ class Resume(msgspec.Struct, frozen=True):
                 which = "" if live.header.id == self.run_id else f", as {live.header.id!r}"
                 raise RunConflict(f"run {self.run_id!r} has completed{which}: there is nothing to resume")
             if (fork := ledger.find(_fork_id(live.header.id))) is None:
-                _check_known(ledger, live)
-                return self._begin(ledger, owner, _fork(ledger, live), live)
+                return self._begin(ledger, owner, _fork(ledger, live, _check_known(ledger, live)), live)
             live = fork
         _check_known(ledger, live)
         return self._begin(ledger, owner, live, None)
@@ -115,14 +114,18 @@ class Resume(msgspec.Struct, frozen=True):
         return Begun(claim, live.header, dict(live.snapshot.spend), live.cancel)
 
 
-def _check_known(ledger: Ledger, run: Live) -> None:
-    """Raise a conflict if this store was not told of all calls that *run*, as others ran it, may have finished."""
+def _check_known(ledger: Ledger, run: Live) -> list[Live]:
+    """Raise a conflict if this store was not told of all calls that *run*, as others ran it, may have finished.
+
+    Gives the runs before it that tell of calls of which it does not tell itself, the last first.
+    """
+    found: list[Live] = []
     if run.origin is None:
-        return
+        return found
     if run.first:
         raise _unknown(run, f"its first {run.first} events")
     if ledger.has_memo(run, _ALL):
-        return
+        return found
     seen, before = {run.header.id}, run.header.forked_from
     while before is not None and before not in seen:
         seen.add(before)
@@ -130,7 +133,9 @@ def _check_known(ledger: Ledger, run: Live) -> None:
             raise _unknown(run, f"run {before!r}, which it is a fork of", "import that, too, or ")
         if live.first:
             raise _unknown(run, f"the first {live.first} events of run {before!r}, which it is a fork of")
+        found.append(live)
         before = live.header.forked_from
+    return found
 
 
 def _unknown(run: Live, lacks: str, instead: str = "") -> RunConflict:
@@ -140,8 +145,8 @@ def _unknown(run: Live, lacks: str, instead: str = "") -> RunConflict:
     )
 
 
-def _fork(ledger: Ledger, old: Live) -> Live:
-    """A new run that knows what *old* knew."""
+def _fork(ledger: Ledger, old: Live, others: Sequence[Live]) -> Live:
+    """A new run that knows what *old* knew, and which calls the *others* tell of."""
     header = msgspec.structs.replace(
         old.header,
         id=_fork_id(old.header.id),
@@ -151,13 +156,16 @@ def _fork(ledger: Ledger, old: Live) -> Live:
     )
     new = ledger.add(header)
     new.origin = old.origin
-    outcomes = ledger.copy_memos(old, new)
-    for call in old.snapshot.active_calls.values():
+    for other in others:
+        for key, name, outcome in ledger.memos_of(other):
+            ledger.remember(new, key, name, outcome if outcome == SPENT else LOST)
+    outcomes = ledger.copy_memos(old, new)  # after those, as they count for more
+    for call in (call for run in (old, *others) for call in run.snapshot.active_calls.values()):
         with suppress(ValueError):  # a key that somebody made up for an event of their own is no call of ours
             key = bytes.fromhex(call.key)
             if key and outcomes.get(key, LOST) in (LOST, AGAIN):  # else it ended after the run did
                 ledger.remember(new, key, call.name, LOST)
-    if old.origin is not None and old.header.forked_from is None:  # else only if that knew all, and then it is copied
+    if old.origin is not None:
         ledger.remember(new, _ALL, "", LOST)
     return new
 

@@ -18,6 +18,7 @@ class Recalled:
         self.calls: dict[str, Outcome] = {}  # by key
         self.tentative: frozenset[str] = frozenset()  # failed calls within calls that are made again
         self.inherited: frozenset[str] = frozenset()  # those that a fork knows from before it, and that began not in it
+        self.spent_elsewhere: list[Outcome] = []  # amounts that only the events of runs tell that this one is a fork of
         self.unkept: frozenset[str] = frozenset()  # those in doubt that have ended
         self._inner: dict[str, list[str]] = {}  # those within calls, by the sign of whoever made them
         self._standing: set[str] = set()  # the signs of calls that stand as they were
@@ -39,6 +40,10 @@ class Recalled:
             found._foreign = Foreign.recognised(calls, memory.memos, history(store, run_id), identity)
         if memory.snapshot.forked_from is not None:
             found.inherited = frozenset(calls.keys() - begun(store.events(run_id)))
+            remembered = {each.key for each in kept}
+            found.spent_elsewhere = [
+                each for key, each in calls.items() if each.memo == SPENT and key not in remembered
+            ]
         for key in calls:
             if not key.endswith(NOBODY):
                 found._inner.setdefault(maker_of(key), []).append(key)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -168,6 +168,9 @@ class Steps:
         """Know what was done before the run was interrupted."""
         self.recalled = Recalled.of(memory, self.log.store, self._identity)
         self.is_foreign = memory.is_foreign
+        spent = self.recalled.spent_elsewhere
+        if spent and self.log.claim is not None:  # of which a run may tell that is gone when this one is resumed again
+            self.log.store.writer.submit(partial(_keep, self.log.claim, spent))
 
     def step(self, name: str, sign: bytes, *, kind: bytes = TOOL) -> Step:
         """The next call of *name* with the arguments *sign*; its `outcome` is set if it was made before."""
@@ -247,6 +250,11 @@ class Steps:
         step._known = known
         step.key = own if known is None else known.key
         step.call_id = step.key[:16]
+
+
+def _keep(claim: Claim, outcomes: Iterable[Outcome], ledger: Ledger) -> None:
+    for each in outcomes:
+        ledger.remember(ledger.claimed(claim), bytes.fromhex(each.key), each.name, each.memo)
 
 
 def _move(claim: Claim, own: str, name: str, key: str, ledger: Ledger) -> None:

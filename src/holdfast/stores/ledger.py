@@ -242,6 +242,14 @@ class Ledger:
 
     def copy_memos(self, source: Live, target: Live) -> dict[bytes, bytes]:
         """Let *target* know what *source* knew; gives the outcomes by the keys of their calls."""
+        copied = self.memos_of(source)
+        target.memos = math.inf
+        self._memos += [(target.key, *memo) for memo in copied]
+        self.changes += 1
+        return {key: outcome for key, _, outcome in copied}
+
+    def memos_of(self, source: Live) -> list[tuple[bytes, str, bytes]]:
+        """What *source* knows of its calls, whether its events say it or not: key, name and outcome."""
         run, ask = source.key, self.tables.ask
         ended: list[str] = []
         if source.origin is None:
@@ -249,11 +257,7 @@ class Ledger:
             ended += [payload for of, _, _, type, _, payload in self._rows if of == run and type in ENDS]
         memos = [(bytes(key), name, bytes(outcome)) for key, name, outcome in ask("memos", run)]
         memos += [memo[1:] for memo in self._memos if memo[0] == run]
-        target.memos = math.inf
-        copied = known(ended, memos)
-        self._memos += [(target.key, *memo) for memo in copied]
-        self.changes += 1
-        return {key: outcome for key, _, outcome in copied}
+        return list(known(ended, memos))
 
     def add(self, header: RunHeader) -> Live:
         """Make a run; its id must be new."""
