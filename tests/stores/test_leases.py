@@ -500,6 +500,47 @@ def test_many_outcomes_are_forgotten_in_small_writes_and_others_wait_for_none_lo
     assert max(before - after for before, after in itertools.pairwise(left)) <= 10
 
 
+def test_many_outcomes_of_a_failed_run_go_with_it_in_small_writes(one: RunStore, path: Path) -> None:
+    left: list[int] = []
+    remember_much(one)
+    one.mark_failed("r", "lost")
+    with SqliteRunStore(path, synchronous="NORMAL", crash=lambda point: left.append(left_of(path))) as store:
+        assert store.prune(max_runs=0)[0] == 1
+        assert left_of(path) == 0
+
+    assert max(before - after for before, after in itertools.pairwise(left)) <= 10
+
+
+def test_for_the_size_of_a_store_no_run_goes_because_outcomes_of_another_are_still_going(
+    one: RunStore, path: Path
+) -> None:
+    remember_much(one)
+    one.mark_failed("r", "lost")
+    one.create_run("s", "p", run_id="later")
+    one.record_event("later", "run_completed")
+
+    one.prune(max_bytes=PIECE)
+
+    assert [run.id for run in one.list_runs()] == ["later"]
+
+
+def test_outcomes_that_a_deleted_run_has_left_are_no_other_run_s(path: Path) -> None:
+    with SqliteRunStore(path, synchronous="NORMAL") as store:
+        store.create_run("s", "p", run_id="r")
+        store.record_event("r", "run_failed", {"error": "lost"})
+        remember_much(store)
+    with closing(sqlite3.connect(path)) as connection, connection:  # as whoever dies in the middle leaves it
+        connection.execute("INSERT INTO meta SELECT 'memos of ' || key, key FROM runs")
+        connection.execute("DELETE FROM runs")
+
+    with SqliteRunStore(path, synchronous="NORMAL") as store:
+        store.create_run("s", "p", run_id="new")
+        assert store.memory("new").memos == []
+        claim(store, "new")
+
+    assert left_of(path) == 0
+
+
 def test_what_a_process_that_died_has_left_of_outcomes_goes_with_the_next_owner(path: Path, start: Any) -> None:
     with SqliteRunStore(path, synchronous="NORMAL") as store:
         for run in ("r", "other"):

@@ -113,7 +113,7 @@ class Ledger:
         self._to_wake: set[str] = set()
         self.woken: deque[str] = deque()  # the owners who have something to look at, for whoever tells them
         self._left: list[int] = []
-        self.leftovers: deque[int] = deque()  # completed runs that have memos yet, for whoever sees to these
+        self.leftovers: deque[int] = deque()  # runs, completed or gone, that have memos yet, for whoever sees to these
 
     # -- one group -----------------------------------------------------------------------------------------------------
 
@@ -280,16 +280,20 @@ class Ledger:
                 self.tables.put("change_header", _JSON.encode(header).decode(), live.key)
             self._touch(live)
 
-    def erase(self, run: int) -> None:
-        """Delete what is left of a run. All its memos go at once: half of them would be a wrong memory."""
-        for name in ("drop_events", "forget_memos", "forget_tools", "drop_run"):
+    def erase(self, run: int) -> int:
+        """Delete a run; gives what the memos weigh that went with it: from `PIECE` on, others go in later writes.
+
+        Nobody can ask for these any more, and no other run gets its key while they are there.
+        """
+        for name in ("drop_events", "forget_tools", "drop_run"):
             self.tables.put(name, run)
+        return self._forget(run, math.inf)
 
     def forget_some(self) -> None:
-        """Delete some of the memos that a completed run has left."""
+        """Delete some of the memos that a run has left."""
         if self.leftovers:
-            run = self.leftovers[0]  # which may be gone, and its key another's
-            if not self.tables.ask("is_completed", run) or self._forget_piece(run):
+            run = self.leftovers[0]  # whose key may be another's, in a store that older versions have written
+            if not self.tables.ask("is_forgotten", run) or self._forget_piece(run) < PIECE:
                 self.tables.put("drop_meta", _note_of(run))
                 self.leftovers.popleft()
 
@@ -378,26 +382,28 @@ class Ledger:
         live.owner = None
         if live.snapshot.status is RunStatus.COMPLETED and live.memos:
             self._memos[:] = [memo for memo in self._memos if memo[0] != live.key]
-            self._forget(live)
+            self._forget(live.key, live.memos)
 
-    def _forget(self, live: Live) -> None:
+    def _forget(self, run: int, weight: float) -> int:
         """Delete the memos of a run; where others would wait for that, what is left of many goes in later writes."""
-        if live.memos <= PIECE or not self.tables.blocking:
-            self.tables.put("forget_memos", live.key)
-        elif not self._forget_piece(live.key):
-            self.tables.put("set_meta", _note_of(live.key), live.key)
-            self._left.append(live.key)
+        if weight <= PIECE or not self.tables.blocking:
+            self.tables.put("forget_memos", run)
+            return 0
+        if (gone := self._forget_piece(run)) >= PIECE:
+            self.tables.put("set_meta", _note_of(run), run)
+            self._left.append(run)
+        return gone
 
-    def _forget_piece(self, run: int) -> bool:
-        """Delete as many memos of a run as one write may; whether these were the last."""
+    def _forget_piece(self, run: int) -> int:
+        """Delete as many memos of a run as one write may; gives what they weigh: less than `PIECE` if it was all."""
         weight = 0
         while weight < PIECE:  # one by one: a look ahead would read all that they hold
             if not (found := self.tables.ask("first_memo", run)):
-                return True
+                break
             ((key, length),) = found
             self.tables.put("forget_memo", run, key)
             weight += ROW + length
-        return False
+        return weight
 
     def _touch(self, live: Live) -> None:
         self._dirty[live.header.id] = live
@@ -412,7 +418,7 @@ def _note_tool(live: Live, tool: object) -> None:
 
 
 def _note_of(run: int) -> str:
-    """What the store's own facts say of a completed run that has memos yet."""
+    """What the store's own facts say of a run that has memos yet, and is completed or gone."""
     return f"memos of {run}"
 
 

@@ -15,7 +15,7 @@ import msgspec
 from holdfast import checks
 from holdfast.errors import ConfigError
 from holdfast.history import RunStatus, begin, fold
-from holdfast.stores.ledger import Ledger
+from holdfast.stores.ledger import PIECE, Ledger
 from holdfast.stores.rows import event, pack, unpack, unpack_header
 from holdfast.values.said import ENDS, known
 
@@ -143,6 +143,7 @@ class _Done(NamedTuple):
     runs: int
     events: int
     left: list[_Task]
+    is_heavy: bool = False  # whether memos of a run that is gone are left
 
 
 T = TypeVar("T")
@@ -215,6 +216,8 @@ class _Pruning:
             done = self._write(partial(self._step, tasks=tasks, may_go=may_go, until=until))
             self.runs += done.runs
             self.events += done.events
+            if done.is_heavy:  # before anybody asks how large the database is
+                self._store.forget_left()
             tasks = done.left
 
     def _write(self, write: Callable[[Ledger], T]) -> T:
@@ -229,8 +232,10 @@ class _Pruning:
         """As many of *tasks* as one write may do."""
         ledger.step_aside()
         connection = self._store.file.writing()
-        runs = events = 0
+        runs = events = weight = 0
         for at, (run_id, first) in enumerate(tasks):
+            if until is not None and connection.execute(self._sql("is_enough"), (until,)).fetchone()[0]:
+                break
             if at >= RUNS:
                 return _Done(runs, events, tasks[at:])
             found = connection.execute(self._sql("prunable"), (run_id,)).fetchone()
@@ -244,13 +249,13 @@ class _Pruning:
                 self._shorten(connection, row, row.first + ROWS)
                 return _Done(runs, events + ROWS, tasks[at:])
             if first is None:
-                ledger.erase(row.key)
+                weight += ledger.erase(row.key)
                 runs += 1
             elif rows:
                 self._shorten(connection, row, stop)
             events += rows
-            if until is not None and connection.execute(self._sql("is_enough"), (until,)).fetchone()[0]:
-                break
+            if weight >= PIECE:
+                return _Done(runs, events, tasks[at + 1 :], is_heavy=True)
         return _Done(runs, events, [])
 
     def _shorten(self, connection: Connection, row: _Row, first: int) -> None:

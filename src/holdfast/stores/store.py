@@ -254,12 +254,16 @@ class RunStore:
         if closing.is_alive():
             _log.warning("the store took too long to close: what was noted last may not be written")
 
+    def forget_left(self) -> None:
+        """Wait until the memos that runs have left are deleted, unless that fails."""
+        while self._ledger.leftovers:
+            self._forget_on()
+            if (piece := self._forgetting) is not None:
+                self.writer.settle(piece)
+
     def _close(self) -> None:
         try:
-            while self._ledger.leftovers:
-                self._forget_on()
-                if (piece := self._forgetting) is not None:
-                    self.writer.settle(piece)
+            self.forget_left()
             self.writer.close()
         finally:
             bell, self._bell = self._bell, self._new_bell()
@@ -384,7 +388,7 @@ class RunStore:
         self._bell.ring()
 
     def _forget_on(self) -> None:
-        """Have memos that completed runs have left deleted, one small write after the other, unless that fails."""
+        """Have memos that runs have left deleted, one small write after the other, unless that fails."""
         if self._forgetting is not None and self._forgetting.error is not None:
             self._forgetting = None
             self._ledger.leftovers.clear()  # the next process finds them

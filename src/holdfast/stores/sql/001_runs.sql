@@ -8,11 +8,11 @@
 --   events   append-only, numbered 0, 1, 2 … within a run. `payload` is JSON, redacted and cut before it comes here.
 --   memos    the exact results of finished calls that their events do not say, read by resume alone, one row a call. An
 --            empty outcome says that the call ended, or may have, and that no result was kept. Gone when the run has
---            completed; what is left of many, in small writes soon after. An empty key, in a fork of an imported run,
---            is no call's: the rows beside it tell of all calls that were made before the fork.
+--            completed, or is gone; what is left of many, in small writes soon after. An empty key, in a fork of an
+--            imported run, is no call's: the rows beside it tell of all calls that were made before the fork.
 --   owners   one row a process that has runs; it lives until `until` (ms since the epoch), or dies sooner with its lock.
---   meta     the store's id, the secret that keys the digests of arguments, when it was last pruned, which completed
---            runs have memos yet.
+--   meta     the store's id, the secret that keys the digests of arguments, when it was last pruned, which runs that
+--            are completed or gone have memos yet: no other run gets such a key.
 --
 -- Who writes: one connection a process, a group of writes in a transaction. Who reads: anybody, at any time (WAL).
 

@@ -17,11 +17,11 @@ SELECT key, length(outcome) FROM holdfast.memos WHERE run = $1 ORDER BY key LIMI
 DELETE FROM holdfast.memos WHERE run = $1 AND key = $2
 
 -- name: leftovers
--- The completed runs that have memos yet, as ledger.py has noted: none where nobody waits for these to go.
+-- The runs, completed or gone, that have memos yet, as ledger.py has noted: none where nobody waits for these to go.
 SELECT CAST(value AS BIGINT) FROM holdfast.meta WHERE name LIKE 'memos of %'
 
--- name: is_completed
-SELECT 1 FROM holdfast.runs WHERE key = $1 AND status = 'completed'
+-- name: is_forgotten
+SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM holdfast.runs WHERE key = $1 AND status <> 'completed')
 
 -- name: drop_meta
 DELETE FROM holdfast.meta WHERE name = $1

@@ -2,7 +2,11 @@
 -- tables, and who writes them, are described in 001_runs.sql.
 
 -- name: next_key
-SELECT coalesce(max(key), 0) + 1 FROM runs
+-- Above those of all runs, and of those that are gone and have memos yet.
+SELECT 1 + max(
+    coalesce((SELECT max(key) FROM runs), 0),
+    coalesce((SELECT max(CAST(value AS BIGINT)) FROM meta WHERE name LIKE 'memos of %'), 0)
+)
 
 -- name: load
 SELECT key, header, snapshot, touched_at, first, owner, fence, cancel, origin FROM runs WHERE id = ?
