@@ -33,6 +33,7 @@ def interrupted_at(number: int, function: Callable[..., object], act: Callable[[
         return trace
 
     traced = sys.gettrace()
+    sys._getframe().f_trace_opcodes = True  # Python 3.12 looks at it only when tracing begins
     sys.settrace(trace)
     try:
         act()
