@@ -7,19 +7,15 @@ used, 5 the run that was awaited failed, 130 interrupted.
 from __future__ import annotations
 
 import errno
-import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
 from holdfast.version import VERSION
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
 
 DONE: Final = 0
 FAILED: Final = 1
@@ -51,11 +47,9 @@ COMMANDS: Final[Mapping[str, str]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line on *arguments*, the process's own by default, and give the exit code."""
-    nowhere = _see_to_streams()
+    _see_to_streams()
     try:
-        code = holdfast.main(arguments, prog_name="holdfast", standalone_mode=False) or DONE
-        if code == DONE and nowhere is not None and nowhere.lost:
-            raise OSError(errno.EBADF, "standard output is closed: what was to be printed is lost")
+        code = holdfast.main(arguments, prog_name="holdfast", standalone_mode=False)
         return code if isinstance(code, int) else DONE
     except click.Abort:
         click.echo("holdfast: interrupted", err=True)
@@ -67,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.errno == errno.ENOENT and _is_nowhere():
             click.echo("holdfast: the working directory is gone: change to one that is there", err=True)
             return WRONG_USAGE
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF):
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
             raise
         click.echo(f"holdfast: {error.strerror}", err=True)
         _leave_nothing()
@@ -90,36 +84,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return NO_STORE if isinstance(error, StoreError) else FAILED
 
 
-class _Nowhere(io.FileIO):
-    """Standard output where whoever started us has closed it: code of the user's may print, we know what is lost."""
-
-    lost = False
-
-    def __init__(self) -> None:
-        super().__init__(os.devnull)  # to be read only: what is written past us fails, as it should
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: ReadableBuffer) -> int:
-        self.lost = True
-        return memoryview(data).nbytes
-
-
-def _see_to_streams() -> _Nowhere | None:
-    """Have all three of them, and have them take every letter; the place of standard output, if there is none."""
-    nowhere = None
-    if sys.stdin is None:
-        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115
-    if sys.stdout is None:
-        nowhere = _Nowhere()
-        sys.stdout = io.TextIOWrapper(nowhere, encoding="utf-8", write_through=True)
-    if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+def _see_to_streams() -> None:
+    """Have all three of them, and have them take every letter."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # whoever started us has closed it
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that lacks a letter is no reason to fail
-    return nowhere
 
 
 def _leave_nothing() -> None:
