@@ -1,4 +1,4 @@
-"""The records of a run: its header, which never changes, its events, and the snapshot that folds from both."""
+"""The records of a run: its header, its events, and the snapshot that folds from both."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class CancelResult(StrEnum):
 
 
 class RunHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is known of a run before its first event, and never changes."""
+    """What is known of a run before its first event; of it only *keys* may change later."""
 
     id: str
     session_id: str
@@ -49,6 +49,11 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     budget: Mapping[str, int | float] | None = None  # a number of calls must come back whole
     noted: bool = False  # nobody waited for its writes, so it cannot be resumed
     priority: int | None = None  # it was submitted: workers may take it, a higher one first
+    keys: int = 0  # the way in which the keys of its calls are made; 0 if that was not written down
+
+    def elsewhere(self) -> RunHeader:
+        """The same for another store, which knows nothing of its keys."""
+        return msgspec.structs.replace(self, keys=0)
 
 
 class RunEventRecord(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ import msgspec
 from holdfast import events
 from holdfast.errors import RunConflict
 from holdfast.history import RunHeader, RunStatus
+from holdfast.runs.identity import KEYS, SEVERAL
 from holdfast.runs.log import AGAIN, LOST, SPENT
 from holdfast.stores import RunStore
 from holdfast.stores.ledger import Claim, Ledger, Live, OwnerRow
@@ -51,9 +52,9 @@ class Start(msgspec.Struct, frozen=True):
                 raise RunConflict(f"run {header.id!r} has begun before: use resume")
             if (live.header.session_id, live.header.prompt) != (header.session_id, header.prompt):
                 raise RunConflict(f"run {header.id!r} exists with another session or prompt; choose another id")
-            ledger.add_to_header(live, entry=header.entry, budget=header.budget)
         else:
             live = ledger.add(header)
+        ledger.add_to_header(live, entry=header.entry, budget=header.budget, keys=KEYS)
         claim = ledger.claim(live, owner)
         self.taken[:] = [claim]
         ledger.say(live, events.RUN_STARTED, **self.prompt)
@@ -103,10 +104,12 @@ class Resume(msgspec.Struct, frozen=True):
     def _begin(self, ledger: Ledger, owner: OwnerRow, live: Live, forked: Live | None) -> Begun:
         claim = self.claim or ledger.claim(live, owner)
         self.taken[:] = [claim]
-        if forked is None and live.snapshot.event_count:
-            ledger.say(live, events.RUN_RESUMED, host=owner.host, pid=owner.pid)
-        elif forked is None:
+        is_new = forked is None and not live.snapshot.event_count
+        ledger.add_to_header(live, keys=KEYS if is_new or live.header.keys == KEYS else SEVERAL)
+        if is_new:
             ledger.say(live, events.RUN_STARTED, **self.prompt, host=owner.host, pid=owner.pid)
+        elif forked is None:
+            ledger.say(live, events.RUN_RESUMED, host=owner.host, pid=owner.pid)
         else:
             ledger.say(live, events.RUN_STARTED, **self.prompt, forked_from=forked.header.id)
             for unit, amount in forked.snapshot.spend.items():

@@ -1,5 +1,6 @@
-"""The calls of an imported run, as its events tell of them. Their keys were made with the secret of another store: here
-a call is known again by who made it, its name and its arguments, as far as these are shown.
+"""The calls of a run whose keys were made elsewhere, as its events tell of them: with the secret of another store, if
+it was imported, or in the way of another version. Here a call is known again by who made it, its name and its
+arguments, as far as these are shown.
 """
 
 from __future__ import annotations
@@ -24,19 +25,26 @@ _KEY = re.compile("[0-9a-f]{32}")
 
 
 class Foreign:
-    """Who the calls of an imported run are here; of any other run it knows nothing."""
+    """Who the calls of a foreign run are here; of any other run it knows nothing."""
 
-    def __init__(self) -> None:
-        self.elsewhere: dict[str, str] = {}  # the keys that calls had before the run was imported, by those of here
+    def __init__(self, *, imported: bool = False) -> None:
+        self._imported = imported  # events alone tell of the calls from before; of any other run, memos tell of all
+        self.elsewhere: dict[str, str] = {}  # the keys that calls have had elsewhere, by those of here
         self._alike: dict[str, str] = {}  # the same the other way round, where events show who a call is
         self._unclaimed: dict[tuple[str, str], deque[str]] = {}  # by name and maker, those nobody has asked for yet
 
     @classmethod
     def recognised(
-        cls, calls: dict[str, Outcome], memos: Iterable[Kept], history: Iterable[RunEventRecord], identity: Identity
+        cls,
+        calls: dict[str, Outcome],
+        memos: Iterable[Kept],
+        history: Iterable[RunEventRecord],
+        identity: Identity,
+        *,
+        imported: bool,
     ) -> Foreign:
         """Find out who is who; *calls* are then those that may be asked for."""
-        found = cls()
+        found = cls(imported=imported)
         ours, claimed = set[str](), dict[str, str]()
         for digest, name, memo in memos:
             key = digest.hex()
@@ -46,27 +54,35 @@ class Foreign:
             elif memo.startswith(ELSEWHERE):
                 claimed[key] = memo.removeprefix(ELSEWHERE).decode()
                 del calls[key]
-        found._hear(calls, history, identity)
-        asked = {*ours, *claimed.values()}
+        heard = (told for told in tell(history) if imported or told.kind == AMOUNT or told.key in calls)
+        certain = found._hear(calls, heard, identity)
+        asked = {*ours, *claimed.values()} if imported else certain  # in another version, they were other keys
         for key in dict.fromkeys((*found._alike, *calls)):  # the oldest first, as far as events tell
-            if calls[key].bare == LOST and is_key(key) and key not in asked:
+            may_be_any = calls[key].bare == LOST or not (imported or calls[key].bare == SPENT)
+            if may_be_any and is_key(key) and key not in asked:
                 found._unclaimed.setdefault((calls[key].name, maker_of(key)), deque()).append(key)
         for own, key in claimed.items():
             found._take_for(calls, own, key)
         return found
 
+    def shows(self, own: str, key: str) -> bool:
+        """Whether events tell, for good, that *own* is the call *key*."""
+        return not self._imported and self._alike.get(key) == own
+
     def claim(self, calls: dict[str, Outcome], own: str, name: str) -> None:
-        """Have the oldest of *calls* that may be it stand for *own*: its arguments may not have been shown."""
+        """Have the oldest of *calls* that may be it stand for *own*, in doubt: its arguments may not be shown."""
         left = self._unclaimed.get((name, maker_of(own)))
         while left:
             if (key := left.popleft()) in calls:
+                calls[key] = Outcome(key, name, LOST if calls[key].counts else CACHED + LOST)
                 self._take_for(calls, own, key)
                 return
 
-    def _hear(self, calls: dict[str, Outcome], history: Iterable[RunEventRecord], identity: Identity) -> None:
-        """Give each call of *history* the key that the same call has here."""
+    def _hear(self, calls: dict[str, Outcome], heard: Iterable[Told], identity: Identity) -> set[str]:
+        """Give each call the key that the same call has here; gives those that have it already."""
         begun: Counter[bytes] = Counter()
-        for key, name, kind, parent, sign in tell(history):
+        certain = set[str]()
+        for key, name, kind, parent, sign in heard:
             base = identity.base(parent, name, untyped(sign), kind)
             keys = [identity.key(base, parent, number) for number in ahead(begun[base])]
             place = keys.index(key) if key in keys else 0  # it may have been made here
@@ -75,12 +91,15 @@ class Foreign:
             if kind == AMOUNT:
                 calls.setdefault(own, Outcome(own, name, SPENT))
                 continue
-            if own != key:
+            if own == key:
+                certain.add(key)
+            else:
                 self._alike[key], self.elsewhere[own] = own, key
             # What a fork had from others is in none of its own events.
             known = calls.setdefault(key, Outcome(key, name, LOST))
             if kind == STEP:
                 calls[key] = Outcome(key, name, CACHED + known.bare)
+        return certain
 
     def _take_for(self, calls: dict[str, Outcome], own: str, key: str) -> None:
         """The call *own* of here is *key*; another that is like it may be it, too, and must not be called unasked."""

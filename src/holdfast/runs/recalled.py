@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.history import RunSnapshot
 from holdfast.runs.foreign import Foreign, begun, history
-from holdfast.runs.identity import NOBODY, Identity, descendants, maker_of, sign_of
+from holdfast.runs.identity import KEYS, NOBODY, Identity, descendants, maker_of, sign_of
 from holdfast.runs.log import AGAIN, LOST, SPENT, UNKEPT, Outcome
 from holdfast.stores import RunStore
 from holdfast.stores.store import Memory
@@ -19,6 +19,7 @@ class Recalled:
         self.tentative: frozenset[str] = frozenset()  # failed calls within calls that are made again
         self.inherited: frozenset[str] = frozenset()  # those that a fork knows from before it, and that began not in it
         self.spent_elsewhere: list[Outcome] = []  # amounts that only the events of runs tell that this one is a fork of
+        self.is_foreign = False  # imported, or of a Holdfast that makes keys otherwise
         self.unkept: frozenset[str] = frozenset()  # those in doubt that have ended
         self._inner: dict[str, list[str]] = {}  # those within calls, by the sign of whoever made them
         self._standing: set[str] = set()  # the signs of calls that stand as they were
@@ -36,8 +37,10 @@ class Recalled:
         below = descendants(calls, again) if again else []
         found.tentative = frozenset(key for key in below if is_error(calls[key].bare))
         run_id = memory.snapshot.id
-        if memory.is_foreign:
-            found._foreign = Foreign.recognised(calls, memory.memos, history(store, run_id), identity)
+        found.is_foreign = memory.is_foreign or memory.header.keys != KEYS
+        if found.is_foreign:
+            told = history(store, run_id)
+            found._foreign = Foreign.recognised(calls, memory.memos, told, identity, imported=memory.is_foreign)
         if memory.snapshot.forked_from is not None:
             found.inherited = frozenset(calls.keys() - begun(store.events(run_id)))
             remembered = {each.key for each in kept}
@@ -59,6 +62,10 @@ class Recalled:
         """Take the call *own* for the oldest of its name and maker that is left."""
         self._foreign.claim(self.calls, own, name)
         return self.take(own)
+
+    def shows(self, own: str, key: str) -> bool:
+        """Whether events tell, for good, that *own* is the call *key*."""
+        return self._foreign.shows(own, key)
 
     def put_back(self, known: Outcome) -> None:
         """It was not asked for after all."""

@@ -148,7 +148,7 @@ class Steps:
         self.log = log
         self._count = count  # is told the tools of calls that nobody will ask for again
         self.is_noted = False  # nobody will ask for its calls again
-        self.is_foreign = False  # it was imported: its events do not stand for memos
+        self.is_foreign = False  # its keys were made elsewhere: what is made here is kept in memos
         self.recalled = Recalled()
         self.undecided: dict[bytes, dict[str, Step]] = {}  # by what is asked for, the oldest first
         self._identity = Identity()
@@ -167,7 +167,7 @@ class Steps:
     def recall(self, memory: Memory) -> None:
         """Know what was done before the run was interrupted."""
         self.recalled = Recalled.of(memory, self.log.store, self._identity)
-        self.is_foreign = memory.is_foreign
+        self.is_foreign = self.recalled.is_foreign
         spent = self.recalled.spent_elsewhere
         if spent and self.log.claim is not None:  # of which a run may tell that is gone when this one is resumed again
             self.log.store.writer.submit(partial(_keep, self.log.claim, spent))
@@ -175,9 +175,11 @@ class Steps:
     def step(self, name: str, sign: bytes, *, kind: bytes = TOOL) -> Step:
         """The next call of *name* with the arguments *sign*; its `outcome` is set if it was made before."""
         parent = current_key.get()
-        if self.is_foreign:
-            sign = untyped(sign)  # what an event shows of a value does not say of what type it was
-        step = Step(self, name, parent, self._identity.base(parent, name, sign, kind), is_step=kind == STEP)
+        base = self._identity.base(parent, name, sign, kind)
+        if self.is_foreign and not self._is_known(base, parent):
+            # What an event shows of a value does not say of what type it was.
+            base = self._identity.base(parent, name, untyped(sign), kind)
+        step = Step(self, name, parent, base, is_step=kind == STEP)
         if self.recalled.calls:
             self._look_up(step)
         waiting = self.undecided.get(step._base)
@@ -226,12 +228,17 @@ class Steps:
             if known is None:
                 return
             self._give(step, number, own, known)
-        if step.key != own and self.log.claim is not None:
+        if step.key != own and self.log.claim is not None and not self.recalled.shows(own, step.key):
             self.log.store.writer.submit(partial(_move, self.log.claim, own, step.name, step.key))
         if (bare := known.bare) != AGAIN:
             step.is_cached = not known.counts
             step.is_tentative = step.key in self.recalled.tentative
             step.outcome = bare
+
+    def _is_known(self, base: bytes, parent: str) -> bool:
+        """Whether a call of that kind was made that has the very key which it has here."""
+        numbers = ahead(self._begun.get(base, 0))
+        return any(self._identity.key(base, parent, number) in self.recalled.calls for number in numbers)
 
     def _find(self, step: Step) -> tuple[int, str, Outcome | None]:
         """The number that *step* has, the key that belongs to it, and what is known of the call, if anything is."""

@@ -137,7 +137,7 @@ def _lines(store: RunStore, connection: Connection, key: int) -> Iterator[tuple[
     sql = store.file.sql
     with errors_of(store.file):
         text, data, _, _, first, base, origin = connection.execute(sql("whole"), (key,)).fetchone()
-        header = unpack_header(text)
+        header = unpack_header(text).elsewhere()
         if origin is None:
             (origin,) = connection.execute(sql("meta"), ("store",)).fetchone()
         before = None if base is None else msgspec.structs.replace(unpack(base, text), prompt="")

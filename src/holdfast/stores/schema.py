@@ -1,6 +1,7 @@
 """The schema of an embedded store: a new file gets it, an older one is brought up to date, any other is left alone.
 
 One numbered migration a file; all that are missing are applied, with the number of the last, in one transaction.
+A migration only adds: processes of the version before are at work on the tables, and go on.
 """
 
 from __future__ import annotations

@@ -231,7 +231,7 @@ class Staging:
         return differs
 
     def _is_same_head(self, mine: Sequence[Any], theirs: Sequence[Any]) -> bool:
-        ours, others = unpack_header(mine[0]), unpack_header(theirs[0])
+        ours, others = unpack_header(mine[0]).elsewhere(), unpack_header(theirs[0]).elsewhere()
         same = begin(ours) == begin(others) if self._lack_headers else ours == others
         return same and _base(*mine) == _base(*theirs)
 

@@ -1,6 +1,7 @@
 """The schema of a store on PostgreSQL: made by who writes first, brought up to date by who comes with a newer version.
 
 One numbered migration a file; all that are missing are applied, with their numbers, in one transaction under a lock.
+A migration only adds: processes of the version before are at work on the tables, and go on.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 -- The tables of an embedded store. A tour:
 --
---   runs     one row a run. `header` (JSON) does not change once there are events; `snapshot` (msgpack) is the fold of the run's events and is
---            rewritten in the transaction that adds them, so it is never ahead of them or behind.
+--   runs     one row a run. `header` (JSON) does not change once there are events, but for the way in which the keys of
+--            its calls are made; `snapshot` (msgpack) is the fold of the run's events and is rewritten in the transaction
+--            that adds them, so it is never ahead of them or behind.
 --            `owner` and `fence` say who may write: each new owner raises the fence, and a write under an older one is
 --            refused. `cancel` is why somebody wants it cancelled. `first` is the oldest sequence still kept; `base` is
 --            the fold of those before it, if any. `origin` is the store that it was imported from.

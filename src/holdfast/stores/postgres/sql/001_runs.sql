@@ -1,11 +1,12 @@
 -- The tables of a store on a PostgreSQL server, in a schema of their own. A tour:
 --
---   runs        one row a run. `header` (JSON) does not change once there are events; `snapshot` (msgpack) is the fold of
---               the run's events and is rewritten in the transaction that adds them. `version` is the number that the
---               last transaction to write the run made up: whoever has the run at hand writes it only if that has not
---               changed, and else looks again. `changed` is that transaction's own number, by which readers find what
---               is new; `ended` is the same of a run that is over. No index has a column that changes with each event,
---               so that such an update touches none (and `fillfactor` leaves it room on its page).
+--   runs        one row a run. `header` (JSON) does not change once there are events, but for the way in which the keys
+--               of its calls are made; `snapshot` (msgpack) is the fold of the run's events and is rewritten in the
+--               transaction that adds them. `version` is the number that the last transaction to write the run made up:
+--               whoever has the run at hand writes it only if that has not changed, and else looks again. `changed` is
+--               that transaction's own number, by which readers find what is new; `ended` is the same of a run that is
+--               over. No index has a column that changes with each event, so that such an update touches none (and
+--               `fillfactor` leaves it room on its page).
 --               `owner` and `fence` say who may write: each new owner raises the fence, and a write under an older one
 --               is refused. `cancel` is why somebody wants it cancelled. `first` is the oldest sequence still kept;
 --               `base` is the fold of those before it, if any. `origin` is the store that it was imported from.

@@ -1,0 +1,108 @@
+"""Runs that another version of Holdfast has begun: their files, as it left them, are in `tests/data`."""
+
+# ruff: noqa: PT012 (what leaves the block of a run is what is tested, so the block is within `raises`)
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.runs.upgraded import HIDDEN_ID, RUN_ID, Desk
+
+from holdfast import Holdfast, InDoubt
+from holdfast.policy import PolicyBook
+from holdfast.runs.identity import KEYS
+from holdfast.stores import SqliteRunStore
+from holdfast.testing import ManualClock
+
+DATA = Path(__file__).parents[1] / "data"
+TODAY, FIRST = f"runs_keys_{KEYS}.db.gz", "runs_schema_1.db.gz"
+KEPT = sorted({TODAY, *(path.name for path in DATA.glob("runs_*.db.gz"))})
+LAST = "the last"
+
+Opening = Callable[[], Holdfast]
+
+
+@pytest.fixture(params=KEPT, ids=lambda name: name.partition(".")[0])
+def left_by(request: pytest.FixtureRequest) -> str:
+    kept: str = request.param
+    return kept
+
+
+@pytest.fixture
+def opening(left_by: str, tmp_path: Path, clock: ManualClock) -> Iterator[Opening]:
+    """Opens the file that was left, for one process after the other."""
+    path = tmp_path / "runs.db"
+    path.write_bytes(gzip.decompress((DATA / left_by).read_bytes()))
+    opened: list[Holdfast] = []
+
+    def open_again() -> Holdfast:
+        for hf in opened:
+            hf.close()
+        opened.append(Holdfast(PolicyBook.load({}), clock, SqliteRunStore(path, synchronous="NORMAL", clock=clock)))
+        return opened[-1]
+
+    yield open_again
+    for hf in opened:
+        hf.close()
+
+
+def test_what_another_version_has_finished_is_not_repeated(opening: Opening) -> None:
+    desk = Desk(opening())
+
+    with pytest.raises(InDoubt, match="pay"), desk.hf.resume(RUN_ID) as run:
+        desk.work(run)
+
+    assert desk.made == []
+
+
+def test_what_another_version_has_finished_is_answered_from_its_log(opening: Opening) -> None:
+    desk = Desk(opening())
+
+    with desk.hf.resume(RUN_ID, in_doubt="repeat") as run:
+        got = desk.work(run)
+
+    assert desk.made == [LAST]
+    with desk.hf.run() as run:
+        assert got == desk.work(run)
+    snapshot = desk.hf.runs.snapshot(RUN_ID)
+    assert (snapshot.status, snapshot.tool_calls, snapshot.spend) == ("completed", 14, {"usd": 0.25})
+    assert "run_diverged" not in [event.type for event in desk.hf.runs.events(RUN_ID)]
+
+
+def test_a_run_that_was_gone_on_with_finds_what_both_versions_have_finished(opening: Opening) -> None:
+    desk = Desk(opening())
+    with pytest.raises(KeyboardInterrupt), desk.hf.resume(RUN_ID, in_doubt="repeat") as run:
+        desk.work(run)
+        desk.pay((3, 4))
+        raise KeyboardInterrupt
+
+    desk = Desk(opening())
+    with desk.hf.resume(RUN_ID) as run:
+        desk.work(run)
+        again = desk.pay((3, 4))
+
+    assert (again, desk.made) == ({"paid": "(3, 4)"}, [])
+
+
+@pytest.mark.parametrize("left_by", [FIRST])
+def test_a_finished_call_that_cannot_be_told_from_others_is_in_doubt(opening: Opening) -> None:
+    desk = Desk(opening())
+
+    with pytest.raises(InDoubt), desk.hf.resume(HIDDEN_ID):
+        desk.hide()
+
+    assert desk.made == []
+
+
+@pytest.mark.parametrize("left_by", [TODAY])
+def test_whoever_changes_what_keys_are_made_of_raises_their_number(opening: Opening) -> None:
+    """Else a run that was interrupted by an upgrade would make its finished calls again."""
+    desk = Desk(opening())
+
+    with desk.hf.resume(HIDDEN_ID, in_doubt="repeat"):
+        desk.hide()
+
+    assert desk.made == [LAST]
