@@ -45,8 +45,8 @@ LOST: Final = b""  # the call ended, or may have, and nobody knows with what
 UNKEPT: Final = b"u"  # it ended well, but its result could not be kept, or was not to be
 AGAIN: Final = b"a"  # its failure ended the run: whoever forks the run makes it anew
 SPENT: Final = b"$"  # it is no call, but an amount that was spent
-OURS: Final = b"o"  # LOST, in an imported run: but this store made the key
-ELSEWHERE: Final = b"f"  # before the key that the call has had since before the run was imported: all else stands there
+OURS: Final = b"o"  # LOST, in a run whose keys were made elsewhere: but this one was made here
+ELSEWHERE: Final = b"f"  # before the key that the call was given elsewhere, and keeps: all else stands there
 
 
 class Write(msgspec.Struct, eq=False):
