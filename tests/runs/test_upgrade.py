@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -77,14 +78,17 @@ def test_a_run_that_was_gone_on_with_finds_what_both_versions_have_finished(open
     with pytest.raises(KeyboardInterrupt), desk.hf.resume(RUN_ID, in_doubt="repeat") as run:
         desk.work(run)
         desk.pay((3, 4))
+        run.spend("usd", 0.5)
         raise KeyboardInterrupt
 
     desk = Desk(opening())
     with desk.hf.resume(RUN_ID) as run:
         desk.work(run)
         again = desk.pay((3, 4))
+        run.spend("usd", 0.5)
 
     assert (again, desk.made) == ({"paid": "(3, 4)"}, [])
+    assert desk.hf.runs.snapshot(RUN_ID).spend == {"usd": 0.75}
 
 
 @pytest.mark.parametrize("left_by", [FIRST])
@@ -106,3 +110,15 @@ def test_whoever_changes_what_keys_are_made_of_raises_their_number(opening: Open
         desk.hide()
 
     assert desk.made == [LAST]
+
+
+@pytest.mark.parametrize("left_by", [TODAY])
+def test_an_export_says_nothing_of_keys_so_that_other_versions_take_it_and_its_own_store_knows_it(
+    opening: Opening,
+) -> None:
+    store, file = opening().runs, io.StringIO()
+
+    store.export(file)
+
+    assert '"keys"' not in file.getvalue()
+    assert store.import_(io.StringIO(file.getvalue())) == 0
