@@ -987,9 +987,9 @@ class Line:
             self.ended.set()
 
 
-async def process_of(site: ChildSite) -> str:
+async def process_of(site: ChildSite, who: str = "Bearer x") -> str:
     """The process that answers a client without session."""
-    line, headers = Line(), modern_headers("tools/call", "pid")
+    line, headers = Line(), {**modern_headers("tools/call", "pid"), "authorization": who}
     exchange = Exchange("POST", list(headers.items()), headers, line)
     exchange.body = json.dumps(frame("tools/call", 1, name="pid", arguments={}, _meta=META)).encode()
     if (work := site.post(exchange)) is not None:
@@ -1014,6 +1014,19 @@ async def test_a_client_without_session_that_comes_while_its_process_ends_has_on
 
         assert first != second
         assert second == third
+
+
+async def test_where_there_are_too_many_clients_that_come_at_once_each_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(child_site, "MOST_CLIENTS", 1)
+    with holdfast.open(":memory:", policies={}) as hf:
+        site = ChildSite(hf, ProxiedServer(hf, "local"), lambda: ChildUpstream(Command(STDIO), hf.clock))
+
+        processes = await asyncio.gather(process_of(site, "Bearer ann"), process_of(site, "Bearer bob"))
+
+        assert len({*processes}) == 2
+        await site.close()
 
 
 async def test_without_sessions_ids_and_tokens_are_the_client_s_own() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -215,7 +216,7 @@ class ChildSite:
 
         if len(self.alive) >= MOST_CLIENTS:
             longest = min(self.alive, key=lambda each: each.idle_since)
-            if not longest.exchanges:
+            if longest.idle_since < math.inf:
                 longest.interrupt()
         talk = talks[key] = Talk(self, key, ended)
         return talk
