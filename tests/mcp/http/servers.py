@@ -100,6 +100,7 @@ class Server:
         self.requests: list[Request] = []
         self.connections = 0
         self.url = ""
+        self.stop: Callable[[], object] = lambda: None  # hang up on all, for good
 
     def asked(self, method: str) -> list[Request]:
         """The requests with a frame of that *method*."""
@@ -157,12 +158,17 @@ async def server(answer: Callable[[Reply], Awaitable[object]]) -> AsyncIterator[
 
     listening = await asyncio.start_server(accept, "127.0.0.1", 0, limit=2**26)
     made.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/mcp"
-    try:
-        yield made
-    finally:
+
+    def stop() -> None:
         listening.close()
         for task in list(tasks):
             task.cancel()
+
+    made.stop = stop
+    try:
+        yield made
+    finally:
+        stop()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 

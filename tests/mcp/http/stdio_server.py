@@ -1,6 +1,7 @@
 """A server on standard input and output: `add` adds, `slow` tells of progress and waits for a cancel, `ask` asks.
 
-The method `release` has another call answered, `anonymous` is answered twice, first without its id.
+The method `release` has another call answered, `anonymous` is answered twice, first without its id, `unread` is
+refused without it.
 """
 
 from __future__ import annotations
@@ -76,6 +77,8 @@ for line in sys.stdin:
     elif method == "anonymous":
         say(id=None, result={})
         say(id=id, result={})
+    elif method == "unread":
+        say(id=None, error={"code": -32700, "message": "what?"})
     elif method == "subscriptions/listen":
         meta = {"io.modelcontextprotocol/subscriptionId": id}
         say(method="notifications/subscriptions/acknowledged", params={"_meta": meta, "notifications": {}})
