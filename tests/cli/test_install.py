@@ -252,6 +252,25 @@ def test_a_pipe_is_not_waited_for(home: Path, run: Run) -> None:
     assert run("install", home / "pipe.json") == (1, "", f"holdfast: {home}/pipe.json: is no regular file\n")
 
 
+def test_a_link_that_leads_nowhere_is_told(home: Path, run: Run) -> None:
+    (home / "loop.json").symlink_to("loop.json")
+
+    done = run("install", home / "loop.json")
+
+    assert (done.code, done.out) == (1, "")
+    assert "loop.json: cannot be read: " in done.err
+
+
+def test_what_is_far_too_long_for_a_configuration_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.mcp.clients.saving.MOST_BYTES", len(CONFIG.encode()))
+    load(str(file))
+
+    file.write_text(CONFIG + " ")
+
+    with pytest.raises(ConfigError, match="is larger than"):
+        load(str(file))
+
+
 def test_what_is_not_utf_8_is_told_with_its_line(file: Path, run: Run) -> None:
     file.write_bytes(b'{\n"a": "\xff"}')
 
@@ -407,6 +426,16 @@ def test_a_backup_that_somebody_else_makes_meanwhile_is_never_written_over(
     assert backup == f"{file}.holdfast-backup.1"
     assert file.with_name("mcp.json.holdfast-backup").read_text() == "theirs"
     assert Path(backup).read_text() == CONFIG
+
+
+def test_the_new_file_is_written_beside_the_old_which_may_be_on_another_disk_than_all_else(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(file.parent / "there-is-none"))
+
+    save(load(str(file)), "{}")
+
+    assert file.read_text() == "{}"
 
 
 def test_a_file_system_without_hard_links_gets_its_backup_too(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

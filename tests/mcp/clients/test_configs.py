@@ -17,7 +17,7 @@ from holdfast.errors import ConfigError
 from holdfast.mcp.clients.configs import ServerEntry, servers, wrapping_of
 from holdfast.mcp.clients.jsonc import parse, plain
 from holdfast.mcp.clients.places import CLIENTS, places
-from holdfast.mcp.clients.rewriting import UnknownServer, unwrap, wrap
+from holdfast.mcp.clients.rewriting import SIGN_IN, UnknownServer, unwrap, wrap
 
 HOLDFAST = ["/opt/holdfast/bin/holdfast"]
 MODULE = ["/usr/bin/python3", "-m", "holdfast"]
@@ -72,10 +72,18 @@ def test_a_command_without_arguments_is_wrapped_too(entry: dict[str, object]) ->
     assert got == {"command": HOLDFAST[0], "args": ["wrap", "--name", "s", "--", "x"]}
 
 
-def test_an_executable_may_be_several_words() -> None:
-    (got,) = wrapped(config(s={"command": "x", "args": ["y"]}), MODULE).values()
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"command": "x", "args": ["y"]}, ["--", "x", "y"]),
+        ({"command": "x"}, ["--", "x"]),
+        ({"url": "http://localhost/mcp"}, ["--url", "http://localhost/mcp"]),
+    ],
+)
+def test_an_executable_may_be_several_words(entry: dict[str, object], words: list[str]) -> None:
+    (got,) = wrapped(config(s=entry), MODULE).values()
 
-    assert got == {"command": MODULE[0], "args": ["-m", "holdfast", "wrap", "--name", "s", "--", "x", "y"]}
+    assert got == {"command": MODULE[0], "args": ["-m", "holdfast", "wrap", "--name", "s", *words]}
 
 
 def test_an_address_becomes_a_command_and_its_headers_go_by_the_environment() -> None:
@@ -140,7 +148,8 @@ def test_what_holdfast_runs_already_by_any_path_is_left_as_it_is(command: list[s
 
 
 @pytest.mark.parametrize(
-    "command", [["npx", "holdfast-like", "wrap"], ["npx", "--", "holdfast", "wrap"], ["wrap", "holdfast"]]
+    "command",
+    [["npx", "holdfast-like", "wrap"], ["npx", "--", "holdfast", "wrap"], ["wrap", "holdfast"], ["holdfast", "serve"]],
 )
 def test_what_only_looks_like_holdfast_is_wrapped(command: list[str]) -> None:
     assert outcome(config(s={"command": command[0], "args": command[1:]})) == ("wrapped", None)
@@ -154,7 +163,6 @@ def test_what_only_looks_like_holdfast_is_wrapped(command: list[str]) -> None:
         ({"command": None, "url": None}, "has neither command nor url"),
         ({"serverUrl": "http://h/mcp"}, "has neither command nor url; serverUrl is not read"),
         ({"httpUrl": "http://h/mcp", "headers": {}}, "has neither command nor url; httpUrl is not read"),
-        ({"url": "http://h/mcp", "authProviderType": "google_credentials"}, "the client signs in to it"),
         ({"command": "x", "url": "http://h"}, "has both command and url"),
         ({"command": ["x"]}, "command must be a text"),
         ({"command": "x", "args": "y"}, "args must be a list of texts"),
@@ -168,12 +176,17 @@ def test_what_only_looks_like_holdfast_is_wrapped(command: list[str]) -> None:
         ({"url": "http://[h"}, "its url is none"),
         ({"url": "http://h", "type": "sse"}, "HTTP+SSE is not spoken by Holdfast"),
         ({"url": "http://h/sse"}, "HTTP+SSE is not spoken by Holdfast"),
-        ({"url": "http://h", "oauth": {}}, "the client signs in to it (oauth)"),
+        *(({"url": "http://h", key: "x"}, f"the client signs in to it ({key})") for key in sorted(SIGN_IN)),
         ({"url": "http://h", "args": []}, "it has a url, and arguments of a command as well"),
+        ({"url": "http://h", "command": None}, "it has a url, and arguments of a command as well"),
         ({"url": "http://h", "headers": {"A": "b"}, "env": {}}, "it has both headers and env"),
         ({"url": "http://h", "headers": {"A:": "b"}}, "'A:' cannot be the name of a header"),
         ({"url": "http://h", "headers": {"A": None}}, "a header is there twice, or null"),
-        ({"command": "holdfast", "args": ["wrap", "--help"]}, "have neither -- COMMAND nor --url URL"),
+        *(
+            ({"command": "holdfast", "args": ["wrap", last]}, "have neither -- COMMAND nor --url URL")
+            for last in ("--help", "--", "--name")
+        ),
+        ({"command": "x", "env": {"A": True}}, "env.A must be a text"),
     ],
 )
 def test_what_cannot_be_wrapped_is_left_alone_and_told_why(entry: object, why: str) -> None:
@@ -205,6 +218,19 @@ def test_an_address_that_may_need_a_sign_in_is_wrapped_with_a_warning() -> None:
 
     assert what == "wrapped"
     assert "OAuth" in (why or "")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"url": "https://mcp.example.com/mcp", "headers": {"Authorization": "Bearer x"}},
+        {"url": "http://localhost:8000/mcp"},
+        {"url": "http://localhost:8000/mcp", "env": {"NO_PROXY": "*"}},
+        {"url": "${env:ADDRESS}/mcp", "headers": {"A": "b"}},
+    ],
+)
+def test_an_address_that_needs_no_sign_in_is_wrapped_without_one(entry: dict[str, object]) -> None:
+    assert outcome(config(s=entry)) == ("wrapped", None)
 
 
 ODD_NAMES = [
@@ -291,7 +317,7 @@ def test_a_server_that_is_not_there_is_an_error_that_names_those_that_are() -> N
         wrap(PRIVATE, "file", HOLDFAST, ["a", "c"])
 
 
-@pytest.mark.parametrize("text", ["{}", '{"mcpServers": {}}', '{"other": 1}'])
+@pytest.mark.parametrize("text", ["{}", '{"mcpServers": {}}', '{"other": 1}', '{"editor": {"font": {}}}'])
 def test_a_file_without_servers_is_no_mistake(text: str) -> None:
     assert wrap(text, "file", HOLDFAST) == (text, [])
 
@@ -470,6 +496,31 @@ def test_an_empty_list_that_the_client_wrote_on_lines_of_their_own_is_empty_agai
     assert '"args": []' in unwrap(rewritten, "file").text
 
 
+@pytest.mark.parametrize("inside", ["", " ", "\n  ", "/* none */", " // none\n"])
+def test_an_empty_list_is_the_same_after_the_way_there_and_back(inside: str) -> None:
+    text = f'{{"mcpServers": {{"s": {{"command": "x", "args": [{inside}]}}}}}}'
+
+    assert unwrap(wrap(text, "file", HOLDFAST).text, "file").text == text
+
+
+@pytest.mark.parametrize(("before", "after"), [("// mine\n", "\n"), ("\n", "// mine\n"), ("/* mine */", "")])
+def test_a_comment_of_ones_own_among_the_arguments_stays(before: str, after: str) -> None:
+    args = f'[{before}"wrap", "--name", "s", "--", "x"{after}]'
+
+    got = unwrap(f'{{"mcpServers": {{"s": {{"command": "holdfast", "args": {args}}}}}}}', "file").text
+
+    assert "mine" in got
+    assert read(got)["mcpServers"]["s"] == {"command": "x", "args": []}
+
+
+@pytest.mark.parametrize("between", [", ", ",\n  ", " , ", ", /* mine */ "])
+def test_an_address_stands_where_its_command_stood(between: str) -> None:
+    text = f'{{"mcpServers": {{"s": {{"command": "holdfast"{between}"args": ["wrap", "--url", "http://h"], "n": 1}}}}}}'
+
+    comment = "/* mine */ " if "mine" in between else ""
+    assert unwrap(text, "file").text == f'{{"mcpServers": {{"s": {{{comment}"url": "http://h", "n": 1}}}}}}'
+
+
 def test_a_type_that_is_null_stays_null() -> None:
     text = config(s={"type": None, "url": "http://localhost/mcp"})
 
@@ -629,6 +680,15 @@ def test_a_header_that_nobody_holds_is_a_problem_of_the_server() -> None:
     (found,) = servers(text, "file", {})
 
     assert found.problem == "the variable TOKEN is not set, from which a header comes"
+
+
+def test_variables_that_hold_headers_are_none_of_the_server() -> None:
+    entry = {"url": "http://h/mcp", "headers": {"A": "a"}}
+    there = wrap(config(s=entry), "file", HOLDFAST).text.replace('"env": {', '"env": {"B": "b", ')
+
+    found = only(there)
+
+    assert (found.headers, found.env) == ({"A": "a"}, {"B": "b"})
 
 
 def test_the_value_of_an_option_is_never_taken_for_the_end_of_options() -> None:

@@ -228,8 +228,6 @@ class _Unwrapper:
         kind = body.member("type")
         if kind is not None and plain(kind.value) == STDIO:
             edits.append(instead(kind.value, quoted(wrapping.type or HTTP)))
-        if _follows(self.text, command, args):
-            return [*edits, Edit(command.start, args.key.end, '"url"')]
         edits.append(instead(args.key, '"url"'))
         return edits + removal(self.text, body.members, [body.members.index(command)])
 
