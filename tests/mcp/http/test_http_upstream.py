@@ -17,7 +17,7 @@ from holdfast.mcp.frames import Id
 from holdfast.mcp.handshake import Handshake
 from holdfast.mcp.http.endpoint import Endpoint
 from holdfast.mcp.http.passing import Passing
-from holdfast.mcp.http.upstream import HttpUpstream
+from holdfast.mcp.http.upstream import MOST_RESUMES, RETRY, HttpUpstream
 from holdfast.mcp.wire import Channel, Condition, Event, ServerLost, Upstream
 from holdfast.testing import ManualClock
 
@@ -249,6 +249,25 @@ async def test_a_session_that_the_server_has_forgotten_is_begun_anew(status: int
         assert client.session.upstream.condition.restarts == 1
 
 
+async def test_a_session_that_is_forgotten_again_is_begun_anew_again() -> None:
+    current = "s0"
+
+    async def answer(reply: Reply) -> None:
+        request = reply.request
+        if request.method != "POST":
+            await reply.whole(405)
+        elif request.asks == "initialize":
+            await reply.result(INITIALIZED, mcp_session_id=current)
+        elif request.headers["mcp-session-id"] != current:
+            await reply.whole(404)
+        else:
+            await (reply.text(current) if "id" in request.frame else reply.whole(202))
+
+    async with server(answer) as made, wrapped(made.url) as client:
+        for current in ("s1", "s2"):
+            assert text_of(await client.call()) == current
+
+
 async def test_it_is_begun_anew_once_for_all_who_notice() -> None:
     async with server(forgetful()) as made, wrapped(made.url) as client:
         for id in range(1, 51):
@@ -392,6 +411,56 @@ async def test_a_server_that_does_not_begin_another_session_is_not_waited_for_fo
         assert "did not begin another" in (await client.ask("resources/list"))["error"]["message"]
 
 
+async def refuses(reply: Reply) -> None:
+    error = {"code": -32000, "message": "no more"}
+    await reply.json({"jsonrpc": "2.0", "id": reply.request.frame["id"], "error": error})
+
+
+async def fails(reply: Reply) -> None:
+    await reply.whole(500, b"down")
+
+
+async def babbles(reply: Reply) -> None:
+    await reply.whole(200, b"{", content_type="application/json")
+
+
+@pytest.mark.parametrize(
+    ("begin", "why"),
+    [
+        (refuses, "gives no other"),
+        (fails, "answered with HTTP status 500"),
+        (babbles, "gave an answer that is no frame"),
+    ],
+)
+async def test_a_call_for_which_no_session_can_be_begun_anew_was_not_made(
+    begin: Callable[[Reply], Awaitable[object]], why: str
+) -> None:
+    async with server(begins_anew(begin)) as made, wrapped(made.url) as client:
+        answer = await client.call()
+
+        assert why in text_of(answer)
+        assert failure_of(answer)["called"] is False
+
+
+@pytest.mark.parametrize(("method", "times"), [("notifications/cancelled", 1), ("notifications/told", 2)])
+async def test_what_is_said_in_a_session_that_is_forgotten_is_said_again_unless_it_is_of_that_one(
+    method: str, times: int
+) -> None:
+    async def answer(reply: Reply) -> None:
+        request = reply.request
+        if request.asks == method and request.headers["mcp-session-id"] == "s0":
+            await reply.whole(404)
+        else:
+            await forgets(reply)
+
+    forgets = forgetful()
+    async with server(answer) as made, wrapped(made.url) as client:
+        client.say(method=method, params={"requestId": 77})
+
+        assert text_of(await client.call()) == "done"
+        assert (len(made.asked(method)), len(made.asked("initialize"))) == (times, 2)
+
+
 async def test_a_null_error_beside_the_answer_to_a_new_handshake_is_no_refusal() -> None:
     async def begin(reply: Reply) -> None:
         frame = {"jsonrpc": "2.0", "id": reply.request.frame["id"], "result": INITIALIZED, "error": None}
@@ -432,6 +501,47 @@ async def test_a_stream_that_ends_before_the_answer_is_taken_up_where_it_ended()
         resumed = [request for request in made.requests if request.headers.get("last-event-id") == "7"]
         assert [request.method for request in resumed] == ["GET"]
         assert len(made.asked("tools/call")) == 1
+
+
+async def test_a_stream_is_taken_up_after_the_last_place_that_it_named() -> None:
+    async def answer(reply: Reply) -> None:
+        if reply.request.headers.get("last-event-id") == "7":
+            await reply.stream()
+            await reply.frame(id=9, result={"content": [{"type": "text", "text": "late"}]})
+            await reply.end()
+        else:
+            await plain(call)(reply)
+
+    async def call(reply: Reply) -> None:
+        await reply.stream("id: 7\ndata:")
+        await reply.frame(method="notifications/message", params={})
+        await reply.end()
+
+    clock = ManualClock()
+    async with server(answer) as made, wrapped(made.url, clock=clock) as client:
+        assert (await client.call())["method"] == "notifications/message"
+        assert text_of(await client.next()) == "late"
+
+        assert clock.slept == [RETRY]
+
+
+async def test_a_stream_that_brings_something_each_time_is_taken_up_any_number_of_times() -> None:
+    async def answer(reply: Reply) -> None:
+        place = int(reply.request.headers.get("last-event-id", 0))
+        if not place and reply.request.method == "GET":
+            await plain(works)(reply)
+        elif place > 2 * MOST_RESUMES:
+            await reply.stream()
+            await reply.frame(id=9, result={"content": [{"type": "text", "text": "late"}]})
+            await reply.end()
+        elif place or reply.request.asks == "tools/call":
+            await reply.stream(f"id: {place + 1}\ndata:")
+            await reply.end()
+        else:
+            await plain(works)(reply)
+
+    async with server(answer) as made, wrapped(made.url, clock=ManualClock()) as client:
+        assert text_of(await client.call()) == "late"
 
 
 async def test_a_stream_that_is_reset_is_taken_up_where_it_broke() -> None:
@@ -685,6 +795,18 @@ async def test_an_error_that_names_no_request_is_for_the_one_it_answers() -> Non
         assert (answer["id"], answer["error"]["message"]) == (4, "no")
 
 
+@pytest.mark.parametrize(
+    ("status", "category"),
+    [(401, "authentication"), (403, "permission_denied"), (429, "rate_limit"), (503, "service_unavailable")],
+)
+async def test_an_error_that_names_no_request_says_less_than_a_status_that_says_why(status: int, category: str) -> None:
+    async def call(reply: Reply) -> None:
+        await reply.json({"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": "no"}}, status)
+
+    async with server(plain(call)) as made, wrapped(made.url) as client:
+        assert failure_of(await client.call())["category"] == category
+
+
 async def test_an_error_on_many_lines_that_names_no_request_becomes_one_line() -> None:
     async def call(reply: Reply) -> None:
         frame = {"jsonrpc": "2.0", "error": {"code": -32602, "message": "no"}, "id": None}
@@ -845,6 +967,32 @@ async def test_a_client_s_cancel_reaches_the_server() -> None:
         assert client.came.empty()
 
 
+async def test_a_cancel_is_told_though_the_client_leaves_at_once() -> None:
+    started = asyncio.Event()
+
+    async def call(reply: Reply) -> None:
+        started.set()
+        await reply.gone.wait()
+        reply.keeps = False
+
+    async with server(plain(call)) as made:
+        async with wrapped(made.url) as client:
+            client.say(id=9, method="tools/call", params={"name": "work"})
+            await started.wait()
+            client.say(method="notifications/cancelled", params={"requestId": 9})
+
+        assert len(made.asked("notifications/cancelled")) == 1
+
+
+async def test_a_cancel_of_what_has_its_answer_is_for_the_server_to_judge() -> None:
+    async with server(plain(works)) as made, wrapped(made.url) as client:
+        await client.call(id=9)
+        client.say(method="notifications/cancelled", params={"requestId": 9})
+
+        assert text_of(await client.call(id=10)) == "done"
+        assert len(made.asked("notifications/cancelled")) == 1
+
+
 async def test_who_cancels_one_request_of_a_batch_gets_the_answers_to_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -908,6 +1056,34 @@ async def test_hundreds_of_calls_are_in_flight_at_once() -> None:
         answers = [await client.next() for _ in range(400)]
 
         assert {text_of(answer) for answer in answers} == {"done"}
+
+
+async def test_a_client_that_asks_for_too_much_at_once_is_held_until_most_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("holdfast.mcp.http.upstream.MOST_POSTS", 4)
+    go, freed = asyncio.Event(), asyncio.Event()
+    held: list[bool] = []
+
+    def hold(is_held: bool) -> None:
+        held.append(is_held)
+        (freed.clear if is_held else freed.set)()
+
+    async def call(reply: Reply) -> None:
+        await go.wait()
+        await reply.text()
+
+    async with server(plain(call)) as made, wrapped(made.url) as client:
+        client.session.hold = hold
+        for id in range(1, 7):
+            client.say(id=id, method="x/y")
+        before = list(held)
+        go.set()
+        for _ in range(6):
+            await client.next()
+
+        await asyncio.wait_for(freed.wait(), 20)
+        assert (before, held) == ([True], [True, False])
 
 
 # --- 2026-07-28 ---

@@ -82,6 +82,9 @@ class HttpSession:
                 f"{self._endpoint.target} has forgotten the session, and did not begin another within {PATIENCE:g} s",
                 sent=False,
             ) from None
+        except ServerLost as error:
+            error.sent = False  # whatever was asked for was refused, with the session that is no more
+            raise
         self._condition.restarts += 1
         self._on_renewed()
 
