@@ -135,8 +135,7 @@ def removal(text: str, items: Sequence[Value | Member], unwanted: Iterable[int])
         if index < kept[-1]:  # with the comma and the spaces behind it, but not with a comment
             comma = _behind(_SPACE, text, items[index].end) + 1
             edits.append(Edit(items[index].start, _behind(_BLANK, text, comma), ""))
-    if kept[-1] < len(items) - 1:
-        edits.append(Edit(items[kept[-1]].end, items[-1].end, ""))
+    edits.append(Edit(items[kept[-1]].end, items[-1].end, ""))
     return edits
 
 

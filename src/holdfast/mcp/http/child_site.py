@@ -256,7 +256,7 @@ class ChildSite:
     # -- without sessions ----------------------------------------------------------------------------------------------
 
     def _post_modern(self, exchange: Exchange, heads: list[Head]) -> Awaitable[None] | None:
-        if frames.is_batch(exchange.body) or heads[0].is_answer or not heads[0].method:
+        if frames.is_batch(exchange.body) or not heads[0].method:
             exchange.fail(400, "this must be one request or notification")
             return None
         head = heads[0]

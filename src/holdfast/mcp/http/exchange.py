@@ -204,8 +204,6 @@ class Exchange:
         if line is None or line.is_full or not self._begun:
             return
         start, self._start = self._start, None
-        if start is None and not self._queue and self.is_open:
-            return
         data = b"".join(self._queue)
         self._queue.clear()
         line.write(start, data, ended=not self.is_open)

@@ -141,7 +141,6 @@ class Incoming:
     def skip(self) -> None:
         """Nobody wants the body: it is not kept."""
         self._skips = True
-        self._body.clear()
 
     def body(self) -> bytes | None:
         """The body of the last request, as soon as it is there as a whole."""

@@ -41,7 +41,7 @@ MOST_BROKEN: Final = 100  # answers that a client may want to take up again
 
 # What a client says with a request that does not tell who it is, beside its arguments.
 IMPERSONAL: Final = frozenset(
-    {"accept", "content-length", "content-type", "user-agent", "traceparent", "tracestate", "x-request-id"}
+    {"accept", "content-type", "user-agent", "traceparent", "tracestate", "x-request-id"}
     | {LAST_EVENT, VERSION, METHOD, NAME}
 )
 

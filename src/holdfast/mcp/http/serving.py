@@ -277,7 +277,7 @@ class Connection(asyncio.BufferedProtocol):
         text = "".join(lines)
         if not text.count("\r") == text.count("\n") == len(lines) or "\0" in text:  # the server's, or somebody else's
             text = "".join(_UNSAFE.sub(" ", line[:-2]) + "\r\n" for line in lines)
-        return _encoded(text) + self._server.date() + b"\r\n"
+        return text.encode("latin-1") + self._server.date() + b"\r\n"
 
     def _finish(self) -> None:
         """The answer is written."""
@@ -315,11 +315,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_over = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._server.is_stopping:
-            self._transport.close()
-            return
         self._transport.write_eof()
-        self._transport.resume_reading()
         clock = self._server.clock
         self._timer = clock.call_at(clock.monotonic() + LINGER, self._transport.abort)
 
@@ -344,11 +340,3 @@ def _most_connections() -> int:
     """Half of the files that the process may have: a server on stdio needs some for each of its clients."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST_CONNECTIONS if files == resource.RLIM_INFINITY else min(MOST_CONNECTIONS, files // 2)
-
-
-def _encoded(text: str) -> bytes:
-    """A head as bytes; what came as others than latin-1 goes as it came."""
-    try:
-        return text.encode("latin-1")
-    except UnicodeEncodeError:
-        return text.encode(errors="surrogateescape")
