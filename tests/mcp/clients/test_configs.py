@@ -17,7 +17,7 @@ from holdfast.errors import ConfigError
 from holdfast.mcp.clients.configs import ServerEntry, servers, wrapping_of
 from holdfast.mcp.clients.jsonc import parse, plain
 from holdfast.mcp.clients.places import CLIENTS, places
-from holdfast.mcp.clients.rewriting import SIGN_IN, UnknownServer, unwrap, wrap
+from holdfast.mcp.clients.rewriting import UnknownServer, unwrap, wrap
 
 HOLDFAST = ["/opt/holdfast/bin/holdfast"]
 MODULE = ["/usr/bin/python3", "-m", "holdfast"]
@@ -176,7 +176,10 @@ def test_what_only_looks_like_holdfast_is_wrapped(command: list[str]) -> None:
         ({"url": "http://[h"}, "its url is none"),
         ({"url": "http://h", "type": "sse"}, "HTTP+SSE is not spoken by Holdfast"),
         ({"url": "http://h/sse"}, "HTTP+SSE is not spoken by Holdfast"),
-        *(({"url": "http://h", key: "x"}, f"the client signs in to it ({key})") for key in sorted(SIGN_IN)),
+        *(
+            ({"url": "http://h", key: "x"}, f"the client signs in to it ({key})")
+            for key in ("auth", "oauth", "headersHelper", "authProviderId", "authProviderType")
+        ),
         ({"url": "http://h", "args": []}, "it has a url, and arguments of a command as well"),
         ({"url": "http://h", "command": None}, "it has a url, and arguments of a command as well"),
         ({"url": "http://h", "headers": {"A": "b"}, "env": {}}, "it has both headers and env"),

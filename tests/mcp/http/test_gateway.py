@@ -496,7 +496,7 @@ async def test_nothing_is_kept_of_requests_without_a_session_that_the_server_kno
     async with server(answer) as made, gateway(remote(made.url)) as address, web(address, "remote") as client:
         for id in range(5):
             await client.call_modern("work", id)
-            await client.post(frame("tools/list", id), mcp_session_id=f"unknown-{id}")
+            await client.post(frame("tools/list", id), mcp_session_id=f"unheard-{id}")
             await client.post(frame("tools/call", id, name="work"), mcp_session_id=f"unknown-{id}")
         await get(address)
         gc.collect()

@@ -77,7 +77,9 @@ def test_a_schema_that_asks_for_what_cannot_be_is_none(schema: object) -> None:
 def test_arguments_that_a_tool_asks_for_go_into_headers() -> None:
     headers = ToolHeaders()
     inner = {"type": "object", "properties": {"n": {"type": "integer", "x-mcp-header": "N"}}}
-    listed = {"tools": [{"name": "query", "inputSchema": marked(region=REGION, inner=inner, b={"type": "string"})}]}
+    dry = {"type": "boolean", "x-mcp-header": "Dry"}
+    schema = marked(region=REGION, inner=inner, dry=dry, b={"type": "string"})
+    listed = {"tools": [{"name": "query", "inputSchema": schema}]}
     data = json.dumps({"jsonrpc": "2.0", "id": 1, "result": listed}).encode()
 
     headers.learn(frames.head(data), Event(data))
@@ -85,6 +87,15 @@ def test_arguments_that_a_tool_asks_for_go_into_headers() -> None:
     call = request("tools/call", name="query", arguments={"region": "süd", "inner": {"n": 7}, "b": "x"})
     assert headers.of(call, "query") == {"mcp-param-Region": "=?base64?c8O8ZA==?=", "mcp-param-N": "7"}
     assert headers.of(request("tools/call", name="query", arguments={"region": None}), "query") == {}
+    for value, text in ((True, "true"), (False, "false")):
+        call = request("tools/call", name="query", arguments={"dry": value})
+        assert headers.of(call, "query") == {"mcp-param-Dry": text}
+
+
+def test_a_list_that_is_none_stays_as_it_is() -> None:
+    event = Event(b'{"jsonrpc": "2.0", "id": 1, "result": {"tools": "x-mcp-header"}}')
+
+    assert ToolHeaders().learn(frames.head(event.data), event) is event
 
 
 def test_a_tool_that_asks_for_what_cannot_be_leaves_the_list() -> None:

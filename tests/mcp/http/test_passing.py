@@ -11,6 +11,8 @@ from tests.mcp.http.test_gateway import ACCEPT, LOCAL, get, modern_headers, remo
 
 import holdfast
 from holdfast.mcp.clients.configs import ServerEntry
+from holdfast.mcp.http.conversation import IDLE
+from holdfast.mcp.http.exchange import PATIENT
 from holdfast.mcp.wire import Event
 from holdfast.testing import ManualClock
 
@@ -105,6 +107,29 @@ async def test_who_listens_hears_the_end_of_the_session() -> None:
                 await stream.next()
 
 
+async def test_a_session_in_which_somebody_listens_is_not_silent() -> None:
+    go = asyncio.Event()
+
+    async def answer(reply: Reply) -> None:
+        if reply.request.method == "GET":
+            await reply.stream()
+            await go.wait()
+            await reply.frame(method="notifications/message", params={})
+            await reply.gone.wait()
+        else:
+            await plain(works)(reply)
+
+    with holdfast.open(":memory:", policies={}, clock=(clock := ManualClock())) as hf:
+        async with server(answer) as made, gateway(remote(made.url), hf=hf) as url, web(url, "remote") as client:
+            await client.begin()
+            async with client.stream("GET") as stream:
+                clock.advance(IDLE)
+                await client.call()
+                go.set()
+                assert (await stream.frame())["method"] == "notifications/message"
+        assert len(hf.runs.list_runs()) == 1
+
+
 async def test_a_stream_of_ours_shows_signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.mcp.http.exchange.PING", 0.001)
     async with gateway(LOCAL) as address, web(address, "local") as client:
@@ -114,6 +139,33 @@ async def test_a_stream_of_ours_shows_signs_of_life(monkeypatch: pytest.MonkeyPa
 
 
 # --- what asks nothing ---
+
+
+async def test_a_cancel_ends_the_request_that_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.mcp.http.session.GRACE", 0.01)
+    both, gone, go = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def call(reply: Reply) -> None:
+        if len(made.asked("tools/call")) == 2:
+            both.set()
+        if reply.request.frame["id"] == 2:
+            await reply.gone.wait()
+            gone.set()
+            reply.keeps = False
+        else:
+            await go.wait()
+            await reply.text()
+
+    async with server(plain(call)) as made, gateway(remote(made.url)) as address, web(address, "remote") as client:
+        await client.begin()
+        first, second = (asyncio.ensure_future(client.call(id=id)) for id in (1, 2))
+        await asyncio.wait_for(both.wait(), 20)
+        await client.post(frame("notifications/cancelled", None, requestId=2))
+        await asyncio.wait_for(gone.wait(), 20)
+        go.set()
+
+        assert text_of((await first).json()) == "done"
+        assert (await second).content == b""
 
 
 async def test_without_a_session_what_a_client_answers_reaches_the_server() -> None:
@@ -179,6 +231,18 @@ async def test_a_session_that_the_server_does_not_end_goes_on_as_the_same_run() 
 
 
 # --- what is no answer ---
+
+
+@pytest.mark.parametrize("status", sorted(PATIENT))
+async def test_a_status_that_asks_for_patience_is_told_to_the_model(status: int) -> None:
+    async def call(reply: Reply) -> None:
+        await reply.whole(status)
+
+    async with server(plain(call)) as made, gateway(remote(made.url)) as address, web(address, "remote") as client:
+        await client.begin()
+        response = await client.call()
+
+        assert (response.status_code, failure_of(response.json())["kind"]) == (200, "ServerLost")
 
 
 async def test_a_page_instead_of_an_answer_is_a_call_of_unknown_outcome() -> None:

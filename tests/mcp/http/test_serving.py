@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import json
 import logging
 import socket
 import subprocess
 import sys
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 
 from holdfast.clock import Clock, SystemClock
+from holdfast.errors import ConfigError
 from holdfast.mcp.http import incoming
 from holdfast.mcp.http.exchange import MOST_QUEUED, Exchange
 from holdfast.mcp.http.front import HttpFront
@@ -542,6 +546,105 @@ async def test_a_client_that_goes_on_after_a_refusal_is_let_go() -> None:
             clock.advance(LINGER)
 
             await it.empty()
+
+
+async def test_who_sends_nonsense_after_an_early_refusal_is_let_go() -> None:
+    clock = ManualClock()
+    with clock.busy():
+        async with served(echoes, clock=clock) as it:
+            client = await it.connect()
+            client.say(b"POST /none/mcp HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+            assert (await client.answer())[0] == 404
+            client.say(b"nonsense\r\n")
+
+            assert await client.rest() == b""
+
+
+async def test_a_request_that_waits_until_the_answer_before_it_is_read_is_answered_then() -> None:
+    async with served(waits) as it:
+        client = await it.connect()
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        client.say(request(b"one") + request(b"two"))
+        (await it.site.next()).answer(200, [], b"x" * 2**23)
+        await asyncio.sleep(0)  # it has been written, as far as the client takes it
+        client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+
+        assert (await client.answer())[1] == b"x" * 2**23
+        echoes(await it.site.next())
+        assert await client.answer() == (200, b"two")
+
+
+# --- what goes wrong ---
+
+
+@pytest.mark.parametrize(
+    ("line", "allowed"),
+    [(b"PUT /it/mcp", "GET, POST, DELETE"), (b"POST /", "GET, HEAD"), (b"PUT /healthz", "GET, HEAD")],
+)
+async def test_what_is_not_to_be_done_somewhere_is_told_with_what_is(line: bytes, allowed: str) -> None:
+    async with served(echoes) as it:
+        client = await it.connect()
+        client.say(line + b" HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")
+        status, headers = await client.head()
+
+        assert (status, headers["allow"]) == (405, allowed)
+        assert it.site.bodies == []
+
+
+def fails(exchange: Exchange) -> None:
+    raise RuntimeError("ours")
+
+
+async def fails_later(exchange: Exchange) -> None:
+    raise RuntimeError("ours")
+
+
+@pytest.mark.parametrize("post", [fails, fails_later])
+async def test_a_fault_of_ours_is_answered_and_told_to_the_log(
+    post: Callable[[Exchange], Awaitable[None] | None], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with served(post) as it:
+        client = await it.connect()
+        client.say(request(b"{}"))
+        status, body = await client.answer()
+
+        assert (status, json.loads(body)["error"]["code"]) == (500, -32603)
+        assert [record.message for record in caplog.records] == ["a request could not be answered"]
+
+
+async def test_a_fault_of_ours_ends_a_stream_that_has_begun() -> None:
+    def post(exchange: Exchange) -> None:
+        streams(exchange)
+        raise RuntimeError("ours")
+
+    async with served(post) as it:
+        client = await it.connect()
+        client.say(request(b"{}"))
+
+        assert await client.answer() == (200, b"")
+
+
+async def test_nothing_is_kept_of_a_stream_with_signs_of_life_that_has_ended() -> None:
+    async with served(waits) as it:
+        client = await it.connect()
+        client.say(request(b"{}"))
+        exchange = await it.site.next()
+        exchange.pings = True
+        exchange.stream()
+        await client.head()
+        exchange.end()
+        assert await client.bytes(5) == b"0\r\n\r\n"
+
+        kept = weakref.ref(exchange)
+        del exchange
+        gc.collect()
+        assert kept() is None
+
+
+async def test_a_port_that_is_taken_is_told() -> None:
+    async with served(echoes) as it:
+        with pytest.raises(ConfigError, match=f"127.0.0.1:{it.port} cannot be listened on: .*choose another port"):
+            Address("127.0.0.1", it.port, None).listen()
 
 
 # --- the end ---

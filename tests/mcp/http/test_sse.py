@@ -38,6 +38,10 @@ def test_an_event_without_data_is_a_place_to_resume_from() -> None:
     assert parsed(b"id: 3\ndata:\n\n", b"id: 4\n\n") == [Event(b"", "3"), Event(b"", "4")]
 
 
+def test_a_line_of_data_may_be_empty() -> None:
+    assert parsed(b"data: a\ndata\ndata:\ndata: b\n\n") == [Event(b"a\n\n\nb")]
+
+
 def test_what_is_not_ended_is_no_event() -> None:
     assert parsed(b"data: half") == []
 

@@ -43,6 +43,17 @@ async def test_without_sessions_clients_with_other_credentials_are_other_runs(he
         assert not any("ann" in run.session_id for run in hf.runs.list_runs())
 
 
+async def test_without_sessions_a_client_is_the_same_in_whatever_order_it_shows_its_credentials() -> None:
+    shown = {"Authorization": "Bearer a", "X-Api-Key": "b"}
+    async with gateway(LOCAL) as address:
+        pids = set()
+        for headers in (shown, dict(reversed(shown.items()))):
+            async with web(address, "local", **headers) as client:
+                pids.add(text_of((await client.call_modern("pid")).json()))
+
+    assert len(pids) == 1
+
+
 @pytest.mark.parametrize("header", ["Authorization", "X-Api-Key"])
 async def test_without_sessions_clients_with_other_credentials_have_other_processes(header: str) -> None:
     async with gateway(LOCAL) as address:
