@@ -256,7 +256,7 @@ async def test_a_stream_that_the_server_ends_is_taken_up_by_the_client() -> None
     async with server(answer) as made, gateway(remote(made.url)) as address, web(address, "remote") as client:
         await client.begin()
         first = await client.call(id=1)
-        assert b"id: 7" in first.content
+        assert first.content == b"id: 7\nretry: 5\ndata: \n\n"
         async with client.stream("GET", last_event_id="7") as stream:
             assert text_of(await stream.frame()) == "late"
         assert made.requests[-1].headers["last-event-id"] == "7"

@@ -1122,6 +1122,18 @@ async def test_arguments_that_a_tool_wants_in_headers_are_there() -> None:
         assert made.requests[-1].headers["mcp-param-region"] == "eu"
 
 
+async def test_without_sessions_a_stream_that_ends_is_not_taken_up() -> None:
+    async def call(reply: Reply) -> None:
+        await reply.stream("id: 7\nretry: 1\ndata:")
+        await reply.end()
+
+    async with server(modern(call)) as made, wrapped(made.url, begins=False) as client:
+        answer = await client.ask("tools/call", 9, name="work", _meta=META)
+
+        assert failure_of(answer)["called"] is True
+        assert [request.method for request in made.requests] == ["POST"]
+
+
 async def test_without_sessions_the_end_of_the_stream_is_the_cancel() -> None:
     started, gone = asyncio.Event(), asyncio.Event()
 

@@ -198,6 +198,27 @@ async def test_without_sessions_a_cancel_is_the_end_of_the_request_and_nothing_e
         calling.cancel()
 
 
+async def test_without_a_session_of_its_own_an_older_client_that_leaves_has_cancelled_nothing() -> None:
+    asked, go = asyncio.Event(), asyncio.Event()
+
+    async def call(reply: Reply) -> None:
+        if reply.request.asks == "tools/call":
+            asked.set()
+            await go.wait()
+        await reply.text()
+
+    async with server(plain(call)) as made, gateway(remote(made.url)) as address, web(address, "remote") as client:
+        calling = asyncio.ensure_future(client.call())
+        await asyncio.wait_for(asked.wait(), 20)
+        calling.cancel()
+        await asyncio.wait({calling})
+        for id in range(5):  # of which the first comes after the end of that connection
+            await client.post(frame("ping", id))
+        go.set()
+
+        assert made.asked("notifications/cancelled") == []
+
+
 async def test_without_sessions_a_process_is_told_nothing_by_a_notification() -> None:
     async with gateway(LOCAL) as address, web(address, "local") as client:
         told = await client.post(frame("notifications/told", None), **modern_headers("notifications/told"))
@@ -228,6 +249,26 @@ async def test_a_session_that_the_server_does_not_end_goes_on_as_the_same_run() 
         (run,) = hf.runs.list_runs()
 
     assert run.tool_calls == 1
+
+
+# --- what is for neighbours ---
+
+
+async def test_what_is_said_between_neighbours_goes_no_further() -> None:
+    names = "forwarded keep-alive proxy-authorization proxy-connection referer te trailer x-forwarded-for"
+    names += " x-forwarded-host sec-fetch-dest sec-fetch-mode sec-fetch-site"
+    asked = dict.fromkeys(names.split(), "mine")
+    said = dict.fromkeys(("keep_alive", "proxy_authenticate", "server", "trailer"), "theirs")
+
+    async def answer(reply: Reply) -> None:
+        await reply.result({}, x_more="1", **said)
+
+    async with server(answer) as made, gateway(remote(made.url)) as address, web(address, "remote", **asked) as client:
+        response = await client.post(frame("ping"), origin="http://localhost", x_more="1")
+
+    assert [name for name in (*asked, "origin") if name in made.requests[0].headers] == []
+    assert [name for name, value in response.headers.items() if value == "theirs"] == []
+    assert made.requests[0].headers["x-more"] == response.headers["x-more"] == "1"
 
 
 # --- what is no answer ---
