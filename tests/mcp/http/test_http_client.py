@@ -225,13 +225,16 @@ async def test_a_path_is_sent_as_it_was_given() -> None:
         assert made.requests[0].path == "/mcp/a%2Fb%7e/%C3%BC%7C?x=%2C+a%25&y=/"
 
 
-async def test_user_and_password_of_an_address_are_sent_as_basic_authorization() -> None:
+@pytest.mark.parametrize(
+    ("user", "sent"), [("us%40er:pass%3Aword", b"us@er:pass:word"), ("user", b"user:"), (":word", b":word")]
+)
+async def test_user_and_password_of_an_address_are_sent_as_basic_authorization(user: str, sent: bytes) -> None:
     async with server(fine) as made:
-        url = made.url.replace("://", "://us%40er:pass%3Aword@")
+        url = made.url.replace("://", f"://{user}@")
         async with endpoint(url, {"Authorization": "other"}) as asked:
             await ask(asked)
 
-            assert made.requests[0].headers["authorization"] == f"Basic {b64encode(b'us@er:pass:word').decode()}"
+            assert made.requests[0].headers["authorization"] == f"Basic {b64encode(sent).decode()}"
             assert "word" not in asked.target
 
 

@@ -50,8 +50,23 @@ async def test_a_client_that_leaves_a_stream_with_places_in_it_comes_back_for_th
             async with client.stream("GET", last_event_id="7") as stream:
                 assert text_of(await stream.frame()) == "late"
         (run,) = hf.runs.list_runs()
+        (ended,) = [event for event in hf.runs.event_page(run.id).events if event.type == "tool_ended"]
 
-    assert (run.tool_calls, run.tool_failures) == (1, 0)
+    assert (run.tool_calls, ended.payload["status"]) == (1, "success")
+
+
+async def test_a_server_that_ends_a_stream_after_the_answer_is_well() -> None:
+    async def call(reply: Reply) -> None:
+        await reply.stream()
+        await reply.answer()
+
+    async with server(plain(call)) as made, gateway(remote(made.url)) as address, web(address, "remote") as client:
+        await client.begin()
+        async with client.stream("POST", frame("tools/call", 1, name="work")) as stream:
+            assert text_of(await stream.frame()) == "done"
+
+        states = [(await get(address)).json()["servers"][0]["state"] for _ in range(3)]
+        assert states == ["ready"] * 3
 
 
 async def test_what_the_server_refuses_after_a_stream_has_begun_is_told_in_the_stream() -> None:
