@@ -362,10 +362,11 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
+@pytest.mark.parametrize("scheme", ["http://", ""])
 @pytest.mark.parametrize("variable", ["http_proxy", "all_proxy"])
-async def test_a_proxy_of_the_environment_is_asked(environment: pytest.MonkeyPatch, variable: str) -> None:
+async def test_a_proxy_of_the_environment_is_asked(environment: pytest.MonkeyPatch, variable: str, scheme: str) -> None:
     async with server(fine) as made:
-        environment.setenv(variable, made.url.replace("://", "://me:too@").removesuffix("/mcp"))
+        environment.setenv(variable, made.url.replace("http://", f"{scheme}me:too@").removesuffix("/mcp"))
         async with endpoint("http://server.example/mcp?a=1") as asked:
             await ask(asked)
             await ask(asked)
