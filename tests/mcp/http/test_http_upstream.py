@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.mcp.http.clients import META, failure_of, text_of, wrapped
+from tests.mcp.http.clients import META, failure_of, frame, text_of, wrapped
 from tests.mcp.http.servers import INITIALIZED, Reply, plain, server
 
 from holdfast.clock import SystemClock
@@ -17,6 +17,7 @@ from holdfast.mcp.frames import Id
 from holdfast.mcp.handshake import Handshake
 from holdfast.mcp.http.endpoint import Endpoint
 from holdfast.mcp.http.passing import Passing
+from holdfast.mcp.http.session import HttpSession
 from holdfast.mcp.http.upstream import MOST_RESUMES, RETRY, HttpUpstream
 from holdfast.mcp.wire import Channel, Condition, Event, ServerLost, Upstream
 from holdfast.testing import ManualClock
@@ -298,6 +299,37 @@ async def test_who_notices_late_does_not_begin_another_session() -> None:
 
         assert [text_of(await client.next()) for _ in range(2)] == ["done", "done"]
         assert len(made.asked("initialize")) == 2
+
+
+async def test_who_notices_while_a_session_is_begun_anew_waits_until_the_server_was_told_all() -> None:
+    told, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def answer(reply: Reply) -> None:
+        if reply.request.asks == "notifications/initialized":
+            told.set()
+            await goes_on.wait()
+        await plain(works, session="new")(reply)
+
+    async with server(answer) as made:
+        endpoint = Endpoint(made.url)
+        session = HttpSession(endpoint, Condition(SystemClock(), "http", made.url, "ready"), "old")
+        for said in (frame("initialize", 0), frame("notifications/initialized", None)):
+            data = json.dumps(said).encode()
+            session.handshake.note(frames.head(data), data)
+        session.handshake.answered(frames.head(json.dumps({"id": 0, "result": INITIALIZED}).encode()))
+
+        first = asyncio.ensure_future(session.renew("old", ServerLost("forgotten"), {}))
+        await asyncio.wait_for(told.wait(), 20)
+        second = asyncio.ensure_future(session.renew("old", ServerLost("forgotten"), {}))
+        await asyncio.sleep(0)
+        waits = not second.done()
+        goes_on.set()
+        await asyncio.gather(first, second)
+        await endpoint.close()
+
+        assert session.id == "new"
+        assert waits
+        assert len(made.asked("initialize")) == 1
 
 
 async def test_a_new_session_has_a_stream_of_its_own() -> None:

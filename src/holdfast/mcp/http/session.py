@@ -58,14 +58,12 @@ class HttpSession:
 
     async def renew(self, id: str, lost: ServerLost, headers: Mapping[str, str]) -> None:
         """Begin it anew in place of *id*, with *headers*; raises *lost* where nobody knows how it was begun."""
-        if self.id != id:
-            return
-        if self._renewing is None or self._renewing.done():
+        if self.id == id and (self._renewing is None or self._renewing.done()):
             if (begins := self.handshake.begins) is None:
                 raise lost
             self._renewing = asyncio.ensure_future(self._begin_anew(begins, headers))
             self._renewing.add_done_callback(lambda task: task.cancelled() or task.exception())
-        await asyncio.shield(self._renewing)
+        await self.settled()  # also who finds another name already: the server may have yet to be told the rest
 
     async def close(self) -> None:
         """Stop beginning it anew."""
