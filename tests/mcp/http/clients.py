@@ -14,6 +14,7 @@ from holdfast.clock import Clock
 from holdfast.mcp.clients.configs import ServerEntry
 from holdfast.mcp.frames import Id
 from holdfast.mcp.http.endpoint import Endpoint
+from holdfast.mcp.http.exchange import Start
 from holdfast.mcp.http.gateway import Address
 from holdfast.mcp.http.gateway import gateway as serve
 from holdfast.mcp.http.upstream import HttpUpstream
@@ -101,6 +102,21 @@ async def gateway(
         await serving
         if hf is None:
             made.close()
+
+
+class Line:
+    """A connection of a client that takes whatever is written."""
+
+    is_full = False
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.ended = asyncio.Event()
+
+    def write(self, start: Start | None, data: bytes, *, ended: bool) -> None:
+        self.data += data
+        if ended:
+            self.ended.set()
 
 
 def text_of(answer: Any) -> str:

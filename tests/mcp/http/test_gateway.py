@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.mcp.http.clients import META, failure_of, frame, gateway, text_of
+from tests.mcp.http.clients import META, Line, failure_of, frame, gateway, text_of
 from tests.mcp.http.servers import INITIALIZED, STDIO, Reply, plain, server
 
 import holdfast
@@ -25,7 +25,7 @@ from holdfast.mcp.clients.configs import ServerEntry
 from holdfast.mcp.http import child_site
 from holdfast.mcp.http.child_site import ChildSite, Talk
 from holdfast.mcp.http.conversation import IDLE
-from holdfast.mcp.http.exchange import MOST_QUEUED, Exchange, Start
+from holdfast.mcp.http.exchange import MOST_QUEUED, Exchange
 from holdfast.mcp.http.gateway import Address
 from holdfast.mcp.http.sse import Parser
 from holdfast.mcp.server import ProxiedServer
@@ -970,21 +970,6 @@ async def test_a_client_without_session_has_one_process_as_long_as_it_is_the_sam
         first, again, other = [text_of((await each.call_modern("pid")).json()) for each in (one, one, two)]
 
         assert first == again != other
-
-
-class Line:
-    """A connection of a client that takes whatever is written."""
-
-    is_full = False
-
-    def __init__(self) -> None:
-        self.data = b""
-        self.ended = asyncio.Event()
-
-    def write(self, start: Start | None, data: bytes, *, ended: bool) -> None:
-        self.data += data
-        if ended:
-            self.ended.set()
 
 
 async def process_of(site: ChildSite, who: str = "Bearer x") -> str:

@@ -54,7 +54,6 @@ class Talk:
         self._kept_size = 0  # bytes in it
         self._full = 0
         self._useful = False
-        self._ending: asyncio.Task[None] | None = None
 
     def send(self, event: Event) -> None:
         """Hand on what belongs to no request: to where the client listens, or to its newest request."""
@@ -97,7 +96,7 @@ class Talk:
         self._useful = self._useful or self.session.handshake.is_done or (exchange.is_modern and exchange.status < 400)
         if not self._useful and not self.conversation.exchanges:
             # It was only asked whether it speaks a version, or cannot be started.
-            self._ending = asyncio.ensure_future(self.conversation.end())
+            self.conversation.conclude()
 
     def _owner(self, data: bytes) -> Translated | None:
         """The request that a notification belongs to."""
@@ -186,7 +185,7 @@ class ChildSite:
         if any(head.method == "initialize" for head in heads):
             return self._begin(exchange, heads)
         if (talk := self._found(exchange)) is not None:
-            return talk.conversation.perform(partial(self._receive, talk, exchange, heads))
+            return self._enter(talk, exchange, heads)
         return None
 
     def get(self, exchange: Exchange) -> None:
@@ -225,7 +224,7 @@ class ChildSite:
         id = secrets.token_urlsafe(24)
         talk = self._new(self._talks, id)
         exchange.more = [(SESSION, id)]
-        return talk.conversation.perform(partial(self._receive, talk, exchange, heads))
+        return self._enter(talk, exchange, heads)
 
     def _found(self, exchange: Exchange) -> Talk | None:
         """The client's session; it is told if there is none."""
@@ -243,9 +242,12 @@ class ChildSite:
             return None
         return talk
 
-    def _receive(self, talk: Talk, exchange: Exchange, heads: list[Head]) -> None:
+    def _enter(self, talk: Talk, exchange: Exchange, heads: list[Head]) -> Awaitable[None] | None:
         if exchange.due:
             talk.join(exchange)
+        return talk.conversation.perform(partial(self._receive, talk, exchange, heads))
+
+    def _receive(self, talk: Talk, exchange: Exchange, heads: list[Head]) -> None:
         for id in cancelled(heads):
             for asked in talk.conversation.exchanges:
                 asked.forgo(id)
@@ -271,6 +273,7 @@ class ChildSite:
         talk = self._known.get(key)
         if talk is None or not talk.conversation.is_open:
             talk = self._new(self._known, key)
+        talk.join(exchange)
         return talk.conversation.perform(partial(self._receive_modern, talk, exchange, head, params))
 
     def _receive_modern(self, talk: Talk, exchange: Exchange, head: Head, params: AnyParams) -> None:
@@ -284,7 +287,6 @@ class ChildSite:
                 talk.session.drop(channel.wire_id)
 
         exchange.when_done(done)
-        talk.join(exchange)
         talk.session.receive(channel.outward(one_line(exchange.body)), channel)
 
 

@@ -86,8 +86,12 @@ class Conversation:
         """End it: as completed, or as one that was abandoned."""
         if interrupted:
             self.interrupt()
-        self._over.set()
+        self.conclude()
         await asyncio.wait({self._task})
+
+    def conclude(self) -> None:
+        """Have it end as completed; from now on it is not open."""
+        self._over.set()
 
     def interrupt(self) -> None:
         """Have it end as one that was abandoned."""

@@ -68,11 +68,11 @@ class HttpSite:
         return [self.condition.facts(self.server.name, shake)]
 
     async def close(self) -> None:
-        await asyncio.gather(*(each.end(interrupted=True) for each in self._alive))
-        tasks = list(self.tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        while self._alive or self.tasks:  # what is on its way may begin another
+            for task in self.tasks:
+                task.cancel()
+            ends = (each.end(interrupted=True) for each in self._alive)
+            await asyncio.gather(*self.tasks, *ends, return_exceptions=True)
         await self.endpoint.close()
 
     # -- from a client -------------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class HttpSite:
     def _talk(self, id: str | None) -> Talk:
         """The session of that name; one that nobody knows here may be known to the server."""
         talk = self._talks.get(id) if id is not None else None
-        if talk is None:
+        if talk is None or (talk.conversation is not None and not talk.conversation.is_open):
             talk = Talk(self, id)
             talk.session.open()
             if id is not None:
@@ -188,7 +188,7 @@ class HttpSite:
         id = talk.passing.id
         assert id is not None
         talk.is_known = True
-        if self._talks.get(id) is not talk or talk.conversation is None:
+        if talk.conversation is None:
             self._begin(talk, id)
 
     def _begin(self, talk: Talk, id: str) -> None:
@@ -215,9 +215,7 @@ class HttpSite:
                 if talk.passing.id is not None:
                     self._talks.pop(talk.passing.id, None)
             elif exchange.status in (400, 404):
-                task = asyncio.ensure_future(talk.conversation.end())
-                self.tasks.add(task)
-                task.add_done_callback(self.tasks.discard)
+                talk.conversation.conclude()
 
         exchange.when_done(done)
 
