@@ -98,10 +98,12 @@ class Session:
         calls = list(self._running)
         for call in calls:
             call.stop()
-        await asyncio.gather(*(call.task for call in calls if call.task is not None), return_exceptions=True)
-        self.alarm.close()
-        self.server.leave(self)
-        await self.upstream.close()
+        try:
+            await asyncio.gather(*(call.task for call in calls if call.task is not None), return_exceptions=True)
+        finally:  # also of who is cancelled over it: no process is left behind
+            self.alarm.close()
+            self.server.leave(self)
+            await self.upstream.close()
 
     def facts(self) -> dict[str, object]:
         """What is to be known of the server."""

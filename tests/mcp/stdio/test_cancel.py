@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -209,3 +210,19 @@ async def test_cancels_of_many_calls_at_once_leave_the_others_alone(hurt: str | 
             assert text(result) == "put" or failure(result)
 
         assert all(len(client.answered(n)) <= 1 for n in calls)
+
+
+async def test_a_session_that_is_cancelled_while_its_calls_end_still_ends_its_server(journal: Path) -> None:
+    async with Stage(journal, policies={"tool": {"srv.*": {"concurrency": 1}}}) as client:
+        await client.initialize()
+        client.call("write", do="hang")
+        await client.next("notifications/hangs")
+        client.call("write", do="hang")
+        await settle()  # it waits for its turn, and so as a task
+
+        closing = asyncio.ensure_future(client.session.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+
+        await client.turns("stopped")
