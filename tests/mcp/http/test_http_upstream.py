@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -18,7 +19,7 @@ from holdfast.mcp.handshake import Handshake
 from holdfast.mcp.http.endpoint import Endpoint
 from holdfast.mcp.http.passing import Passing
 from holdfast.mcp.http.session import HttpSession
-from holdfast.mcp.http.upstream import MOST_RESUMES, RETRY, HttpUpstream
+from holdfast.mcp.http.upstream import MOST_RESUMES, RETRY, HttpUpstream, Post
 from holdfast.mcp.wire import Channel, Condition, Event, ServerLost, Upstream
 from holdfast.testing import ManualClock
 
@@ -1182,6 +1183,18 @@ async def test_without_sessions_the_end_of_the_stream_is_the_cancel() -> None:
 
         await asyncio.wait_for(gone.wait(), 20)
         assert len(made.requests) == 1
+
+
+async def test_nothing_is_kept_of_a_request_that_is_cancelled_in_one_breath() -> None:
+    async with server(plain(works)) as made, wrapped(made.url, begins=False) as client:
+        client.say(id=1, method="x/y", params={"_meta": META})
+        client.say(method="notifications/cancelled", params={"requestId": 1, "_meta": META})
+        await client.ask("x/z", 2, _meta=META)
+        await client.session.upstream.close()
+        gc.collect()
+
+        assert [request.frame["id"] for request in made.requests] == [2]
+        assert not [each for each in gc.get_objects() if type(each) is Post]
 
 
 async def test_a_subscription_is_an_answer_that_does_not_end() -> None:

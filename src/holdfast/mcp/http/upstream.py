@@ -9,6 +9,7 @@ import logging
 import random
 from collections.abc import Coroutine
 from contextlib import closing
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -89,6 +90,7 @@ class HttpUpstream:
         post.task = self._start(self._perform(post, self._ordered))
         for id in post.waiting:
             self._posts[id] = post
+            post.task.add_done_callback(partial(self._forget, id, post))
         if not post.waiting:
             self._ordered = post.task
 
@@ -141,7 +143,6 @@ class HttpUpstream:
     async def _perform(self, post: Post, before: asyncio.Task[None] | None) -> None:
         if before is not None and not before.done():
             await asyncio.wait({before}, timeout=IN_ORDER)
-        ids = list(post.waiting)
         try:
             if post.method == "notifications/initialized" and self._listening is None:
                 await self._listen()  # before the server has anything to say there
@@ -155,10 +156,11 @@ class HttpUpstream:
             self._fail(post, ServerLost(f"the proxy has failed: {error}"))
         else:
             self.condition.judge(None)
-        finally:
-            for id in ids:
-                if self._posts.get(id) is post:
-                    del self._posts[id]
+
+    def _forget(self, id: Id, post: Post, task: asyncio.Task[None]) -> None:
+        """Of a *task* that has ended, also of one that was cancelled before it had begun."""
+        if self._posts.get(id) is post:
+            del self._posts[id]
 
     def _fail(self, post: Post, error: ServerLost) -> None:
         self._blame(error)
