@@ -14,7 +14,7 @@ from tests.mcp.http.servers import INITIALIZED, STDIO, Reply, server
 import holdfast
 from holdfast.app import Holdfast
 from holdfast.mcp.http import child_site
-from holdfast.mcp.http.child_site import ChildSite
+from holdfast.mcp.http.child_site import SUBSCRIPTION, ChildSite
 from holdfast.mcp.http.conversation import Conversation
 from holdfast.mcp.http.endpoint import Endpoint
 from holdfast.mcp.http.exchange import Exchange
@@ -23,6 +23,7 @@ from holdfast.mcp.http.sites import Site
 from holdfast.mcp.server import ProxiedServer
 from holdfast.mcp.stdio.child import Command
 from holdfast.mcp.stdio.upstream import ChildUpstream
+from holdfast.mcp.wire import Event
 
 BEGIN = frame("initialize", 0, protocolVersion="2025-11-25", capabilities={}, clientInfo={"name": "c", "version": "1"})
 PATIENCE = 20.0
@@ -95,6 +96,25 @@ async def test_a_client_that_comes_as_its_process_turns_out_to_be_of_no_use_has_
     await site.close()
 
     assert answer["result"]["content"][0]["text"] == "3"
+
+
+async def test_late_words_about_a_request_without_session_that_has_ended_reach_no_other(hf: Holdfast) -> None:
+    site = processes(hf)
+    left, other = [modern(site, "tools/call", name="slow", arguments={}) for _ in range(2)]
+    (talk,) = site._known.values()
+    assert left.work is not None
+    assert other.work is not None
+    await asyncio.gather(left.work, other.work)
+
+    left.exchange.lost()
+    await asyncio.sleep(0)
+    for said in ({"progressToken": 1, "progress": 2}, {"_meta": {SUBSCRIPTION: 1}}):
+        talk.session.arrive(Event(json.dumps(frame("notifications/progress", None, **said)).encode()))
+    await asyncio.sleep(0)
+    heard = other.line.data
+    await site.close()
+
+    assert heard == b""
 
 
 # --- a server over HTTP ---

@@ -7,8 +7,6 @@ their requests know nothing of each other, ids and progress tokens are made uniq
 from __future__ import annotations
 
 import asyncio
-import itertools
-import math
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -48,8 +46,8 @@ class Talk:
             site.hf, name, target, begin=self.session.open, on_end=on_end, close=self.session.close, alive=site.alive
         )
         self.getter: Exchange | None = None
-        self.ids = itertools.count(1)  # that the process knows requests by, of clients without session
-        self.translated: dict[Any, Translated] = {}  # those, by these
+        self.asked = 0  # requests of clients without session, which the process knows by their number
+        self.translated: dict[Any, Translated] = {}  # those that have not ended, by that
         self._kept: deque[Event] = deque()
         self._kept_size = 0  # bytes in it
         self._full = 0
@@ -57,8 +55,9 @@ class Talk:
 
     def send(self, event: Event) -> None:
         """Hand on what belongs to no request: to where the client listens, or to its newest request."""
-        if self.translated and (owner := self._owner(event.data)) is not None:
-            owner.send(event)
+        if self.asked and (id := _owner(event.data)) is not None:
+            if (owner := self.translated.get(id)) is not None:  # else it has ended, and is no matter to others
+                owner.send(event)
         elif self.getter is not None and self.getter.is_open:
             self.getter.send(event)
         elif (post := self._newest()) is not None:
@@ -98,15 +97,6 @@ class Talk:
             # It was only asked whether it speaks a version, or cannot be started.
             self.conversation.conclude()
 
-    def _owner(self, data: bytes) -> Translated | None:
-        """The request that a notification belongs to."""
-        head = frames.peek(data)
-        if head is None:
-            return None
-        token = frames.params(head).progressToken
-        id = token if token is not None else frames.meta(head.params).get(SUBSCRIPTION)
-        return self.translated.get(id) if isinstance(id, Id) else None
-
     def _hold(self, held: bool) -> None:
         self._full += 1 if held else -1
         self.upstream.hold(self._full > 0)
@@ -117,7 +107,7 @@ class Translated:
 
     def __init__(self, talk: Talk, exchange: Exchange, head: Head, params: AnyParams) -> None:
         self.exchange = exchange
-        self.wire_id = next(talk.ids)
+        self.wire_id = talk.asked = talk.asked + 1
         self._id = head.id
         self._token = params.meta.progressToken if params.meta is not None else None
         talk.translated[self.wire_id] = self
@@ -215,7 +205,7 @@ class ChildSite:
 
         if len(self.alive) >= MOST_CLIENTS:
             longest = min(self.alive, key=lambda each: each.idle_since)
-            if longest.idle_since < math.inf:
+            if not longest.exchanges:
                 longest.interrupt()
         talk = talks[key] = Talk(self, key, ended)
         return talk
@@ -288,6 +278,16 @@ class ChildSite:
 
         exchange.when_done(done)
         talk.session.receive(channel.outward(one_line(exchange.body)), channel)
+
+
+def _owner(data: bytes) -> Id | None:
+    """The request that a notification belongs to, as the process knows it."""
+    head = frames.peek(data)
+    if head is None:
+        return None
+    token = frames.params(head).progressToken
+    id = token if token is not None else frames.meta(head.params).get(SUBSCRIPTION)
+    return id if isinstance(id, Id) else None
 
 
 def _mismatch(exchange: Exchange, head: Head, params: AnyParams) -> str | None:

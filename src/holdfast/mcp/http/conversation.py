@@ -67,8 +67,8 @@ class Conversation:
 
     @property
     def idle_since(self) -> float:
-        """When it was last heard of; never, while it has yet to begin, or something is being answered."""
-        return math.inf if self.exchanges or not self._opened.is_set() else self._heard
+        """When it was last heard of; never, while something is being answered."""
+        return math.inf if self.exchanges else self._heard
 
     def perform(self, do: Callable[[], object]) -> Awaitable[None] | None:
         """Do it so that guarded calls in it belong to the run: at once, or else as soon as that has begun."""
