@@ -108,7 +108,7 @@ class HttpSite:
         talk = self._talk(exchange.headers.get(SESSION))
         self._enter(talk, exchange)
         await talk.passing.follow(exchange)
-        if talk.conversation is not None and exchange.status < 300:
+        if talk.conversation is not None and (exchange.status < 300 or exchange.status == 404):  # it is no more
             await talk.conversation.end()
 
     def _receive(self, exchange: Exchange, heads: list[Head], talk: Talk) -> Awaitable[None] | None:
