@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.mcp.http.clients import META, Line, frame
-from tests.mcp.http.servers import INITIALIZED, STDIO, Reply, server
+from tests.mcp.http.servers import INITIALIZED, STDIO, Reply, plain, server
 
 import holdfast
 from holdfast.app import Holdfast
@@ -47,7 +47,7 @@ class Asked:
         self.line = Line()
         self.exchange = Exchange(method, list(given.items()), given, self.line)
         self.exchange.body = json.dumps(body).encode()
-        work = site.post(self.exchange) if method == "POST" else site.delete(self.exchange)
+        work = {"POST": site.post, "GET": site.get, "DELETE": site.delete}[method](self.exchange)
         self.work = asyncio.ensure_future(work) if work is not None else None
 
     async def answer(self) -> Any:
@@ -64,6 +64,13 @@ def modern(site: Site, method: str, **params: object) -> Asked:
     if "name" in params:
         headers["mcp_name"] = str(params["name"])
     return Asked(site, frame(method, 1, **params, _meta=META), **headers)
+
+
+async def begun(asked: Asked) -> None:
+    """Wait until the answer has begun with the event 7, of which nobody tells."""
+    async with asyncio.timeout(PATIENCE):
+        while b"id: 7" not in asked.line.data:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
 
 
 # --- a server on stdio ---
@@ -191,4 +198,74 @@ async def test_an_answer_that_comes_after_the_end_of_its_session_begins_no_other
         site.keep(talk)
 
         assert not site._alive
+        await site.close()
+
+
+async def test_a_stream_that_is_taken_up_before_its_end_is_seen_goes_on_where_the_client_listens(hf: Holdfast) -> None:
+    async def answer(reply: Reply) -> None:
+        if reply.request.method == "GET":
+            await reply.stream()
+            await reply.frame("8", id=1, result={"content": []})
+            await reply.end()
+        elif reply.request.asks == "tools/call":
+            await reply.stream("id: 7\ndata:")
+            await reply.gone.wait()
+        else:
+            await plain(Reply.text)(reply)
+
+    async with server(answer) as made:
+        site = addresses(hf, made.url)
+        await Asked(site, BEGIN).answer()
+        call = Asked(site, frame("tools/call", 1, name="work"), mcp_session_id="one")
+        await begun(call)
+
+        again = Asked(site, {}, "GET", mcp_session_id="one", last_event_id="7")
+        await asyncio.wait_for(again.line.ended.wait(), PATIENCE)
+        await asyncio.wait_for(call.line.ended.wait(), PATIENCE)
+        await site.close()
+
+        assert b'"result"' in again.line.data
+        assert b'"result"' not in call.line.data
+
+
+async def test_a_stream_that_the_server_lets_nobody_take_up_goes_on_where_it_is(hf: Holdfast) -> None:
+    refused = asyncio.Event()
+
+    async def answer(reply: Reply) -> None:
+        if reply.request.method == "GET":
+            await reply.whole(401)
+        elif reply.request.asks == "tools/call":
+            await reply.stream("id: 7\ndata:")
+            await refused.wait()
+            await reply.answer()
+        else:
+            await plain(Reply.text)(reply)
+
+    async with server(answer) as made:
+        site = addresses(hf, made.url)
+        await Asked(site, BEGIN).answer()
+        call = Asked(site, frame("tools/call", 1, name="work"), mcp_session_id="one")
+        await begun(call)
+
+        again = Asked(site, {}, "GET", mcp_session_id="one", last_event_id="7")
+        await asyncio.wait_for(again.line.ended.wait(), PATIENCE)
+        refused.set()
+        await asyncio.wait_for(call.line.ended.wait(), PATIENCE)
+        await site.close()
+
+        assert b'"result"' in call.line.data
+
+
+async def test_a_session_of_which_the_server_knows_nothing_when_it_is_ended_has_ended(hf: Holdfast) -> None:
+    async def answer(reply: Reply) -> None:
+        await (reply.whole(404) if reply.request.method == "DELETE" else plain(Reply.text)(reply))
+
+    async with server(answer) as made:
+        site = addresses(hf, made.url)
+        await Asked(site, BEGIN).answer()
+
+        await Asked(site, {}, "DELETE", mcp_session_id="one").answer()
+
+        assert not site._talks
+        assert [run.status for run in hf.runs.list_runs()] == ["completed"]
         await site.close()

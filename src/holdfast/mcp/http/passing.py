@@ -257,8 +257,9 @@ class Passing:
         resumable = False
 
         def done() -> None:
-            if exchange.is_left and resumable and self._http is not None and task is not None:
-                self._broken.append(exchange)  # the client will come back for the rest
+            is_broken = exchange.is_left or exchange.successor is not None
+            if is_broken and resumable and self._http is not None and task is not None:
+                self._broken.append(exchange)  # the client will come back for the rest, if it has not yet
                 task.cancel()
 
         exchange.when_done(done)
@@ -294,6 +295,8 @@ class Passing:
                     return
                 exchange.stream(headers)
                 on_stream()
+                if last is not None:
+                    self._go_on(last, exchange)
                 async for event in response.events(exchange.drained):
                     if last is None or not self._repeat(event, exchange):
                         self._hand_on(post, event)
@@ -309,6 +312,13 @@ class Passing:
             if last in broken.ids:
                 broken.successor = exchange
         self._broken.append(exchange)
+
+    def _go_on(self, last: str, exchange: Exchange) -> None:
+        """The server lets it do so: the client may know of a break that we have yet to see."""
+        for broken in [*self._broken, *(post.exchange for post in self._posts.values())]:
+            if last in broken.ids:
+                broken.successor = exchange
+                broken.end()
 
     def _repeat(self, event: Event, exchange: Exchange) -> bool:
         """Whether an answer is said again, to a client that has missed it; guards and records have had it before."""
