@@ -98,6 +98,7 @@ class Call:
         """An attempt has no time left."""
         if self._outcome is None:  # else it was answered at the last moment
             self._is_late = True
+            self._session.unask(self)  # an answer from now on is nobody's, also before its task hears of this
             self._script.cancel()
 
     # -- the script ----------------------------------------------------------------------------------------------------
@@ -252,7 +253,7 @@ class Call:
         self.channel.send(event.under(self.id, head))
 
     def _refuse(self, error: Exception, *, repeatable: bool) -> None:
-        if self._is_answered:  # it came at the last moment, and has gone to the client
+        if self._is_answered:  # by the server, before anything went wrong
             return
         modern = self._session.handshake.is_modern
         server = self._session.server.name

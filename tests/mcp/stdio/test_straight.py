@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.mcp.stdio.client import Client, Stage, failure, text, within
+from tests.mcp.stdio.client import Client, Stage, failure, settle, text, within
 from tests.mcp.stdio.conftest import Wrap
 
 import holdfast
@@ -76,7 +76,10 @@ async def test_a_call_that_waits_for_nothing_but_its_answer_makes_no_task(journa
         assert text((await within(answer))["result"]) == "released a"
 
 
-RULES: dict[str, Any] = {"server": {"srv": {"tool": {"strays": {"fallback": {"tool": "elsewhere.write"}}}}}}
+SLOW = {"read_only": True, "timeout": 1.0, "retry": {"initial": 0.1, "max": 0.1}}
+RULES: dict[str, Any] = {
+    "server": {"srv": {"tool": {"strays": {"fallback": {"tool": "elsewhere.write"}}, "slow": SLOW}}}
+}
 
 
 class Odd(Client):
@@ -197,6 +200,22 @@ async def test_an_answer_after_the_deadline_is_nobodys(odd: Odd) -> None:
 
     assert len(odd.answered(7)) == 1
     assert [frame["method"] for frame in odd.sent] == ["tools/call", "notifications/cancelled"]
+
+
+async def test_an_answer_in_the_very_turn_in_which_an_attempt_is_given_up_is_nobodys(odd: Odd) -> None:
+    odd.ready = lambda: asyncio.sleep(0)  # so that it has a task, which hears of its time with the next turn
+    answer = odd.call("slow", id=7)
+    await settle()
+
+    odd.clock.advance(1.0)
+    odd.answer(7, "late")
+    await settle()
+    odd.clock.advance(0.1)
+    await settle()
+    odd.answer(odd.sent[-1]["id"], "again")
+
+    assert text((await within(answer))["result"]) == "again"
+    assert len(odd.answered(7)) == 1
 
 
 async def test_a_call_that_is_cancelled_and_late_at_once_is_cancelled(odd: Odd) -> None:
