@@ -19,6 +19,25 @@ def test_of_too_many_that_nobody_answers_the_oldest_is_forgotten(monkeypatch: py
     assert found == [None, 2, 3]
 
 
+def test_of_too_many_whose_server_died_the_oldest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(questions, "MOST_LATE", 2)
+    asked = Questions()
+    for id in (1, 2, 3):
+        asked.ask(id, "roots/list")
+
+    asked.orphan()
+
+    assert [asked.ask(id, "roots/list") for id in (1, 2, 3)] == [1, "holdfast/1", "holdfast/2"]
+
+
+def test_a_question_that_is_answered_may_be_taken_back_all_the_same() -> None:
+    asked = Questions()
+    asked.ask(1, "roots/list")
+    asked.answered(1)
+
+    assert asked.withdraw(1) == 1
+
+
 @pytest.mark.parametrize("method", ["elicitation/create", "sampling/createMessage", "roots/list"])
 def test_whether_somebody_thinks_about_one_is_told_until_all_are_settled(method: str) -> None:
     told: list[bool] = []

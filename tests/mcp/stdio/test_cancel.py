@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.mcp.stdio.client import Stage, failure, settle, text, until, within
 
+from holdfast.mcp import session
 from holdfast.testing import ManualClock
 
 
@@ -159,6 +160,24 @@ async def test_a_late_answer_to_a_cancelled_request_that_only_passes_still_passe
         await client.result("put", do="release a")
 
         assert text((await within(asked))["result"]) == "released a"
+
+
+async def test_of_too_many_cancelled_calls_the_answers_to_the_last_still_pass(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "MOST_STOPPED", 1)
+    async with Stage(journal) as client:
+        await client.initialize()
+        for id in ("a", "b"):
+            client.call("write", do=f"hold {id}", id=id)
+            await client.next("notifications/holds")
+            client.cancel(id)
+            await client.next("notifications/heard")
+
+        for id in ("a", "b"):
+            await client.result("put", do=f"release {id}")
+
+        assert (len(client.answered("a")), len(client.answered("b"))) == (0, 1)
 
 
 async def test_a_cancelled_call_of_a_server_that_dies_is_not_answered(journal: Path) -> None:

@@ -166,6 +166,20 @@ async def test_deaths_open_the_circuit_of_the_server_and_not_of_the_tool(journal
         assert client.effects("put") == 0
 
 
+async def test_a_death_is_one_failure_of_the_server_however_many_calls_it_took(journal: Path) -> None:
+    async with Stage(journal) as client:
+        await client.initialize()
+        calls = [client.call("write", do=f"hold {n}") for n in range(3)]
+        for _ in calls:
+            await client.next("notifications/holds")
+
+        await client.result("write", do="kill")
+        for call in calls:
+            await within(call)
+
+        assert client.hf.breaker.diagnostics("srv").failure_count == 1
+
+
 async def test_a_server_that_nobody_reads_notices_the_end_all_the_same(journal: Path) -> None:
     async with Stage(journal) as client:
         await client.initialize()
@@ -203,6 +217,44 @@ async def test_a_hung_call_is_answered_at_the_deadline_and_the_server_is_told_an
         assert text(await client.result("read")) == "read"
         assert client.upstream.condition.restarts == 0
         assert len(client.journal("ping")) == 2  # ours and the client's
+
+
+async def test_silences_are_failures_of_the_server_which_is_asked_once_whether_it_lives(
+    journal: Path, clock: ManualClock
+) -> None:
+    async with Stage(journal, clock=clock) as client:
+        await client.initialize()
+        calls = [client.call("write", n=n, do="hang") for n in range(2)]
+        for _ in calls:
+            await client.next("notifications/hangs")
+
+        clock.advance(50.1)
+        for call in calls:
+            await within(call)
+        await client.ask("ping")
+
+        assert client.hf.breaker.diagnostics("srv").failure_count == 2
+        assert len(client.journal("ping")) == 2  # ours and the client's
+
+
+async def test_a_server_that_cannot_be_heard_since_its_client_does_not_read_is_not_taken_for_dead(
+    journal: Path, clock: ManualClock
+) -> None:
+    async with Stage(journal, clock=clock) as client:
+        await client.initialize()
+        call = client.call("write", do="hang")
+        await client.next("notifications/hangs")
+        client.upstream.hold(True)
+
+        clock.advance(50.1)
+        await within(call)
+        await settle()
+        clock.advance(5.1)
+        await settle()
+        client.upstream.hold(False)
+
+        await client.ask("ping")
+        assert client.upstream.condition.restarts == 0
 
 
 @pytest.mark.parametrize("method", ["elicitation/create", "sampling/createMessage"])
@@ -297,19 +349,13 @@ async def test_lines_that_are_no_frames_are_dropped_and_noted_and_the_call_goes_
         assert text(await client.result("write", do="garbage")) == "write"
         assert text(await client.result("write", do="latin1_line")) == "write"
 
-        assert "holdfast: no frame, dropped: I am no frame" in client.upstream.command.said
-        assert "holdfast: not UTF-8, dropped: caf�" in client.upstream.command.said
-        assert client.upstream.condition.restarts == 0
-
-
-async def test_a_batch_without_frames_is_dropped_and_noted(journal: Path) -> None:
-    async with Stage(journal) as client:
-        await client.initialize()
-
-        await client.result("write", do="garbage")
-
         assert b"[]" not in client.heard
-        assert "holdfast: no frame, dropped: []" in client.upstream.command.said
+        notes = [line for line in client.upstream.command.said if line.startswith("holdfast: ")]
+        assert notes == [
+            *(f"holdfast: no frame, dropped: {line}" for line in ("I am no frame", "{", "[1, 2]", "[]", '"x"')),
+            "holdfast: not UTF-8, dropped: caf�",
+        ]
+        assert client.upstream.condition.restarts == 0
 
 
 async def test_an_answer_that_is_not_utf8_fails_at_once_and_is_not_passed_on(journal: Path) -> None:

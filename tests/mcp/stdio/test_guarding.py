@@ -176,6 +176,51 @@ async def test_a_wait_that_the_server_asks_for_is_kept_before_the_retry(journal:
         assert text((await within(call))["result"]) == "read"
 
 
+async def test_a_call_that_is_answered_closes_the_circuit_of_its_server(journal: Path, clock: ManualClock) -> None:
+    async with Stage(journal, clock=clock) as client:
+        await client.initialize()
+        try_out(client, clock)
+
+        await client.result("write", do="error no such file")
+
+        assert client.hf.breaker.state("srv") is CircuitState.CLOSED
+
+
+async def test_a_call_that_its_client_takes_back_leaves_it_to_the_next_to_try_the_server_out(
+    journal: Path, clock: ManualClock
+) -> None:
+    async with Stage(journal, clock=clock) as client:
+        await client.initialize()
+        try_out(client, clock)
+        client.call("write", do="hang", id="x")
+        await client.next("notifications/hangs")
+
+        client.cancel("x")
+
+        assert text(await client.result("put")) == "put"
+
+
+async def test_a_call_that_its_tool_s_circuit_refuses_leaves_it_to_the_next_to_try_the_server_out(
+    journal: Path, clock: ManualClock
+) -> None:
+    async with Stage(journal, clock=clock) as client:
+        await client.initialize()
+        try_out(client, clock)
+        client.hf.breaker.force_open("srv.write")
+
+        refused = await client.result("write")
+
+        assert failure(refused)["tool"] == "write"
+        assert text(await client.result("put")) == "put"
+
+
+def try_out(client: Stage, clock: ManualClock) -> None:
+    """The server has failed so often that one call may see how it is, and no other until that is over."""
+    for _ in range(7):
+        client.server.settle(ErrorCategory.NETWORK)
+    clock.advance(6.0)
+
+
 # --- annotations and policies ---
 
 
@@ -387,7 +432,8 @@ async def test_a_failure_is_not_kept(journal: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"), [("nothing found", "nothing found"), ({"content": [{"type": "text", "text": "x"}]}, "x")]
+    ("value", "said"),
+    [("nothing", "nothing"), ({"content": [{"type": "text", "text": "x"}]}, "x"), ({"found": 0}, '{"found":0}')],
 )
 async def test_a_fixed_value_answers_for_a_tool_that_cannot(value: object, said: str, journal: Path) -> None:
     async with Stage(journal, policies=policies(fallback={"value": value}, retry=False)) as client:

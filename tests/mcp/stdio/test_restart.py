@@ -57,6 +57,14 @@ async def test_the_client_hears_nothing_of_the_new_handshake(journal: Path) -> N
         assert len(client.heard) == heard + 2
 
 
+async def test_what_only_speaks_of_ids_like_those_of_the_new_handshake_is_for_the_client(journal: Path) -> None:
+    async with Stage(journal) as client:
+        await client.initialize()
+        await client.result("read", do=["kill", "answer"])
+
+        assert text(await client.result("write", say='"holdfast:1"')) == '"holdfast:1"'
+
+
 async def test_a_client_without_a_handshake_has_its_server_started_again_all_the_same(journal: Path) -> None:
     async with Stage(journal) as client:
         await client.ask("tools/list")
