@@ -53,6 +53,13 @@ def test_what_is_no_frame_is_told(data: bytes) -> None:
         frames.head(data)
 
 
+@pytest.mark.parametrize(
+    ("data", "batch"), [(b"[]", True), (b" \n[", True), (b'{"id":[]}', False), (b' {"id":[]}', False), (b"", False)]
+)
+def test_a_batch_is_known_by_its_first_sign(data: bytes, batch: bool) -> None:
+    assert frames.is_batch(data) is batch
+
+
 def test_parameters_of_any_kind_can_be_asked_for() -> None:
     for params in (None, [], "text", {"requestId": {"odd": 1}}):
         assert frames.params(frames.head(frame(method="x", params=params))).requestId is None

@@ -180,6 +180,23 @@ async def test_a_death_is_one_failure_of_the_server_however_many_calls_it_took(j
         assert client.hf.breaker.diagnostics("srv").failure_count == 1
 
 
+async def test_a_call_that_is_answered_by_the_next_server_makes_up_for_the_death_of_the_first(journal: Path) -> None:
+    async with Stage(journal) as client:
+        await client.initialize()
+
+        await client.result("read", do=["kill", "answer"])
+
+        assert client.hf.breaker.diagnostics("srv").failure_count == 0
+
+
+async def test_a_request_that_died_with_its_server_does_not_keep_the_session_busy(journal: Path) -> None:
+    async with Stage(journal) as client:
+        await client.initialize()
+        client.begin("custom/do", {"do": "kill"})
+
+        await within(client.session.idle())
+
+
 async def test_a_server_that_nobody_reads_notices_the_end_all_the_same(journal: Path) -> None:
     async with Stage(journal) as client:
         await client.initialize()
@@ -235,6 +252,22 @@ async def test_silences_are_failures_of_the_server_which_is_asked_once_whether_i
 
         assert client.hf.breaker.diagnostics("srv").failure_count == 2
         assert len(client.journal("ping")) == 2  # ours and the client's
+
+
+async def test_a_server_that_knows_no_handshake_is_not_asked_whether_it_lives(
+    journal: Path, clock: ManualClock
+) -> None:
+    async with Stage(journal, clock=clock) as client:
+        call = client.call("write", do="hang")
+        await client.next("notifications/hangs")
+
+        clock.advance(50.1)
+        assert failure((await within(call))["result"])["kind"] == "ToolTimeout"
+        await client.next("notifications/heard")
+        clock.advance(5.1)
+
+        assert text(await client.result("write")) == "write"
+        assert not client.journal("ping")
 
 
 async def test_a_server_that_cannot_be_heard_since_its_client_does_not_read_is_not_taken_for_dead(

@@ -544,6 +544,16 @@ async def test_a_call_that_waits_shows_a_sign_of_life_only_to_who_asked_for_it(
         assert all(each["progressToken"] == token for each in told)
 
 
+async def test_a_call_that_is_answered_shows_no_more_signs_of_life(journal: Path, clock: ManualClock) -> None:
+    async with Stage(journal, clock=clock) as client:
+        await client.initialize()
+        await client.result("write", token="t")
+
+        clock.advance(20.0)
+
+        assert not client.unheard("notifications/progress")
+
+
 # --- hiding ---
 
 
@@ -565,6 +575,19 @@ async def test_an_open_tool_leaves_the_list_and_comes_back_when_it_may_be_tried(
         await client.next("notifications/tools/list_changed")
         assert await names(client) == ["read", "other", "put", "write"]
         assert text(await client.result("write")) == "write"
+
+
+async def test_a_tool_that_is_opened_by_hand_leaves_the_list_until_it_is_left_to_itself(journal: Path) -> None:
+    async with Stage(journal, hides=True) as client:
+        await client.initialize()
+
+        client.hf.breaker.force_open("srv.write")
+        await client.next("notifications/tools/list_changed")
+        assert await names(client) == ["read", "other", "put"]
+
+        client.hf.breaker.auto("srv.write")
+        await client.next("notifications/tools/list_changed")
+        assert await names(client) == ["read", "other", "put", "write"]
 
 
 async def test_a_policy_that_hides_open_tools_from_now_on_is_heeded(

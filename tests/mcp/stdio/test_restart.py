@@ -62,7 +62,7 @@ async def test_what_only_speaks_of_ids_like_those_of_the_new_handshake_is_for_th
         await client.initialize()
         await client.result("read", do=["kill", "answer"])
 
-        assert text(await client.result("write", say='"holdfast:1"')) == '"holdfast:1"'
+        assert text(await client.result("write", say='"holdfast:1"', id="x")) == '"holdfast:1"'
 
 
 async def test_a_client_without_a_handshake_has_its_server_started_again_all_the_same(journal: Path) -> None:

@@ -77,9 +77,8 @@ async def test_a_call_that_waits_for_nothing_but_its_answer_makes_no_task(journa
 
 
 SLOW = {"read_only": True, "timeout": 1.0, "retry": {"initial": 0.1, "max": 0.1}}
-RULES: dict[str, Any] = {
-    "server": {"srv": {"tool": {"strays": {"fallback": {"tool": "elsewhere.write"}}, "slow": SLOW}}}
-}
+STRAYS = {"fallback": {"tool": "elsewhere.write"}, "read_only": True, "cache": 60, "retry": False}
+RULES: dict[str, Any] = {"server": {"srv": {"tool": {"strays": STRAYS, "slow": SLOW}}}}
 
 
 class Odd(Client):
@@ -240,12 +239,23 @@ async def test_no_tool_of_another_server_answers_in_place_of_one_that_failed(odd
     assert [frame["params"]["name"] for frame in odd.sent] == ["strays"]
 
 
+async def test_a_call_that_is_more_than_its_arguments_is_not_kept_whatever_its_fallback(odd: Odd) -> None:
+    odd.react = odd.answer
+
+    for _ in range(2):
+        await odd.ask("tools/call", {"name": "strays", "arguments": {}, "requestState": "x"})
+
+    assert len(odd.sent) == 2
+
+
 async def test_news_of_the_tools_are_for_who_listens_under_the_id_by_which_it_is_known_there(odd: Odd) -> None:
     meta = {"_meta": {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}}
     odd.begin("custom/do", meta, id=7)
     odd.begin("subscriptions/listen", meta, id=7)  # twice, so the server gets it under another
+    odd.begin("custom/do", meta, id=8)
 
     odd.session.tools_changed()
 
     told = await odd.next("notifications/tools/list_changed")
     assert told["params"]["_meta"] == {"io.modelcontextprotocol/subscriptionId": 7}
+    assert not odd.unheard("notifications/tools/list_changed")
