@@ -25,7 +25,9 @@ def policies(**tool: Any) -> dict[str, Any]:
 # --- refusals ---
 
 
-async def test_an_open_circuit_of_a_tool_is_a_result_and_no_error(journal: Path, clock: ManualClock) -> None:
+async def test_an_open_circuit_of_a_tool_is_a_result_and_no_error(
+    journal: Path, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
     async with Stage(journal, clock=clock, policies=policies(breaker={"failure_threshold": 1})) as client:
         await client.initialize()
         await client.result("write", do="error connection refused")
@@ -40,6 +42,7 @@ async def test_an_open_circuit_of_a_tool_is_a_result_and_no_error(journal: Path,
         assert facts["retry_after_ms"] > 0
         assert client.effects("write") == 1
         assert text(await client.result("put")) == "put"
+        assert "a call was lost" not in caplog.text
 
 
 async def test_an_open_circuit_of_a_server_refuses_all_its_tools(journal: Path, clock: ManualClock) -> None:
@@ -212,6 +215,23 @@ async def test_a_call_that_its_tool_s_circuit_refuses_leaves_it_to_the_next_to_t
 
         assert failure(refused)["tool"] == "write"
         assert text(await client.result("put")) == "put"
+
+
+async def test_what_a_changed_file_says_of_circuits_holds_for_that_of_the_server(
+    journal: Path, tmp_path: Path, clock: ManualClock
+) -> None:
+    file = tmp_path / "holdfast.toml"
+    file.write_text("", "utf-8")
+    async with Stage(journal, clock=clock, policies=file) as client:
+        await client.initialize()
+        await client.result("read")
+        file.write_text("[server.srv]\nbreaker = { failure_threshold = 1 }\n", "utf-8")
+        clock.advance(2.0)
+
+        await client.result("read")
+        await client.result("write", do="kill")
+
+        assert client.hf.breaker.state("srv") is CircuitState.OPEN
 
 
 def try_out(client: Stage, clock: ManualClock) -> None:
@@ -507,9 +527,9 @@ async def test_the_servers_progress_reaches_the_client_who_asked_for_it(journal:
     async with Stage(journal) as client:
         await client.initialize()
 
-        await client.result("write", do="progress 1 2 3", token="t")
+        await client.result("write", do="progress 0 1 2", token="t")
 
-        assert [each["params"]["progress"] for each in client.unheard("notifications/progress")] == [1.0, 2.0, 3.0]
+        assert [each["params"]["progress"] for each in client.unheard("notifications/progress")] == [0.0, 1.0, 2.0]
 
 
 async def test_progress_only_grows_when_a_call_is_begun_anew(journal: Path) -> None:

@@ -157,6 +157,19 @@ async def test_a_server_that_ignores_the_end_of_its_input_is_told_by_a_signal(wr
     assert await client.ended() == 0
 
 
+async def test_a_server_that_is_told_to_end_by_a_signal_has_time_to_do_so() -> None:
+    ends = "signal.signal(signal.SIGTERM, lambda *_: (print('bye', flush=True), sys.exit(7)))"
+    code = f"import signal, sys; {ends}; print('here', flush=True); signal.pause()"
+    said: list[bytes] = []
+    child = Child(Command([sys.executable, "-IS", "-c", code]), said.append, lambda: None, lambda held: None, grace=0.0)
+    await child.start()
+    await until(lambda: said)
+
+    await child.close()
+
+    assert (child.code, said) == (7, [b"here", b"bye"])
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux hands orphans to whoever asks for them")
 async def test_the_first_process_of_a_container_reaps_what_a_server_leaves_behind() -> None:
     said: list[bytes] = []

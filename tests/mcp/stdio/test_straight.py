@@ -217,6 +217,33 @@ async def test_an_answer_in_the_very_turn_in_which_an_attempt_is_given_up_is_nob
     assert len(odd.answered(7)) == 1
 
 
+async def test_a_call_that_may_have_reached_its_tool_says_so_though_its_repetitions_find_no_server(odd: Odd) -> None:
+    async def down() -> None:
+        raise ServerLost("down", sent=False)
+
+    answer = odd.call("slow", id=7)
+    odd.ready = down
+    for _ in range(3):
+        odd.clock.advance(1.0)
+        await settle()
+
+    assert failure((await within(answer))["result"])["called"] is True
+    assert "down" in text(answer.result()["result"])
+
+
+async def test_a_session_is_busy_as_long_as_a_call_waits_for_anything(odd: Odd) -> None:
+    odd.ready = asyncio.Event().wait
+    odd.call("write", id=7)
+    idle = asyncio.ensure_future(odd.session.idle())
+    await settle()
+    assert not idle.done()
+
+    odd.clock.advance(50.1)
+
+    await within(idle)
+    assert odd.answered(7)
+
+
 async def test_a_call_that_is_cancelled_and_late_at_once_is_cancelled(odd: Odd) -> None:
     odd.ready = asyncio.Event().wait
     odd.call("write", id=7)
