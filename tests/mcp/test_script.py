@@ -139,6 +139,33 @@ async def test_a_cancel_while_the_script_plays_reaches_it_where_it_waits_next() 
     assert seen == ["cancelled"]
 
 
+@pytest.mark.parametrize("first", [None, asyncio.Event().wait], ids=["without a task", "with a task"])
+async def test_a_script_that_goes_on_after_such_a_cancel_is_not_cancelled_again(first: Step) -> None:
+    seen: list[str] = []
+
+    def steps() -> Steps[None]:
+        if first is None:
+            script.cancel()
+        try:
+            yield first
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+        yield None
+        seen.append("done")
+
+    script = Script(SystemClock(), steps())
+    script.play()
+    if first is not None:
+        script.cancel()  # its task has not begun
+        await asyncio.sleep(0)
+
+    script.wake()
+    if script.task is not None:
+        await script.task
+
+    assert seen == ["cancelled", "done"]
+
+
 @pytest.mark.parametrize("first", [None, NOW], ids=["without a task", "with a task"])
 async def test_a_script_may_take_a_cancel_for_something_else_and_go_on(first: Step) -> None:
     others: list[bool] = []

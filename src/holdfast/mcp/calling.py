@@ -29,7 +29,6 @@ from holdfast.mcp.refusals import refusal
 from holdfast.mcp.script import Script, Steps
 from holdfast.mcp.wire import Channel, Event, ServerLost
 from holdfast.parts.permit import Permit
-from holdfast.shape import Shape
 from holdfast.waiting.waits import Wait
 
 if TYPE_CHECKING:
@@ -137,20 +136,19 @@ class Call:
         fallback = execution.policy.fallback
         if fallback is not None and fallback.tool is not None and not self._session.server.has(fallback.tool):
             execution.policy = tool.tool.override({**(settings or {}), **ONE_HOP})  # a session has one server
-        execution.gate = self._ask_circuit
         if execution.is_watched:
             execution.origin = self._origin()
         return execution
 
     def _execution(self, tool: Bound, settings: Mapping[str, object] | None, arguments: object) -> Execution:
         execution = tool.execution((self,), {}, settings, arguments)
+        execution.gate = self._ask_circuit
         if execution.policy.cache is not None:
             execution.subject.asker = self._session.upstream.asker(self.channel)
         return execution
 
     def _drive(self, execution: Execution, tool: Bound) -> Steps[Any]:
         """One guarded call, as `calls.adrive` makes it."""
-        execution.driver = Shape.COROUTINE
         execution.as_task = True
         try:
             with execution:
@@ -264,7 +262,8 @@ class Call:
     # -- the server's circuit, and who watches -------------------------------------------------------------------------
 
     def _ask_circuit(self) -> None:
-        self._permit = self._session.server.admit(self._params.name)
+        if self._permit is None:  # else the tool that this one answers for was refused, and has left its permit
+            self._permit = self._session.server.admit(self._params.name)
 
     def _tell_circuit(self, category: ErrorCategory | None) -> None:
         """The first attempt answers for the permit, later ones count by themselves."""

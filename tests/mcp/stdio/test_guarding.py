@@ -489,6 +489,32 @@ async def test_another_tool_of_the_server_answers_for_one_that_cannot(journal: P
         assert (begun[-1]["tool"], begun[-1]["arguments"]) == ("srv.other", {"say": "by the other"})
 
 
+async def test_no_other_tool_of_a_server_that_is_down_answers_for_one(journal: Path) -> None:
+    rules = {"server": {"srv": {"tool": {"write": {"fallback": {"tool": "srv.other"}}}}}}
+    async with Stage(journal, policies=rules) as client:
+        await client.initialize()
+        client.hf.breaker.force_open("srv")
+
+        result = await client.result("write")
+
+        assert (failure(result)["kind"], failure(result)["tool"]) == ("CircuitOpen", "write")
+        assert "its server 'srv' is down" in text(result)
+        assert not client.journal("tools/call")
+
+
+async def test_another_tool_may_try_the_server_out_for_one_that_its_circuit_refuses(
+    journal: Path, clock: ManualClock
+) -> None:
+    rules = {"server": {"srv": {"tool": {"write": {"fallback": {"tool": "srv.other"}}}}}}
+    async with Stage(journal, clock=clock, policies=rules) as client:
+        await client.initialize()
+        try_out(client, clock)
+        client.hf.breaker.force_open("srv.write")
+
+        assert text(await client.result("write", say="by the other")) == "by the other"
+        assert client.hf.breaker.state("srv") is CircuitState.CLOSED
+
+
 @pytest.mark.parametrize(("to", "answers"), [("srv.other", True), ("elsewhere.other", False)], ids=["own", "another's"])
 async def test_who_answers_for_a_tool_that_cannot_is_as_the_changed_file_has_it(
     to: str, answers: bool, journal: Path, clock: ManualClock, tmp_path: Path
