@@ -303,6 +303,23 @@ async def test_a_cancelled_member_does_not_keep_the_rest_of_its_batch(journal: P
         assert [each["id"] for each in json.loads(client.heard[-1])] == [11]
 
 
+async def test_a_late_answer_to_a_cancelled_member_of_a_batch_still_passes(journal: Path) -> None:
+    async with Stage(journal) as client:
+        await client.initialize()
+        client.say(
+            [
+                request("tools/call", 10, name="write", arguments={"do": "hold a"}),
+                request("tools/call", 11, name="write", arguments={"do": "hang"}),
+            ]
+        )
+        await client.next("notifications/hangs")
+
+        client.cancel(10)
+        await client.result("put", do="release a")
+
+        assert [text(answer["result"]) for answer in client.answered(10)] == ["released a"]
+
+
 async def test_a_batch_in_flight_when_the_server_dies_is_answered_as_one(journal: Path) -> None:
     async with Stage(journal) as client:
         await client.initialize()

@@ -598,6 +598,7 @@ async def test_a_call_that_is_answered_shows_no_more_signs_of_life(journal: Path
         clock.advance(20.0)
 
         assert not client.unheard("notifications/progress")
+        assert not client.session._progress
 
 
 # --- hiding ---

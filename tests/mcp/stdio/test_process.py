@@ -158,8 +158,8 @@ async def test_a_server_that_ignores_the_end_of_its_input_is_told_by_a_signal(wr
 
 
 async def test_a_server_that_is_told_to_end_by_a_signal_has_time_to_do_so() -> None:
-    ends = "signal.signal(signal.SIGTERM, lambda *_: (print('bye', flush=True), sys.exit(7)))"
-    code = f"import signal, sys; {ends}; print('here', flush=True); signal.pause()"
+    ends = "signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b'bye\\n'), sys.exit(7)))"
+    code = f"import os, signal, sys; {ends}; os.write(1, b'here\\n'); signal.pause()"
     said: list[bytes] = []
     child = Child(Command([sys.executable, "-IS", "-c", code]), said.append, lambda: None, lambda held: None, grace=0.0)
     await child.start()
