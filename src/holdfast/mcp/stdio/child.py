@@ -137,9 +137,9 @@ class Child:
         try:
             self.hold(False)  # who cannot write does not read either, and would not notice
             self._in.close()
-            if not await self._leaves(self._grace, HURRIED):
-                self._signal(signal.SIGTERM)
-                await self._leaves(STUBBORN, HURRIED_STUBBORN)
+            await self._leaves(self._grace, HURRIED)
+            self._signal(signal.SIGTERM)
+            await self._leaves(STUBBORN, HURRIED_STUBBORN)
         finally:
             self._signal(signal.SIGKILL)
         await first(self._over.wait(), timeout=GRACE)
@@ -181,12 +181,11 @@ class Child:
         except (OSError, ValueError) as error:
             raise ServerLost(f"{printable(command.words[0])} cannot be started: {error}", sent=False) from error
 
-    async def _leaves(self, seconds: float, hurried: float) -> bool:
-        """Whether it ends within *seconds*, or within *hurried* once somebody hurries."""
+    async def _leaves(self, seconds: float, hurried: float) -> None:
+        """Wait *seconds* at most for it to end, or *hurried* once somebody hurries."""
         await first(self._left.wait(), self._hurried.wait(), timeout=seconds)
         if self._hurried.is_set():
             await first(self._left.wait(), timeout=hurried)
-        return self._left.is_set()
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process is not None and self.code is None:

@@ -278,7 +278,7 @@ class Echo:
     def _number(self) -> int | None:
         try:
             return self._file.fileno()
-        except (OSError, ValueError):  # it is closed
+        except ValueError:  # it is closed, or has none
             return None
 
     def _serve(self, number: int | None) -> None:

@@ -217,7 +217,7 @@ class ChildUpstream:
         try:
             child.write(ping)
             await self._clock.asleep(PING_PATIENCE)
-            if self._heard == heard and child is self._child and child.code is None and not self._held:
+            if self._heard == heard and child.code is None and not self._held:
                 self._silent = True
                 child.kill()
         finally:
@@ -286,7 +286,6 @@ class ChildUpstream:
     def _give_up(self, error: ServerLost) -> None:
         """Start it no more by itself; what waits for it gets *error*."""
         self._failures = min(self._failures, MOST_STARTS - 1)  # one more try when it is asked for
-        self._restarting = None
         self.condition.turn("failed")
         waiting, self._queue, self._queued = self._queue, deque(), 0
         for id in [id for data in waiting for id in frames.asked(data, None)]:
