@@ -130,17 +130,18 @@ class Call:
             session.over(self)
 
     def _prepare(self, tool: Bound) -> Execution:
-        params = self._params
-        settings: Mapping[str, object] | None = None if params.is_plain and not self._head.mended else NOT_KEPT
-        execution = self._execution(tool, settings, params.arguments or {})
+        arguments = self._params.arguments or {}
+        execution = self._execution(tool, {}, arguments)
         fallback = execution.policy.fallback
         if fallback is not None and fallback.tool is not None and not self._session.server.has(fallback.tool):
-            execution.policy = tool.tool.override({**(settings or {}), **ONE_HOP})  # a session has one server
+            execution = self._execution(tool, ONE_HOP, arguments)  # a session has one server
         if execution.is_watched:
             execution.origin = self._origin()
         return execution
 
-    def _execution(self, tool: Bound, settings: Mapping[str, object] | None, arguments: object) -> Execution:
+    def _execution(self, tool: Bound, settings: Mapping[str, object], arguments: object) -> Execution:
+        if self._head.mended or not self._params.is_plain:
+            settings = {**settings, **NOT_KEPT}
         execution = tool.execution((self,), {}, settings, arguments)
         execution.gate = self._ask_circuit
         if execution.policy.cache is not None:

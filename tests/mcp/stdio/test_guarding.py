@@ -386,20 +386,24 @@ async def test_the_cache_answers_a_tool_that_only_reads_under_the_new_id(journal
         assert client.effects("write") == 2
 
 
+@pytest.mark.parametrize("tool", [b"read", b"away"], ids=["itself", "in place of another"])
 @pytest.mark.parametrize(
     ("odd", "other"),
     [(rb'"\ud800"', rb'"\udfff"'), (b"NaN", b'"NaN"'), (b'"NaN"', b"NaN")],
     ids=["half", "nan", "text"],
 )
 async def test_arguments_that_cannot_be_read_as_they_are_are_neither_kept_nor_answered_from_the_cache(
-    odd: bytes, other: bytes, journal: Path
+    odd: bytes, other: bytes, tool: bytes, journal: Path
 ) -> None:
-    async with Stage(journal, policies=policies(cache=60)) as client:
+    rules = policies(cache=60)
+    rules["server"]["srv"]["tool"]["away"] = {"fallback": {"tool": "srv.read"}}
+    async with Stage(journal, policies=rules) as client:
         await client.initialize()
+        client.hf.breaker.force_open("srv.away")
 
         for id, value in ((8, odd), (9, other)):
             answer = client.expect(id)
-            params = b'{"name":"read","arguments":{"x":%b}}' % value
+            params = b'{"name":"%b","arguments":{"x":%b}}' % (tool, value)
             client.say(b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":%b}' % (id, params))
             await within(answer)
 
