@@ -81,6 +81,10 @@ class Questions:
         self._settle(*orphaned)
         return orphaned
 
+    def rest(self) -> None:
+        """No call is left for which anybody would have to think: not every server takes back what it has asked."""
+        self._settle(*self._pondered)
+
     def _settle(self, *known: Id) -> None:
         """Nobody has to think about them any more."""
         if self._pondered:

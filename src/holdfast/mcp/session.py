@@ -261,6 +261,8 @@ class Session:
     def over(self, call: Call) -> None:
         """A call has ended."""
         self._running.discard(call)
+        if not self._running:
+            self._questions.rest()
         if self._calls.get(call.id) is call:
             del self._calls[call.id]
         if call.progress is not None and self._progress.get(call.progress.token) is call.progress:

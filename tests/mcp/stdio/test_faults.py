@@ -315,6 +315,24 @@ async def test_a_call_has_all_the_time_that_a_person_or_a_model_needs_to_answer_
         assert failure((await within(hung))["result"])["kind"] == "ToolTimeout"
 
 
+async def test_a_question_that_nobody_answers_stops_no_time_once_its_call_is_over(
+    journal: Path, clock: ManualClock
+) -> None:
+    async with Stage(journal, clock=clock) as client:
+        await client.initialize()
+        client.call("write", do="ask elicitation/create", id="x")
+        await client.next("elicitation/create")
+        client.cancel("x")
+        await client.next("notifications/heard")
+        hung = client.call("write", do="hang")
+        await client.next("notifications/hangs")
+
+        clock.advance(50.1)
+        await settle()
+
+        assert failure(hung.result()["result"])["kind"] == "ToolTimeout"
+
+
 async def test_a_frozen_server_is_killed_and_replaced_when_it_shows_no_sign_of_life(
     journal: Path, clock: ManualClock
 ) -> None:
