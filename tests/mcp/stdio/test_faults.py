@@ -356,6 +356,25 @@ async def test_a_frozen_server_is_killed_and_replaced_when_it_shows_no_sign_of_l
         assert text(await client.result("read")) == "read"
 
 
+async def test_a_server_that_showed_a_sign_of_life_is_asked_again_when_it_hangs_again(
+    journal: Path, clock: ManualClock
+) -> None:
+    async with Stage(journal, clock=clock) as client:
+        await client.initialize()
+        for do in ("hang", "freeze"):
+            call = client.call("write", do=do)
+            await client.next("notifications/hangs")
+            clock.advance(50.1)
+            await within(call)
+            if do == "hang":
+                await client.ask("ping")
+            await settle()
+            clock.advance(5.1)
+            await settle()
+
+        await client.turns("restarting")
+
+
 async def test_a_frozen_server_whose_input_is_full_holds_the_client_until_it_is_replaced(
     journal: Path, clock: ManualClock
 ) -> None:

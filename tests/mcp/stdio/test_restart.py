@@ -155,6 +155,18 @@ async def test_a_late_answer_to_a_server_that_died_is_none_to_what_the_next_one_
         assert len(client.unheard("notifications/cancelled")) == (0 if withdrawn else 1), "it is cancelled once"
 
 
+async def test_what_a_new_server_asks_in_a_batch_has_another_id_than_what_the_old_one_asked(journal: Path) -> None:
+    async with Stage(journal) as client:
+        await client.initialize()
+        client.call("write", do=ASKS)
+        old = await client.next("elicitation/create")
+        await client.result("read", do=["kill", "answer"])
+
+        client.call("write", do=f"raw [{ASKS.removeprefix('raw ')}]")
+
+        assert (await client.next("elicitation/create"))["id"] != old["id"]
+
+
 @pytest.mark.parametrize("wrapped", ["%s", "[%s]"], ids=["alone", "in a batch"])
 async def test_a_server_withdraws_a_question_under_the_id_by_which_its_client_knows_it(
     journal: Path, wrapped: str
@@ -258,6 +270,28 @@ async def test_the_pauses_grow_and_after_five_failures_it_is_started_only_when_a
         call = client.call("write", say="again")
         await client.turns("starting")
         await settle()
+        clock.advance(1.0)
+        assert text((await within(call))["result"]) == "again"
+
+
+async def test_a_server_that_dies_five_times_in_a_row_is_started_only_when_asked(
+    journal: Path, clock: ManualClock
+) -> None:
+    async with Stage(journal, clock=clock) as client:
+        await client.initialize()
+        for deaths in range(1, 5):
+            await client.result("write", do="kill", n=deaths)
+            await paused(clock, deaths)
+            clock.advance(clock.slept[-1])
+            await client.turns("ready")
+
+        await client.result("write", do="kill", n=5)
+        await client.turns("failed")
+        await settle()
+        assert len(clock.slept) == 4
+
+        call = client.call("write", say="again")
+        await paused(clock, 5)
         clock.advance(1.0)
         assert text((await within(call))["result"]) == "again"
 
@@ -451,6 +485,18 @@ async def test_it_can_be_closed_at_every_turn_of_its_start(journal: Path) -> Non
 
         assert client.upstream.condition.state == "stopped"
         assert client.session.facts()["pid"] is None
+
+
+async def test_a_call_that_comes_while_the_server_ends_is_answered(journal: Path) -> None:
+    async with Stage(journal) as client:
+        await client.initialize()
+        ending = asyncio.ensure_future(client.upstream.close())
+        await asyncio.sleep(0)
+
+        result = await client.result("write")
+        await ending
+
+        assert (failure(result)["kind"], failure(result)["called"]) == ("ServerLost", False)
 
 
 async def test_calls_that_wait_for_a_server_end_with_the_session(

@@ -244,10 +244,12 @@ async def test_a_session_is_busy_as_long_as_a_call_waits_for_anything(odd: Odd) 
     assert odd.answered(7)
 
 
-async def test_a_call_that_is_cancelled_and_late_at_once_is_cancelled(odd: Odd) -> None:
+@pytest.mark.parametrize("turns", [0, 1])
+async def test_a_call_that_is_cancelled_and_late_at_once_is_cancelled(turns: int, odd: Odd) -> None:
     odd.ready = asyncio.Event().wait
     odd.call("write", id=7)
-    await asyncio.sleep(0)
+    for _ in range(turns):
+        await asyncio.sleep(0)
 
     odd.clock.advance(50.1)
     odd.cancel(7)
@@ -273,6 +275,14 @@ async def test_a_call_that_is_more_than_its_arguments_is_not_kept_whatever_its_f
         await odd.ask("tools/call", {"name": "strays", "arguments": {}, "requestState": "x"})
 
     assert len(odd.sent) == 2
+
+
+async def test_an_odd_list_of_tools_reaches_the_client_all_the_same(odd: Odd) -> None:
+    answer = odd.begin("tools/list", id=7)
+
+    odd.listener.arrive(Event(b'{"jsonrpc":"2.0","id":7,"result":{"tools":5}}'))
+
+    assert (await within(answer))["result"] == {"tools": 5}
 
 
 async def test_news_of_the_tools_are_for_who_listens_under_the_id_by_which_it_is_known_there(odd: Odd) -> None:
