@@ -628,6 +628,22 @@ async def test_an_open_tool_leaves_the_list_and_comes_back_when_it_may_be_tried(
         assert text(await client.result("write")) == "write"
 
 
+async def test_of_several_open_tools_each_comes_back_when_it_may_be_tried(journal: Path, clock: ManualClock) -> None:
+    waits = {"write": 5.0, "put": 50.0}
+    breakers = {tool: {"failure_threshold": 1, "min_backoff": wait, "jitter": 0.0} for tool, wait in waits.items()}
+    tools = {tool: {"breaker": breaker, "retry": False} for tool, breaker in breakers.items()}
+    async with Stage(journal, clock=clock, policies={"server": {"srv": {"tool": tools}}}, hides=True) as client:
+        await client.initialize()
+        for tool in waits:
+            await client.result(tool, do="error connection refused")
+            await client.next("notifications/tools/list_changed")
+
+        for wait, back in ((5.1, ["write"]), (50.0, ["put", "write"])):
+            clock.advance(wait)
+            await client.next("notifications/tools/list_changed")
+            assert await names(client) == ["read", "other", *back]
+
+
 async def test_a_tool_that_is_opened_by_hand_leaves_the_list_until_it_is_left_to_itself(journal: Path) -> None:
     async with Stage(journal, hides=True) as client:
         await client.initialize()
