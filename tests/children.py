@@ -81,6 +81,15 @@ def tell(child: Child, line: str = "go") -> None:
     child.stdin.flush()
 
 
+def all_processes(*columns: str) -> list[list[str]]:
+    """What `ps` tells of each process of the machine; only the last of the *columns* may have spaces."""
+    # One `-o` each: on macOS all that is behind an equals sign is a header, the names of other columns too.
+    wanted = [word for column in columns for word in ("-o", f"{column}=")]
+    told = subprocess.run(["ps", "-Aww", *wanted], capture_output=True, text=True, check=True).stdout
+    rows = [line.split(maxsplit=len(columns) - 1) for line in told.splitlines()]
+    return [row for row in rows if len(row) == len(columns)]
+
+
 def eventually(is_so: Callable[[], object], patience: float = 30.0) -> bool:
     """Whether something becomes so, in other processes, before patience ends."""
     end = SystemClock.monotonic() + patience

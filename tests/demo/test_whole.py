@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from tests.children import until
+from tests.children import all_processes, until
 
 HOLDFAST = Path(sys.executable).with_name("holdfast")
 PATIENCE = 40.0  # seconds; a test that has to wait this long fails
@@ -273,8 +273,7 @@ def assert_nothing_is_left(place: Path) -> None:
 def commands() -> list[str]:
     """What all processes of the machine were started with."""
     if not Path("/proc/self/cmdline").exists():
-        shown = subprocess.run(["ps", "-axww", "-o", "command"], capture_output=True, text=True, check=True)
-        return shown.stdout.splitlines()
+        return [command for (command,) in all_processes("command")]
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):  # it has ended meanwhile

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from tests.children import all_processes
 from tests.servers.finding import Missing, free_port, home, owner, runnable
 
 Server = TypeVar("Server")
@@ -143,8 +144,7 @@ def children(pid: int) -> list[int]:
     if Path("/proc/self/stat").exists():
         pairs = [pair for path in Path("/proc").glob("[0-9]*/stat") if (pair := _pid_and_parent(path))]
     else:
-        told = subprocess.run(["ps", "-axo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
-        pairs = [(int(one), int(parent)) for one, parent in map(str.split, told.splitlines())]
+        pairs = [(int(one), int(parent)) for one, parent in all_processes("pid", "ppid")]
     return [one for one, parent in pairs if parent == pid]
 
 

@@ -82,7 +82,7 @@ def test_an_owner_that_is_stopped_is_not_gone(folder: str, start: Callable[..., 
     child = start("a1")
 
     child.send_signal(signal.SIGSTOP)
-    os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
+    os.waitpid(child.pid, os.WUNTRACED)  # says that it is stopped, and reaps nothing
 
     assert not LockFiles(folder).is_gone("a1")
 

@@ -441,8 +441,10 @@ def test_without_descriptors_to_spare_it_polls_and_takes_none(file: Path, spare:
 
 
 def test_a_missing_folder_is_a_store_error(tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 25) / "missing"  # as long as those that macOS has for temporary files
+
     with pytest.raises(StoreError, match=r"missing: no such folder.*make it first"):
-        Watch(str(tmp_path / "missing" / "log"))
+        Watch(str(folder / "log"))
 
 
 @pytest.mark.parametrize("settings", [{"poll": 0}, {"poll": float("nan")}, {"settle": -1}])

@@ -32,7 +32,8 @@ class Watch:
         checks.number("settle", settle, least=0)
         folder, name = os.path.split(os.path.abspath(path))
         if not os.path.isdir(folder):
-            raise StoreError(f"{printable(folder)}: no such folder, so nothing in it can be watched; make it first")
+            missing = printable(folder, 300)
+            raise StoreError(f"{missing}: no such folder, so nothing in it can be watched; make it first")
         self._every = poll
         self._settle = settle
         self._gap = _FIRST_GAP

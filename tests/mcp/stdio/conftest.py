@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from tests.children import all_processes
 from tests.mcp.stdio import client
 from tests.mcp.stdio.client import Proxy
 
@@ -68,12 +68,10 @@ def remaining(look: Callable[[], T]) -> T:
 
 def processes(mark: str) -> dict[str, str]:
     """The processes whose command names *mark*, by number."""
-    listed = subprocess.run(["ps", "-Aww", "-o", "pid=,command="], capture_output=True, text=True, check=True)
-    rows = (line.strip().partition(" ") for line in listed.stdout.splitlines())
-    return {pid: words for pid, _, words in rows if mark in words and int(pid) != os.getpid()}
+    rows = all_processes("pid", "command")
+    return {pid: words for pid, words in rows if mark in words and int(pid) != os.getpid()}
 
 
 def zombies() -> list[str]:
-    listed = subprocess.run(["ps", "-Ao", "pid=,ppid=,stat="], capture_output=True, text=True, check=True)
-    rows = [line.split() for line in listed.stdout.splitlines()]
+    rows = all_processes("pid", "ppid", "stat")
     return [pid for pid, parent, state in rows if int(parent) == os.getpid() and state.startswith("Z")]
