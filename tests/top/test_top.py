@@ -1106,7 +1106,7 @@ class Terminal:
     def __init__(self, *arguments: str, **variables: str) -> None:
         self._ours, self._theirs = pty.openpty()
         fcntl.ioctl(self._theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-        self._before = termios.tcgetattr(self._theirs)
+        self._before = self._settings()
         self.text = b""
         variables = {**os.environ, "TERM": "xterm-256color", **variables}
         self.process = subprocess.Popen(
@@ -1124,7 +1124,12 @@ class Terminal:
 
     @property
     def as_before(self) -> bool:
-        return termios.tcgetattr(self._theirs) == self._before
+        return self._settings() == self._before
+
+    def _settings(self) -> list[Any]:
+        settings = termios.tcgetattr(self._theirs)
+        settings[3] &= ~termios.PENDIN  # macOS notes there that what was typed meanwhile is to be read anew
+        return settings
 
     def press(self, keys: bytes) -> None:
         os.write(self._ours, keys)

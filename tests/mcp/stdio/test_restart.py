@@ -327,7 +327,7 @@ async def test_a_server_that_cannot_live_is_quoted_and_may_be_mended(journal: Pa
 async def test_a_command_that_is_not_there_is_an_error_at_once_and_may_be_installed(
     journal: Path, tmp_path: Path
 ) -> None:
-    program = tmp_path / "not-there-yet"
+    program = tmp_path / ("long" * 25 + "-not-there-yet")
     async with Stage(journal, words=[str(program), *command(journal)[1:]]) as client:
         answer = await client.ask("initialize", INITIALIZE)
         call = await client.result("read")

@@ -179,7 +179,7 @@ class Child:
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
-            raise ServerLost(f"{printable(command.words[0])} cannot be started: {error}", sent=False) from error
+            raise ServerLost(f"{printable(command.words[0], 300)} cannot be started: {error}", sent=False) from error
 
     async def _leaves(self, seconds: float, hurried: float) -> None:
         """Wait *seconds* at most for it to end, or *hurried* once somebody hurries."""
