@@ -451,6 +451,7 @@ BUILTINS: list[tuple[BaseException, C]] = [
     (OSError(errno.ECONNRESET, "reset"), C.NETWORK),
     (OSError(errno.EHOSTUNREACH, "no route"), C.NETWORK),
     (OSError(errno.ENETUNREACH, "unreachable"), C.NETWORK),
+    (OSError(errno.EPROTOTYPE, "wrong type"), C.NETWORK),
     (socket.gaierror(socket.EAI_NONAME, "unknown"), C.NETWORK),
     (ssl.SSLCertVerificationError("expired"), C.NETWORK),
     (http.client.RemoteDisconnected("closed"), C.NETWORK),

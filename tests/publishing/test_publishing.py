@@ -538,6 +538,7 @@ def test_what_the_parent_counted_is_not_counted_by_its_child(path: Path, board: 
         os.close(read)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is loaded to watch files with")
 def test_a_fork_while_the_publisher_loads_a_module_is_shown(path: Path, board: Board, start: Any) -> None:
     child = start("forking", path)
 

@@ -239,6 +239,7 @@ _ERRNOS: Final[Mapping[int, ErrorCategory]] = {
         (errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ENETRESET, errno.ENOTCONN),
         _C.NETWORK,
     ),
+    errno.EPROTOTYPE: _C.NETWORK,  # what macOS says of a connection that the other side is just closing
     **dict.fromkeys(
         (errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ENOSPC), _C.RESOURCE_EXHAUSTED
     ),
