@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import signal
@@ -189,6 +190,17 @@ def test_a_killed_postgres_comes_back_with_what_was_committed() -> None:
         server.start_again()
         with psycopg.connect(url) as connection:
             assert connection.execute("SELECT one FROM kept").fetchall() == [(1,)]
+
+
+def test_a_killed_postgres_leaves_nothing_in_the_systems_shared_memory() -> None:
+    with or_skipped():
+        server = PostgresServer.start()
+
+    with server:
+        server.kill()
+        _, piece = (server.folder / "data" / "postmaster.pid").read_text().splitlines()[6].split()
+
+    assert ctypes.CDLL(None).shmat(int(piece), None, 0) == -1  # there is no such piece
 
 
 def test_a_database_is_empty_and_in_locale_c(database: str) -> None:
