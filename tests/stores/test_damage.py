@@ -313,7 +313,8 @@ def test_eight_processes_may_make_the_file_at_once(path: Path, start: Any) -> No
         assert sorted(run.id for run in store.list_runs()) == sorted(run for run, _ in told)
         assert {secret for _, secret in told} == {store.secret().hex()}
     assert [child.wait() for child in makers] == [0] * 8
-    assert [each.name for each in path.parent.iterdir()] == ["runs.db"]
+    kept = {"runs.db-wal", "runs.db-shm"}  # by Apple's SQLite
+    assert {each.name for each in path.parent.iterdir()} - kept == {"runs.db"}
 
 
 @pytest.fixture
@@ -415,6 +416,8 @@ def theirs() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp())
     with SqliteRunStore(folder / "runs.db") as store:
         store.create_run("s", "p", run_id="r")
+    for log in folder.glob("runs.db-*"):  # Apple's SQLite keeps it, empty
+        log.unlink()
     if os.geteuid() == 0:
         os.chown(folder, NOBODY, NOBODY)
         os.chown(folder / "runs.db", NOBODY, NOBODY)
@@ -609,9 +612,20 @@ def let_another_delete_the_log(path: Path, start: Any) -> None:
     assert said(child) == "ready"
     tell(child)
     assert said(child)
-    if sqlite3.sqlite_version_info >= (3, 51) and path.with_name("runs.db-wal").exists():
+    log = path.with_name("runs.db-wal")
+    if sqlite3.sqlite_version_info >= (3, 51) and log.exists():
         pytest.skip("this SQLite keeps its locks though somebody else in the process closes the file")
-    assert not path.with_name("runs.db-wal").exists()
+    if keeps_its_log(path.with_name("other.db")):
+        pytest.skip("this SQLite, like Apple's, deletes no log")
+    assert not log.exists()
+
+
+def keeps_its_log(path: Path) -> bool:
+    """Whether the last one to close a file leaves its log, for the next one to use."""
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("CREATE TABLE anything (at)")
+    return path.with_name(f"{path.name}-wal").exists()
 
 
 def on_disk(path: Path, tmp_path: Path) -> list[str]:
