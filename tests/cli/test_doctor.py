@@ -208,7 +208,10 @@ def test_a_store_that_cannot_be_looked_at_is_not_taken_for_none(path: Path, doct
 
 def test_a_folder_whose_name_is_no_text_is_no_fault(path: Path, doctor: Doctor) -> None:
     folder = os.fsencode(path.parent) + b"/caf\xe9"
-    os.mkdir(folder, 0o700)
+    try:
+        os.mkdir(folder, 0o700)
+    except OSError as error:
+        pytest.skip(f"the file system takes texts alone for names: {error}")
     with SqliteRunStore(os.fsdecode(folder + b"/runs.db")) as store:
         store.create_run("default", "")
 

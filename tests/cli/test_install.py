@@ -558,7 +558,7 @@ main(["install", {str(file)!r}])
 @pytest.fixture
 def nobody() -> Iterator[Path]:
     """A folder that this process, no longer root, may read but not write."""
-    folder = Path(tempfile.mkdtemp())
+    folder = Path(tempfile.mkdtemp()).resolve()  # on macOS the way to it leads over a link
     (folder / "mcp.json").write_text(CONFIG)
     folder.chmod(0o555)
     (folder / "mcp.json").chmod(0o666)
