@@ -6,6 +6,7 @@ A file of commands says `children = processes("tests.its_name")` for the tests a
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -88,6 +89,17 @@ def all_processes(*columns: str) -> list[list[str]]:
     told = subprocess.run(["ps", "-Aww", *wanted], capture_output=True, text=True, check=True).stdout
     rows = [line.split(maxsplit=len(columns) - 1) for line in told.splitlines()]
     return [row for row in rows if len(row) == len(columns)]
+
+
+@contextmanager
+def no_file_left() -> Iterator[None]:
+    """This process can open nothing more, meanwhile."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def eventually(is_so: Callable[[], object], patience: float = 30.0) -> bool:

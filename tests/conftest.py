@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 import threading
@@ -18,10 +19,15 @@ if TYPE_CHECKING:
     from holdfast.testing import ManualClock, Recorder
 
 PATIENCE = 30.0  # seconds a thread may take to end; the timer thread lingers for one
+FILES = 2048  # that a test may have open
 
 configuration.set_hypothesis_home_dir(Path(__file__).parents[1] / ".cache" / "hypothesis")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; children would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# macOS gives a process 256 files unless it asks for more; some tests have hundreds of clients, and their server.
+files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+if 0 <= files < FILES:  # on Linux -1 is as many as one likes
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most if 0 <= most < FILES else FILES, most))
 # How long an example takes depends on the machine, so it never decides.
 settings.register_profile("dev", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("dev"), derandomize=True, print_blob=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.children import no_file_left, until
 from tests.web.conftest import LIMIT, TOKEN, Ui, get, next_of, post
 
 from holdfast.web import files
@@ -356,6 +357,21 @@ def test_connections_that_ask_for_nothing_keep_nobody_out(calm: Ui) -> None:
         with suppress(ConnectionResetError):
             assert silent[0].recv(1) == b""  # the one that has been silent for longest
     assert answer.status_code == 200
+
+
+def test_where_no_file_is_left_a_client_waits_and_is_tried_once_a_while(
+    calm: Ui, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("asyncio.constants.ACCEPT_RETRY_DELAY", 0.1)
+    with socket.socket() as client:
+        client.settimeout(LIMIT)
+        with no_file_left():
+            client.connect(("127.0.0.1", calm.port))
+            until(lambda: caplog.records, "a try")
+        client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+
+        assert client.recv(1000).startswith(b"HTTP/1.1 200")
+    assert 1 <= caplog.text.count("out of system resource") < 10
 
 
 def test_a_stream_is_not_let_go_for_connections_that_ask_for_nothing(ui: Ui) -> None:

@@ -15,7 +15,7 @@ from holdfast.errors import HoldfastError
 from holdfast.web.app import App
 
 PATIENCE = 2  # seconds that answers under way may take when the server ends
-BACKLOG = 128  # connections that are taken at once
+BACKLOG = 128  # connections that wait to be taken
 LONGEST_HEAD = 32_768  # bytes of a request before its body
 MOST_CONNECTIONS = 200  # each is a file, of which a process may have few
 
@@ -73,7 +73,7 @@ class Server(uvicorn.Server):
                 http=Connection,
                 ws="none",
                 lifespan="on",
-                backlog=BACKLOG,
+                backlog=1,  # are taken at once: with more, asyncio does nothing but try again where no file is left
                 access_log=False,
                 log_config=None,
                 server_header=False,
@@ -101,6 +101,8 @@ class Server(uvicorn.Server):
         """Begin, and say so; uvicorn calls it."""
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
+        for listening in sockets or ():
+            listening.listen(BACKLOG)
         if self._on_ready is not None:
             self._on_ready()
 

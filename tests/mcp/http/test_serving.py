@@ -12,8 +12,10 @@ import sys
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
+from tests.children import no_file_left
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import ConfigError
@@ -520,6 +522,29 @@ async def test_where_all_are_being_answered_nobody_else_is_taken() -> None:
         assert await asyncio.wait_for(other.reader.read(), PATIENCE) == b""
         echoes(first)
         assert await asking.answer() == (200, b"one")
+
+
+async def test_where_no_file_is_left_a_client_waits_and_is_tried_once_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asyncio.constants.ACCEPT_RETRY_DELAY", 0.1)
+    loop, failed, tries = asyncio.get_running_loop(), asyncio.Event(), 0
+
+    def count(_: object, told: dict[str, Any]) -> None:
+        nonlocal tries
+        tries += "out of system resource" in told["message"]
+        failed.set()
+
+    loop.set_exception_handler(count)
+    async with served(echoes) as it:
+        with socket.socket() as client:
+            client.setblocking(False)
+            with no_file_left():
+                await loop.sock_connect(client, ("127.0.0.1", it.port))
+                await failed.wait()
+                at_once = tries
+            await loop.sock_sendall(client, request(b"at last"))
+
+            assert (await asyncio.wait_for(loop.sock_recv(client, 1000), PATIENCE)).endswith(b"at last")
+    assert 1 <= at_once <= 2  # some Pythons take one more than they are told to
 
 
 def test_there_are_half_as_many_connections_as_there_may_be_files() -> None:

@@ -55,8 +55,10 @@ class HttpServer:
     async def start(self, listening: socket.socket) -> None:
         """Take connections; the socket is ours from now on."""
         loop = asyncio.get_running_loop()
-        # So many are taken at once, before it is seen that they are too many.
-        self._listening = await loop.create_server(lambda: Connection(self), sock=listening, backlog=self.most // 2)
+        # One at a time. Where no file is left asyncio tries again later, and most versions as often as they may take at
+        # once, each try leading to as many: soon they do nothing else.
+        self._listening = await loop.create_server(lambda: Connection(self), sock=listening, backlog=1)
+        listening.listen(self.most // 2)  # so many may wait for that
 
     def stop(self) -> None:
         """Take nothing more: who is not being answered is let go, the others when they are."""
