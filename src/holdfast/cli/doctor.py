@@ -42,7 +42,7 @@ EXTRAS: Final = {
 PASS, WARN, FAIL = "PASS", "WARN", "FAIL"
 STYLES: Final = {PASS: "green", WARN: "bold yellow", FAIL: "bold red"}
 
-OLDEST_SQLITE: Final = (3, 24, 0)  # knows ON CONFLICT … DO UPDATE, and is mended where WAL is concerned
+OLDEST_SQLITE: Final = (3, 25, 0)  # knows sums OVER rows, and is mended where WAL is concerned
 SCARCE, SHORT = 100_000_000, 1_000_000_000  # bytes free on the disk
 EARLIEST: Final = 1_735_689_600  # seconds since the epoch, 2025-01-01: no clock that goes right is behind that
 AHEAD: Final = 60.0  # seconds that a run may lie in the future, since the clocks of two machines differ
