@@ -95,7 +95,8 @@ def all_processes(*columns: str) -> list[list[str]]:
 def no_file_left() -> Iterator[None]:
     """This process can open nothing more, meanwhile."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (1, limits[1]))
+    os.close(lowest := os.dup(0))  # not less than that: `poll` watches no more than there may be
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
     try:
         yield
     finally:
