@@ -339,6 +339,18 @@ def test_a_plain_function_that_only_makes_a_coroutine_refuses_the_call(
     assert "must be a coroutine function" in denied.reason
 
 
+def test_a_plain_function_that_answers_with_another_awaitable_refuses_the_call(
+    made: Callable[..., Hooks], clock: ManualClock
+) -> None:
+    class Later:
+        def __await__(self) -> Iterator[None]:
+            yield
+
+    denied = refused(Driver("thread", clock), made(Hook("before_tool", answers(Later()))))
+
+    assert "must be a coroutine function" in denied.reason
+
+
 def test_an_exit_is_let_through(drive: Driver, form: Form, made: Callable[..., Hooks]) -> None:
     hooks = made(Hook("before_tool", form(raises(SystemExit(3)))))
 
