@@ -310,6 +310,21 @@ def test_orders_reach_an_idle_process_before_its_next_call(path: Path, board: Bo
         until(lambda: taken_up(board, "charge"), "the order")
 
 
+def test_an_order_reaches_an_idle_process_that_is_woken_by_something_else_than_a_call(
+    path: Path, board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(display, "PERIOD", 0.05)
+    with holdfast.open(path, policies=POLICIES) as hf:
+        hf.tool("search")(lambda: "found")()
+        until(lambda: state(board, "search") == "closed", "the tool")
+        idle()
+        board.order("open", ["search"])
+
+        hf.breaker.force_open("charge")
+
+        until(lambda: hf.breaker.state("search") == "open", "the order")
+
+
 def test_a_reset_closes_and_forgets_the_failures(path: Path, board: Board, start: Any) -> None:
     agent = start("agent", path, "charge")
     assert said(agent) == "ready"
