@@ -500,6 +500,22 @@ def test_what_a_dead_worker_left_is_gone_on_with_when_its_lease_is_over(
     assert clock.monotonic() >= LEASE
 
 
+@pytest.mark.parametrize("kind", ["memory"])  # when to look is the worker's own affair
+def test_what_a_dead_worker_left_is_found_while_there_is_always_something_new(
+    hf: Holdfast, store: RunStore, clock: ManualClock
+) -> None:
+    run_id = put(store, plain)
+    gone = OwnerRow("theirs", "elsewhere", 1, int((clock.time() + LEASE) * 1000))
+    store.writer.commit(lambda ledger: ledger.claim(ledger.run(run_id), gone))
+
+    with at_work(worker(hf, plain, concurrency=2)):  # it finds nothing more after each that it takes
+        for _ in range(round(LEASE)):
+            clock.advance(2)
+            ended(store, put(store, plain))
+
+        assert store.snapshot(run_id).status is RunStatus.COMPLETED
+
+
 def test_calls_that_have_finished_are_not_made_again(hf: Holdfast, store: RunStore) -> None:
     run_id = put(store, two_steps)
     first = worker(hf, two_steps)
