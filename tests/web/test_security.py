@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import httpx
 import pytest
+from starlette.responses import Response
 from tests.children import no_file_left, until
 from tests.web.conftest import LIMIT, TOKEN, Ui, get, next_of, post
 
 from holdfast.web import files
-from holdfast.web.security import host_of, is_local, rules
+from holdfast.web.security import Gate, host_of, is_local, rules
 from holdfast.web.serving import MOST_CONNECTIONS
 
 
@@ -41,6 +42,13 @@ def as_browser(ui: Ui) -> Iterator[httpx.Client]:
     """A client that has the cookie, as a browser gets it."""
     with httpx.Client(base_url=ui.url, timeout=LIMIT) as client:
         assert client.get("/", params={"token": TOKEN}).status_code == 303
+        yield client
+
+
+@asynccontextmanager
+async def behind(gate: Gate) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of *gate* alone, whatever it is bound to."""
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(gate), base_url="http://127.0.0.1:8642") as client:
         yield client
 
 
@@ -124,6 +132,16 @@ def test_servers_on_two_ports_have_cookies_of_their_own(serve: Callable[..., Ui]
         assert get(f"{two.url}/api/tools", headers={"Cookie": f"{name}={browser.cookies[name]}"}).status_code == 401
 
 
+async def test_the_cookie_of_an_earlier_start_lets_nobody_in() -> None:
+    earlier, later = (Gate(Response("in"), rules("127.0.0.1", 8642, token=token)) for token in ("earlier", "later"))
+    async with behind(earlier) as browser, behind(later) as same_browser:
+        await browser.get("/?token=earlier")
+        same_browser.cookies = browser.cookies
+
+        assert (await browser.get("/")).status_code == 200
+        assert (await same_browser.get("/")).status_code == 401
+
+
 def test_without_a_token_everybody_on_this_machine_is_let_in(serve: Callable[..., Ui]) -> None:
     ui = serve(token=None)
 
@@ -166,11 +184,21 @@ def test_a_name_that_was_allowed_is_ours(serve: Callable[..., Ui]) -> None:
     assert asked(ui, "/api/tools", host="board.example:80") == 200
 
 
-def test_a_server_for_others_answers_to_addresses_but_to_no_foreign_name() -> None:
-    open_to_all = rules("0.0.0.0", 8642, token=TOKEN)
-
-    assert open_to_all.any_address
-    assert not rules("127.0.0.1", 8642, token=TOKEN).any_address
+@pytest.mark.parametrize(
+    ("bound_to", "host", "status"),
+    [
+        ("0.0.0.0", "10.1.2.3:8642", 200),
+        ("0.0.0.0", "[fe80::1]:8642", 200),
+        ("0.0.0.0", "evil.example:8642", 403),
+        ("0.0.0.0", "a@10.1.2.3", 403),
+        ("127.0.0.1", "10.1.2.3:8642", 403),
+    ],
+)
+async def test_a_server_for_others_answers_to_addresses_but_to_no_foreign_name(
+    bound_to: str, host: str, status: int
+) -> None:
+    async with behind(Gate(Response("in"), rules(bound_to, 8642, token=None))) as client:
+        assert (await client.get("/", headers={"Host": host})).status_code == status
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "[::1]", "localhost", "LOCALHOST"])
