@@ -368,6 +368,19 @@ def test_all_runs_of_a_filter_are_cancelled_and_no_others(ui: Ui, waiting: Any) 
     assert ui.get("/api/runs/over")["run"]["status"] == "failed"
 
 
+@pytest.mark.parametrize(
+    ("status", "ids"), [("created", ["idle"]), ("alive", ["idle"]), ("failed", []), ("interrupted", [])]
+)
+def test_of_the_runs_of_a_status_those_are_cancelled_that_have_not_ended(ui: Ui, status: str, ids: list[str]) -> None:
+    ui.store.create_run("s", "p", run_id="idle")
+    ui.store.create_run("s", "p", run_id="over")
+    ui.store.mark_failed("over", "oh")
+
+    answer = ui.post("/api/runs/cancel", params={"status": status})
+
+    assert answer == {"requested": len(ids), "already_finished": 0, "ids": ids, "next": None}
+
+
 def test_cancelling_everything_must_be_said(ui: Ui) -> None:
     fill(ui, 3)
 
