@@ -11,7 +11,7 @@ import random
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 from hypothesis import example, given, settings
@@ -20,7 +20,7 @@ from tests import shapes
 from tests.shapes import Call, Shape, Thread, eventually, settled
 
 import holdfast
-from holdfast import BudgetExceeded, CircuitState, ConcurrencyFull, ExecutionStats, Holdfast
+from holdfast import BudgetExceeded, CircuitState, ConcurrencyFull, ExecutionStats, Holdfast, bus
 from holdfast.parts.breaker import CircuitDiagnostics
 from holdfast.testing import ManualClock, Recorder, Script, Step, fail, hang, ok, rate_limit, slow
 from holdfast.tools import limiting
@@ -143,6 +143,27 @@ def test_a_sink_that_is_added_later_is_told_from_then_on(shape: Shape, hf: Holdf
 
     assert recorder.types() == ["tool_started", "tool_ended"]
     assert hf.tracker.stats("script").successful == 3
+
+
+def test_a_watcher_that_comes_later_is_told_from_then_on(shape: Shape, hf: Holdfast) -> None:
+    class Watching:
+        told: ClassVar[list[str]] = []
+
+        def call(self, call: bus.Call) -> None:
+            self.told.append(call.tool.name)
+
+        def run(self, run: bus.Run, *, resumed: bool) -> None:
+            raise AssertionError("there is no run")
+
+    call = shape(hf, Script(ok()))
+    call()
+
+    hf.bus.watch(Watching())
+    call()
+    hf.bus.watch(None)
+    call()
+
+    assert Watching.told == ["script"]
 
 
 def test_a_run_that_is_entered_later_counts_from_then_on(shape: Shape, hf: Holdfast) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.fleet.members import Member, askers, member, questions, take_all, wait_until
 from tests.servers import RedisServer, Toxic
 
-from holdfast.fleet.desk import block_of
+from holdfast.fleet.desk import KEPT, block_of
 from holdfast.fleet.pool import MOST
 from holdfast.guards.rate import RateConfig
 from holdfast.testing import ManualClock
@@ -105,6 +105,19 @@ def test_leased_tokens_take_one_round_trip_a_block(own_redis: RedisServer, one: 
     assert block == 100
     assert went == ["ok"] * (3 * block)
     assert trips(own_redis) == 3
+
+
+def test_leased_tokens_are_good_for_a_second(own_redis: RedisServer, one: Member) -> None:
+    clock = one.hf.clock
+    assert isinstance(clock, ManualClock)
+    one.call("leased")
+    trips(own_redis)
+
+    clock.advance(KEPT)
+    went = one.call("leased")
+
+    assert went == "ok"
+    assert trips(own_redis) == 1
 
 
 def test_successes_of_leased_calls_are_told_while_the_rate_is_cut(own_redis: RedisServer, one: Member) -> None:

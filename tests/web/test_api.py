@@ -409,6 +409,13 @@ def test_a_question_that_makes_no_sense_is_refused_with_a_reason(ui: Ui, query: 
     assert answer.json()["error"]["message"]
 
 
+def test_cancelling_by_a_status_that_is_none_is_refused_with_those_that_are(ui: Ui) -> None:
+    answer = ui.client.post("/api/runs/cancel?status=running")
+
+    assert answer.status_code == 400
+    assert "executing" in answer.json()["error"]["message"]
+
+
 @pytest.mark.parametrize(
     ("body", "kind", "status"),
     [

@@ -18,7 +18,7 @@ from tests.web.conftest import LIMIT, TOKEN, Message, Ui, messages, next_of
 
 from holdfast.stores import rates
 from holdfast.stores.ledger import Ledger, OwnerRow
-from holdfast.web import feed
+from holdfast.web import api, feed
 
 
 @pytest.fixture
@@ -482,6 +482,16 @@ def test_more_pages_than_may_be_are_refused(ui: Ui, monkeypatch: pytest.MonkeyPa
         answer = ui.client.get("/api/stream")
 
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "too_many_streams")
+
+
+@pytest.mark.parametrize("path", ["/api/stream", "/api/runs/one/stream"])
+def test_a_silent_stream_gives_signs_of_life(ui: Ui, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "BEAT", 0.01)
+    monkeypatch.setattr(feed, "BEAT", 0.01)
+    create(ui, "one")
+
+    with ui.client.stream("GET", path) as answer:
+        assert ":" in answer.iter_lines()
 
 
 def test_a_question_about_the_head_of_a_stream_is_answered_at_once(ui: Ui) -> None:
