@@ -319,6 +319,24 @@ def test_connections_that_were_closed_while_idle_are_replaced_and_are_no_outage(
         assert not one.heard.of("fleet_lost")
 
 
+async def test_the_connection_of_a_loop_that_was_closed_while_idle_is_replaced_and_is_no_outage(
+    own_redis: RedisServer,
+) -> None:
+    with member(own_redis.url + PATIENT, on_outage="refuse") as one:
+        assert await one.acall("plain") == "ok"
+        link = one.fleet.exchange.linked(one.fleet.desks()[0].key)
+        assert link is not None
+        listed = own_redis.command("CLIENT", "LIST")
+        assert isinstance(listed, bytes)
+        (asker,) = (line for line in listed.splitlines() if b"cmd=eval" in line)
+
+        own_redis.command("CLIENT", "KILL", "ID", asker.split()[0].removeprefix(b"id="))
+        await asyncio.to_thread(wait_until, lambda: link.broken is not None, "for the loop to notice")
+
+        assert await one.acall("plain") == "ok"
+        assert not one.heard.of("fleet_lost")
+
+
 BAD_STATE = b"*8\r\n:9\r\n:0\r\n:0\r\n:0\r\n:0\r\n:0\r\n$1\r\nx\r\n:-1\r\n"
 
 

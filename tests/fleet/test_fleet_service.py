@@ -14,13 +14,19 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.fleet.members import POLICIES, agree, member, wait_until
+from tests.fleet.nonsense import Nonsense
 from tests.servers import Cluster, RedisServer
 
 from holdfast import cli
 from holdfast.clock import SystemClock
+from holdfast.fleet.address import Address
 from holdfast.fleet.desk import Desk
+from holdfast.fleet.exchange import Exchange
 from holdfast.fleet.fleet import Fleet
-from holdfast.fleet.script import BACK_US, Answer
+from holdfast.fleet.link import Away, Refused
+from holdfast.fleet.places import slot_of
+from holdfast.fleet.question import Question
+from holdfast.fleet.script import ADMITTED, BACK_US, NO_PROBE, Answer, Form, Outcome, Script, Shared
 from holdfast.fleet.service import FIRST_PAUSE
 from holdfast.guards.circuit import CircuitState, Seen
 
@@ -319,3 +325,89 @@ def test_what_is_older_does_not_stand_after_what_is_newer() -> None:
     desk.turn(1, Seen())
 
     assert followed[-1] is CircuitState.OPEN
+
+
+def test_what_was_published_before_what_is_known_is_passed_over() -> None:
+    followed: list[Seen] = []
+    desk = Fleet(NOBODY_THERE).desk("t", followed.append)
+    desk.turn(2, Seen())
+
+    desk.turn(1, OPEN)
+
+    assert followed == [Seen()]
+
+
+# --- what is given up -------------------------------------------------------------------------------------------------
+
+
+def test_a_forked_child_gives_back_no_slots_of_its_parent() -> None:
+    fleet = Fleet(NOBODY_THERE)
+    desk = fleet.desk("t", lambda _: None)
+    desk.return_slot(fleet.holder)
+    desk.tell(Outcome(fleet.holder, slots=1, says="timeout"))
+    fleet.close()
+
+    desk.after_fork()
+
+    assert not desk.has_news
+
+
+def test_what_a_question_was_given_that_nobody_wants_is_given_back_once() -> None:
+    fleet = Fleet(NOBODY_THERE)
+    desk = fleet.desk("t", lambda _: None)
+    question = Question(desk, desk.form(Shared(None, None, 3)), (1.0, 1, 0))
+
+    question.forsaken([ADMITTED, 0, 1, NO_PROBE, 1, NOW, None, None])  # by a task that was cancelled …
+    question.abandon()  # … and so was its call
+    fleet.close()
+
+    assert sum(outcome.slots for outcome in desk.pending()) == 1
+
+
+def test_where_no_answer_comes_from_a_cluster_the_process_goes_on_under_another_name() -> None:
+    fleet = Fleet("redis+cluster://127.0.0.1:1")
+    before = fleet.holder
+
+    fleet.miss(fleet.desk("t", lambda _: None), Away("no answer came"))
+    after = fleet.holder
+    fleet.close()
+
+    assert after != before
+
+
+def test_what_was_wrong_with_single_tools_is_over_with_an_outage() -> None:
+    fleet = Fleet(NOBODY_THERE)
+    fleet.miss(fleet.desk("t", lambda _: None), Refused("its key is of another kind"))
+
+    fleet.lose(Away("it is gone"))
+    fleet.close()
+
+    assert not fleet.missing
+    assert not fleet.doubted
+
+
+async def test_where_a_cluster_moves_the_key_just_now_the_process_goes_on_under_another_name() -> None:
+    fleet = Fleet("redis+cluster://127.0.0.1:1")
+    desk, before = fleet.desk("t", lambda _: None), fleet.holder
+    form, asked = desk.form(Shared(None, None, 3)), (1.0, 1, 0)
+
+    answer = await fleet.exchange.aask(form, b"", Exception("TRYAGAIN in a moment"), Question(desk, form, asked))
+
+    assert answer is None
+    assert fleet.holder != before  # slots that were given back along with the question were not taken
+
+
+def test_what_was_told_along_with_a_question_that_a_cluster_sends_to_nobody_is_not_taken_for_told() -> None:
+    with Nonsense(b"-MOVED %d 127.0.0.1:1\r\n" % slot_of(b"key")) as node:
+        port = int(node.url.rpartition(":")[2])
+        exchange = Exchange(Address.parse(f"redis+cluster://127.0.0.1:{port}?wait=0.05"), lambda: None, lambda: None)
+        exchange.places.moved(slot_of(b"key"), "127.0.0.1", port)
+        place = exchange.places.peek(b"key")
+        assert place is not None
+        exchange.pool(place).add(exchange.open_link(place))
+        form = Form(Script(), b"key", "channel", "holder", 10.0, Shared(None, None, 3))
+
+        with pytest.raises(Away, match="moved about"):
+            exchange.ask(form, lambda: form.telling([Outcome("holder", slots=1)]))
+
+        exchange.close()

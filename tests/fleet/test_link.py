@@ -17,7 +17,9 @@ from tests.fleet.nonsense import Nonsense
 from holdfast.clock import SystemClock
 from holdfast.fleet.address import Address
 from holdfast.fleet.link import LONGEST_ERROR, Away, Link, packed
+from holdfast.fleet.multiplexed import Multiplexed
 from holdfast.fleet.places import Node
+from holdfast.fleet.script import ADMITTED
 
 BOUND = 0.1
 MUCH = 1.0  # seconds: ten times the bound, because machines are busy
@@ -130,6 +132,32 @@ def test_an_answer_that_nobody_asked_for_is_taken_for_no_other(calls: Calls) -> 
 
         assert went == ["ok"] * 4
         assert one.fleet.fallbacks == 0
+
+
+def test_where_tasks_may_have_got_the_answers_of_others_the_process_goes_on_under_another_name() -> None:
+    with Nonsense(YES + NO) as server, member(f"{server.url}?wait=10", POLICIES) as one:
+        before = one.fleet.holder
+
+        as_tasks(one)
+
+        assert one.fleet.holder != before
+
+
+async def test_questions_that_the_system_takes_in_pieces_are_all_answered() -> None:
+    class Asker:
+        def forsaken(self, reply: object) -> None:
+            raise AssertionError("nobody has gone")
+
+    with Nonsense(YES) as server:
+        port = int(server.url.rpartition(":")[2])
+        link = Link(Node("127.0.0.1", port), Address.parse(server.url), bound=30.0)
+        link.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        many = Multiplexed(asyncio.get_running_loop(), link, 30.0, lambda: None)
+
+        found = await asyncio.gather(*(many.ask(packed(("EVALSHA", "x" * 2**20)), Asker()) for _ in range(3)))
+
+        assert [reply[0] for reply in found] == [ADMITTED] * 3
+        many.close()
 
 
 @pytest.mark.parametrize("calls", [as_threads, as_tasks])

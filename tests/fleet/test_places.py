@@ -12,8 +12,10 @@ from tests.servers import Cluster, RedisServer, Sentinel
 from tests.servers.redis import RedisSaid, ask
 
 from holdfast.fleet.address import Address
+from holdfast.fleet.fleet import Fleet
 from holdfast.fleet.link import Away, packed
 from holdfast.fleet.places import SLOTS, Node, Places, slot_of
+from holdfast.fleet.script import KEYS
 
 CLUSTER = Address.parse("redis+cluster://10.0.0.1,10.0.0.2")
 SENTINEL = Address.parse("redis+sentinel://10.0.0.1,10.0.0.2/mine")
@@ -43,6 +45,13 @@ def test_a_key_is_in_the_slot_that_the_specification_says(key: bytes, slot: int)
 @given(tag=st.binary(min_size=1).filter(lambda tag: b"}" not in tag), suffix=st.binary())
 def test_keys_with_one_tag_are_in_one_slot(tag: bytes, suffix: bytes) -> None:
     assert slot_of(b"holdfast:{" + tag + b"}" + suffix) == slot_of(tag)
+
+
+@pytest.mark.parametrize("tool", ["search", "}", "{}", "a}b", "{a}b{c}", "%7D"])
+def test_all_keys_of_a_tool_are_in_one_slot(tool: str) -> None:
+    key = Fleet("redis+cluster://127.0.0.1:1").desk(tool, lambda _: None).key
+
+    assert len({slot_of(key + suffix.encode()) for suffix in KEYS}) == 1
 
 
 def test_a_cluster_agrees_on_the_slots_of_odd_keys(cluster: Cluster) -> None:

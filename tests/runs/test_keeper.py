@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from tests.children import eventually
@@ -14,7 +15,7 @@ from tests.runs.durable import Place
 from tests.stores.kinds import claim
 
 import holdfast
-from holdfast import Holdfast, Run, RunCancelled, RunStatus, StoreError
+from holdfast import Holdfast, LeaseLost, Run, RunCancelled, RunStatus, StoreError, bus
 from holdfast.runs import keeper
 from holdfast.stores import SqliteRunStore
 from holdfast.testing import ManualClock
@@ -223,3 +224,24 @@ def test_a_run_whose_event_loop_was_closed_is_soon_shown_as_interrupted(hf: Hold
     with SqliteRunStore(tmp_path / "runs.db") as other:
         assert eventually(lambda: other.snapshot("r").interrupted)
     give_up(task)
+
+
+def test_a_run_whose_event_loop_was_closed_is_over_for_who_watches(hf: Holdfast) -> None:
+    class Watching:
+        ended: ClassVar[list[object]] = []
+
+        def call(self, call: bus.Call) -> None:
+            raise AssertionError("there is no call")
+
+        def run(self, run: bus.Run, *, resumed: bool) -> Watching:
+            return self
+
+        def end(self, error: BaseException | None, *, here: bool) -> None:
+            self.ended.append((type(error), here))
+
+    hf.bus.watch(Watching())
+    task = strand(hf, "r")
+
+    with hf.resume("r"):
+        assert Watching.ended == [(LeaseLost, False)]
+        give_up(task)

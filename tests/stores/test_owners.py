@@ -141,10 +141,11 @@ def test_sweeping_removes_the_dead_and_leaves_the_living_and_what_is_not_ours(
         child.wait()
     Path(folder, "notes.txt").write_text("mine")
     Path(folder, "folder.owner").mkdir()
+    Path(folder, "link.owner").symlink_to("notes.txt")
 
     assert LockFiles(folder).sweep() == 2
 
-    assert sorted(os.listdir(folder)) == ["folder.owner", "living.owner", "notes.txt"]
+    assert sorted(os.listdir(folder)) == ["folder.owner", "link.owner", "living.owner", "notes.txt"]
     assert LockFiles(folder).sweep() == 0
 
 
@@ -262,6 +263,37 @@ def test_a_name_is_not_given_to_two_living_owners(folder: str) -> None:
         OwnerFile(folder, "a1")
 
     assert not LockFiles(folder).is_gone("a1")
+    file.close()
+
+
+def test_a_file_is_made_although_others_tidy_its_folder_away(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, tidied = os.mkdir, []
+
+    def make_and_tidy(path: str, mode: int) -> None:
+        make(path, mode)
+        if not tidied:
+            tidied.append(os.rmdir(path))
+
+    monkeypatch.setattr(os, "mkdir", make_and_tidy)
+    file = OwnerFile(folder, "a1")
+
+    assert os.listdir(folder) == ["a1.owner"]
+    file.close()
+
+
+def test_a_file_is_made_although_others_who_tidy_hold_it(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock, held = fcntl.flock, []
+
+    def lock_once_held(fd: int, kind: int) -> None:
+        if not held:
+            held.append(fd)
+            raise BlockingIOError
+        lock(fd, kind)
+
+    monkeypatch.setattr(fcntl, "flock", lock_once_held)
+    file = OwnerFile(folder, "a1")
+
+    assert os.listdir(folder) == ["a1.owner"]
     file.close()
 
 
