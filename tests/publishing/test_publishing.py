@@ -577,6 +577,26 @@ def test_a_store_that_cannot_be_made_disturbs_no_call_and_is_logged_once(
     assert len([record for record in caplog.records if "shown to other processes" in record.message]) == 1
 
 
+def test_a_process_whose_files_were_closed_under_it_still_makes_its_calls(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(display, "PERIOD", 0.05)
+    with holdfast.open(path, policies=POLICIES) as hf:
+        search = hf.tool("search")(lambda: "found")
+        search()
+        idle()
+        held: Any = hf.runs.ownership._held
+        for end in os.pipe():  # a daemon closes all files when it begins, and their numbers are others' then
+            os.dup2(end, held._fd)
+            os.close(end)
+
+        assert search() == "found"
+        idle()
+
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "cannot be shown" in caplog.text
+
+
 def test_a_store_that_is_back_shows_what_was_missed(path: Path, board: Board, store_is_away: Any) -> None:
     with holdfast.open(path, policies=POLICIES) as hf:
         search, charge = hf.tool("search")(lambda: "found"), hf.tool("charge")(fails)

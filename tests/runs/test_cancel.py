@@ -25,7 +25,9 @@ from tests.runs.durable import Entering, Killed, Place, of, stopped, types
 from tests.shapes import PATIENCE, Gate, Thread, eventually
 
 from holdfast import CancelResult, CircuitState, Holdfast, Hook, LeaseLost, Run, RunCancelled, RunConflict, StoreError
+from holdfast.guards.line import Signal
 from holdfast.testing import ManualClock, Script, ok
+from holdfast.waiting.waits import Wait
 
 place, disk, memory, entering = durable.place, durable.disk, durable.memory, durable.entering
 
@@ -935,3 +937,16 @@ async def test_a_call_left_over_from_a_cancelled_run_tells_of_the_circuit_it_ope
     assert slots is not None
     assert slots.in_flight == 0
     assert hf.breaker.state("fetch") is CircuitState.OPEN
+
+
+def test_a_run_keeps_nothing_of_what_it_has_waited_for(hf: Holdfast) -> None:
+    with hf.run() as run:
+        waits = [run.patiently(Wait(0.0, Signal())) for _ in range(2)]
+        for waiting in waits:
+            next(waiting)
+        assert len(run._cancelling._waiting) == 2
+
+        list(waits[0])
+        waits[1].close()  # type: ignore[attr-defined]
+
+        assert not run._cancelling._waiting
