@@ -6,7 +6,9 @@ import io
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,12 +17,13 @@ import pytest
 from tests.children import ask, said, until
 from tests.publishing.children import children
 from tests.web import children as web_children
-from tests.web.conftest import Ui
+from tests.web.conftest import LIMIT, Ui
 
 import holdfast
 from holdfast.stores.board import Board
 from holdfast.stores.ledger import Ledger
 from holdfast.stores.searching import MOST_LOOKED_AT
+from holdfast.web import desk
 
 HOSTILE = ["<img src=x onerror=alert(1)>", "a/b?c#d%2F", "..", "\u202egnp.exe", "naïve 🦀", "a&b=c;d", 'quote"\\']
 NAMES = [text for text in HOSTILE if text.isprintable() and text != ".."]  # a browser takes dots for a way up
@@ -391,7 +394,51 @@ def test_cancelling_everything_must_be_said(ui: Ui) -> None:
     assert ui.post("/api/runs/cancel", params={"all": "true"})["requested"] == 3
 
 
+@pytest.mark.parametrize("given", ["false", "1", "yes"])
+def test_what_does_not_say_that_all_are_meant_cancels_none(ui: Ui, given: str) -> None:
+    fill(ui, 3)
+
+    refused = ui.client.post("/api/runs/cancel", params={"all": given})
+
+    assert refused.status_code == 400
+    assert ui.store.counts() == {"created": 3}
+
+
+def test_cancelling_goes_on_where_it_stopped(ui: Ui) -> None:
+    fill(ui, 3)
+    newest = ui.get("/api/runs", params={"limit": 2})
+
+    answer = ui.post("/api/runs/cancel", params={"all": "true", "before": newest["next"]})
+
+    assert answer["ids"] == ["r000000"]
+    assert ui.store.counts() == {"created": 2, "cancelled": 1}
+
+
+def test_a_reason_may_be_left_open(ui: Ui) -> None:
+    fill(ui, 1)
+
+    assert ui.post("/api/runs/r000000/cancel", json={"reason": None}) == {"result": "requested"}
+
+
 # --- what is wrong is said ---
+
+
+def test_more_requests_than_can_be_answered_soon_are_refused_until_some_are(
+    ui: Ui, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desk, "MOST_WAITING", 1)
+    go = threading.Event()
+    for _ in range(desk.THREADS):
+        ui.app.desk._threads.submit(go.wait, LIMIT)
+    with ThreadPoolExecutor(1) as elsewhere:
+        first = elsewhere.submit(ui.client.get, "/api/tools")
+        until(lambda: ui.app.desk._waiting, "the first to wait")
+
+        second = ui.client.get("/api/tools")
+        go.set()
+
+    assert (second.status_code, second.json()["error"]["code"]) == (503, "busy")
+    assert [first.result().status_code, ui.client.get("/api/tools").status_code] == [200, 200]
 
 
 @pytest.mark.parametrize(

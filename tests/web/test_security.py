@@ -142,6 +142,13 @@ async def test_the_cookie_of_an_earlier_start_lets_nobody_in() -> None:
         assert (await same_browser.get("/")).status_code == 401
 
 
+async def test_a_wrong_token_is_refused_although_there_is_a_cookie() -> None:
+    async with behind(Gate(Response("in"), rules("127.0.0.1", 8642, token=TOKEN))) as browser:
+        await browser.get(f"/?token={TOKEN}")
+
+        assert (await browser.get("/", headers={"Authorization": "Bearer wrong"})).status_code == 401
+
+
 def test_without_a_token_everybody_on_this_machine_is_let_in(serve: Callable[..., Ui]) -> None:
     ui = serve(token=None)
 

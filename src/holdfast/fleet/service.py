@@ -211,14 +211,13 @@ class Service:
         """Open connections that are of use."""
         for pool in list(self._fleet.exchange.pools.values()):
             for _ in range(pool.lacks):
-                if not self._add_to(pool):
-                    break
+                self._add_to(pool)
 
-    def _add_to(self, pool: Pool) -> bool:
-        """Open another connection; false if there can be none now, which matters most where there is no other."""
+    def _add_to(self, pool: Pool) -> None:
+        """Open another connection, unless there can be none now, which matters most where there is no other."""
         fleet = self._fleet
         if SystemClock.monotonic() < pool.full_until:
-            return False
+            return
         try:
             link = fleet.exchange.open_link(pool.node)
         except Away as error:
@@ -227,10 +226,9 @@ class Service:
                     raise
                 pool.trouble = error
             pool.full_until = SystemClock.monotonic() + PERIOD
-            return False
+            return
         link.bound = fleet.address.wait
         pool.add(link)
-        return True
 
     def _warn(self) -> None:
         fleet = self._fleet
