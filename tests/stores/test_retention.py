@@ -73,9 +73,9 @@ def claim(store: RunStore, run_id: str) -> None:
     store.writer.commit(lambda ledger: ledger.claim(ledger.run(run_id), owner))
 
 
-def memos(store: RunStore) -> int:
+def rows(store: RunStore, table: str) -> int:
     connection = store.file.writing()
-    count: int = connection.execute("SELECT count(*) FROM memos").fetchone()[0]
+    count: int = connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
     return count
 
 
@@ -226,11 +226,12 @@ def test_what_a_run_remembered_goes_with_it(store: RunStore, clock: ManualClock)
     for run_id in ("gone", "kept"):
         run(store, run_id, end="run_failed")
         store.writer.commit(lambda ledger, run_id=run_id: ledger.remember(ledger.run(run_id), b"k", "tool", b"v"))  # type: ignore[misc]
+        store.record_event(run_id, "tool_started", {"call_id": 1, "tool": "search"})
         clock.advance(60)
 
     store.prune(max_age=100)
 
-    assert memos(store) == 1
+    assert [rows(store, table) for table in ("runs", "memos", "tools_of_runs")] == [1, 1, 1]
     assert store.memory("kept").memos == [(b"k", "tool", b"v")]
 
 

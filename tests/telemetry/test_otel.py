@@ -262,6 +262,25 @@ def test_a_call_that_is_let_in_at_once_has_not_waited(traces: Traces) -> None:
     assert not traces.points("holdfast.wait.duration")
 
 
+def test_durations_are_told_apart_in_parts_of_a_second(hf: Holdfast, traces: Traces) -> None:
+    traces.of(hf)
+
+    hf.tool("quick")(lambda: None)()
+
+    (point,) = traces.points("gen_ai.execute_tool.duration")
+    assert point.explicit_bounds[0] == 0.01
+
+
+def test_the_key_of_a_traced_call_is_its_own_alone(hf: Holdfast, traces: Traces) -> None:
+    traces.of(hf)
+
+    with hf.run() as run:
+        before = run.idempotency_key
+        inside = hf.tool("pay")(lambda: run.idempotency_key)()
+
+        assert (inside != before, run.idempotency_key == before) == (True, True)
+
+
 def test_a_timeout_says_so(traces: Traces) -> None:
     async def main() -> None:
         with holdfast.open(":memory:", policies={}) as hf:

@@ -20,6 +20,7 @@ from tests.telemetry.traces import Traces, facts, is_child
 import holdfast
 from holdfast.cli import exporting
 from holdfast.mcp import frames
+from holdfast.mcp.answers import ASKS_FIRST
 from holdfast.mcp.proxy import wrap
 from holdfast.mcp.server import DEFAULTS
 from holdfast.mcp.stdio.child import Command
@@ -143,6 +144,17 @@ def test_a_call_without_a_trace_begins_one_and_hands_it_on(traces: Traces, journ
     assert meta["traceparent"].split("-")[1:3] == [f"{onward.context.trace_id:032x}", f"{onward.context.span_id:016x}"]
 
 
+def test_a_call_without_a_trace_is_linked_to_what_the_proxy_runs_in_and_no_part_of_it(
+    traces: Traces, journal: Journal
+) -> None:
+    with traces.tracer.start_as_current_span("the program around the proxy") as around:
+        conversation(traces, journal, lambda client: client.call(1, "read"))
+
+    _, asked = traces.all("tools/call read")
+    assert asked.parent is None
+    assert [link.context.span_id for link in asked.links] == [around.get_span_context().span_id]
+
+
 def test_a_result_that_is_an_error_is_a_tool_error(traces: Traces, journal: Journal) -> None:
     conversation(traces, journal, lambda client: client.call(1, "write", do="error it is broken"))
 
@@ -157,6 +169,14 @@ def test_an_error_of_the_protocol_has_its_code(traces: Traces, journal: Journal)
     for span in traces.all("tools/call write"):
         assert facts(span)["error.type"] == "-32602"
         assert facts(span)["rpc.response.status_code"] == "-32602"
+
+
+def test_a_server_that_only_asks_for_something_first_has_not_failed(traces: Traces, journal: Journal) -> None:
+    conversation(traces, journal, lambda client: client.call(1, "write", do=f"rpc {ASKS_FIRST} go there first"))
+
+    for span in traces.all("tools/call write"):
+        assert "error.type" not in facts(span)
+        assert span.status.status_code is not StatusCode.ERROR
 
 
 def test_every_attempt_is_a_request_of_its_own(traces: Traces, journal: Journal) -> None:

@@ -435,6 +435,16 @@ def test_a_process_shows_its_real_calls_to_who_reads_the_store(tmp_path: Path) -
             assert found["holdfast_call_duration_seconds_count", frozenset({"server": "", "tool": "real"}.items())] == 1
 
 
+def test_a_process_that_goes_on_without_its_fleet_says_so() -> None:
+    with holdfast.open(":memory:", policies={}, redis="redis://127.0.0.1:1") as hf:
+        hf.tool("search")(lambda: "found")()
+        text = metrics(hf)
+
+    assert value(text, "holdfast_fleet_up") == 0
+    assert value(text, "holdfast_fleet_outages_total") == 1
+    assert value(text, "holdfast_fleet_fallbacks_total") == 1
+
+
 def test_a_fleets_circuit_opens_once_however_many_processes_show_it(store: SqliteRunStore, clock: ManualClock) -> None:
     exporter = StoreMetrics(store)
     in_fleet = {"fleet": "redis", "shared": ["circuit"]}
