@@ -13,7 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry import propagate
+from opentelemetry.baggage.propagation import W3CBaggagePropagator
+from opentelemetry.propagators.composite import CompositePropagator
 from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from tests.telemetry import traces as tracing
 from tests.telemetry.traces import Traces, facts, is_child
 
@@ -144,6 +148,17 @@ def test_a_call_without_a_trace_begins_one_and_hands_it_on(traces: Traces, journ
     assert meta["traceparent"].split("-")[1:3] == [f"{onward.context.trace_id:032x}", f"{onward.context.span_id:016x}"]
 
 
+@pytest.fixture(params=[1, -1])
+def propagators(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The usual ones, in either order: one alone begins with what is around, where nothing else is said."""
+    before = propagate.get_global_textmap()
+    usual = [TraceContextTextMapPropagator(), W3CBaggagePropagator()]
+    propagate.set_global_textmap(CompositePropagator(usual[:: request.param]))
+    yield
+    propagate.set_global_textmap(before)
+
+
+@pytest.mark.usefixtures("propagators")
 def test_a_call_without_a_trace_is_linked_to_what_the_proxy_runs_in_and_no_part_of_it(
     traces: Traces, journal: Journal
 ) -> None:

@@ -224,7 +224,7 @@ class _Onward:
 def _asked(tracer: Tracer, origin: Origin, attributes: dict[str, str]) -> Span:
     """The span of a client's request: part of the client's trace, if it says so; else linked to what is around us."""
     ambient = trace.get_current_span().get_span_context()
-    parent: Context = propagate.extract(origin.carried, context=Context())
+    parent = propagate.extract(origin.carried, context=Context())  # else some would begin with what is around us
     links = [Link(ambient)] if ambient.is_valid else []
     more = {"jsonrpc.request.id": origin.id, "holdfast.server.name": origin.server}
     known = {**attributes, **_measured(origin, origin.transport), **more}
