@@ -154,6 +154,7 @@ def test_more_orphans_than_can_be_told_are_left_in_peace(ui: Ui, monkeypatch: py
 
 def test_an_idle_store_makes_no_messages(ui: Ui, path: Path, start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rates, "WINDOW", 0.5)
+    monkeypatch.setattr(feed, "PERIOD", 0.01)  # each look looks at the tools
     child = start("agent", path, "bad")
     assert said(child) == "ready"
     ask(child, "fail bad")  # its wait grows shorter all the time, which is no change

@@ -22,6 +22,8 @@ from holdfast.stores.ledger import OwnerRow
 from holdfast.stores.store import LEASE
 from holdfast.testing import ManualClock
 from holdfast.workers import Ended, Worker, WorkerConfig, submit
+from holdfast.workers.calling import Slot, begin
+from holdfast.workers.lane import Lane
 
 HERE = "tests.workers.test_workers"
 PATIENCE = 30.0  # seconds; nothing here takes as long
@@ -580,6 +582,22 @@ def test_a_run_that_was_cancelled_while_it_waited_is_not_called(hf: Holdfast, st
 
     assert stage.called == []
     assert store.snapshot(run_id).status is RunStatus.CANCELLED
+
+
+def test_a_run_that_has_ended_before_it_is_begun_is_neither_called_nor_begun_anew(
+    hf: Holdfast, store: RunStore
+) -> None:
+    run_id = put(store, plain)
+    taken = queue.take(store, queue.Search((target(plain),), None, queue.ATTEMPTS))
+    assert taken is not None
+    slot, done = Slot(hf._home, taken, repeats=False), threading.Event()
+    store.mark_failed(run_id, "by hand")
+
+    begin(hf._home, Lane(), slot, lambda *_: done.set())
+    assert done.wait(PATIENCE)
+
+    assert stage.called == []
+    assert [run.id for run in store.list_runs()] == [run_id]
 
 
 @pytest.mark.parametrize("function", [listens, alistens])
