@@ -272,6 +272,10 @@ def ended(store: RunStore, run_id: str) -> RunSnapshot:
     return store.snapshot(run_id)
 
 
+def failed(store: RunStore, run_id: str, error: str) -> None:
+    store.record_event(run_id, "run_failed", {"error": error})
+
+
 def entered() -> None:
     assert stage.entered.acquire(timeout=PATIENCE)
 
@@ -584,14 +588,15 @@ def test_a_run_that_was_cancelled_while_it_waited_is_not_called(hf: Holdfast, st
     assert store.snapshot(run_id).status is RunStatus.CANCELLED
 
 
+@pytest.mark.parametrize("end", [RunStore.mark_failed, RunStore.mark_cancelled, failed])
 def test_a_run_that_has_ended_before_it_is_begun_is_neither_called_nor_begun_anew(
-    hf: Holdfast, store: RunStore
+    hf: Holdfast, store: RunStore, end: Callable[[RunStore, str, str], object]
 ) -> None:
     run_id = put(store, plain)
     taken = queue.take(store, queue.Search((target(plain),), None, queue.ATTEMPTS))
     assert taken is not None
     slot, done = Slot(hf._home, taken, repeats=False), threading.Event()
-    store.mark_failed(run_id, "by hand")
+    end(store, run_id, "by hand")
 
     begin(hf._home, Lane(), slot, lambda *_: done.set())
     assert done.wait(PATIENCE)

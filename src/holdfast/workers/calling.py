@@ -39,7 +39,6 @@ class Slot:
                 header.prompt,
                 resumed=header.id,
                 repeats=repeats,
-                forks=False,
                 claim=taken.claim,
                 is_new=taken.is_new,
             ),
