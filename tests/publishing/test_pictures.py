@@ -225,3 +225,13 @@ def test_a_histogram_begins_and_ends_where_there_is_something() -> None:
     assert found[:4] == [(1.0, 0), (2.0, 3), (5.0, 0), (10.0, 2)]
     assert found[-1] == (None, 1)
     assert histogram([0] * (len(FINE_BOUNDS) + 1)) == []
+
+
+def test_a_tool_that_is_held_shows_where_it_would_be_by_itself_and_what_would_open_it() -> None:
+    with holdfast.open(":memory:", policies={}) as hf:
+        hf.tool("search", breaker={"failure_threshold": 3, "failure_rate": 0.5})(lambda: None)
+        hf.breaker.force_open("search")
+        (entry,) = hf.entries()
+
+    assert (entry.state, entry.forced, entry.automatic) == ("open", "open", "closed")
+    assert (entry.failure_threshold, entry.failure_rate) == (3, 0.5)
