@@ -20,6 +20,7 @@ from holdfast.category import ErrorCategory
 from holdfast.clock import Clock, Timer
 from holdfast.errors import CircuitOpen, printable
 from holdfast.guards.circuit import Circuit, CircuitState
+from holdfast.guards.names import short_key
 from holdfast.mcp import frames
 from holdfast.mcp.frames import Head
 from holdfast.mcp.wire import Event
@@ -85,7 +86,7 @@ class ProxiedServer:
 
     def full_name(self, tool: str) -> str:
         """What *tool* is called in policies, statistics and events."""
-        return printable(f"{self.name}.{tool}", 190)
+        return printable(short_key(f"{self.name}.{tool}"), 200)
 
     def tool(self, name: str) -> Bound:
         """The guarded tool of that *name*."""

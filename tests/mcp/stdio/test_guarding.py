@@ -25,6 +25,16 @@ def policies(**tool: Any) -> dict[str, Any]:
 # --- refusals ---
 
 
+async def test_tools_whose_long_names_begin_alike_have_guards_of_their_own(journal: Path, clock: ManualClock) -> None:
+    one, other = "x" * 250 + "1", "x" * 250 + "2"
+    async with Stage(journal, clock=clock, policies=policies(breaker={"failure_threshold": 1}, retry=False)) as client:
+        await client.initialize()
+        await client.result(one, do="error connection refused")
+
+        assert failure(await client.result(one, n=1))["kind"] == "CircuitOpen"
+        assert text(await client.result(other)) == other
+
+
 async def test_an_open_circuit_of_a_tool_is_a_result_and_no_error(
     journal: Path, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
