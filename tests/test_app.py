@@ -30,6 +30,9 @@ from holdfast import (
     ToolTimeout,
 )
 from holdfast.testing import ManualClock, Recorder, Script, fail, hang, ok, rate_limit, slow
+from holdfast.waiting import threads
+
+PATIENCE = 30.0  # seconds for a thread to end
 
 
 @pytest.fixture(autouse=True)
@@ -345,7 +348,8 @@ def workers() -> list[threading.Thread]:
 
 
 @pytest.mark.parametrize("closing", ["with", "close", "async with", "aclose"])
-async def test_closing_leaves_no_thread(clock: ManualClock, closing: str) -> None:
+async def test_closing_leaves_no_thread(clock: ManualClock, monkeypatch: pytest.MonkeyPatch, closing: str) -> None:
+    monkeypatch.setattr(threads, "LINGER", 4 * PATIENCE)  # so that an idle one does not end by itself
     hf = holdfast.open(clock=clock)
     hf.call(lambda: None, policy={"timeout": 5.0})
     busy = workers()
@@ -361,7 +365,7 @@ async def test_closing_leaves_no_thread(clock: ManualClock, closing: str) -> Non
     else:
         await hf.aclose()
     for thread in busy:
-        thread.join(0.9)  # less than an idle one would stay by itself
+        thread.join(PATIENCE)
 
     assert len(busy) == 1
     assert workers() == []

@@ -22,7 +22,7 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.testing import ManualClock
 
 SOON = 0.005  # seconds ahead for a timer that is to fire
-LONG = 5.0  # seconds after which a test gives up
+LONG = 30.0  # seconds after which a test gives up
 
 
 class Callback:

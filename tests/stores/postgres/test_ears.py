@@ -22,6 +22,7 @@ from holdfast.stores.postgres import ears, session
 from holdfast.stores.postgres.ears import Ears
 
 PATIENCE = 30.0  # seconds for what must come; a lock not held means nothing while the server is young
+HASTE = session.PATIENCE  # seconds that callers wait who are not patient
 
 Make = Callable[..., Ears]
 
@@ -34,8 +35,9 @@ def database(postgres: PostgresServer) -> Iterator[str]:
 
 
 @pytest.fixture
-def make(database: str) -> Iterator[Make]:
+def make(database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     """Makes ears on the database, or on another, and closes them. They are patient, as the machine may be busy."""
+    monkeypatch.setattr(session, "PATIENCE", PATIENCE)  # with the end of the thread, too
     made: list[Ears] = []
 
     def make(url: str = database, **more: Any) -> Ears:
@@ -443,7 +445,7 @@ def test_a_connection_that_is_silently_dead_is_noticed_and_made_anew(database: s
 
 def test_nobody_waits_for_a_server_that_does_not_answer(database: str, make: Make, toxic: Toxic) -> None:
     toxic.half_open()
-    here = make(through(database, toxic.port), patience=session.PATIENCE)
+    here = make(through(database, toxic.port), patience=HASTE)
 
     held, living = here.hold("a"), here.is_living("b")
     here.close()
@@ -474,7 +476,7 @@ def test_a_mailbox_is_looked_into_often_where_there_is_no_session(
     monkeypatch.setattr(session, "_LOOK_LOST", 3600.0)
     monkeypatch.setattr(ears, "_LOOK_ALONE", 0.05)
     toxic.refuse()
-    here = make(through(database, toxic.port), patience=session.PATIENCE)
+    here = make(through(database, toxic.port), patience=HASTE)
     box = here.mailbox("a")
 
     looks = [box.wait(PATIENCE) for _ in range(3)]
@@ -484,7 +486,7 @@ def test_a_mailbox_is_looked_into_often_where_there_is_no_session(
 
 
 def test_behind_a_pool_there_is_no_session_and_watches_poll(database: str, make: Make, pgbouncer: PgBouncer) -> None:
-    here = make(pgbouncer.through(database), patience=session.PATIENCE)
+    here = make(pgbouncer.through(database), patience=HASTE)
     watch = here.watch()
 
     assert not here.hold("a")
