@@ -16,10 +16,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -46,6 +47,7 @@ from holdfast.testing import (
     rate_limit,
     slow,
 )
+from holdfast.waiting.threads import Workers
 
 LONG = 30.0  # real seconds after which a test gives up
 
@@ -59,6 +61,16 @@ async def quickly(*, at_once: bool = False) -> AsyncIterator[None]:
             endless.setattr(manual, "_GRACE", math.inf)
         async with asyncio.timeout(LONG):
             yield
+
+
+async def entered(thread: threading.Thread, function: Callable[..., object]) -> None:
+    """Wait until *thread* is in the midst of *function*, which does nothing but wait."""
+    code = function.__code__  # type: ignore[attr-defined]
+    while True:
+        frame = sys._current_frames().get(thread.ident or 0)
+        if frame is not None and frame.f_code is code and frame.f_lineno > code.co_firstlineno:
+            return
+        await asyncio.sleep(0.001)
 
 
 def test_all_is_sorted_and_complete() -> None:
@@ -573,15 +585,10 @@ async def test_a_thread_that_sat_there_before_the_clock_was_made_does_not_hold_i
     def read() -> None:
         ours.recv(1)
 
-    def reads() -> bool:
-        frame = sys._current_frames().get(reader.ident or 0)
-        return frame is not None and frame.f_code is read.__code__ and frame.f_lineno > read.__code__.co_firstlineno
-
     with ours, theirs:
         reader = threading.Thread(target=read)
         reader.start()
-        while not reads():  # as the thread of a test runner does
-            await asyncio.sleep(0.001)
+        await entered(reader, read)  # as the thread of a test runner does
         clock = ManualClock()
 
         async with quickly():
@@ -620,6 +627,22 @@ async def test_a_thread_of_ours_that_waits_for_a_job_does_not_hold_the_clock(clo
         await clock.asleep(1)
 
     jobs.put(None)
+    worker.join(LONG)
+
+
+async def test_a_thread_of_ours_that_has_yet_to_wake_for_its_job_holds_the_clock(clock: ManualClock) -> None:
+    wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
+    inbox = SimpleNamespace(get=wakes.get, empty=lambda: False)  # there is a job in it, and the machine is busy
+    worker = threading.Thread(target=Workers()._serve, args=(inbox,), name="holdfast-worker", daemon=True)
+    worker.start()
+    await entered(worker, Workers._serve)
+    watch = manual._Watch(clock, asyncio.get_running_loop())
+    watch._others_at_work()
+
+    watch._looks = manual._GRACE
+
+    assert watch._others_at_work()
+    wakes.put(None)
     worker.join(LONG)
 
 

@@ -27,6 +27,7 @@ from holdfast.publishing import Ring
 from holdfast.stores.inotify import Ears
 from holdfast.stores.watch import Watch
 from holdfast.stores.writer import Writer
+from holdfast.waiting.threads import Workers
 from holdfast.waiting.waits import pause
 
 _log = logging.getLogger("holdfast")
@@ -233,6 +234,7 @@ _LOOK = 0.001  # real seconds between two looks at threads at work
 _GRACE = 20  # looks that a waiting thread or an open socket gets to wake up
 _PATIENCE = 1000  # looks for which a thread may stay at one place in its code before it counts as hanging
 _POOL_WORKER = concurrent.futures.thread._worker.__code__
+_JOB_WORKER = Workers._serve.__code__
 _WAITS = frozenset(
     {
         _POOL_WORKER,
@@ -341,6 +343,8 @@ def _place(frame: FrameType) -> tuple[CodeType, int]:
 
 def _waits(thread: threading.Thread, frame: FrameType) -> bool:
     """Whether *thread* waits for somebody else rather than works."""
+    if frame.f_code is _JOB_WORKER:
+        return bool(frame.f_locals["inbox"].empty())  # else it has yet to wake for a job
     # The loop of a thread of ours waits for its next job in ways that no frame shows; the job itself is a frame deeper.
     outermost = frame.f_back is not None and frame.f_back.f_code is threading.Thread.run.__code__
     return frame.f_code in _WAITS or (outermost and thread.name.startswith("holdfast-"))
