@@ -224,7 +224,7 @@ def test_of_many_threads_that_ask_at_once_one_leads() -> None:
         led: list[bool] = []
 
         def ask(cache: Cache = cache, barrier: threading.Barrier = barrier, led: list[bool] = led) -> None:
-            barrier.wait(10.0)
+            barrier.wait(30.0)
             answer = cache.ask(b"k", 0.0)
             led.append(isinstance(answer, Flight))
             if isinstance(answer, Flight):
@@ -232,7 +232,7 @@ def test_of_many_threads_that_ask_at_once_one_leads() -> None:
             elif isinstance(answer, Awaited):
                 woken = threading.Event()
                 answer.follow().listen(woken.set)
-                assert woken.wait(10.0)
+                assert woken.wait(30.0)
                 assert answer.value == "answer"
 
         threads = [threading.Thread(target=ask) for _ in range(8)]

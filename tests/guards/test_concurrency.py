@@ -242,7 +242,7 @@ class Crowd:
         barrier = threading.Barrier(number)
 
         def run() -> None:
-            barrier.wait(10.0)
+            barrier.wait(30.0)
             for _ in range(visits):
                 self.visit()
 

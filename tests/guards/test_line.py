@@ -308,13 +308,13 @@ def test_a_signal_fired_while_somebody_begins_to_listen_is_never_missed() -> Non
         signal, woken, barrier = Signal(), threading.Event(), threading.Barrier(2)
 
         def fire(signal: Signal = signal, barrier: threading.Barrier = barrier) -> None:
-            barrier.wait(10.0)
+            barrier.wait(30.0)
             signal.fire()
 
         thread = threading.Thread(target=fire)
         thread.start()
-        barrier.wait(10.0)
+        barrier.wait(30.0)
         signal.listen(woken.set)
 
-        assert woken.wait(10.0)
+        assert woken.wait(30.0)
         thread.join()

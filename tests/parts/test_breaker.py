@@ -24,6 +24,7 @@ from holdfast.testing import ManualClock
 CLOSED, OPEN, HALF_OPEN = CircuitState.CLOSED, CircuitState.OPEN, CircuitState.HALF_OPEN
 CANCELLED, TIMEOUT, FAILED = ErrorCategory.CANCELLED, ErrorCategory.TIMEOUT, ErrorCategory.EXECUTION_ERROR
 STEADY = BreakerConfig(jitter=0.0)
+PATIENCE = 30.0  # seconds for other threads
 
 T = TypeVar("T")
 
@@ -814,7 +815,7 @@ def test_on_transition_may_use_the_breaker_from_another_thread(clock: ManualCloc
     def on_transition(tool: str, *_: object) -> None:
         thread = threading.Thread(target=breaker.diagnostics, args=(tool,), daemon=True)
         thread.start()
-        thread.join(5.0)
+        thread.join(PATIENCE)
         stuck.append(thread.is_alive())
 
     stuck: list[bool] = []
@@ -829,7 +830,7 @@ def test_what_changes_while_a_transition_is_told_is_told_after_it(clock: ManualC
         if new is OPEN:
             other = threading.Thread(target=breaker.force_closed, args=(tool,), daemon=True)
             other.start()
-            other.join(5.0)
+            other.join(PATIENCE)
         told.append(new)
 
     told: list[CircuitState] = []
@@ -872,7 +873,7 @@ def test_a_forked_child_tells_transitions_although_a_thread_of_its_parent_was_te
     def on_transition(_: str, __: CircuitState, new: CircuitState, ___: CircuitDiagnostics) -> None:
         if new is OPEN:
             telling.set()
-            leave.wait(5.0)
+            leave.wait(PATIENCE)
         told.append(new)
 
     telling, leave = threading.Event(), threading.Event()
@@ -880,12 +881,12 @@ def test_a_forked_child_tells_transitions_although_a_thread_of_its_parent_was_te
     breaker = steady(clock, on_transition=on_transition)
     parents = threading.Thread(target=breaker.force_open, args=("t",), daemon=True)
     parents.start()
-    assert telling.wait(5.0)
+    assert telling.wait(PATIENCE)
     breaker.after_fork()
     breaker.force_closed("t")
     in_child = list(told)
     leave.set()
-    parents.join(5.0)
+    parents.join(PATIENCE)
 
     assert in_child == [CLOSED]
 
@@ -1086,7 +1087,7 @@ def at_once(number: int, job: Callable[[int], T]) -> list[T]:
     answers: dict[int, T] = {}
 
     def run(n: int) -> None:
-        barrier.wait(10.0)
+        barrier.wait(PATIENCE)
         answers[n] = job(n)
 
     threads = [threading.Thread(target=run, args=(n,)) for n in range(number)]
