@@ -6,7 +6,6 @@ import json
 import os
 import random
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 from tests.children import until
+from tests.servers.finding import free_port
 from tests.web.browser import browser
 from tests.web.feeder import Child
 from tests.web.typecheck import node
@@ -584,7 +584,7 @@ def test_the_back_button_goes_back(world: World, lived_in: Any, opened: Any) -> 
 def test_a_page_whose_server_went_away_goes_on_and_repeats_nothing(world: World, tmp_path: Path) -> None:
     store = tmp_path / "again.db"
     with closing(Child(store)) as feeder, pages(world, complaints_are_fine=True) as open_:
-        with closing(Server(store, port=unclaimed_port())) as server:
+        with closing(Server(store, port=free_port())) as server:
             run_id = feeder.ask("wait", "goes on")
             page = open_(f"#/runs/{run_id}", server=server)
             expect(page.locator("table.log")).to_contain_text("tool started")
@@ -692,7 +692,7 @@ def test_more_runs_than_the_page_remembers_may_change_while_it_is_paused(
 
 def test_a_server_that_comes_back_tells_of_every_run_that_is_shown(world: World, tmp_path: Path) -> None:
     with SqliteRunStore(tmp_path / "back.db") as store, pages(world, complaints_are_fine=True) as open_:
-        with closing(Server(tmp_path / "back.db", port=unclaimed_port())) as server:
+        with closing(Server(tmp_path / "back.db", port=free_port())) as server:
             alone = Alone(store, server)
             alone.begin(250)
             page = open_("#/runs", server=server)
@@ -1521,15 +1521,6 @@ def hide(page: Any, *, hidden: bool) -> None:
         }""",
         hidden,
     )
-
-
-def unclaimed_port() -> int:
-    """A port on which a server can come back: nobody is given it meanwhile who asks for any, or calls somebody."""
-    for port in random.sample(range(20_000, 30_000), 100):
-        with socket.socket() as found:
-            if found.connect_ex(("127.0.0.1", port)):
-                return port
-    raise AssertionError("no port is free")
 
 
 def axe_source() -> str:
