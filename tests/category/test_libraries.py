@@ -123,10 +123,11 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def nobody() -> str:
-    """The address of a port on which nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        return f"http://127.0.0.1:{closed.getsockname()[1]}"
+def nobody() -> Iterator[str]:
+    """The address of a port on which nobody listens, nor can."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}"
 
 
 @pytest.fixture

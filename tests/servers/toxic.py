@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from tests.servers.finding import free_port
+
 PATIENCE = 30.0  # seconds for a command to take effect
 AT_ONCE = struct.pack("ii", 1, 0)  # linger for no time: a close is a reset
 
@@ -29,7 +31,7 @@ class Toxic:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="toxic", daemon=True)
         self._thread.start()
-        self.port = 0
+        self.port = free_port()  # while it refuses, nobody else is given it
         self._do(self._listen)
 
     @property
@@ -83,7 +85,6 @@ class Toxic:
         if self._listener is None:
             loop = self._loop
             self._listener = await loop.create_server(lambda: Pair(self, loop).client, "127.0.0.1", self.port)
-            self.port = self._listener.sockets[0].getsockname()[1]
 
     async def _stop_listening(self) -> None:
         if self._listener is not None:
