@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import cast
 
 import pytest
@@ -644,6 +644,25 @@ async def test_a_thread_of_ours_that_has_yet_to_wake_for_its_job_holds_the_clock
     assert watch._others_at_work()
     wakes.put(None)
     worker.join(LONG)
+
+
+async def test_what_a_thread_has_done_since_the_loop_was_looked_at_comes_before_the_clock_moves_on(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved: list[float] = []
+    loop, threads = asyncio.get_running_loop(), manual._threads
+
+    def slow() -> list[tuple[threading.Thread, FrameType]]:
+        """A look at the threads in the midst of which one of them ends its work."""
+        monkeypatch.setattr(manual, "_threads", threads)
+        loop.call_soon_threadsafe(lambda: moved.append(clock.monotonic()))
+        return threads()
+
+    monkeypatch.setattr(manual, "_threads", slow)
+
+    await clock.asleep(5)
+
+    assert moved == [0.0]
 
 
 async def test_what_looks_after_a_store_on_disk_does_not_hold_the_clock(clock: ManualClock, tmp_path: Path) -> None:

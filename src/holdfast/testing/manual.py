@@ -275,6 +275,9 @@ class _Watch:
         elif self._others_at_work():
             self._looks += 1
             self._look_later()
+        elif self._has_ready():  # from a thread that ended its work between the two questions
+            self._looks = 0
+            loop.call_soon(self.look)
         else:
             self._looks = 0
             clock._move_to(when)
@@ -289,12 +292,15 @@ class _Watch:
             self._loop.call_soon(self.look)
 
     def _loop_at_work(self) -> bool:
-        ready = getattr(self._loop, "_ready", None)
-        if ready is None:
-            self._turns += 1
-            return self._turns % _BLIND_TURNS != 0
+        if hasattr(self._loop, "_ready"):
+            return self._has_ready()
+        self._turns += 1
+        return self._turns % _BLIND_TURNS != 0
+
+    def _has_ready(self) -> bool:
         # Another manual clock's look is no work, or two clocks would wait for each other.
-        return any(getattr(handle._callback, "__func__", None) is not _Watch.look for handle in list(ready))
+        ready = list(getattr(self._loop, "_ready", ()))
+        return any(getattr(handle._callback, "__func__", None) is not _Watch.look for handle in ready)
 
     def _others_at_work(self) -> bool:
         """Whether another thread or a socket may still have something for the loop."""
