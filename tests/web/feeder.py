@@ -23,7 +23,7 @@ import holdfast
 from holdfast.testing import ManualClock
 
 POLICIES = {
-    "policy": {"breaker": {"failure_threshold": 3, "min_backoff": 90.0}},
+    "policy": {"breaker": {"failure_threshold": 3, "min_backoff": 3600.0, "max_backoff": 3600.0}},  # longer than tests
     "tool": {
         "web_search": {"read_only": True, "cache": 60.0, "rate": {"per_second": 20, "adaptive": True}},
         "fetch_page": {"idempotent": True, "retry": {"attempts": 3, "initial": 0.05, "max": 0.2}},
