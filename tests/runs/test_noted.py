@@ -82,10 +82,10 @@ async def test_its_end_waits_for_no_store_that_does_not_answer(
         async with hf.note() as run:
             work(hf)(5)
         hf.close()
+        (closing,) = [thread for thread in threading.enumerate() if thread.name == "holdfast-closing"]
 
-    assert "the store took too long to close" in caplog.text
-    (closing,) = [thread for thread in threading.enumerate() if thread.name == "holdfast-closing"]
     closing.join()
+    assert "the store took too long to close" in caplog.text
     assert SqliteRunStore(tmp_path / "runs.db").snapshot(run.id).status is RunStatus.COMPLETED
 
 
