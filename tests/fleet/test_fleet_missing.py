@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from tests.fleet.members import agree, member, wait_until
@@ -11,7 +11,10 @@ from tests.servers import Cluster, RedisServer
 from tests.servers.fixtures import or_skipped
 from tests.servers.groups import SLOTS
 
-from holdfast.fleet.places import slot_of
+from holdfast.fleet.address import Address
+from holdfast.fleet.link import Away, Link
+from holdfast.fleet.places import Node, slot_of
+from holdfast.fleet.pool import Pool
 
 PATIENT = "?wait=10"
 
@@ -102,6 +105,18 @@ def test_a_node_that_is_away_is_the_trouble_of_its_tools_alone(own_cluster: Clus
         assert agreed == [True] * 3
         assert one.fleet.outages == 0
         assert agree(one, other, next(gone))
+
+
+@pytest.mark.parametrize("lend", [Pool.lend, lambda pool: asyncio.run(pool.alend())], ids=["thread", "task"])
+def test_who_waits_while_a_node_turns_out_to_be_away_is_told_so(lend: Callable[[Pool], Link | None]) -> None:
+    def look() -> None:
+        """As the service does, in its own time."""
+        pool.trouble = Away("connection refused")
+
+    pool = Pool(Node("127.0.0.1", 1), Address.parse("redis://127.0.0.1:1?wait=0.01"), look)
+
+    with pytest.raises(Away, match="connection refused"):
+        lend(pool)
 
 
 def test_a_cluster_is_there_although_it_moves_the_key_that_is_tried(cluster: Cluster) -> None:

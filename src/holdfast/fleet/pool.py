@@ -74,7 +74,10 @@ class Pool:
         try:
             return arrived.result(seconds)
         except TimeoutError:
-            return None if self._leave(arrived.set_result) else arrived.result()
+            if not self._leave(arrived.set_result):
+                return arrived.result()
+            self._check()
+            return None
         except BaseException:  # of a signal, say
             if not self._leave(arrived.set_result):
                 self.give(arrived.result())
@@ -99,7 +102,9 @@ class Pool:
         self._queue(give)
         timer = loop.call_later(seconds, arrive, None)
         try:
-            return await arrived
+            if (found := await arrived) is None:
+                self._check()
+            return found
         except asyncio.CancelledError:
             if not arrived.cancelled() and (link := arrived.result()) is not None:  # it has come in the same turn
                 self.give(link)
@@ -110,12 +115,16 @@ class Pool:
 
     def _queue(self, give: Give) -> None:
         """Have *give* called with the next connection that is free."""
-        if self.trouble is not None:
-            raise Away(str(self.trouble))
+        self._check()
         self._waiters.append(give)
         self._wanted()
         if (link := self.take()) is not None:
             self.give(link)
+
+    def _check(self) -> None:
+        """That there may be a connection soon."""
+        if self.trouble is not None:
+            raise Away(str(self.trouble))
 
     def _leave(self, give: Give) -> bool:
         """Wait no more; false if a connection is on its way all the same."""
