@@ -5,6 +5,7 @@ A file of commands says `children = processes("tests.its_name")` for the tests a
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import subprocess
@@ -114,6 +115,12 @@ def eventually(is_so: Callable[[], object], patience: float = 30.0) -> bool:
 def until(is_so: Callable[[], object], what: str = "it") -> None:
     """Wait for *what* comes by itself."""
     assert eventually(is_so, PATIENCE), f"waited {PATIENCE:g} s in vain for {what}"
+
+
+def descriptors() -> list[str]:
+    """The open files of this process, without what earlier tests have left to the collector."""
+    gc.collect()
+    return sorted(os.listdir("/dev/fd"))
 
 
 def ask(child: Child, line: str) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
-from tests.children import fork
+from tests.children import descriptors, fork
 
 from holdfast.errors import StoreError
 from holdfast.stores.bell import Bell, Listener
@@ -298,9 +298,9 @@ def test_a_forked_child_listens_for_itself(shared: Bell, file: Path) -> None:
         if child == 0:
             good = False
             try:
-                before = len(descriptors())
+                before = len(os.listdir("/dev/fd"))
                 shared.after_fork()
-                assert len(descriptors()) == before - (3 if sys.platform == "linux" else 0)
+                assert len(os.listdir("/dev/fd")) == before - (3 if sys.platform == "linux" else 0)
                 with shared.listen() as own:
                     file.write_text("y")
                     good = listener.closed and not listener.wait() and own.wait(LONG)
@@ -523,10 +523,6 @@ def abandon(bell: Bell) -> object:
     itself: list[object] = [stream]
     itself.append(itself)
     return itself
-
-
-def descriptors() -> list[str]:
-    return sorted(os.listdir("/dev/fd"))
 
 
 def test_where_no_thread_can_be_started_who_listens_is_told(shared: Bell, monkeypatch: pytest.MonkeyPatch) -> None:

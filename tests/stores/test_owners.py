@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.children import descriptors
 
 from holdfast.clock import SystemClock
 from holdfast.errors import ConfigError, StoreError
@@ -484,7 +485,3 @@ def failing(code: int) -> Callable[..., None]:
         raise OSError(code, os.strerror(code))
 
     return flock
-
-
-def descriptors() -> list[str]:
-    return sorted(os.listdir("/dev/fd"))

@@ -12,7 +12,7 @@ from pathlib import Path
 from time import monotonic
 
 import pytest
-from tests.children import fork
+from tests.children import descriptors, fork
 
 from holdfast.errors import ConfigError, StoreError
 from holdfast.stores.watch import Watch
@@ -465,11 +465,11 @@ def test_a_forked_child_takes_nothing_from_its_parent(file: Path, watching: Open
         good = False
         try:
             fewer = 3 if watch.notified else 0
-            before = len(descriptors())
+            before = len(os.listdir("/dev/fd"))
             good = watch.closed and not watch.wait(None)
             watch.wake()
             watch.close()
-            good = good and len(descriptors()) == before - fewer
+            good = good and len(os.listdir("/dev/fd")) == before - fewer
         finally:
             os._exit(0 if good else 1)
 
@@ -480,7 +480,3 @@ def test_a_forked_child_takes_nothing_from_its_parent(file: Path, watching: Open
     before = monotonic()
     watch.wait(0.02)
     assert monotonic() - before >= 0.02  # no wake of the child's ended it
-
-
-def descriptors() -> list[str]:
-    return sorted(os.listdir("/dev/fd"))

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.children import descriptors
 from tests.mcp.http.servers import Reply, server
 
 from holdfast.errors import ConfigError
@@ -595,7 +596,7 @@ async def test_an_answer_that_is_not_read_to_its_end_closes_its_connection() -> 
 @pytest.mark.parametrize("size", [10, 64 * LARGE], ids=["taken", "not taken"])
 async def test_a_request_that_is_cancelled_leaves_no_connection_behind(by_hand: ByHand, size: int) -> None:
     async with endpoint(by_hand.url) as asked:
-        before = len(os.listdir("/dev/fd"))
+        before = len(descriptors())
         asking = asyncio.ensure_future(asked.open("POST", {}, b"x" * size))
         taken = await by_hand.accept()
         await turns(3000)  # until all is written that there is room for
