@@ -295,10 +295,10 @@ def test_a_thread_that_ends_quickly_is_not_started_again_by_closing() -> None:
 
 def test_who_rings_while_the_thread_ends_is_heard() -> None:
     class Leaving(dict[str, object]):
-        def get(self, key: str, default: object = None) -> object:
-            self.get = super().get  # type: ignore[method-assign]
+        def pop(self, key: str, default: object = None) -> object:
+            self.pop = super().pop  # type: ignore[method-assign]
             service.ring()
-            return super().get(key, default)
+            return super().pop(key, default)
 
     service = Fleet(NOBODY_THERE).service
     service._solo.there = Leaving()

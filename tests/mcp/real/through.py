@@ -9,7 +9,7 @@ from pathlib import Path
 HOLDFAST = str(Path(sys.executable).parent / "holdfast")
 
 
-KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "HOLDFAST_STORE", "XDG_DATA_HOME", "COVERAGE_PROCESS_CONFIG")
+KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "XDG_DATA_HOME", "COVERAGE_PROCESS_CONFIG")
 
 
 def surroundings(**more: str) -> dict[str, str]:
