@@ -201,6 +201,16 @@ async def test_an_answer_that_comes_after_the_end_of_its_session_begins_no_other
         await site.close()
 
 
+async def taken_up(site: HttpSite) -> tuple[Asked, Asked]:
+    """A call whose stream has begun, and the end of the client's attempt to take it up elsewhere."""
+    await Asked(site, BEGIN).answer()
+    call = Asked(site, frame("tools/call", 1, name="work"), mcp_session_id="one")
+    await begun(call)
+    again = Asked(site, {}, "GET", mcp_session_id="one", last_event_id="7")
+    await asyncio.wait_for(again.line.ended.wait(), PATIENCE)
+    return call, again
+
+
 async def test_a_stream_that_is_taken_up_before_its_end_is_seen_goes_on_where_the_client_listens(hf: Holdfast) -> None:
     async def answer(reply: Reply) -> None:
         if reply.request.method == "GET":
@@ -215,12 +225,7 @@ async def test_a_stream_that_is_taken_up_before_its_end_is_seen_goes_on_where_th
 
     async with server(answer) as made:
         site = addresses(hf, made.url)
-        await Asked(site, BEGIN).answer()
-        call = Asked(site, frame("tools/call", 1, name="work"), mcp_session_id="one")
-        await begun(call)
-
-        again = Asked(site, {}, "GET", mcp_session_id="one", last_event_id="7")
-        await asyncio.wait_for(again.line.ended.wait(), PATIENCE)
+        call, again = await taken_up(site)
         await asyncio.wait_for(call.line.ended.wait(), PATIENCE)
         await site.close()
 
@@ -243,12 +248,7 @@ async def test_a_stream_that_the_server_lets_nobody_take_up_goes_on_where_it_is(
 
     async with server(answer) as made:
         site = addresses(hf, made.url)
-        await Asked(site, BEGIN).answer()
-        call = Asked(site, frame("tools/call", 1, name="work"), mcp_session_id="one")
-        await begun(call)
-
-        again = Asked(site, {}, "GET", mcp_session_id="one", last_event_id="7")
-        await asyncio.wait_for(again.line.ended.wait(), PATIENCE)
+        call, _ = await taken_up(site)
         refused.set()
         await asyncio.wait_for(call.line.ended.wait(), PATIENCE)
         await site.close()

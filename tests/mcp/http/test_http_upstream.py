@@ -536,12 +536,17 @@ async def test_a_stream_that_ends_before_the_answer_is_taken_up_where_it_ended()
         assert len(made.asked("tools/call")) == 1
 
 
+async def end_late(reply: Reply) -> None:
+    """Answer the call 9 on a stream that was taken up again."""
+    await reply.stream()
+    await reply.frame(id=9, result={"content": [{"type": "text", "text": "late"}]})
+    await reply.end()
+
+
 async def test_a_stream_is_taken_up_after_the_last_place_that_it_named() -> None:
     async def answer(reply: Reply) -> None:
         if reply.request.headers.get("last-event-id") == "7":
-            await reply.stream()
-            await reply.frame(id=9, result={"content": [{"type": "text", "text": "late"}]})
-            await reply.end()
+            await end_late(reply)
         else:
             await plain(call)(reply)
 
@@ -564,9 +569,7 @@ async def test_a_stream_that_brings_something_each_time_is_taken_up_any_number_o
         if not place and reply.request.method == "GET":
             await plain(works)(reply)
         elif place > 2 * MOST_RESUMES:
-            await reply.stream()
-            await reply.frame(id=9, result={"content": [{"type": "text", "text": "late"}]})
-            await reply.end()
+            await end_late(reply)
         elif place or reply.request.asks == "tools/call":
             await reply.stream(f"id: {place + 1}\ndata:")
             await reply.end()
@@ -582,9 +585,7 @@ async def test_a_stream_that_is_reset_is_taken_up_where_it_broke() -> None:
 
     async def answer(reply: Reply) -> None:
         if reply.request.headers.get("last-event-id") == "7":
-            await reply.stream()
-            await reply.frame(id=9, result={"content": [{"type": "text", "text": "late"}]})
-            await reply.end()
+            await end_late(reply)
         else:
             await plain(call)(reply)
 

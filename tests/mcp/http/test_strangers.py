@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 from tests.mcp.http.clients import frame, gateway, text_of
 from tests.mcp.http.servers import INITIALIZED, Reply, server
-from tests.mcp.http.test_gateway import LOCAL, get, remote, web
+from tests.mcp.http.test_gateway import LOCAL, Web, get, remote, web
 
 import holdfast
+
+
+@asynccontextmanager
+async def ann_and_bob(answer: Callable[[Reply], Awaitable[object]]) -> AsyncIterator[tuple[Web, Web]]:
+    """Two clients with keys of their own, of a server that answers so behind a gateway."""
+    async with (
+        server(answer) as made,
+        gateway(remote(made.url)) as address,
+        web(address, "remote", **{"X-Api-Key": "ann"}) as ann,
+        web(address, "remote", **{"X-Api-Key": "bob"}) as bob,
+    ):
+        yield ann, bob
 
 
 async def test_where_a_server_sends_one_client_no_other_is_sent() -> None:
@@ -149,12 +163,7 @@ async def test_a_session_is_not_begun_anew_for_a_stranger_who_knows_its_id(is_fo
         else:
             await (reply.text(f"{who} in {id}") if "id" in reply.request.frame else reply.whole(202))
 
-    async with (
-        server(answer) as made,
-        gateway(remote(made.url)) as address,
-        web(address, "remote", **{"X-Api-Key": "ann"}) as ann,
-        web(address, "remote", **{"X-Api-Key": "bob"}) as bob,
-    ):
+    async with ann_and_bob(answer) as (ann, bob):
         await ann.begin()
         if is_forgotten:
             owners["s0"] = "nobody"
@@ -184,12 +193,7 @@ async def test_who_shows_other_tokens_cancels_only_what_the_server_lets_it_cance
         else:
             await reply.whole(status if reply.request.headers["x-api-key"] == "bob" else 202)
 
-    async with (
-        server(answer) as made,
-        gateway(remote(made.url)) as address,
-        web(address, "remote", **{"X-Api-Key": "ann"}) as ann,
-        web(address, "remote", **{"X-Api-Key": "bob"}) as bob,
-    ):
+    async with ann_and_bob(answer) as (ann, bob):
         await ann.begin()
         calling = asyncio.ensure_future(ann.call(id=5))
         await called.wait()
