@@ -17,7 +17,7 @@ NOT_CANCELLED = frozenset(ErrorCategory) - {ErrorCategory.CANCELLED}  # a user's
 
 
 class BreakerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of a circuit. Failures in a row open it; rates over the window do too, where they are given."""
+    """Settings of a circuit. Failures in a row open it; so do failure and slow-call rates over the window, if set."""
 
     failure_threshold: int = 7
     min_backoff: float = 5.0
@@ -41,7 +41,7 @@ class BreakerConfig(msgspec.Struct, frozen=True, kw_only=True):
         checks.number("min_backoff", self.min_backoff, above=0)
         checks.number("max_backoff", self.max_backoff, least=self.min_backoff)
         if isinstance(self.backoff_factor, float) and math.isnan(self.backoff_factor):
-            msgspec.structs.force_setattr(self, "backoff_factor", math.inf)  # it means as much, and equals itself
+            msgspec.structs.force_setattr(self, "backoff_factor", math.inf)  # like NaN, but it equals itself
         if self.backoff_factor != math.inf:
             checks.number("backoff_factor", self.backoff_factor, least=1)
         checks.number("jitter", self.jitter, least=0, most=1)
@@ -71,21 +71,21 @@ class BreakerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_rated(self) -> bool:
-        """Whether rates open it, too: every call counts then."""
+        """True if rates can open the circuit, too; then every call counts, not only failures."""
         return self.failure_rate is not None or self.slow_call_rate is not None
 
     @property
     def slow_from(self) -> float:
-        """The seconds from which a call is slow; infinite where none is."""
+        """Duration in seconds from which a call counts as slow; infinite if no call does."""
         return math.inf if self.slow_call is None else self.slow_call
 
     @property
     def judged_from(self) -> int:
-        """How many calls a rate needs: `minimum_calls`, but no more than the window holds."""
+        """Number of calls before a rate is judged: `minimum_calls`, but at most as many as the window holds."""
         return min(self.minimum_calls, self.window_calls or self.minimum_calls)
 
     def backoff(self, rung: int) -> float:
-        """The nominal wait on *rung* of the ladder, the first being 0."""
+        """Return the wait, before jitter, on *rung* of the backoff ladder; the first rung is 0."""
         try:
             wait = self.min_backoff * self.backoff_factor**rung
         except OverflowError:

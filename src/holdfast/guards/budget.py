@@ -1,4 +1,4 @@
-"""Budgets of a run: how many calls, how long, and how much of any unit its owner reports."""
+"""Budgets of a run: how many calls, how many seconds, and how much of any unit that the agent reports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Spent(msgspec.Struct, frozen=True):
 
 
 def check_budget(budget: Mapping[str, float]) -> None:
-    """`calls` is a whole number, everything else a number above 0; names are plain words."""
+    """Raise a `ConfigError` unless `calls` is a whole number, other limits are above 0, and units are plain words."""
     if not isinstance(budget, Mapping):
         raise ConfigError(f"budget = {checks.shown(budget)}: must be a table, such as {{'calls': 100, 'usd': 2.0}}")
     for unit, limit in budget.items():
@@ -36,7 +36,7 @@ def check_budget(budget: Mapping[str, float]) -> None:
 
 
 class Budget:
-    """What one run, or one tool within it, may use up; not locked, its owner is."""
+    """What one run, or one tool within it, may use up. It has no lock: its owner holds one."""
 
     __slots__ = ("limits", "_warned")
 
@@ -46,14 +46,14 @@ class Budget:
         self._warned: set[str] = set()
 
     def admit(self, used: Mapping[str, float]) -> Spent | None:
-        """The first line that is used up, if any; *used* maps every unit to what the run has used of it."""
+        """Return the first line that is used up, if any; *used* maps every unit to what the run has used of it."""
         for unit, limit in self.limits.items():
             if used.get(unit, 0.0) >= limit:
                 return Spent(unit, used.get(unit, 0.0), limit)
         return None
 
     def warnings(self, used: Mapping[str, float]) -> list[Spent]:
-        """The lines that have reached four fifths since this was last asked, each once."""
+        """Return the lines that have reached four fifths of their limit since the last call; each line only once."""
         near = [
             Spent(unit, used.get(unit, 0.0), limit)
             for unit, limit in self.limits.items()

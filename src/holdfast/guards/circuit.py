@@ -1,8 +1,8 @@
 """The circuit: a tool that keeps failing is left alone for a while, then tried with a probe.
 
 closed ──failures──▶ open ──wait over──▶ half-open ──probe succeeds──▶ closed; a failed probe opens it for longer.
-Every change of state starts a new generation. An outcome of an older one changes nothing here: a call that began
-before an outage says nothing about what came after it.
+Opening and closing start a new generation. An outcome of an older generation changes nothing here: a call that began
+before an outage says nothing about the tool after it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from holdfast.clock import until
 from holdfast.guards.breaking import BreakerConfig
 from holdfast.guards.window import Window
 
-MOST_NOTED = 512  # refusals that wait to be counted
+MOST_NOTED = 512  # refusals noted without the lock before they are counted
 MOST_SIGNS = 10_000  # failures in a row that are remembered, whatever the threshold
 
 
@@ -34,14 +34,17 @@ class CircuitState(StrEnum):
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """A circuit's yes: the generation it was given in, and the probe's number if it is one."""
+    """A circuit's consent to one attempt: the generation it was given in, and the probe's number if it is a probe."""
 
     generation: int
     probe: int | None = None
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """The state of a circuit that is kept elsewhere: seconds until a probe may be sent, and the length of the wait."""
+    """The state of a circuit kept elsewhere, by a fleet.
+
+    *remaining* is the seconds until a probe may be sent, *backoff* the length of the whole wait.
+    """
 
     state: CircuitState = CircuitState.CLOSED
     remaining: float = 0.0
@@ -52,11 +55,11 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class Circuit:
-    """The state machine of one tool. Locked by itself; two marks may be read without the lock.
+    """The state machine of one tool. It has its own lock; two attributes may be read without it.
 
-    *calm*: there is nothing to ask and nothing to tell; closed, no failure counted. While it holds, a caller may make
+    *calm*: the circuit is closed and has no failure counted, or is forced closed. While it is true, a caller may make
     its attempt with *grant*, read before *calm*, and need not settle a success (but see `succeeded_many`).
-    *shut_until*: before that time every request is refused, which `turn_away` does without the lock.
+    *shut_until*: every request before that time is refused; `turn_away` refuses it without the lock.
     """
 
     __slots__ = (
@@ -76,14 +79,14 @@ class Circuit:
         self.grant = Grant(generation)  # what every request gets while the circuit is closed
         self.times_opened = self._denied = 0
         self._last_denied: float | None = None
-        self.turned_away: list[float] = []  # when; appending needs no lock
+        self.turned_away: list[float] = []  # times of refusals not counted yet; appending needs no lock
         self.on_mark: Callable[[], object] | None = None  # called, under the lock, when *calm* may have changed
         self.on_reset: Callable[[], object] | None = None  # called after a reset, outside the lock
         self.shut_until = -math.inf
-        self.last_used = next(generations)  # a count of uses, not a time: it tells them apart when time stands still
+        self.last_used = next(generations)  # a counter, not a time: uses at the same instant still have an order
         self.evicted = False
-        self.moves: deque[tuple[CircuitState, CircuitState]] = deque()  # changes of state that nobody was told of yet
-        self.teller: dict[str, object] = {}  # who is about to tell them, if anybody is
+        self.moves: deque[tuple[CircuitState, CircuitState]] = deque()  # changes of state that are not reported yet
+        self.teller: dict[str, object] = {}  # marks the thread that reports them, if any
         self.state = self._shown = CircuitState.CLOSED
         self.forced: CircuitState | None = None
         self.last_category: ErrorCategory | None = None
@@ -125,9 +128,9 @@ class Circuit:
         duration: float = 0.0,
         sign: object = None,
     ) -> None:
-        """Tell the outcome: *category* is None for a success; without a *grant* it answers the oldest probe, if any.
+        """Report an outcome: *category* is None for a success; without a *grant* it answers the oldest probe, if any.
 
-        *sign* tells failures apart where the circuit counts distinct arguments.
+        *sign* stands for the call's arguments, for a circuit that counts failures by distinct arguments.
         """
         with self._lock:
             self.last_used = next(self._generations)
@@ -139,32 +142,32 @@ class Circuit:
                     self._settle_closed(now, category, duration, sign)
             elif self.state is CircuitState.HALF_OPEN and self._answers_probe(grant, now):
                 self._settle_probe(now, category)
-            if not (was_calm and category is None and self.state is CircuitState.CLOSED):  # else all is as it was
+            if not (was_calm and category is None and self.state is CircuitState.CLOSED):  # otherwise nothing changed
                 self._mark()
 
     def release(self, grant: Grant) -> None:
         """Give a grant back unused: the attempt was not made, or its outcome says nothing.
 
-        One operation without the lock, because the garbage collector may close a prober while its thread holds it.
+        One operation without the lock: the garbage collector may close a probing call in a thread that holds the lock.
         """
         if grant.probe is not None:
             self._probes.pop(grant.probe, None)
 
     def turn_away(self, now: float) -> float:
-        """Refuse a request before *shut_until*, without the lock; gives what `admit` would."""
+        """Refuse a request before *shut_until* without taking the lock; returns what `admit` would return."""
         self.turned_away.append(now)
         if len(self.turned_away) >= MOST_NOTED:
             self.count_denials()
         shut_until = self.shut_until
         wait = shut_until - now
-        if wait < 0:  # it was reset meanwhile
+        if wait < 0:  # the circuit was reset meanwhile
             return 0.0
-        if now + wait < shut_until:  # by the last digit; a call of `until` for each refusal is dear
+        if now + wait < shut_until:  # rounding lost the last digit; calling `until` for every refusal would be slow
             wait = until(now, shut_until)
         return wait
 
     def count_denials(self) -> None:
-        """Count the requests that were turned away; what is noted meanwhile stays for the next time."""
+        """Count the requests that `turn_away` refused; those noted meanwhile are counted the next time."""
         with self._lock:
             if number := len(self.turned_away):
                 last = self.turned_away[number - 1]
@@ -174,7 +177,7 @@ class Circuit:
                 del self.turned_away[:number]
 
     def succeeded_many(self, now: float, calls: int) -> None:
-        """Count successes that were made while *calm* and ended about *now*; they matter to the rates alone."""
+        """Count *calls* that succeeded while *calm* and ended about *now*; they matter only to the rates."""
         with self._lock:
             if self.window is not None and self.healthy:
                 self.window.add(now, calls)
@@ -182,7 +185,7 @@ class Circuit:
     # -- controls ------------------------------------------------------------------------------------------------------
 
     def reset(self) -> None:
-        """Closed and automatic, as if new; lifetime counters stay."""
+        """Close the circuit and lift any force, as if it were new; lifetime counters stay."""
         with self._lock:
             self._clear()
             self._renew()
@@ -190,12 +193,12 @@ class Circuit:
             self.on_reset()
 
     def follow(self, now: float, seen: Seen) -> None:
-        """Be as a circuit that is kept elsewhere was *seen*; goes on by itself from there when nobody tells it more."""
+        """Take over the state in which a circuit kept elsewhere was *seen*; without more news, go on from there."""
         with self._lock:
             moved = seen.state is not self.state
             self.state, self.times_opened, self.last_category = seen.state, seen.times_opened, seen.last_category
             self._until = now + seen.remaining
-            self._signs = dict.fromkeys(range(-seen.failures, 0), now)  # no numbers that are given here
+            self._signs = dict.fromkeys(range(-seen.failures, 0), now)  # negative, unlike the numbers given by `_count`
             if moved:
                 self.opened_at = None if seen.state is CircuitState.CLOSED else now
                 self._rung = next((rung for rung in range(64) if self.config.backoff(rung) >= seen.backoff), 64)
@@ -206,7 +209,7 @@ class Circuit:
                 self._mark()
 
     def force(self, state: CircuitState | None) -> None:
-        """Hold it open or closed whatever happens; None gives it back to the automatic state it was in."""
+        """Hold the circuit open or closed whatever happens; None puts it back into the automatic state it was in."""
         with self._lock:
             if state is not self.forced:
                 self.forced = state
@@ -214,22 +217,22 @@ class Circuit:
                 self._renew()
 
     def evict(self) -> None:
-        """Take it out of service: whoever still holds it sees that it is not calm and asks for another."""
+        """Take the circuit out of service: a caller that still holds it sees that it is not calm, and asks anew."""
         with self._lock:
             self.evicted = True
             self._renew()
 
     def configure(self, config: BreakerConfig) -> None:
-        """Go on under other settings; state, counts and a running wait stay."""
+        """Apply other settings; state, counts and a running wait stay."""
         with self._lock:
             self.config = config
             if self.window is None:
                 self.window = _window(config)
-            else:  # it stays, also while the settings have no use for it
+            else:  # the window stays, even while the settings have no rates
                 self.window.configure(config.window, config.window_calls)
 
     def after_fork(self) -> None:
-        """In a forked child: another thread of the parent may have held the lock; what was counted is the parent's."""
+        """Reset in a forked child: a thread of the parent may have held the lock, and the counts are the parent's."""
         self._lock = threading.Lock()
         self.teller = {}
         self.times_opened = self._denied = 0
@@ -238,7 +241,7 @@ class Circuit:
     # -- looked at -----------------------------------------------------------------------------------------------------
 
     def look(self, now: float) -> Look:
-        """What there is to know at *now*."""
+        """Return a snapshot of the circuit at *now*."""
         denied, last_denied = self.denied, self._last_denied
         with self._lock:
             state = self.forced or self.state
@@ -266,13 +269,13 @@ class Circuit:
 
     @property
     def healthy(self) -> bool:
-        """Closed and automatic: nothing is lost by forgetting it but a count."""
+        """True if closed and not forced: forgetting the circuit then loses nothing except counts."""
         return self.state is CircuitState.CLOSED and self.forced is None
 
     # -- inside the lock -----------------------------------------------------------------------------------------------
 
     def _wait(self, now: float) -> float:
-        """Seconds for which a request is refused; 0 when it would pass."""
+        """Seconds for which a request would be refused; 0 if it would pass."""
         if self.forced is not None:
             return math.inf if self.forced is CircuitState.OPEN else 0.0
         if self.state is CircuitState.OPEN:
@@ -311,7 +314,7 @@ class Circuit:
         return failed and config.failure_rate is not None and window.failures / window.calls >= config.failure_rate
 
     def _count(self, now: float, sign: object) -> None:
-        """Remember one failure; those older than the window go, each by itself."""
+        """Remember one failure, and forget each one that is older than the window."""
         if not self.config.distinct_arguments or sign is None:
             sign = next(self._numbers)
         self._signs.pop(sign, None)
@@ -322,7 +325,7 @@ class Circuit:
             del self._signs[next(iter(self._signs))]
 
     def _answers_probe(self, grant: Grant | None, now: float) -> bool:
-        """Whether an outcome belongs to a probe that is out and whose lease holds; takes the slot back."""
+        """True if an outcome belongs to a probe in flight whose lease still holds; frees the probe's slot."""
         live = [probe for probe, lease in list(self._probes.items()) if lease > now]
         probe = grant.probe if grant is not None else (live[0] if live else None)
         if probe not in live or (grant is not None and grant.generation != self.grant.generation):
@@ -342,7 +345,7 @@ class Circuit:
         if self.state is CircuitState.HALF_OPEN:
             self._rung += 1
         elif self.closed_at is not None and now - self.closed_at <= self.config.max_backoff:
-            self._rung += 1  # it flaps: what was learnt about it still holds
+            self._rung += 1  # the tool flaps: the backoff goes on growing where it was
         else:
             self._rung = 0
         self.state = CircuitState.OPEN
@@ -389,7 +392,7 @@ class Circuit:
 
 
 class Look(msgspec.Struct, frozen=True):
-    """A circuit at one instant; times on the monotonic clock, *wait* how long a request would be refused."""
+    """A circuit at one instant. Times are on the monotonic clock; *wait* is how long a request would be refused."""
 
     state: CircuitState
     wait: float

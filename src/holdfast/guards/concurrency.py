@@ -1,8 +1,9 @@
 """How many calls of a tool may run at once: a fixed limit, or one that follows the tool's latency.
 
-While the adaptive limit is used up, it is now and then lowered to a third for a moment, to see how long calls take when
-the tool has little to do. When they take longer than that, they wait inside the tool, and the limit shrinks until they
-hardly do; else it grows. A latency that was only remembered would rise with the load that it is to be compared with.
+While all slots are in use, the adaptive limit is now and then lowered to a third for a moment, to measure how long
+calls take when the tool has little to do. If calls at the usual limit take longer than that, they wait inside the tool:
+the limit shrinks until they hardly do. Otherwise it grows. A baseline that was only remembered would rise with the very
+load it is compared with.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from holdfast import checks
 
 FIRST = 20  # where an adaptive limit starts
 MOST_SLOTS = 1_000_000  # each costs memory
-ENOUGH = 20  # calls, at least, by which a latency is judged; with a greater limit, as many as that
-ROUNDS = 50  # of as many calls, after which the limit is lowered to look
+ENOUGH = 20  # calls in a measuring round; as many as the limit, if that is greater
+ROUNDS = 50  # rounds after which the limit is lowered to measure the latency of an idle tool
 TOLERANCE = 1.2  # calls may take a fifth longer before the limit shrinks
-OVERLOAD = 0.8  # what an overload leaves of the limit
+OVERLOAD = 0.8  # share of the limit that remains after an overload
 
 
 class ConcurrencyConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """At most *limit* calls at once; with *adaptive* the limit moves between 1 and *limit* as latency tells."""
+    """At most *limit* calls at once; with *adaptive* the limit moves between 1 and *limit* with the latency."""
 
     limit: int
     adaptive: bool = False
@@ -33,10 +34,10 @@ class ConcurrencyConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Slots:
-    """The slots of one tool; its owner locks, with one exception.
+    """The slots of one tool. Its owner holds a lock around every call, with one exception.
 
-    A free slot is an item of *free*. Taking one by `pop` is a single operation, which the interpreter does not split,
-    and needs no lock; nor does giving it back by `append` while *plain* says that nothing else is to be done.
+    A free slot is an item of *free*. Taking one with `pop` is a single operation that the interpreter does not split,
+    and needs no lock. Giving it back with `append` needs none either while *plain* is true: nothing else is to be done.
     """
 
     __slots__ = (
@@ -48,14 +49,14 @@ class Slots:
         self.config = config
         self.plain = True
         self.free: list[None] = []
-        self._made = 0  # slots there are, free or taken
-        self._owed = 0  # slots that go when they come back
+        self._made = 0  # slots that exist, free or taken
+        self._owed = 0  # slots in use that are removed when they are given back
         self._wanted = 0.0
-        self._lowered = False  # to look how long calls take
-        self._alone, self._alone_at = 0.0, 0  # how long they took then, 0 if never, and with how many at once
-        self._rounds = 1  # until the next look
-        self._calls, self._seconds = 0, 0.0  # of this round
-        self._stale = 0  # calls to pass over: they began under another limit
+        self._lowered = False  # True while the limit is lowered to measure the latency of an idle tool
+        self._alone, self._alone_at = 0.0, 0  # that latency, 0 if never measured, and the limit it was measured at
+        self._rounds = 1  # until the limit is lowered again
+        self._calls, self._seconds = 0, 0.0  # number and total duration of the calls in this round
+        self._stale = 0  # calls to ignore, because they began under another limit
         self._start()
 
     @property
@@ -69,7 +70,7 @@ class Slots:
         return self._made - len(self.free)
 
     def take(self) -> bool:
-        """Take a slot if one is free."""
+        """Take a slot; False if none is free."""
         try:
             self.free.pop()
         except IndexError:
@@ -93,13 +94,13 @@ class Slots:
                 self._stale -= 1  # so that many overloads at once count as one
             elif overloaded:
                 self._aim(self._wanted * OVERLOAD)
-            elif duration is not None and full:  # else demand holds the number down, and there is nothing to learn
+            elif duration is not None and full:  # otherwise demand is below the limit: nothing to learn
                 self._learn(duration)
         self.plain = not self.config.adaptive and not self._owed
 
     def configure(self, config: ConcurrencyConfig) -> None:
-        """Go on under another limit; calls in flight keep their slots, and what was learnt stays."""
-        if config == self.config:  # a call with settings of its own has come or gone: what is being learnt stays, too
+        """Apply another limit; calls in flight keep their slots, and what was learnt stays."""
+        if config == self.config:  # a call with its own settings came or went: the running round stays, too
             return
         goes_on = config.adaptive and self.config.adaptive
         self.config = config
@@ -128,7 +129,7 @@ class Slots:
             self._follow(latency)
 
     def _follow(self, latency: float) -> None:
-        """Move the limit after a round, or lower it to look."""
+        """Adjust the limit after a round, or lower it to measure the latency of an idle tool."""
         if self._alone:
             share = min(1.5, max(0.5, TOLERANCE * self._alone / latency))
             self._wanted = self._within(self._wanted * share + math.sqrt(self._wanted) / 2)
@@ -141,7 +142,7 @@ class Slots:
             self._have(int(self._wanted))
 
     def _aim(self, wanted: float) -> None:
-        """Go on with *wanted* for the right limit."""
+        """Set the limit to *wanted*, and learn nothing from the calls in flight."""
         self._lowered = False
         self._wanted = self._within(wanted)
         self._have(int(self._wanted))
@@ -151,8 +152,8 @@ class Slots:
         return min(max(wanted, 1.0), float(self.config.limit))
 
     def _have(self, limit: int) -> None:
-        """Have as many slots as *limit*; slots in use go when they come back."""
-        self.plain = False  # first: who gives one back meanwhile waits for the lock
+        """Change the number of slots to *limit*; surplus slots in use are removed when they are given back."""
+        self.plain = False  # first, so that a thread that gives a slot back meanwhile waits for the lock
         more = max(0, limit - self.limit)
         kept = min(more, self._owed)
         self._owed -= kept

@@ -1,7 +1,7 @@
-"""The line before a tool: who waits, in which order. Only its head may ask for a token or a slot.
+"""The line before a tool: the calls that wait, in their order. Only its head may ask for a token or a slot.
 
 A waiter rises one class of priority for each second it has waited. That is the same as having come one second earlier
-for each class, so the order of two waiters never changes and a heap will do; nobody starves.
+for each class, so the order of two waiters never changes, a heap is enough, and no waiter starves.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 
 class Signal:
-    """Wakes one waiter. Firing before anybody listens is not lost; firing twice is harmless."""
+    """Wakes one waiter. Firing before the waiter listens is not lost; firing twice is harmless."""
 
     __slots__ = ("fired", "_wake")
 
@@ -28,22 +28,22 @@ class Signal:
             wake()
 
     def listen(self, wake: Callable[[], object]) -> None:
-        """Call *wake* when fired; each side sets its mark before it looks at the other's, so none is missed."""
+        """Call *wake* when fired; both sides set their mark before they read the other's, so no firing is missed."""
         self._wake = wake
         if self.fired:
             wake()
 
     def rearm(self) -> None:
-        """Be ready to be fired again."""
+        """Make the signal ready to be fired again."""
         self._wake = None
         self.fired = False
 
 
 class Ticket:
-    """A place in line; its *signal* says that the holder should ask again, for *cost* tokens.
+    """A place in line; its *signal* tells the holder to ask again, for *cost* tokens.
 
-    The place is free as soon as nobody has the ticket: whoever was interrupted before it could leave holds up no one.
-    Nor does a holder that cannot ask, as *can_ask* tells: a task, while its event loop stands still.
+    The place is free as soon as no call holds the ticket: a call that was interrupted before it could leave blocks no
+    other. Nor does a holder for which *can_ask* is false: a task whose event loop stands still.
     """
 
     __slots__ = ("can_ask", "cost", "signal", "_place", "__weakref__")
@@ -60,9 +60,9 @@ def _always() -> bool:
 
 
 class Line:
-    """The waiters of one tool, first the one whose turn it is; not locked, its owner is.
+    """The waiters of one tool, the one whose turn it is first. It has no lock: its owner holds one.
 
-    *heap* is empty when nobody waits; that much may be seen without the lock.
+    *heap* is empty when no call waits; whether it is empty may be read without the lock.
     """
 
     __slots__ = ("heap", "_costs", "_order", "_tickets", "_wanted")
@@ -71,7 +71,7 @@ class Line:
         self._order = itertools.count()
         self.heap: list[tuple[float, int]] = []
         self._tickets: WeakValueDictionary[int, Ticket] = WeakValueDictionary()
-        self._costs: dict[int, float] = {}  # of all these, and of who is gone without leaving
+        self._costs: dict[int, float] = {}  # of all tickets, and of those dropped without `leave`
         self._wanted = 0.0  # their sum
 
     def __len__(self) -> int:
@@ -94,15 +94,15 @@ class Line:
             self._wanted = self._wanted - cost if self._costs else 0.0
             ticket._place = None
             self.tidy()
-            if len(self.heap) > 2 * len(self) + 64:  # a head that waits long must not keep all who left behind it
+            if len(self.heap) > 2 * len(self) + 64:  # while a head waits long, places left behind it must not pile up
                 self.heap[:] = sorted(place for place in self.heap if place[1] in self._tickets)
 
     def head(self) -> Ticket | None:
-        """Whose turn it is; like *heap*, it may be asked without the lock."""
+        """Return the ticket whose turn it is, if any; like *heap*, this may be read without the lock."""
         return next((ticket for ticket in self._standing() if ticket.can_ask()), None)
 
     def called(self) -> list[Ticket]:
-        """Who should ask again: whose turn it is, and who stand before it, for when they can."""
+        """Return the tickets to wake: the one whose turn it is, and those before it that cannot ask yet."""
         called = []
         for ticket in self._standing():
             called.append(ticket)
@@ -111,12 +111,12 @@ class Line:
         return called
 
     def tidy(self) -> None:
-        """Forget who stood at the head and is gone."""
+        """Remove the places at the head whose tickets are gone."""
         while self.heap and self.heap[0][1] not in self._tickets:
             heapq.heappop(self.heap)
 
     def ahead(self, ticket: Ticket | None) -> float:
-        """How many tokens they want who stand before *ticket*, or before one who has none."""
+        """Return how many tokens the waiters before *ticket* want; without a ticket, how many all waiters want."""
         place = ticket._place if ticket is not None else None
         if place is None:
             return self._in_all()
@@ -124,7 +124,7 @@ class Line:
         return sum(cost for its, cost in places if its is not None and its < place)
 
     def _standing(self) -> Iterator[Ticket]:
-        """Who stand in line, in their order."""
+        """Yield the tickets in line, in their order."""
         if self.heap and (first := self._tickets.get(self.heap[0][1])) is not None:
             yield first
         for _, order in sorted(self.heap)[1:]:
@@ -132,8 +132,8 @@ class Line:
                 yield ticket
 
     def _in_all(self) -> float:
-        """How many tokens all who wait want."""
-        if len(self._costs) != len(self._tickets):  # some are gone without leaving
+        """Return how many tokens all waiters want."""
+        if len(self._costs) != len(self._tickets):  # some tickets were dropped without `leave`
             self._costs = {order: ticket.cost for order, ticket in self._tickets.items()}
             self._wanted = sum(self._costs.values())
         return self._wanted

@@ -12,7 +12,7 @@ import msgspec
 from holdfast import checks
 
 MOST_WINDOW = 1000
-REFUSALS = 2  # of the same call, after which the loop is reported
+REFUSALS = 2  # refusals of the same call after which the loop is reported
 
 
 class LoopConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +32,7 @@ class LoopConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoopVerdict(Enum):
-    """What the loop guard says to a call."""
+    """What the loop guard decides about a call."""
 
     PASS = "pass"
     REFUSED = "refused"
@@ -40,18 +40,18 @@ class LoopVerdict(Enum):
 
 
 class LoopGuard:
-    """The last calls of one run; not locked, its owner is. A *call* is the tool and its canonical arguments."""
+    """The last calls of one run; its owner holds the lock. A *call* is the tool and its canonical arguments."""
 
     __slots__ = ("stopped", "_quiet", "_recent", "_refusals")
 
     def __init__(self) -> None:
         self._recent: deque[tuple[Hashable, bool]] = deque(maxlen=MOST_WINDOW)
         self._refusals: Counter[Hashable] = Counter()
-        self._quiet = MOST_WINDOW  # calls since the last that failed
+        self._quiet = MOST_WINDOW  # calls since the last failed one
         self.stopped = False
 
     def admit(self, call: Hashable, config: LoopConfig) -> LoopVerdict:
-        """Pass, or refuse because the same call failed too often of late."""
+        """Pass the call, or refuse it because the same call failed too often recently."""
         if self.stopped:
             return LoopVerdict.REFUSED
         if self._quiet >= config.window:
@@ -59,7 +59,7 @@ class LoopGuard:
         last = islice(reversed(self._recent), config.window)
         if sum(failed and other == call for other, failed in last) < config.repeats:
             return LoopVerdict.PASS
-        if len(self._refusals) >= MOST_WINDOW:  # a call that is no longer remembered has to fail anew first
+        if len(self._refusals) >= MOST_WINDOW:  # a forgotten call has to fail again before it is refused
             known = {other for other, _ in self._recent}
             self._refusals = Counter({other: n for other, n in self._refusals.items() if other in known})
         self._refusals[call] += 1
@@ -69,8 +69,8 @@ class LoopGuard:
         return LoopVerdict.DETECTED
 
     def settle(self, call: Hashable, *, failed: bool) -> None:
-        """Tell how a call ended; refused and cancelled calls are not told."""
-        self._recent.append((call if failed else None, failed))  # one that went well may hold an object alive
+        """Record how a call ended; callers do not report refused and cancelled calls."""
+        self._recent.append((call if failed else None, failed))  # arguments of a success would only keep objects alive
         self._quiet = 0 if failed else self._quiet + 1
         if not failed:
             self._refusals.pop(call, None)

@@ -1,6 +1,6 @@
 """The rate: a token bucket that says exactly when the next call may be made, and learns from the server's refusals.
 
-The state of a bucket is one float: the time at which it will be full again if nobody takes from it.
+The state of a bucket is one float: the time at which it will be full again if no call takes from it.
 A `Bucket` has no lock: its owner holds one around every call of it.
 """
 
@@ -19,14 +19,14 @@ from holdfast.clock import until
 from holdfast.errors import ConfigError
 from holdfast.guards.learning import Learnt
 
-# CPython with its global lock changes threads at calls and backward jumps only. Code that says so has neither between
-# reading the state and writing it, so there it needs no lock; elsewhere its owner holds one.
+# CPython with its global lock switches threads only at calls and backward jumps. Methods documented as undivided have
+# neither between reading the state and writing it, so there they need no lock; elsewhere their owner holds one.
 UNDIVIDED = sys.implementation.name == "cpython" and "t" not in getattr(sys, "abiflags", "t")
 
 _ALMOST = 1e-6  # tokens a bucket may lack: clocks and sums of floats are off by that little
-_LONGEST_PAUSE = 86_400.0  # a server that asks for more is not believed
+_LONGEST_PAUSE = 86_400.0  # seconds; a server that asks for a longer pause gets this one
 _JITTER = 0.1
-_MOST_LEFT = 64  # settings of before under which something is owed
+_MOST_LEFT = 64  # earlier settings that are remembered because tokens are owed under them
 
 
 class Priority(StrEnum):
@@ -48,11 +48,11 @@ class Priority(StrEnum):
         return member
 
 
-LEAST_RATE = 1e-9  # one call in thirty years; below, the times would be no numbers
+LEAST_RATE = 1e-9  # one call in thirty years; at lower rates, times would become infinite or NaN
 
 
 def priority_of(value: object) -> Priority:
-    """*value* as a priority; its plain text will do."""
+    """Return *value* as a `Priority`; its plain text is accepted, too."""
     checks.choice("priority", value, [*Priority])
     return Priority(value)  # type: ignore[call-arg, arg-type]
 
@@ -85,12 +85,12 @@ class RateConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def terms(self) -> tuple[float, float, float | None]:
-        """What a bucket depends on."""
+        """The settings that a bucket's state depends on."""
         return self.per_second, self.capacity, self.floor if self.adaptive else None
 
 
 class Bucket:
-    """The bucket of one tool; its owner locks, and, unless it says otherwise with *reports*, tells of every success."""
+    """The bucket of one tool. Its owner holds the lock, and reports every success unless *reports* is false."""
 
     __slots__ = (
         "capacity", "config", "full_at", "interval", "learnt", "rate", "_horizon", "_left", "_random", "_reports",
@@ -101,13 +101,13 @@ class Bucket:
     ) -> None:
         self.full_at = -math.inf
         self.learnt: Learnt | None = None
-        self._left: dict[tuple[float, float, float | None], float] = {}  # full_at under settings of before
+        self._left: dict[tuple[float, float, float | None], float] = {}  # full_at under earlier settings
         self._random = random
         self._reports = reports
         self._apply(config, config.per_second)
 
     def admit(self, now: float, cost: float = 1.0) -> float:
-        """0.0 if the call may be made, its *cost* taken; else the seconds after which it may be, nothing taken."""
+        """Take *cost* and return 0.0 if the call may be made; otherwise take nothing and return the seconds to wait."""
         if self.learnt is not None:
             return self._admit_learnt(self.learnt, now, cost)
         full_at = self.full_at
@@ -118,7 +118,7 @@ class Bucket:
         return wait_for(full_at, now, cost, self.capacity, self.interval)
 
     def take(self, now: float, cost: float = 1.0) -> bool:
-        """True if the call may be made, its *cost* taken; else ask `admit`. Undivided: see `UNDIVIDED`."""
+        """Take *cost* and return True if the call may be made; on False ask `admit`. Undivided: see `UNDIVIDED`."""
         if self.learnt is not None:
             return False
         full_at = self.full_at
@@ -129,23 +129,23 @@ class Bucket:
         return True
 
     def refund(self, cost: float, now: float) -> None:
-        """Give back what an admitted call took that was never made."""
+        """Give back the tokens of an admitted call that was never made."""
         full_at = self.full_at - cost * self.interval  # undivided, like `take`
         self.full_at = full_at if full_at > now else now
         if self.learnt is not None:
             self.learnt.refunded(cost)
 
     def succeeded(self, now: float) -> None:
-        """The server took a call: the rate may recover."""
+        """Note that the server accepted a call: the rate may recover."""
         self._reports = True
         if self.learnt is not None:
             self.learnt.succeeded(now, self.interval)
 
     def limited(self, now: float, retry_after: float | None = None, admitted_at: float | None = None) -> bool:
-        """The server refused a call that was admitted at *admitted_at* (None: just now); true if that cuts the rate.
+        """Note that the server refused a call admitted at *admitted_at* (None: just now); True if that cuts the rate.
 
         Nothing is admitted for *retry_after* seconds and, so that clients do not come back together, a little longer.
-        Calls that were under way at the last cut do not cut again.
+        Calls that were under way at the last cut do not cut the rate again.
         """
         if not self.config.adaptive:
             return False
@@ -163,7 +163,7 @@ class Bucket:
         return True
 
     def rate_at(self, now: float) -> float:
-        """Tokens a second, as far as it has recovered by *now*."""
+        """Return the tokens a second to which the rate has recovered by *now*."""
         if self.learnt is None:
             return self.rate
         return min(self.config.per_second, max(self.rate, self.learnt.allowed(now)))
@@ -173,15 +173,16 @@ class Bucket:
         return max(0.0, self.capacity - max(0.0, self.full_at - now) * self.rate)
 
     def pause(self, now: float) -> float:
-        """The seconds for which the server has asked to be left alone."""
+        """Return how many seconds of the pause that the server asked for are left."""
         return 0.0 if self.learnt is None else max(0.0, self.learnt.paused_until - now)
 
     def configure(self, config: RateConfig, now: float) -> None:
-        """Take new settings and keep the state: the tokens that were used, and, if still adaptive, what was learnt.
+        """Apply new settings and keep the state: the tokens that were used, and, if still adaptive, what was learnt.
 
-        What a smaller bucket cannot owe is owed again when settings come back: callers may have different ones.
+        Used tokens beyond the size of a smaller bucket are owed again when the earlier settings return: callers may
+        alternate between settings.
         """
-        self._horizon = -math.inf  # until all is set: what somebody takes without the lock meanwhile would be forgotten
+        self._horizon = -math.inf  # `take` refuses until all is set: what it takes without the lock would be lost
         owed = max(0.0, self.full_at - now) * self.rate
         left = {terms: full_at for terms, full_at in self._left.items() if full_at > now}
         if len(left) >= _MOST_LEFT:
@@ -201,7 +202,7 @@ class Bucket:
     def _admit_learnt(self, learnt: Learnt, now: float, cost: float) -> float:
         full_at = max(self.full_at, now) + cost * self.interval
         if full_at - self._horizon > now:
-            # Not yet at the rate of the last promise; perhaps at the one it has grown to since.
+            # Refused at the rate of the last look; perhaps not at the rate it has grown to since.
             self._grow(learnt, now)
             full_at = max(self.full_at, now) + cost * self.interval
         if full_at - self._horizon > now or learnt.paused_until > now:
@@ -209,13 +210,13 @@ class Bucket:
             return max(wait, until(now, learnt.paused_until))
         learnt.admitted(cost, lull=now - self.full_at > self.interval)
         self.full_at = full_at
-        if not self._reports:  # where nobody reports successes, a call that was let through has to stand for one
+        if not self._reports:  # if successes are not reported, an admitted call has to count as one
             learnt.succeeded(now, self.interval)
         self._grow(learnt, now)
         return 0.0
 
     def _grow(self, learnt: Learnt, now: float) -> None:
-        """Let the rate recover. What is owed is kept in tokens, so that an earlier promise holds or comes sooner."""
+        """Let the rate recover. The debt is kept in tokens, so that waits announced earlier hold or get shorter."""
         if not learnt.is_due(now):
             return
         rate = self.rate_at(now)
@@ -249,12 +250,12 @@ class Bucket:
 
 
 def horizon(capacity: float, interval: float) -> float:
-    """How far ahead of now the time of being full may lie."""
+    """Return how many seconds ahead of now `full_at` may lie for a call to be admitted."""
     return (capacity + _ALMOST) * interval
 
 
 def wait_for(full_at: float, now: float, cost: float, capacity: float, interval: float) -> float:
-    """The wait until a call may be made that would leave a bucket to be full at *full_at*."""
+    """Return the seconds until a call may be made after which the bucket is full again at *full_at*."""
     if cost > capacity:
         raise ConfigError(f"a call of {cost:g} tokens does not fit a bucket of {capacity:g}: allow a larger burst")
     return until(now, full_at - capacity * interval)

@@ -1,4 +1,4 @@
-"""When to try again: which failures, how long to wait, and how much repeating a tool as a whole may bear."""
+"""When to try again: which failures, how long to wait, and how many retries a tool as a whole may make."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = logging.getLogger("holdfast")
 
 
 class RetryConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Up to *attempts* tries; waits grow from *initial* by *factor* to *max* seconds, each drawn at random below that.
+    """Up to *attempts* tries; each wait is random below a bound that grows from *initial* by *factor* to *max* seconds.
 
     *budget* is the share of a tool's calls that may be retries; 0 means no bound.
     """
@@ -67,7 +67,7 @@ class RetryConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RetryBudget:
-    """Stops retry storms: each call of a tool earns a share of a retry; not locked, its owner is."""
+    """Stops retry storms: each call of a tool earns a share of a retry. It has no lock: its owner holds one."""
 
     __slots__ = ("_calls", "_saved")
 
@@ -76,7 +76,7 @@ class RetryBudget:
         self._saved = RESERVE
 
     def take(self, share: float, calls: int) -> bool:
-        """Whether one more retry is affordable, after *calls* calls in all."""
+        """Pay for one more retry, after *calls* calls in total; False if it is not affordable."""
         if not share:
             return True
         self._saved = min(MOST, self._saved + share * max(0, calls - self._calls))
@@ -88,7 +88,7 @@ class RetryBudget:
 
 
 def note(error: Exception, name: str, attempts: int, why: str = "", waited: float = 0.0) -> None:
-    """Note on the tool's own error what was tried; one that comes again keeps only the last note of *name*."""
+    """Add a note of what was tried to the tool's error; an error raised again keeps only the last note of *name*."""
     mine = f"{NOTE}{name}: "
     tries = f"{attempts} attempt{'s' if attempts != 1 else ''}"
     waits = f", {waited:.2g} s of waiting" if waited else ""
@@ -97,5 +97,5 @@ def note(error: Exception, name: str, attempts: int, why: str = "", waited: floa
         if isinstance(notes, list):
             notes[:] = [old for old in notes if not str(old).startswith(mine)]
         error.add_note(f"{mine}{tries}{waits}{', ' if why else ''}{why}")
-    except Exception as trouble:  # an error that takes no note, being frozen say, leaves all the same
+    except Exception as trouble:  # an error that accepts no note, such as a frozen one, is raised all the same
         _log.debug("%s takes no note: %s", type(error).__name__, type(trouble).__name__)

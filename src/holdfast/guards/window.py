@@ -1,4 +1,4 @@
-"""Counts of calls, failures and slow calls over a stretch of time, or over the last so many calls of it."""
+"""Counts of calls, failures and slow calls over a period of time, or over the last so many calls in it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ SLICES = 20  # a window forgets in steps of a twentieth
 
 
 class Window:
-    """What the last *seconds* (and at most the last *most* calls) held; not locked, its owner is."""
+    """The counts of the last *seconds*, at most of the last *most* calls. It has no lock: its owner holds one."""
 
     __slots__ = ("calls", "failures", "slow", "width", "_most", "_runs", "_seconds")
 
@@ -18,7 +18,7 @@ class Window:
         self.configure(seconds, most)
 
     def configure(self, seconds: float, most: int | None) -> None:
-        """Go on with what it holds, as far as that is not too old; where other calls are to be counted, anew."""
+        """Apply new settings and keep the counts that are not too old; if *most* has changed, start from zero."""
         if most != self._most:
             self.clear()
         self.width = seconds / SLICES
@@ -45,7 +45,7 @@ class Window:
         self.forget(now)
 
     def forget(self, now: float) -> None:
-        """Drop what is too old or one too many."""
+        """Drop the calls that are too old, and those beyond *most*."""
         runs = self._runs
         while runs and runs[0][0] <= now - self._seconds:
             self._drop()
@@ -53,12 +53,12 @@ class Window:
             surplus = self.calls - self._most
             if runs[0][1] <= surplus:
                 self._drop()
-            else:  # only runs of plain successes hold more than one call here
+            else:  # only entries of plain successes hold more than one call here
                 runs[0][1] -= surplus
                 self.calls -= surplus
 
     def _apart(self, last: list[float], failures: int, slow: int) -> bool:
-        """With a limit on calls, a call that is not a plain success is kept by itself, so that it leaves by itself."""
+        """With a limit on calls, a failed or slow call gets its own entry, so that it also leaves by itself."""
         return self._most is not None and bool(failures or slow or last[2] or last[3])
 
     def _drop(self) -> None:
