@@ -66,11 +66,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         click.echo(f"holdfast: {error.strerror}", err=True)
         _leave_nothing()
         return FAILED
-    except SystemExit:  # click's way where the reader has gone
+    except SystemExit:  # click exits like this on EPIPE, when the reader of our output is gone
         _leave_nothing()
         raise
     except Exception as error:
-        # Not above: help would be half as quick.
+        # Not imported at the top: `--help` would take twice as long.
         from holdfast.errors import ConfigError, HoldfastError, StoreError, printable
 
         if isinstance(error, RuntimeError) and str(error) == "can't start new thread":
@@ -85,17 +85,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _see_to_streams() -> None:
-    """Have all three of them, and have them take every letter."""
+    """Make sure that stdin, stdout and stderr exist, and that every character can be printed."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # whoever started us has closed it
+        if getattr(sys, name) is None:  # the parent process closed it
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal that lacks a letter is no reason to fail
+            stream.reconfigure(errors="replace")  # a character the terminal lacks is no reason to fail
 
 
 def _leave_nothing() -> None:
-    """Have nothing left in stdout that cannot be written: it would be tried again at the end, with a traceback."""
+    """Discard what stdout still holds if it cannot be written: Python would try again at exit, with a traceback."""
     if (stream := sys.__stdout__) is not None:
         try:
             stream.flush()
@@ -113,10 +113,10 @@ def _is_nowhere() -> bool:
 
 
 class Lazy(click.Group):
-    """A group that knows its commands by name and summary; click has no other way to load them when they are used."""
+    """A group that lists its commands from COMMANDS and imports one only when it is used, which click itself cannot."""
 
     def invoke(self, ctx: click.Context) -> object:
-        """Call the command; what ends it is heeded while it is still being imported."""
+        """Call the command; SIGTERM and SIGHUP are handled even while it is still being imported."""
         from holdfast.signals import ended_gently
 
         ctx.with_resource(ended_gently())
@@ -142,7 +142,7 @@ class Lazy(click.Group):
 
 @click.group(
     cls=Lazy,
-    commands={name: click.Command(name) for name in COMMANDS},  # what a mistyped one is likened to
+    commands={name: click.Command(name) for name in COMMANDS},  # for click's "did you mean"
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(VERSION, message="%(prog)s %(version)s")

@@ -1,7 +1,7 @@
-"""Calling a function of the user's inside a run, from the outside: for `run`, which begins one, and `runs resume`.
+"""Calls a function of the user's inside a run: for `holdfast run`, which begins one, and `holdfast runs resume`.
 
-What the function prints stays its own; what we have to say goes to stderr, and its result to stdout. Where that is to
-be JSON, whoever calls has made room for it.
+What the function prints is left alone; our messages go to stderr, and the function's result to stdout. If the result
+is to be JSON, the command passes the stream of `json_alone` for it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Entry(NamedTuple):
-    """What is called: *target* is MODULE:FUNCTION, *args* are plain data."""
+    """The function to call: *target* is MODULE:FUNCTION, *args* are plain data."""
 
     target: str
     function: Callable[..., Any]
@@ -38,14 +38,14 @@ class Entry(NamedTuple):
 
     @property
     def record(self) -> dict[str, Any]:
-        """As the run remembers it."""
+        """The entry as the run records it."""
         return {"target": self.target, "args": list(self.args)}
 
 
 def load(target: str, args: Sequence[Any], *, store: str | None) -> Entry:
-    """Find the function that *target* names, looking in the working directory first; what cannot be called is wrong.
+    """Find the function that *target* names, in the working directory first; UsageError if *args* do not fit it.
 
-    *store* is the one that the user named: what is loaded opens the same.
+    *store* is the one that the user named: the loaded code opens the same one.
     """
     function = find(target, store=store)
     _check(target, function, args)
@@ -53,7 +53,7 @@ def load(target: str, args: Sequence[Any], *, store: str | None) -> Entry:
 
 
 def find(target: str, *, store: str | None) -> Callable[..., Any]:
-    """The function that *target* names, if it can be called in a run."""
+    """The function that *target* names; UsageError if it cannot be called in a run."""
     module, _, path = target.partition(":")
     if not all(part.isidentifier() for part in (*module.split("."), *path.split("."))):
         raise click.UsageError(f"{printable(target)!r} must be MODULE:FUNCTION, such as agent:main")
@@ -74,7 +74,7 @@ def find(target: str, *, store: str | None) -> Callable[..., Any]:
 
 
 def _check(target: str, function: Callable[..., Any], args: Sequence[Any]) -> None:
-    """That the arguments are those the function takes."""
+    """Raise UsageError if the function does not take these arguments."""
     try:
         signature = signature_of(function)
     except ValueError:  # some builtins do not say what they take
@@ -89,9 +89,9 @@ def _check(target: str, function: Callable[..., Any], args: Sequence[Any]) -> No
 
 
 class Calling:
-    """One call of *entry* inside *run*; *store* is the one that the user named, for the hints to name it, too.
+    """One call of *entry* inside *run*; *store* is the one that the user named, and is repeated in hints.
 
-    With *out* how it went is also told there, as JSON.
+    With *out*, the outcome is also written there as JSON.
     """
 
     def __init__(self, run: Run, entry: Entry, *, store: str | None, out: IO[str] | None) -> None:
@@ -130,7 +130,7 @@ class Calling:
     # -- how it went ---------------------------------------------------------------------------------------------------
 
     def _ended(self, error: BaseException | None, value: Any = None) -> int:
-        """What the run says of itself counts: the function may not have noticed that it was cancelled."""
+        """Report the end; the run's own status counts, since the function may not have noticed a cancellation."""
         run = self._run.snapshot()
         status = "interrupted" if run.interrupted else run.status.value
         if status == "completed" and error is None:
@@ -147,7 +147,7 @@ class Calling:
         return CANCELLED if isinstance(error, asyncio.CancelledError | TimeoutError) else FAILED
 
     def _interrupted(self, error: KeyboardInterrupt | SystemExit | StoreError) -> int:
-        """It says nothing about the run's own work."""
+        """Report an interruption, which is not a failure of the run's own work."""
         if not self._begun:
             raise error
         why = "" if isinstance(error, KeyboardInterrupt) else f" by {in_words(error)}"
@@ -162,7 +162,7 @@ class Calling:
             result = value if _is_json(value) else text
             put_json({"id": self._run.id, "status": "completed", "result": result}, self._out)
         elif value is not None:
-            click.echo(in_full(text) if sys.stdout.isatty() else text, color=True)  # click would take some of it away
+            click.echo(in_full(text) if sys.stdout.isatty() else text, color=True)  # else click strips escape sequences
 
     def _explain(self, error: InDoubt) -> None:
         name, again = printable(self._run.id, 200), resume_command(self._run.id, self._store, "--in-doubt", "repeat")
@@ -198,7 +198,7 @@ def _is_json(value: object) -> bool:
 
     try:
         msgspec.json.encode(value)
-    except Exception:  # an object of the user's, or one that is too big, too deep or not even text
+    except Exception:  # a user's object, a number too big, nesting too deep, or text that is not Unicode
         return False
     return True
 

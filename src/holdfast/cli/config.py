@@ -1,4 +1,4 @@
-"""`holdfast config`: which store and which policies apply here, and who says so."""
+"""`holdfast config`: which store and which policies apply here, and where each setting comes from."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Fact(NamedTuple):
-    """One setting: where it applies, its name, its value, and who says so."""
+    """One setting: where it applies, its name, its value, and where it comes from."""
 
     place: str
     key: str
@@ -73,7 +73,7 @@ def _facts(store: str | None, tools: tuple[str, ...]) -> Iterator[Fact]:
     yield Fact("", "store", _shown(url), origin)
     yield from _fleet(book, file)
     yield Fact("", "policy file", file, file_origin)
-    common = list(_policy(book, "every tool", ""))  # which no pattern matches that does not match every name
+    common = list(_policy(book, "every tool", ""))  # only patterns that match every name match ""
     yield from common
     said = {(fact.key, str(fact.value), fact.origin) for fact in common}
     for name in (*book.names, *tools):
@@ -83,7 +83,7 @@ def _facts(store: str | None, tools: tuple[str, ...]) -> Iterator[Fact]:
 
 
 def _shown(url: str | None) -> str | None:
-    """The store without its password, if it has one; an address that leads nowhere is an error, and not shown."""
+    """The store's address without its password; raise ConfigError if the address is not valid."""
     from holdfast.stores import open_store
 
     if url is not None:

@@ -15,7 +15,7 @@ from holdfast.cli.ui import has_display
 if TYPE_CHECKING:
     from holdfast.demo.stage import Played
 
-SEED = 93  # an average world: of many, its numbers lie in the middle
+SEED = 93  # an average world: its numbers lie in the middle of those of many seeds
 
 
 @click.command()

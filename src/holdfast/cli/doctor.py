@@ -1,4 +1,4 @@
-"""`holdfast doctor`: what may be wrong with this machine and its store, and how to mend it. It changes nothing."""
+"""`holdfast doctor`: checks this machine and its store, and says how to fix what is wrong. It changes nothing."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ EXTRAS: Final = {
     "redis": ("hiredis",),
     "postgres": ("psycopg",),
     "otel": ("opentelemetry",),
-}  # the first name of what each brings
+}  # the top-level modules that each extra installs
 
 PASS, WARN, FAIL = "PASS", "WARN", "FAIL"
 STYLES: Final = {PASS: "green", WARN: "bold yellow", FAIL: "bold red"}
 
-OLDEST_SQLITE: Final = (3, 25, 0)  # knows sums OVER rows, and is mended where WAL is concerned
-SCARCE, SHORT = 100_000_000, 1_000_000_000  # bytes free on the disk
-EARLIEST: Final = 1_735_689_600  # seconds since the epoch, 2025-01-01: no clock that goes right is behind that
+OLDEST_SQLITE: Final = (3, 25, 0)  # has window functions (sum() OVER) and fixes for WAL
+SCARCE, SHORT = 100_000_000, 1_000_000_000  # bytes free on the disk, below which the check fails or warns
+EARLIEST: Final = 1_735_689_600  # seconds since the epoch, 2025-01-01: a correct clock is never behind that
 AHEAD: Final = 60.0  # seconds that a run may lie in the future, since the clocks of two machines differ
-LAST_LINES: Final = 5  # of what a server said on stderr
+LAST_LINES: Final = 5  # lines of a server's stderr that are shown
 RESTORE: Final = "keep a copy of it, then restore a backup or an export, or try `sqlite3 FILE .recover`"
 OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 class Finding(NamedTuple):
-    """What one check found; *fix* is what to do, where anything is."""
+    """The result of one check; *fix* says how to fix what is wrong, if anything is."""
 
     check: str
     status: str
@@ -124,7 +124,7 @@ def _put(out: Console, finding: Finding) -> None:
 
 
 def _examine(store: str | None) -> Iterator[Finding]:
-    """Every check, the cheap ones first; those of the store only as far as it can be read."""
+    """Run every check, the cheap ones first; those of the store only as far as it can be read."""
     yield _python()
     yield _sqlite()
     yield _clock()
@@ -220,7 +220,7 @@ def _python() -> Finding:
 
 
 def _extras() -> Finding:
-    """Which of the parts that need more libraries can be used."""
+    """Which optional extras are installed."""
     from importlib.util import find_spec
 
     there = {extra: all(find_spec(module) for module in modules) for extra, modules in EXTRAS.items()}
@@ -239,7 +239,7 @@ def _fleet(hf: Holdfast) -> Iterator[Finding]:
     from holdfast.fleet.link import PATIENCE
 
     where = fleet.address.shown
-    if fleet.service.settled.wait(PATIENCE) and fleet.there:  # to open does not wait for all of the first try
+    if fleet.service.settled.wait(PATIENCE) and fleet.there:  # open() may return before the first try is over
         yield Finding("redis", PASS, f"{where} answers")
         return
     fix = (
@@ -280,7 +280,7 @@ def _disk(path: str) -> Finding:
 
 
 def _folder(path: str) -> str:
-    """The nearest folder above that is there."""
+    """The nearest folder above *path* that exists."""
     folder = os.path.dirname(path)
     while not os.path.isdir(folder):
         folder = os.path.dirname(folder)
@@ -291,24 +291,24 @@ def _folder(path: str) -> str:
 
 
 def _room(path: str) -> Iterator[Finding]:
-    """That a file which is not there yet can be made."""
+    """Check that a file which does not exist yet can be created."""
     folder = _folder(path)
     if not os.access(folder, os.W_OK | os.X_OK):
-        home = os.path.dirname(path)  # may be anybody's where it is there, the system's even: it is not for us to give
+        home = os.path.dirname(path)  # if it exists it may be another user's or the system's: do not suggest a chown
         made = f"sudo install -d -m 700 -o $(id -u) {shlex.quote(home)}" if folder != home else f"ask who owns {folder}"
         fix = f"use a store of your own (--store or $HOLDFAST_STORE), or {made}"
         yield Finding("permissions", FAIL, f"this user may make nothing in {folder}", _remount(folder) or fix)
 
 
 def _remount(folder: str) -> str:
-    """What to do where nobody may write; empty where somebody may."""
+    """What to do if *folder* is on a read-only file system; empty if it is not."""
     if not os.statvfs(folder).f_flag & os.ST_RDONLY:
         return ""
     return "mount it to be written, as nobody may now, or put the store elsewhere: --store or $HOLDFAST_STORE"
 
 
 def _permissions(path: str) -> Generator[Finding, None, bool]:
-    """That the user can use the file, and nobody else; gives whether it can be used at all."""
+    """Check that this user can use the file and no other user can; return True if it can be used at all."""
     folder = os.path.dirname(path)
     if not os.access(path, os.R_OK | os.W_OK) or not os.access(folder, os.W_OK | os.X_OK):
         fix = _remount(folder) or f"chown $(id -u) {shlex.join((path, folder))}, or use a store of your own"
@@ -329,7 +329,7 @@ def _permissions(path: str) -> Generator[Finding, None, bool]:
 
 
 def _contents(path: str) -> Generator[Finding, None, bool]:
-    """Schema and integrity, read over a connection that cannot write; gives whether it can be used as it is."""
+    """Check schema and integrity over a read-only connection; return True if the file is intact and up to date."""
     import sqlite3
 
     from holdfast.stores.schema import SCHEMA
@@ -394,7 +394,7 @@ def _interrupted(store: RunStore) -> Finding:
 
 
 def _owners(path: str) -> Finding:
-    """Processes that ended without a word leave a file behind, which the next one removes."""
+    """Count the owners' files: a process that is killed leaves its file behind, and a later process removes it."""
     from holdfast.stores.owners import LockFiles
 
     folder = f"{path}-owners"
@@ -415,14 +415,14 @@ def _times(store: RunStore) -> Finding:
 
 
 def _servers(store: RunStore) -> Iterator[Finding]:
-    """Each server behind a proxy that lives; of one that is not ready, what it said last."""
+    """One finding for each server behind a running proxy; for one that is not ready, also its last stderr lines."""
     from holdfast.stores.board import Board
 
     for line in Board(store).servers():
         server = line.server
         restarts = f", {plural(server.restarts, 'restart')}" if server.restarts else ""
         message = one_line(f"{server.name} is {server.state} behind process {line.proxy_pid}{restarts}")
-        if server.state == "ready" or (server.state == "idle" and not server.last_error):  # nobody has asked it yet
+        if server.state == "ready" or (server.state == "idle" and not server.last_error):  # no client uses it
             yield Finding("server", PASS, message)
             continue
         if server.last_error:

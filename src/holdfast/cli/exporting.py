@@ -1,6 +1,6 @@
-"""Telemetry of commands that run for long: on where the environment names an exporter, as OpenTelemetry has it.
+"""Telemetry of long-running commands: on if OpenTelemetry's environment variables name an exporter.
 
-Trouble with it is told on stderr, and the command goes on: nobody's tools may depend on who watches them.
+Trouble with it is reported on stderr, and the command goes on: no tool may depend on its telemetry.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from holdfast.errors import in_words
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
 
-PATIENCE = 3.0  # seconds in which the rest is sent: whoever started a proxy does not wait for long when it is to end
+PATIENCE = 3.0  # seconds to send the rest at the end: a client that stops a proxy does not wait for long
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_{}_ENDPOINT")
 _PROTOCOLS = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
 
 
 @contextmanager
 def exporting(hf: Holdfast) -> Iterator[None]:
-    """Have the calls of *hf* traced and measured, if the environment says where that goes; sent when this is left."""
+    """Trace and measure the calls of *hf*, if the environment names an exporter; on leaving, send what is left."""
     traces, metrics = _wanted("TRACES"), _wanted("METRICS")
     if (not traces and not metrics) or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         yield
@@ -37,7 +37,7 @@ def exporting(hf: Holdfast) -> Iterator[None]:
         from holdfast.telemetry.otel import instrument
 
         instrument(hf, *providers)
-    except Exception as error:  # what is wrong with a variable or an exporter is theirs to say
+    except Exception as error:  # OpenTelemetry and exporters may raise anything if a variable is wrong
         why = error.args[0] if isinstance(error, ImportError | LookupError) else in_words(error)
         say(f"no telemetry: {why}")
         yield
@@ -65,7 +65,7 @@ def _send_rest(providers: Sequence[Any]) -> None:
 def _shut(provider: Any) -> None:
     try:
         provider.shutdown()
-    except Exception as error:  # an exporter's, which may be anybody's
+    except Exception as error:  # an exporter is foreign code and may raise anything
         say(f"the last telemetry was not sent: {in_words(error)}")
 
 
@@ -97,7 +97,7 @@ def _providers(traces: list[str], metrics: list[str]) -> tuple[Any, Any]:
 
 
 def _exporter(signal: str, name: str) -> Any:
-    if name == "console":  # standard output is the client's
+    if name == "console":  # to stderr: stdout belongs to the MCP client
         from opentelemetry.sdk.metrics.export import ConsoleMetricExporter
         from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 

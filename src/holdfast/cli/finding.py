@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from holdfast.policy import PolicyBook
     from holdfast.stores import RunStore
 
-MOST_NAMED = 10  # of the runs that an ambiguous beginning may mean
+MOST_NAMED = 10  # runs listed when the beginning of an id is ambiguous
 
 
 @contextmanager
 def opened(store: str | None, *, keeps: bool = False, **how: Any) -> Iterator[Holdfast]:
-    """A Holdfast on the store that is meant, closed at the end; nothing is made on disk before something is written.
+    """Open a Holdfast on *store*, or the configured one, and close it at the end; only a write creates files on disk.
 
-    It *keeps* what it is given: then there must be a store that outlives the command, or one that was named. *how* it
-    is opened otherwise is as for `holdfast.open`.
+    With *keeps*, raise ConfigError unless the store outlives the command or was named by the user. *how* is passed to
+    `holdfast.open`.
     """
     from holdfast.app import open
 
@@ -40,7 +40,7 @@ def opened(store: str | None, *, keeps: bool = False, **how: Any) -> Iterator[Ho
 
 @contextmanager
 def overseen(store: str | None, *, keeps: bool = False) -> Iterator[Holdfast]:
-    """The same for who calls no tool: a mistake in the policies is told, and keeps nobody from what goes on."""
+    """Like `opened`, for commands that call no tool: a mistake in the policy file is reported, and the file ignored."""
     from holdfast.defaults import named_store, policy_file
     from holdfast.policy import PolicyBook
 
@@ -58,7 +58,7 @@ def overseen(store: str | None, *, keeps: bool = False) -> Iterator[Holdfast]:
 
 
 def _store_in(path: str, wrong: ConfigError) -> str | None:
-    """The store that the file at *path* names, though something is *wrong* with it; raised if that may be the store."""
+    """The store that the file at *path* names, despite a mistake in it; raise *wrong* if that may be the store."""
     from holdfast.policy.file import absolute_store, read_file
 
     store = read_file(path, path)[0].get("store")
@@ -70,7 +70,7 @@ def _store_in(path: str, wrong: ConfigError) -> str | None:
 
 
 def tell_unless_kept(hf: Holdfast) -> None:
-    """Say that there is no place that lasts, to who goes on without one."""
+    """Warn that there is no lasting store, in a command that goes on without one."""
     try:
         hf.check_store()
     except ConfigError as error:
@@ -79,7 +79,7 @@ def tell_unless_kept(hf: Holdfast) -> None:
 
 @contextmanager
 def used_rightly() -> Iterator[None]:
-    """Around what checks what the user gave: settings that are wrong are wrong usage."""
+    """Wrap code that checks what the user gave: a ConfigError becomes wrong usage."""
     try:
         yield
     except ConfigError as error:
@@ -87,7 +87,7 @@ def used_rightly() -> Iterator[None]:
 
 
 def policies(path: str | None) -> PolicyBook:
-    """The policies of a file, or the defaults; that something is wrong with a file is no wrong usage."""
+    """The policies of a file, or the defaults if *path* is None; a mistake in the file is not wrong usage."""
     from holdfast.policy import PolicyBook
 
     try:
@@ -98,7 +98,7 @@ def policies(path: str | None) -> PolicyBook:
 
 @contextmanager
 def needing(extra: str) -> Iterator[None]:
-    """Around imports of what only *extra* brings: if it is not installed, that is said."""
+    """Wrap imports from the libraries of *extra*: if one is not installed, say how to install it."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -108,7 +108,7 @@ def needing(extra: str) -> Iterator[None]:
 
 
 def check_temporary() -> None:
-    """That there is a folder for what is made for a while only."""
+    """Raise ClickException if there is no writable folder for temporary files."""
     import tempfile
 
     try:
@@ -118,7 +118,7 @@ def check_temporary() -> None:
 
 
 def find(store: RunStore, wanted: str) -> RunSnapshot:
-    """The run whose id is *wanted*, else the only one whose id begins so."""
+    """The run whose id is *wanted*, else the only one whose id begins with it."""
     if not wanted:
         raise click.UsageError("an id of a run must not be empty")
     try:
@@ -137,7 +137,7 @@ def find(store: RunStore, wanted: str) -> RunSnapshot:
 
 
 def header(store: RunStore, run_id: str) -> RunHeader:
-    """What was known of a run before its first event."""
+    """The header of a run: what was known before its first event."""
     from holdfast.stores.searching import header_of
 
     if (found := header_of(store, run_id)) is None:

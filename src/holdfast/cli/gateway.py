@@ -1,4 +1,4 @@
-"""`holdfast gateway`: several MCP servers behind the guards and one port."""
+"""`holdfast gateway`: serves several MCP servers behind the guards, on one port."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _serve(hf: Holdfast, entries: list[ServerEntry], address: Address, *, hides:
 
 
 def _entries(path: str) -> list[ServerEntry]:
-    """The servers of the file that are to be had, the later of two with one name; what is wrong with one is told."""
+    """The enabled servers of the file, the last of each name; problems are reported, and raised if all have one."""
     from holdfast.errors import ConfigError, printable
     from holdfast.mcp.clients.configs import servers
     from holdfast.mcp.clients.saving import load

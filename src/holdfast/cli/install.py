@@ -1,6 +1,7 @@
-"""`holdfast install` and `holdfast uninstall`: a client's MCP servers sent through Holdfast, and back.
+"""`holdfast install` and `holdfast uninstall`: put Holdfast before a client's MCP servers, and take it away again.
 
-The file is the client's. Only the entries of servers are changed, and nothing is written that was not read just before.
+The file belongs to the client: only the entries of servers are changed, and a file that has changed since it was read
+is not written.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 
 Rewrite = Callable[[str, str, Sequence[str]], "Rewritten"]
 
-LONGEST: Final = 500  # characters of a reason
-CACHES: Final = {".cache", "archive-v0"}  # folders of `uvx` and `pipx run`, which forget what they have run
+LONGEST: Final = 500  # characters of a reason that are shown
+CACHES: Final = {".cache", "archive-v0"}  # cache folders of `uvx` and `pipx run`, which may be cleared
 STYLES: Final = {"wrapped": "green", "unwrapped": "green", "left alone": "yellow"}
 DIFF_STYLES: Final = {"+": "green", "-": "red", "@": "cyan"}
 
@@ -72,10 +73,10 @@ def uninstall(target: str, only: tuple[str, ...], dry_run: bool, as_json: bool) 
 
 
 def executable() -> list[str]:
-    """The words that run this Holdfast from anywhere: its script, beside the Python that runs now, else its module."""
+    """The command that runs this Holdfast from any folder: the script beside this Python, else `python -m holdfast`."""
     if not sys.executable:
         raise click.ClickException("this Python does not know where it is, so nobody else can be told to run it")
-    python = os.path.abspath(sys.executable)  # not behind links: an environment's Python is one
+    python = os.path.abspath(sys.executable)  # links are not resolved: a virtual environment's Python is one
     script = os.path.join(os.path.dirname(python), "holdfast")
     if os.path.isfile(script) and os.access(script, os.X_OK):
         return [script]
@@ -94,7 +95,7 @@ def _perform(target: str, rewrite: Rewrite, only: Sequence[str], dry_run: bool, 
         backup = save(loaded, rewritten.text) if rewritten.text != loaded.text and not dry_run else None
     except UnknownServer as error:
         raise click.UsageError(str(error)) from error
-    except ConfigError as error:  # the file is a client's: that something is wrong with it is no wrong usage of ours
+    except ConfigError as error:  # the file is the client's: a mistake in it is not wrong usage of our command
         raise HoldfastError(str(error)) from error
     diff = list(_diff(path, loaded.text, rewritten.text)) if dry_run else None
     if as_json:
@@ -111,7 +112,7 @@ def _perform(target: str, rewrite: Rewrite, only: Sequence[str], dry_run: bool, 
     if diff is not None:
         _put_diff(diff)
     for outcome in rewritten.outcomes:
-        _put(outcome, err=dry_run)  # stdout has the diff, for programs that take one
+        _put(outcome, err=dry_run)  # in a dry run stdout has only the diff, for programs that read one
     _close(path, diff, backup, rewritten.outcomes)
 
 
@@ -122,7 +123,7 @@ def _find(target: str) -> str:
         home = os.path.expanduser("~")
         try:
             folder = os.getcwd()
-        except FileNotFoundError:  # it is gone, and no project's file is in it; the user's own may be there
+        except FileNotFoundError:  # the folder is gone, and a project's file with it; the user's own may still be there
             folder = os.curdir
         return client_file(target, folder=folder, home=home, platform=sys.platform, environment=os.environ)
     if not os.path.exists(target) and os.sep not in target and "." not in target:
@@ -133,7 +134,7 @@ def _find(target: str) -> str:
 
 
 def _close(path: str, diff: list[str] | None, backup: str | None, outcomes: Sequence[Outcome]) -> None:
-    """Say what came of it, where *diff* is what would come of it."""
+    """Say what was done; *diff* is what a dry run would change, and None if this is not one."""
     if not outcomes:
         say(f"{path} lists no MCP servers")
     elif diff is not None:
@@ -174,7 +175,7 @@ def _put_diff(diff: list[str]) -> None:
 def _diff(path: str, before: str, after: str) -> Iterator[str]:
     from difflib import unified_diff
 
-    # Lines are what a line feed ends, and nothing else: a diff knows no other.
+    # Lines end at line feeds and nowhere else: a diff knows no other line ends.
     old, new = (list(io.StringIO(text)) for text in (before, after))
     for line in unified_diff(old, new, path, path):
         yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"

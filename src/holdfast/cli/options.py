@@ -18,7 +18,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class Group(click.Group):
-    """A group that lists its commands with all of their summaries, which click would cut at the end of the line."""
+    """A group that lists its commands with their full summaries, which click would cut at the end of the line."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands."""
@@ -27,7 +27,7 @@ class Group(click.Group):
 
 
 def text(ctx: click.Context, param: click.Parameter, value: Words) -> Words:
-    """A callback that lets only whole texts through: arguments of a process may be any bytes."""
+    """A callback that rejects what is not UTF-8 text: the arguments of a process may be any bytes."""
     for word in value if isinstance(value, tuple) else (value or "",):
         if not is_text(word):
             raise click.BadParameter(f"{word!r} is not UTF-8 text.")
@@ -35,7 +35,7 @@ def text(ctx: click.Context, param: click.Parameter, value: Words) -> Words:
 
 
 def files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Have the shell complete the names of files: it completes nothing by itself any more once it asks us."""
+    """Have the shell complete file names, which it no longer does by itself once it asks us for completions."""
     from click.shell_completion import CompletionItem
 
     return [CompletionItem(incomplete, type="file")]

@@ -1,4 +1,4 @@
-"""`holdfast policy`: look at a policy file before somebody relies on it, and make one from what is on record."""
+"""`holdfast policy`: checks a policy file before it is used, and suggests one from the calls on record."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def check(file: str | None, as_json: bool) -> int | None:
     if path is None:
         raise click.UsageError("there is no policy file here; name one")
     problems, wants = list(_problems(path)), []
-    if not problems:  # what makes a policy only together with what a decorator says
+    if not problems:  # some settings make a valid policy only together with those of a decorator
         book = PolicyBook.load(path)
         wants = list(_unresolved(book.names, book.resolve))
     if as_json:
@@ -80,9 +80,9 @@ def _problems(path: str) -> Iterator[str]:
     except ConfigError as error:
         yield from error.problems or (str(error),)
     else:
-        # Nobody decorates the tools of a server, so that the file has to do for them: else no proxy could begin.
+        # The tools of an MCP server have no decorator: the file alone must make a policy, or no proxy could start.
         yield from (f"{path}: {problem}" for problem in _unresolved(book.servers, book.server))
-    # What an address may be is known to those who go there; as long as nobody does, nothing is touched.
+    # Only these parsers know which addresses are valid; parsing an address touches no file and no network.
     addresses: Mapping[str, Callable[[str], object]] = {"store": open_store, "redis": Address.parse}
     for key, parse in addresses.items():
         if isinstance(url := document.get(key), str) and url:
@@ -186,7 +186,7 @@ def _extent(recording: Recording) -> str:
 # -- the table of a backtest -------------------------------------------------------------------------------------------
 
 
-_COUNTED: Final = (  # by which name it is counted; what none has counted gets no column
+_COUNTED: Final = (  # each column and the attribute it shows; a column without any count is left out
     (Column("good", right=True), "succeeded"),
     (Column("failed", right=True, need=7), "failed"),
     (Column("refused", right=True, need=8), "refused"),
@@ -202,7 +202,7 @@ _GUARDS: Final = ("circuit", "rate", "concurrency", "loop")
 
 
 def _put_lines(lines: list[Line]) -> None:
-    """Up to three rows a tool, and for all of them: what is on record, then each policy that was played."""
+    """Print up to three rows per tool, and for the total: what is on record, then each policy that was played."""
     counted = [column for column, _ in _COUNTED]
     rows: list[list[Text]] = []
     for line in lines:
@@ -222,7 +222,7 @@ def _row(tool: str, under: str, found: Recorded | Played) -> list[Text]:
 
 
 def _amount(count: float) -> str:
-    """So many, or so many seconds; nothing if it is none."""
+    """A whole number as it is, a float as a time in seconds; empty if it is zero."""
     if not count:
         return ""
     return span(count) if isinstance(count, float) else f"{count}"

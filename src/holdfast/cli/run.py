@@ -1,4 +1,4 @@
-"""`holdfast run`: a function inside a run that remembers how to call it again."""
+"""`holdfast run`: calls a function inside a run, which records how to call it again."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def run(
 
 
 def read(argument: str) -> Any:
-    """An argument of a function, which is JSON."""
+    """Read one ARGUMENT, which is JSON."""
     import msgspec
 
     try:

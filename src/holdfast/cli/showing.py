@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-OUT, ERR = 1, 2  # descriptors, which processes that are started inherit
-# What JSON may hold as it is and a terminal would act upon: more controls, line breaks, marks that turn text around.
+OUT, ERR = 1, 2  # file descriptors, which child processes inherit
+# Characters that JSON need not escape but a terminal acts upon: more controls, line breaks, marks of text direction.
 _RAW = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 
 
 def console(*, err: bool = False) -> Console:
-    """Standard output, or stderr: as wide as the terminal, and without end where it is none."""
+    """A console on stdout or stderr: as wide as the terminal, or of unlimited width if it is not a terminal."""
     from rich.console import Console
 
     width = None if (sys.stderr if err else sys.stdout).isatty() else 1_000_000
@@ -41,21 +41,21 @@ def say(message: str) -> None:
 
 
 def put_json(value: object, out: IO[str] | None = None) -> None:
-    """*value* as one line of JSON for programs, on stdout or where *out* leads; safe to look at as well."""
+    """Print *value* as one line of JSON for programs, to stdout or *out*; safe to show in a terminal as well."""
     import msgspec
 
     try:
         text = msgspec.json.encode(value).decode()
-    except UnicodeEncodeError:  # the name of a file may be any bytes; what Python makes of them has an escape in JSON
+    except UnicodeEncodeError:  # a file name may be any bytes; JSON can escape the surrogates Python makes of them
         text = json.dumps(msgspec.to_builtins(value))
     click.echo(_RAW.sub(lambda found: f"\\u{ord(found[0]):04x}", text), out)
 
 
 @contextmanager
 def json_alone(wanted: bool) -> Iterator[IO[str] | None]:
-    """Where our JSON goes and nothing else does, if it is *wanted*: whatever else is printed is on stderr then.
+    """A stream for our JSON and nothing else, or None if it is not *wanted*: all other output goes to stderr then.
 
-    For commands that load and call code which is not ours: it prints what and when it likes.
+    For commands that load and call the user's code, which may print anything at any time.
     """
     if not wanted:
         yield None
@@ -65,7 +65,7 @@ def json_alone(wanted: bool) -> Iterator[IO[str] | None]:
     kept = os.dup(OUT)
     os.dup2(ERR, OUT)
     if _is_own(before):
-        # Never put back: threads and exit handlers of the user's may print when we have said all.
+        # Never restored: the user's threads and exit handlers may print after our JSON is complete.
         sys.stdout = sys.stderr
         with open(kept, "w", encoding=before.encoding, errors=before.errors) as out:
             yield out
@@ -79,7 +79,7 @@ def json_alone(wanted: bool) -> Iterator[IO[str] | None]:
 
 
 def _is_own(stream: IO[str]) -> bool:
-    """Whether it is the process's own and not a stand-in, such as a test has."""
+    """True if *stream* is the process's own stdout and not a substitute, as in a test."""
     try:
         return stream.fileno() == OUT
     except OSError:
@@ -87,7 +87,7 @@ def _is_own(stream: IO[str]) -> bool:
 
 
 def put_table(out: Console, columns: Sequence[Column], rows: Sequence[Sequence[Text]]) -> None:
-    """A table; on a terminal, what may be cut is cut and the last column gets what is left."""
+    """Print a table; on a terminal, columns are cut to their *most* and the last one gets the room that is left."""
     from rich.text import Text
 
     lines = [[Text(column.title, style="bold") for column in columns], *rows]
@@ -104,9 +104,9 @@ def put_table(out: Console, columns: Sequence[Column], rows: Sequence[Sequence[T
 
 
 def put_fitting(out: Console, columns: Sequence[Column], rows: Sequence[Sequence[Text]]) -> None:
-    """A table without the columns that no row fills; on a narrow terminal, nor with those that are needed least.
+    """Print a table without the columns that are empty in every row; on a narrow terminal, the least needed go, too.
 
-    Where that is still too wide, names in the first column are cut; only then do the columns go that are needed more.
+    If that is still too wide, the names in the first column are cut; only then do columns go that are needed more.
     """
     kept = [at for at in range(len(columns)) if any(row[at].plain for row in rows)]
     names = columns[kept[0]]
@@ -124,7 +124,7 @@ def put_fitting(out: Console, columns: Sequence[Column], rows: Sequence[Sequence
 
 
 def put_fact(out: Console, name: str, value: Text | str, room: int) -> None:
-    """A name in so much *room*, and its value; a long one goes on below itself, so that ids and texts can be copied."""
+    """Print a name padded to *room*, and its value, line by line; lines are not cut, so that texts can be copied."""
     from rich.text import Text
 
     text = value if isinstance(value, Text) else Text(value)

@@ -112,7 +112,7 @@ _order("reset", "Close circuits and forget their failures, and that they were he
 
 
 def _chosen(board: Board, names: Sequence[str]) -> list[str]:
-    """The tools that are meant: of a pattern those that are known, else the name itself."""
+    """The tools that *names* mean: the known ones that match, if a name is a pattern, else the name itself."""
     from holdfast.policy.rules import is_pattern
 
     known = board.names()
@@ -126,7 +126,7 @@ def _chosen(board: Board, names: Sequence[str]) -> list[str]:
 
 
 def _told(verb: str, name: str, line: ToolLine | None) -> dict[str, Any]:
-    """What became of an order, and what whoever gave it may not expect."""
+    """The outcome of an order for one tool, with a note if it may surprise the user."""
     processes = line.processes if line is not None else []
     deaf = sum(each.tool.state == "off" for each in processes)
     note = None

@@ -22,7 +22,7 @@ def top(store: str | None) -> int:
     with needing("tui"):
         from holdfast.top.app import Top
     with overseen(store) as hf:
-        hf.runs.counts()  # a store that cannot be used is told before the screen is taken
+        hf.runs.counts()  # reports an unusable store before the screen is taken over
         app = Top(hf.runs, hf.policies, named=None if store is None else hf.runs.file.path)
         app.run()
     return app.return_code or 0

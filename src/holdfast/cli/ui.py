@@ -1,4 +1,4 @@
-"""`holdfast ui`: the page, on this machine."""
+"""`holdfast ui`: serves the dashboard from this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast.web.security import Rules
 
 PORT = 8642
-SHORTEST = 16  # characters of a token, where others can ask
+SHORTEST = 16  # characters a token must have if other machines can connect
 
 
 @click.command()
@@ -74,9 +74,9 @@ def _announce(host: str, rules: Rules, store: str, *, opens: bool) -> None:
         import threading
         import webbrowser
 
-        # Everybody on the machine can see what a browser is started with: that must not be the token.
+        # Every user of the machine can see a browser's command line: it gets a token that works only once.
         address = _with(rules.once, address)
-        threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()  # some wait for their browser
+        threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()  # some block until it ends
 
 
 def _with(token: str | None, address: str) -> str:
@@ -86,5 +86,5 @@ def _with(token: str | None, address: str) -> str:
 
 
 def has_display() -> bool:
-    """Whether a browser would be seen."""
+    """True if a browser would have a display to appear on."""
     return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

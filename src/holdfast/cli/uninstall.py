@@ -1,4 +1,4 @@
-"""`holdfast uninstall`, which is told with `holdfast install`."""
+"""`holdfast uninstall`, which is defined beside `holdfast install`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`holdfast worker`: takes runs from the queue. The main thread waits for signals, another one works."""
+"""`holdfast worker`: takes runs from the queue. The main thread waits for signals, another thread works."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from holdfast.workers import Ended, Worker
 
 STOPS = (signal.SIGTERM, signal.SIGINT)
-LAST = 2.0  # seconds that a process which was told to stop has when its work is over
+LAST = 2.0  # seconds after which a stopped worker's process exits, even if threads still run
 LOOK = 1.0  # seconds until a signal is noticed that came just before the wait for it began
-CODES: dict[int, int] = {signal.SIGINT: INTERRUPTED, signal.SIGPIPE: FAILED}  # 0 for others that end it
+CODES: dict[int, int] = {signal.SIGINT: INTERRUPTED, signal.SIGPIPE: FAILED}  # exit codes by signal; 0 for the others
 
-Inbox = queue.SimpleQueue[int | BaseException | None]  # may be put into by a signal's handler
+Inbox = queue.SimpleQueue[int | BaseException | None]  # a SimpleQueue, since a signal handler puts into it
 
 
 @click.command()
@@ -84,7 +84,7 @@ def worker(
     """
     for name, value in (("HOLDFAST_POLICY", policy), ("HOLDFAST_REDIS", redis)):
         if value is not None:
-            os.environ[name] = value  # what is loaded opens the same
+            os.environ[name] = value  # so that the loaded modules open the same ones
     inbox: Inbox = queue.SimpleQueue()
     with opened(store) as hf, json_alone(as_json) as out:
         for target in targets:
@@ -122,7 +122,7 @@ def _serve(worker: Worker, targets: tuple[str, ...], inbox: Inbox) -> int:
 
 
 def _next(inbox: Inbox) -> int | BaseException | None:
-    """What comes next. One long wait would not do: a signal that comes just before it does not end it."""
+    """Wait for the next message, in short waits: a signal that comes just before a wait does not end that wait."""
     while True:
         try:
             return inbox.get(timeout=LOOK)
@@ -131,7 +131,7 @@ def _next(inbox: Inbox) -> int | BaseException | None:
 
 
 def _leave(code: int) -> None:
-    """End the process soon, though Python waits for threads: what a function has left running must not keep it."""
+    """End the process soon: Python would wait for threads that a function has left running."""
 
     def end() -> None:
         SystemClock.sleep(LAST)
@@ -149,6 +149,6 @@ def _put(out: IO[str], inbox: Inbox, ended: Ended) -> None:
     facts = ended._asdict()
     try:
         put_json({"id": facts.pop("run_id"), **facts}, out)
-    except BrokenPipeError:  # whoever read it is gone; what is left of it must not be tried again
+    except BrokenPipeError:  # the reader is gone: drop what is still buffered, or it would be written again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
         inbox.put(signal.SIGPIPE)

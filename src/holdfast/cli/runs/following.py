@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.history import RunEventRecord, RunHeader
     from holdfast.stores import RunStore
 
-LOOK: Final = 1.0  # seconds between two looks whether anybody still runs it
+LOOK: Final = 1.0  # seconds between two checks whether a process still runs it
 CODES: Final = {"completed": DONE, "cancelled": CANCELLED, "failed": RUN_FAILED}
 
 
@@ -68,14 +68,14 @@ async def _follow(
 
 
 async def _look(store: RunStore, header: RunHeader, named: str | None) -> None:
-    """Say why nothing happens, where that is so: it may be for ever."""
+    """Say why nothing happens in the run, whenever that is so: it may stay so for ever."""
     said = None
     while True:
         try:
             still = standstill(store.snapshot(header.id), header, named)
             if still and still != said:
                 say(still)
-        except HoldfastError:  # whoever follows learns of it
+        except HoldfastError:  # the follower in `_follow` raises it, too
             return
         said = still
         await store.clock.asleep(LOOK)

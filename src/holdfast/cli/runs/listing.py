@@ -64,7 +64,7 @@ def ls(
         last = None if before is None else find(there, before).id
         wanted = Wanted(INTERRUPTED if interrupted else status, session)
         runs = every(there, wanted, before=last, first=limit + 1)
-        # One that is interrupted has the status of what it was doing, too.
+        # An interrupted run still has its last status, so that --interrupted and --status may both be given.
         found = list(islice((run for run in runs if status in (None, INTERRUPTED, run.status)), limit + 1))
         shown = found[:limit]
         if as_json:
@@ -109,7 +109,7 @@ def show(run_id: str, events: int, store: str | None, as_json: bool) -> None:
 
 
 def _put_runs(out: Console, found: list[RunSnapshot], now: float) -> None:
-    """A table where there is room for one, else two lines a run."""
+    """Print a table if the terminal is wide enough, else two or three lines per run."""
     from rich.text import Text
 
     from holdfast.wording.runs import active, gist, identity, standing
@@ -157,7 +157,7 @@ def _put_card(out: Console, run: RunSnapshot, now: float) -> None:
 
 
 def _facts(run: RunSnapshot, header: RunHeader, now: float) -> Iterator[tuple[str, Text | str]]:
-    """What there is to say of a run, by name; lines of the longer texts are kept."""
+    """The facts about a run, each with its label; longer texts keep their line breaks."""
     from holdfast.wording.runs import active, calls, identity, standing
 
     yield "run", identity(run.id)
@@ -206,7 +206,7 @@ def _verification(summary: VerificationSummary) -> Text:
 
 
 def _call_of(entry: Mapping[str, object], priority: int | None) -> str:
-    """An entry point as a call; its priority in the queue, if it has one that is not everybody's."""
+    """An entry point written as a call, with its priority in the queue if that is not the default, 0."""
     import msgspec
 
     args = entry.get("args")

@@ -1,4 +1,4 @@
-"""`holdfast runs export`, `import` and `prune`: runs leave a store, or come to it."""
+"""`holdfast runs export`, `import` and `prune`: write runs to a file, read them from one, and delete old ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from holdfast.cli.showing import put_json, say
 from holdfast.errors import printable
 from holdfast.wording import in_full, plural, size, span
 
-# What goes beyond each limit of `prune`, and how the limit is written.
+# What `prune` deletes beyond each limit, and the function that formats the limit.
 LIMITS: Final[Mapping[str, tuple[str, Callable[[Any], str]]]] = {
     "max_age": ("runs that ended, or that nobody went on with, more than {} ago", span),
     "max_runs": ("all but the newest {} finished runs", str),
@@ -111,7 +111,7 @@ def _confirmed(question: str) -> bool:
 
 @contextmanager
 def _standard_output() -> Iterator[IO[str]]:
-    """Standard output as exact UTF-8, whatever the terminal speaks."""
+    """Standard output as exact UTF-8, whatever encoding the terminal has."""
     assert isinstance(sys.stdout, io.TextIOWrapper)
     sys.stdout.reconfigure(encoding="utf-8", errors="strict", newline="\n")
     yield sys.stdout
@@ -120,10 +120,10 @@ def _standard_output() -> Iterator[IO[str]]:
 
 @contextmanager
 def _whole_file(name: str) -> Iterator[IO[str]]:
-    """A file that appears when it is whole; until then, and if anything fails, what is there stays as it is."""
+    """A file that appears only when it is complete; until then, or on failure, an existing one stays as it is."""
     path = os.path.realpath(name)
     with _explained(name):
-        # By its own name: that of a pipe leads through a link to nothing that has a path.
+        # Checked by *name*, not *path*: a pipe such as /dev/stdout is a link to something that has no path.
         if os.path.exists(name) and not stat.S_ISREG(os.stat(name).st_mode):
             with open(name, "w", encoding="utf-8", newline="\n") as fp:  # a device or pipe can only be written to
                 yield fp
