@@ -1,11 +1,11 @@
-"""Where Redis is, as one address says it. A password is taken from it and never shown again, in no error either.
+"""Reads the address of a Redis. The password in it is never shown again, not even in an error.
 
 redis://[user[:password]@]host[:port][/db]                            one server
 rediss://…                                                            the same over TLS; ?ca=FILE, else the system's CAs
 unix://[user[:password]@]/path[?db=N]                                 one server on this host
 redis+sentinel://[user[:password]@]host[:port][,…]/MASTER[/db]        whichever server the sentinels call master
 redis+cluster://[user[:password]@]host[:port][,…]                     a cluster; a few of its nodes are enough
-?prefix=NAME names the keys, ?wait=SECONDS is how long a call waits for an answer, at most
+?prefix=NAME is what all keys begin with, ?wait=SECONDS how long a call waits for an answer, at most
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SCHEMES: dict[str, tuple[Kind, bool, int]] = {  # the kind, whether over TLS, th
     "rediss+cluster": ("cluster", True, 6379),
 }
 MOST_HOSTS = 100
-LONGEST_PATH = 103  # bytes that every system takes for a socket's
+LONGEST_PATH = 103  # bytes of a socket's path that every system accepts
 
 _PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,60}")
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}")
@@ -46,7 +46,7 @@ _SECONDS = re.compile(r"[0-9]{1,3}(\.[0-9]{1,6})?")
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
-    """A parsed address; *places* are servers, sentinels or nodes, by its *kind*, unless it is a socket's *path*."""
+    """A parsed address. *places* are servers, sentinels or nodes, depending on *kind*; a Unix socket has a *path*."""
 
     scheme: str
     kind: Kind
@@ -63,7 +63,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, url: str) -> Address:
-        """The address that *url* says; a `ConfigError` says what is wrong with it."""
+        """Parse *url*; raise a `ConfigError` that says what is wrong with it."""
         return _Reader(url).address()
 
     @property
@@ -83,7 +83,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         return f"Address({self.shown!r})"
 
-    def __rich_repr__(self) -> list[tuple[str, str]]:  # else every field would be shown
+    def __rich_repr__(self) -> list[tuple[str, str]]:  # otherwise rich would show every field, also the password
         return [("address", self.shown)]
 
 
@@ -94,7 +94,7 @@ def at(place: Place) -> str:
 
 
 class _Reader:
-    """Reads one address; what is wrong is said of the whole, without its password."""
+    """Parses one address; its errors show the whole address without the password."""
 
     def __init__(self, url: object) -> None:
         if not isinstance(url, str) or "://" not in url:
@@ -115,7 +115,7 @@ class _Reader:
             )
 
     def address(self) -> Address:
-        """The whole."""
+        """The parsed address."""
         options = self.options()
         user, password = self.credentials()
         db, master = 0, ""
@@ -151,7 +151,7 @@ class _Reader:
         user, colon, password = self.login.partition(":")
         if not user and not colon:
             self.fail("before the @ must stand user, user:password or :password")
-        # A user without one may still have to say who it is.
+        # Without a password it is empty, not None: a user may still have to log in by name.
         return self.plain(user) or None, self.plain(password)
 
     def places(self) -> tuple[Place, ...]:
@@ -213,7 +213,7 @@ class _Reader:
 
     def authority(self, options: dict[str, str]) -> str | None:
         ca = options.get("ca")
-        # Found here, where it is a mistake, rather than later, where it would look like an outage.
+        # Checked here, because later a missing file would look like an outage instead of a mistake.
         if ca is not None and not Path(ca).is_file():
             self.fail("ca must name a file with the certificates to trust; there is none of that name")
         return ca
@@ -233,12 +233,12 @@ class _Reader:
         return plain
 
     def fail(self, what: str) -> NoReturn:
-        """Show of it what cannot be a password that stands in the wrong place."""
+        """Raise a `ConfigError` that shows only the parts that cannot be a password in the wrong place."""
         user = f"{self.login.partition(':')[0]}:…@" if ":" in self.login else f"{self.login}@" * bool(self.signed)
         hosts = re.sub(r":(?![0-9]{1,5}(,|$))[^,]*", ":…", self.hosts)
         path = re.sub(r".*@", "/…@", self.path, flags=re.DOTALL)
         query = re.sub(r"(^|&)(?!prefix=|wait=|db=|ca=)([^&=]*)=[^&]*", r"\1\2=…", self.query)
-        # An @ further on means that all before it may belong to the password.
+        # An @ in the path or the query means that everything before it may belong to the password.
         if "@" in self.path + self.query:
             user, hosts, query = "…", "", re.sub(r".*@", "…@", query, flags=re.DOTALL)
         shown = f"{self.scheme}://{user}{hosts}{path}{'?' * bool(query)}{query}"

@@ -1,6 +1,6 @@
-"""The desk of one tool: where its calls ask the fleet, and where what became of them is gathered to be told.
+"""The desk of one tool: here its calls ask the fleet, and here their outcomes are gathered to be reported.
 
-What is to be told goes along with the next question; if none comes, the service tells it a moment later.
+Outcomes go along with the next question; if none comes, the service sends them a moment later.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from holdfast.guards.rate import RateConfig
 if TYPE_CHECKING:
     from holdfast.fleet.fleet import Fleet
 
-HORIZON = 0.25  # seconds ahead for which a token is reserved
+HORIZON = 0.25  # seconds ahead, at most, for which a token is reserved
 BLOCK = 0.1  # seconds' worth of tokens that are leased at once …
-MOST_LEASED = 1000  # … and how many at most
+MOST_LEASED = 1000  # … and for how many calls at most
 KEPT = 1.0  # seconds for which leased tokens may be used
-MOST_TOLD = 10_000  # outcomes that wait to be told
+MOST_TOLD = 10_000  # outcomes that may wait to be sent
 MOST_FORMS = 64
-NO_TROUBLE = ("ok", "reset")  # of what is said of a tool, all that is no failure
+NO_TROUBLE = ("ok", "reset")  # the values of `Outcome.says` that report no failure
 PRISTINE = Seen()
 
 
 class Block:
-    """Tokens that were taken ahead of time; used up one by one without asking."""
+    """Tokens that were taken ahead of time; calls use them up without asking Redis."""
 
     __slots__ = ("asked_until", "tokens", "until")
 
     def __init__(self) -> None:
         self.tokens = 0.0
         self.until = 0.0
-        self.asked_until = 0.0  # before that, somebody is about to bring more
+        self.asked_until = 0.0  # until then, another caller is fetching more
 
     def ask(self, now: float) -> bool:
-        """Whether it is for this caller to bring more: one at a time, or what several bring would go unused."""
+        """True if this caller is to fetch more: one at a time, because a new block replaces the last one."""
         if now < self.asked_until:
             return False
         self.asked_until = now + KEPT
         return True
 
     def take(self, now: float, cost: float = 1.0) -> bool:
-        """Use *cost* of them. Undivided, like a bucket's (see `guards.rate`)."""
+        """Use *cost* of the tokens; False if too few are left. Undivided: see `guards.rate.UNDIVIDED`."""
         left = self.tokens - cost
         if left < 0.0 or now >= self.until:
             return False
@@ -53,30 +53,30 @@ class Block:
         return True
 
     def put(self, now: float, tokens: float) -> None:
-        """Have *tokens* for a while; what was left of the last ones goes."""
+        """Replace what is left by *tokens*, which may be used for KEPT seconds."""
         self.tokens = tokens
         self.until = now + KEPT
         self.asked_until = 0.0
 
 
 class Desk:
-    """That of *tool*, whose keys begin with *key*."""
+    """The desk of *tool*, whose keys on Redis begin with *key*."""
 
     def __init__(self, fleet: Fleet, key: bytes, tool: str) -> None:
         self.fleet = fleet
         self.key = key
         self.tool = tool
-        self.fresh = False  # the fleet's circuit was seen since the connection stands
+        self.fresh = False  # True if the fleet's circuit was seen since the connection was made
         self.generation = -1  # of the fleet's circuit, when it was last seen
-        self.rate: float | None = None  # while it is lower than it may be
-        self.troubled = False  # a failure was told from here, and no success since
+        self.rate: float | None = None  # tokens a second, while an adaptive rate is cut
+        self.troubled = False  # True if this desk reported a failure, and no success since
         self.block = Block()
-        self.shared = Shared(None, None, None)  # what it was last asked about
+        self.shared = Shared(None, None, None)  # the guards that were last asked about
         self._follow: Callable[[Seen], object] = lambda _: None
         self._lock = threading.Lock()
         self._seen: tuple[object, ...] = ()
-        self._latest = PRISTINE  # as it was last seen
-        self._pristine = False  # it was as new then
+        self._latest = PRISTINE  # the fleet's circuit, when it was last seen
+        self._pristine = False  # True if circuit and rate were as new then
         self._seen_at = 0
         self._told: list[Outcome] = []
         self._returned: dict[str, int] = {}
@@ -84,25 +84,25 @@ class Desk:
         self._forms: dict[tuple[int, str], tuple[Shared, Form]] = {}
 
     def serve(self, follow: Callable[[Seen], object]) -> None:
-        """Be the desk of a tool that is new; *follow* is told of the fleet's circuit."""
+        """Start to serve a new tool; *follow* is called when the fleet's circuit changes."""
         self._follow = follow
         self.forget()
 
     @property
     def there(self) -> bool:
-        """Whether Redis is there, and for this tool, too."""
+        """True if Redis answers, and answers for this tool, too."""
         return self.fleet.there and self not in self.fleet.missing
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
     def form(self, shared: Shared) -> Form:
-        """How to ask about *shared*, under the name that the process has now."""
+        """The form of questions about *shared*, under the present holder name of this process."""
         self.shared = shared
         return self.form_of(shared, self.fleet.holder)
 
     def form_of(self, shared: Shared, holder: str) -> Form:
-        """How to ask about *shared* as *holder*."""
-        known = self._forms.get((id(shared), holder))  # by identity: to hash all settings takes longer than the rest
+        """The form of questions about *shared*, under the name *holder*."""
+        known = self._forms.get((id(shared), holder))  # by identity: hashing all settings takes longer than the rest
         if known is not None:
             return known[1]
         fleet = self.fleet
@@ -113,34 +113,34 @@ class Desk:
         return form
 
     def words(self, form: Form, asked: Asked) -> bytes:
-        """The question *asked*, with everything that is to be told."""
+        """The question *asked*, encoded together with the pending outcomes."""
         if self._told:
             return form.telling(self.pending(), asked)
         if not self._returned:
             return form.question(asked, 0)
         with self._lock:
             slots = self._returned.pop(form.holder, 0)
-        return form.question(asked, slots)  # what others than *holder* return, the service tells
+        return form.question(asked, slots)  # the service reports slots that were taken under other holder names
 
     def news(self, form: Form) -> bytes:
-        """Everything that is to be told, and no question."""
+        """The pending outcomes, encoded without a question."""
         return form.telling(self.pending())
 
     @property
     def has_news(self) -> bool:
-        """Whether there is something to be told."""
+        """True if there are pending outcomes or slots to give back."""
         return bool(self._told or self._returned)
 
     def pending(self) -> list[Outcome]:
-        """What is to be told; who takes it tells it."""
+        """Take all pending outcomes; the caller must send them."""
         with self._lock:
             return self._take_all()
 
     def sign_of_life(self, form: Form) -> bytes:
-        """What is to be told, and how many slots the holder has then: told apart, one would be taken for the other."""
+        """The pending outcomes, and the slots the holder has after them: in one message, so that the two agree."""
         with self._lock:
             told, slots = self._take_all(), self._slots.get(form.holder, 0)
-        # Under a name from before an outage nobody asks for more: what was given without our knowing ends here.
+        # No call asks under an old holder name any more, so its number is set exactly: slots of lost answers end here.
         return form.telling(told, renew=f"{'' if form.holder == self.fleet.holder else '='}{slots}")
 
     def _take_all(self) -> list[Outcome]:
@@ -149,10 +149,10 @@ class Desk:
         return told + [Outcome(holder, slots) for holder, slots in returned.items()]
 
     def answered(self, reply: Any, form: Form, cost: float) -> Held | None:
-        """Take note of an answer; gives what was given."""
+        """Note what an answer says of the circuit; return what it grants, None if it refuses."""
         verdict, wait, generation, probe, _, now_us, rate, circuit = checked(reply)
         if circuit is not None or rate is not None or generation != self.generation or not self._pristine:
-            self.see(answer(reply))  # else it is as it was, which is the usual case
+            self.see(answer(reply))  # otherwise nothing has changed, which is the usual case
         if verdict != ADMITTED:
             return None
         slots = form.slots
@@ -163,9 +163,9 @@ class Desk:
         return Held(form.holder, generation, probe, slots, cost if form.paid else 0.0, now_us, wait / MICRO)
 
     def see(self, reply: Answer) -> None:
-        """Follow the circuit as an answer shows it; an older answer than the last says nothing.
+        """Follow the circuit as *reply* shows it, unless a newer answer was seen before.
 
-        It is older by the server's clock: a new generation is newer whatever the clock says.
+        Age is by the server's clock, but a higher generation is newer whatever the clock says.
         """
         if not reply.is_before(self._seen_at) or reply.generation > self.generation:
             self._seen_at = reply.now_us
@@ -173,7 +173,7 @@ class Desk:
             self.turn(reply.generation, reply.seen or PRISTINE)
 
     def turn(self, generation: int, seen: Seen) -> None:
-        """The circuit of the fleet is as *seen*."""
+        """Follow the fleet's circuit as *seen*, unless *generation* is older than the present one."""
         if generation < self.generation:
             return
         self._pristine = seen == PRISTINE and self.rate is None
@@ -183,12 +183,12 @@ class Desk:
         self.generation, self._seen = generation, facts
         self.fresh, self._latest = True, seen
         self._follow(seen)
-        while (latest := self._latest) is not seen:  # another thread was quicker with what is newer
+        while (latest := self._latest) is not seen:  # another thread has set a newer one meanwhile
             seen = latest
             self._follow(seen)
 
     def forget(self) -> None:
-        """The connection is lost: what was seen may no longer be so, and of what was to be told, slots alone matter."""
+        """Drop what was seen, because the connection is lost; of pending outcomes only slots to give back are kept."""
         with self._lock:
             self.fresh = self._pristine = False
             self.generation, self._seen, self._seen_at = -1, (), 0
@@ -202,9 +202,9 @@ class Desk:
     # -- telling -------------------------------------------------------------------------------------------------------
 
     def tell(self, outcome: Outcome) -> bool:
-        """Have the fleet told, off the caller's path; true if a failure is the news, or no longer is.
+        """Queue *outcome* to be sent to the fleet; True if *troubled* has changed.
 
-        Never blocks for long: the garbage collector may end a call.
+        Never blocks for long, because the garbage collector may call this when it ends a call.
         """
         with self._lock:
             self._let_go(outcome.holder, outcome.slots)
@@ -222,7 +222,7 @@ class Desk:
         return changed
 
     def return_slot(self, holder: str) -> None:
-        """Give a slot back after an attempt that says nothing else."""
+        """Give a slot back after an attempt that has nothing else to report."""
         with self._lock:
             self._let_go(holder, 1)
             self._return(holder, 1)
@@ -236,7 +236,7 @@ class Desk:
             self._slots.pop(holder, None)
 
     def _return(self, holder: str, slots: int) -> None:
-        """Have slots told to be free, sooner or later: under a name that is in use, nothing else would free them."""
+        """Queue slots to be given back; this must be sent, as the lease of a holder name in use does not end."""
         if slots:
             self._returned[holder] = self._returned.get(holder, 0) + slots
 
@@ -245,18 +245,18 @@ class Desk:
         self.tell(Outcome(held.holder, held.slots, held.cost, "", 1, held.generation, held.probe))
 
     def after_fork(self) -> None:
-        """In a forked child: what is held, and what is to be told, is the parent's."""
+        """In a forked child: drop held slots and pending outcomes, which are the parent's."""
         self._lock = threading.Lock()
         self._slots, self._forms = {}, {}
         self.forget()
         self._returned = {}
 
     def holding(self) -> dict[str, int]:
-        """The slots that this process has, by the name it took them under."""
+        """The slots that this process has, by the holder name it took them under."""
         with self._lock:
             return dict(self._slots)
 
 
 def block_of(rate: RateConfig, cost: float) -> int:
-    """How many calls' tokens are leased at once."""
+    """For how many calls tokens are leased at once."""
     return max(1, min(int(rate.per_second * BLOCK / cost), int(rate.capacity / cost), MOST_LEASED))

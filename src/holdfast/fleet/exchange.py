@@ -1,7 +1,7 @@
-"""The exchange: brings a question to the server that has its key, over a connection that is free.
+"""The exchange: sends a question to the server that has its key, over a free connection.
 
-Threads have one each for as long as they ask; the tasks of an event loop have one together. A question waits for an
-answer within a bound, and follows its key where a cluster moves it.
+A thread has a connection to itself while it asks; the tasks of an event loop share one. A question waits for its answer
+for a limited time, and follows its key if a cluster has moved it.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from holdfast.fleet.pool import Pool
 from holdfast.fleet.question import Question
 from holdfast.fleet.script import Form, is_unknown
 
-MOST_HOPS = 3  # of a question, in a cluster that moves its keys
+MOST_HOPS = 3  # times that a question is sent in a cluster that moves its key
 
 Loops = dict[asyncio.AbstractEventLoop, dict[Node, Multiplexed]]
 
 
 class Exchange:
-    """The connections of one process to *address*; *ring* has more of them opened, *lost* is called when nobody will
-    know what was given on one.
+    """The connections of one process to *address*; *ring* has the service open more, *lost* is called when an answer is
+    lost, so that what it granted stays unknown.
     """
 
     def __init__(self, address: Address, ring: Callable[[], object], lost: Callable[[], object]) -> None:
         self.places = Places(address, self._ask_node)
         self.pools: dict[Node, Pool] = {}
-        self.unplaced = False  # somebody asks for a key of which nobody knows who has it
+        self.unplaced = False  # True if a call asked for a key whose server is unknown
         self.crowded = 0  # questions for which all connections were in use
         self._address = address
         self._ring = ring
@@ -44,9 +44,9 @@ class Exchange:
     # -- asking as a thread --------------------------------------------------------------------------------------------
 
     def ask(self, form: Form, compose: Callable[[], bytes]) -> Any:
-        """The answer to a question; None if no connection is free in time, or a cluster moves the key.
+        """The answer to a question; None if no connection is free in time, or a cluster is moving the key.
 
-        It is composed when there is one: what is told along with it counts as told.
+        *compose* is called only when there is a connection: the outcomes that it takes along count as sent.
         """
         words = b""
         for _ in range(MOST_HOPS):
@@ -80,7 +80,7 @@ class Exchange:
     # -- asking as a task ----------------------------------------------------------------------------------------------
 
     def linked(self, key: bytes) -> Multiplexed | None:
-        """The connection of the running event loop to who has *key*, if there is one."""
+        """The connection of the running event loop to the server that has *key*, if there is one."""
         node = self.places.peek(key)
         running = asyncio.get_running_loop()
         loop, links = self._latest
@@ -91,7 +91,7 @@ class Exchange:
         return link if link is not None and link.broken is None else None
 
     async def connected(self, key: bytes) -> Multiplexed | None:
-        """The same, made of the next connection that is free; None if there is none in time."""
+        """The same, made from the next connection that is free; None if none is free in time."""
         pool = self._pool_of(key)
         free = None if pool is None else await pool.alend()
         if pool is None or free is None:
@@ -110,7 +110,7 @@ class Exchange:
         return known
 
     async def aask(self, form: Form, words: bytes, reply: Any, asker: Question) -> Any:
-        """The answer to a question of a task whose first *reply* was an error; None if a cluster moves the key."""
+        """The answer to a task's question whose first *reply* was an error; None if a cluster is moving the key."""
         for _ in range(MOST_HOPS):
             moved = self._moved(reply)
             if not moved and not is_unknown(reply):
@@ -124,7 +124,7 @@ class Exchange:
     # -- what an answer says of the way --------------------------------------------------------------------------------
 
     def _moved(self, reply: Any) -> bool:
-        """Whether a cluster says that the key is elsewhere."""
+        """True if a cluster says that the key is elsewhere, which is then remembered."""
         match str(reply).split(" ") if isinstance(reply, Exception) else []:
             case ["MOVED", slot, place] if slot.isdigit() and place.rpartition(":")[2].isdigit():
                 host, _, port = place.rpartition(":")
@@ -133,14 +133,14 @@ class Exchange:
         return False
 
     def _unless_between(self, reply: Any) -> Any:
-        """*reply*, or None where a cluster is moving the key just now.
+        """*reply*, or None if a cluster is moving the key just now.
 
-        Nobody answers then: a script has several keys, and as long as one is not there both nodes send it on.
+        Neither node answers then: the script has several keys, and a node that lacks one of them refuses or redirects.
         """
         if reply is None:
             raise Away("Redis: answered with nothing")
         if isinstance(reply, Exception) and str(reply).startswith(("ASK ", "TRYAGAIN")):
-            self._lost()  # slots that were given back along with the question were not taken
+            self._lost()  # slots that were given back along with the question did not arrive
             return None
         return reply
 
@@ -160,7 +160,7 @@ class Exchange:
         return None if node is None else self.pool(node)
 
     def _lacks_link(self, pool: Pool | None) -> None:
-        """Have the service find out who has a key, where nobody knows, or say that too many ask."""
+        """Have the service find out which server has the key, if that is unknown, or warn that too many threads ask."""
         if pool is None:
             self.unplaced = True
             self._ring()
@@ -168,19 +168,19 @@ class Exchange:
             self.crowded += 1
 
     def is_linked(self, pool: Pool) -> bool:
-        """Whether there is a connection to where *pool* leads: a thread's, or a loop's."""
+        """True if there is a connection to the node of *pool*: a thread's, or a loop's."""
         with self._lock:
             links = [links[pool.node] for links in self._loops.values() if pool.node in links]
         return bool(pool.size) or any(link.broken is None for link in links)
 
     def forget_troubled(self) -> None:
-        """Let go of nodes that could not be reached: who still needs one tries again."""
+        """Forget nodes that could not be reached; the next question for one tries again."""
         with self._lock:
             for node in [node for node, pool in self.pools.items() if pool.trouble is not None]:
                 self.pools.pop(node).close()
 
     def forget_closed_loops(self) -> None:
-        """Close what loops that have ended leave behind; what they asked last nobody will answer any more."""
+        """Close the connections of closed event loops; answers to their last questions are lost."""
         with self._lock:
             closed = [self._loops.pop(loop) for loop in list(self._loops) if loop.is_closed()]
         for links in closed:
@@ -188,7 +188,7 @@ class Exchange:
                 link.close()
 
     def close(self) -> None:
-        """Close all connections of callers; nobody will know what was just asked on them."""
+        """Close all connections of callers; answers that are still under way are lost."""
         with self._lock:
             pools, self.pools = self.pools, {}
             loops, self._loops = self._loops, {}
@@ -215,5 +215,5 @@ class Exchange:
 def _close_in(loop: asyncio.AbstractEventLoop, link: Multiplexed) -> None:
     try:
         loop.call_soon_threadsafe(link.close)
-    except RuntimeError:  # closed, and nothing runs in it any more
+    except RuntimeError:  # the loop is closed, and nothing runs in it any more
         link.close()

@@ -1,7 +1,7 @@
-"""The fleet: all processes that share their guards on one Redis, as one of them sees it.
+"""The fleet: all processes that share their guards on one Redis, as one of these processes sees it.
 
-When Redis is away the fleet is not *there*: nobody asks, local guards decide, and the service looks for it until it is
-back. The same holds for one tool alone, which is *missing*, where others are answered.
+While Redis is away, *there* is False: calls do not ask, local guards decide, and the service tries to reach Redis until
+it is back. If Redis fails for one tool alone, only that tool's desk is *missing*; the others are still answered.
 """
 
 from __future__ import annotations
@@ -29,25 +29,26 @@ Emit = Callable[..., object]
 
 
 class Fleet:
-    """The guards at *url*, shared by all who name it.
+    """The guards at *url*, shared by all processes that use this address.
 
-    With *on_outage* "refuse" nothing is passed while Redis is away; *lease* is how long slots outlive their holder.
+    With *on_outage* "refuse", calls are refused while Redis is away; *lease* is the seconds that slots outlive their
+    holder.
     """
 
     def __init__(self, url: str, *, on_outage: str = "local", lease: float = LEASE) -> None:
         checks.choice("on_outage", on_outage, OUTAGES)
         checks.number("lease", lease, above=0)
-        parser()  # said here, where it is a mistake, rather than later, where it would look like an outage
+        parser()  # fails here if hiredis is missing: later that would look like an outage instead of a mistake
         self.address = Address.parse(url)
         self.script = Script()
         self.lease = lease
         self.refuses = on_outage == "refuse"
         self.name = f"{self.address.prefix}:{self.address.db}"
-        self.channel = f"{self.name}:changes"  # what is published knows no databases
+        self.channel = f"{self.name}:changes"  # with the db in its name: all databases of a Redis share the channels
         self._on_change: Callable[[], object] = lambda: None
         self.outages = 0
-        self.trouble = "not connected yet"  # why it is away, as last heard
-        self.fallbacks = 0  # attempts that local guards decided for want of shared ones
+        self.trouble = "not connected yet"  # why Redis is away: the last error
+        self.fallbacks = 0  # attempts that the fleet did not decide: left to local guards, or refused
         self._emit: Emit = lambda *_, **__: None
         self._desks: weakref.WeakValueDictionary[bytes, Desk] = weakref.WeakValueDictionary()
         self._reset()
@@ -58,10 +59,10 @@ class Fleet:
         self._id = f"{printable(os.uname().nodename)}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
         self._epoch = 0
         self.holder = f"{self._id}.0"  # the name under which slots are held
-        self._marked: dict[Desk, None] = {}  # of a tool that is forgotten, too, until it is told
-        self.missing: dict[Desk, Away] = {}  # who gets no answer while others may, and why
-        self.doubted: set[Desk] = set()  # of them, those for whom it may be all of Redis
-        self.given_up = threading.Event()  # nobody is about to give up what was lost
+        self._marked: dict[Desk, None] = {}  # desks with news; this keeps them alive until it is sent
+        self.missing: dict[Desk, Away] = {}  # desks that get no answer while others may, and why
+        self.doubted: set[Desk] = set()  # missing desks, while it is unknown whether all of Redis is away
+        self.given_up = threading.Event()  # set unless `lose` is just giving up the lost connections
         self.given_up.set()
         self.service = Service(self)
         self.exchange = Exchange(self.address, self.service.ring, self.rename)
@@ -69,8 +70,8 @@ class Fleet:
     # -- desks ---------------------------------------------------------------------------------------------------------
 
     def desk(self, tool: str, follow: Callable[[Seen], object]) -> Desk:
-        """The desk of *tool*; it is forgotten with the tool, and the next of that name has it where calls still do."""
-        name = tool.replace("%", "%25").replace("{", "%7B").replace("}", "%7D")  # braces say where a key belongs
+        """The desk of *tool*. It goes with the tool; while calls still use it, a new tool of the same name gets it."""
+        name = tool.replace("%", "%25").replace("{", "%7B").replace("}", "%7D")  # braces are a cluster's hash tag
         key = f"{self.address.prefix}:{{{name}}}".encode("utf-8", "backslashreplace")
         with self._lock:
             desk = self._desks.get(key)
@@ -80,21 +81,21 @@ class Fleet:
         return desk
 
     def desks(self) -> list[Desk]:
-        """All of them."""
+        """All desks that are in use."""
         with self._lock:
             return list(self._desks.values())
 
     def find(self, key: bytes) -> Desk | None:
-        """The desk of a key."""
+        """The desk whose keys begin with *key*, if there is one."""
         return self._desks.get(key)
 
     def dirty(self, desk: Desk) -> None:
-        """*desk* has something to tell."""
+        """Mark *desk* as having news to send, and wake the service."""
         self._marked[desk] = None
         self.service.ring()
 
     def marked(self) -> list[Desk]:
-        """The desks that have something to tell, if nobody has told it meanwhile."""
+        """Take all marked desks; a question may have sent their news meanwhile."""
         found = []
         while self._marked:
             found.append(self._marked.popitem()[0])
@@ -103,8 +104,8 @@ class Fleet:
     # -- there and away ------------------------------------------------------------------------------------------------
 
     def lose(self, error: Away) -> None:
-        """Redis is away, until the service finds it again."""
-        self.rename()  # also where it is away already: what was asked was asked under the newest name
+        """Mark Redis as away, until the service reaches it again."""
+        self.rename()  # even if Redis is away already: the question that failed was asked under the newest name
         with self._lock:
             was_there, was_trouble = self.there, self.trouble
             self.there, self.trouble = False, str(error)
@@ -112,7 +113,7 @@ class Fleet:
                 self.outages += 1
                 self.given_up.clear()
         if not was_there:
-            if was_trouble != self.trouble:  # it was pulled out, say, and is back with another password
+            if was_trouble != self.trouble:  # e.g. Redis was unplugged first, and is back with another password
                 self._on_change()
             return
         try:
@@ -129,7 +130,7 @@ class Fleet:
         self.service.ring()
 
     def miss(self, desk: Desk, error: Away) -> None:
-        """*desk* got no answer. It is missing where the others may still get theirs; the service finds out."""
+        """*desk* got no answer. If other desks may still get theirs, it alone is missing; the service finds out."""
         if not isinstance(error, Refused) and self.address.kind != "cluster":
             self.lose(error)
             return
@@ -144,7 +145,7 @@ class Fleet:
         self.service.ring()
 
     def confirm(self, desk: Desk) -> None:
-        """It is only *desk* that is missing."""
+        """Report that *desk* is missing, now that it is clear that Redis as a whole is not away."""
         with self._lock:
             error = self.missing.get(desk)
             if error is None or desk not in self.doubted:
@@ -153,7 +154,7 @@ class Fleet:
         self._emit(events.FLEET_LOST, desk.tool, redis=self.address.shown, error=str(error), outages=self.outages)
 
     def regain(self, desk: Desk) -> None:
-        """*desk* is answered again."""
+        """Note that *desk* is answered again."""
         with self._lock:
             was_told = self.missing.pop(desk, None) is not None and desk not in self.doubted
             self.doubted.discard(desk)
@@ -163,13 +164,13 @@ class Fleet:
         self.dirty(desk)
 
     def rename(self) -> None:
-        """Ask under another name: what was given without our knowing ends with the lease of the old one."""
+        """Ask under a new holder name: slots granted in a lost answer expire with the lease of the old name."""
         with self._lock:
             self._epoch += 1
             self.holder = f"{self._id}.{self._epoch}"
 
     def found(self) -> None:
-        """Redis is back."""
+        """Mark Redis as back."""
         with self._lock:
             if self.there:
                 return
@@ -180,18 +181,21 @@ class Fleet:
     # -- beginning and ending ------------------------------------------------------------------------------------------
 
     def begin(self, emit: Emit, on_change: Callable[[], object]) -> None:
-        """Connect, unless that takes long. *emit* is told of outages, *on_change* that one began or ended."""
+        """Start to connect and wait for it, at most `PATIENCE` seconds.
+
+        *emit* gets the events of outages; *on_change* is called when an outage begins, changes or ends.
+        """
         self._emit, self._on_change = emit, on_change
         self.service.ring()
         self.service.settled.wait(PATIENCE)
 
     def close(self) -> None:
-        """Tell what is to be told and give up all connections; the next question begins anew."""
+        """Send pending news and close all connections; the next question opens new ones."""
         self.service.close()
         self.exchange.close()
 
     def after_fork(self) -> None:
-        """In a forked child: connections, locks, the service and what is held are the parent's."""
+        """In a forked child: start afresh, as connections, locks, the service and held slots are the parent's."""
         self._reset()
         for desk in self.desks():
             desk.after_fork()

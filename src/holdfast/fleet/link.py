@@ -1,4 +1,4 @@
-"""One connection to Redis, blocking, with a bound on every question: what is late is lost, and the connection with it.
+"""One blocking connection to Redis. Every question has a time limit; after a late answer the connection is given up.
 
 Several commands may be sent at once; their answers come in order.
 """
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 RECEIVE = 65_536
 PATIENCE = 1.0  # seconds that a connection may take to be made
-LONGEST_ERROR = 300  # characters of a server's that are shown
-_ENORMOUS = re.compile(rb"[*%~>][0-9]{7}")  # parts of an answer, for which the parser makes room when it reads of them
-# The system's own way to notice that the other side is gone; it also keeps what lies between from forgetting us.
+LONGEST_ERROR = 300  # characters of a server's error that are shown
+_ENORMOUS = re.compile(rb"[*%~>][0-9]{7}")  # announces a million parts or more, which the parser allocates at once
+# TCP keepalive: the kernel notices that the other side is gone, and firewalls in between do not drop the connection.
 # The idle time is called TCP_KEEPALIVE on macOS.
 _ALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPALIVE": 10, "TCP_KEEPINTVL": 3, "TCP_KEEPCNT": 3}
 
@@ -59,25 +59,25 @@ class Link:
     def _greet(self, address: Address) -> None:
         replies = self.ask_all(_greeting(address, self.node))
         if address.password is not None and not self.node.sentinel and isinstance(replies[0], Exception):
-            code, _, _ = str(replies[0]).partition(" ")  # the rest may repeat what it was told
+            code, _, _ = str(replies[0]).partition(" ")  # the rest may repeat the login that was sent
             raise Away(f"{self.node.shown}: refuses the login: {code if code.isupper() else 'it does not say why'}")
         for reply in replies:
             if isinstance(reply, Exception):
                 raise Away(f"{self.node.shown}: {reply}")
 
     def ask(self, command: bytes) -> Any:
-        """Send one command and give its answer, which may be an error's."""
+        """Send one command and return its answer, which may be an error object."""
         until = self.send(command)
         return self._receive(until)
 
     def ask_all(self, commands: Iterable[bytes]) -> list[Any]:
-        """Send commands together and give their answers."""
+        """Send commands together and return their answers."""
         commands = list(commands)
         until = self.send(b"".join(commands))
         return [self._receive(until) for _ in commands]
 
     def send(self, data: bytes) -> float:
-        """Send all of *data*; until when the answer has to be there."""
+        """Send all of *data*; return the time by which the answer must be there."""
         until = SystemClock.monotonic() + self.bound
         try:
             self.socket.settimeout(self.bound)
@@ -87,7 +87,7 @@ class Link:
         return until
 
     def ready(self) -> list[Any]:
-        """What has come in, where something has."""
+        """The answers that have come in; to be called when the socket is readable."""
         reader, found = self._reader, []
         self._read(reader, SystemClock.monotonic() + self.bound)
         while (reply := reader.gets()) is not False:
@@ -103,7 +103,7 @@ class Link:
 
     def _read(self, reader: hiredis.Reader, until: float) -> None:
         try:
-            self.socket.settimeout(max(0.0, until - SystemClock.monotonic()))  # what is there already is not late
+            self.socket.settimeout(max(0.0, until - SystemClock.monotonic()))  # data that is there already is not late
             data = self.socket.recv(RECEIVE)
         except OSError as error:
             is_late = isinstance(error, TimeoutError | BlockingIOError) or wants_more(error)
@@ -115,31 +115,31 @@ class Link:
 
     @property
     def is_even(self) -> bool:
-        """Whether all that came was asked for: else the next question would get the answer to another."""
+        """True if no data is left over: otherwise the next question would get the answer to another one."""
         return not self._reader.has_data()
 
     @property
     def place(self) -> Place | None:
-        """Where it leads, by number, so that nobody has to look up its name again."""
+        """The peer's IP address and port, so that the host name need not be looked up again."""
         try:
             return None if self.node.path is not None else self.socket.getpeername()[:2]
-        except OSError:  # nowhere any more
+        except OSError:  # no longer connected
             return None
 
     @property
     def is_stale(self) -> bool:
-        """Whether the other side has hung up: while nothing is asked there is nothing else to read."""
+        """True if the other side has closed it: while no question is open, there is nothing else to read."""
         ready = select.poll()
         ready.register(self.socket, select.POLLIN)
         return bool(ready.poll(0))
 
     def close(self) -> None:
-        """Close it; harmless when it is closed."""
+        """Close it; harmless if it is closed already."""
         self.socket.close()
 
 
 def parser() -> Any:
-    """What knows how Redis speaks."""
+    """The module that parses Redis's protocol; raise `ConfigError` if it is not installed."""
     try:
         import hiredis
     except ImportError as error:
@@ -148,38 +148,38 @@ def parser() -> Any:
 
 
 def reader() -> Any:
-    """Reads Redis's answers; what is none is no better than silence."""
+    """A parser of Redis's answers; raises `Away` for anything else, as if there were no answer."""
     error = parser().ReplyError
     return parser().Reader(protocolError=Away, replyError=lambda text: error(printable(text, LONGEST_ERROR)))
 
 
 def feed(reader: hiredis.Reader, data: bytes) -> None:
-    """Have *reader* read *data*."""
+    """Pass *data* to *reader*; raise `Away` if it announces too many parts."""
     if _ENORMOUS.match(data) and not reader.has_data():
         raise Away("Protocol error: no answer has so many parts")
     reader.feed(data)
 
 
 def wants_more(error: OSError) -> bool:
-    """Whether TLS has to read before it can write, or the other way round."""
+    """True if TLS has to read before it can write, or the other way round."""
     import ssl
 
     return isinstance(error, ssl.SSLWantReadError | ssl.SSLWantWriteError)
 
 
 def packed(parts: Sequence[bytes | str | int | float]) -> bytes:
-    """A command as it is sent."""
+    """A command, encoded."""
     return b"*%d\r\n" % len(parts) + b"".join(map(bulk, parts))
 
 
 def bulk(part: bytes | str | float) -> bytes:
-    """One part of a command."""
+    """One part of a command, encoded."""
     data = part if isinstance(part, bytes) else str(part).encode()
     return b"$%d\r\n%b\r\n" % (len(data), data)
 
 
 def _greeting(address: Address, node: Node) -> list[bytes]:
-    if node.sentinel:  # which has no databases, and logins of its own
+    if node.sentinel:  # it has no databases, and logins of its own
         return [packed(("PING",))]
     commands = []
     if address.password is not None:

@@ -1,8 +1,8 @@
-"""One connection for all tasks of an event loop. What they ask in one turn of the loop is sent together.
+"""One connection for all tasks of an event loop. Questions that are asked in one turn of the loop are sent together.
 
-Answers come in the order of the questions. If the oldest is not answered in time, the connection is given up, and with
-it everybody who waits: one that is late would make all after it late. What the server gave without anybody knowing is
-for *lost* to undo, also where the one who asked has gone.
+Answers come in the order of the questions. If the oldest question is not answered in time, the connection is given up
+and all waiting tasks fail, because one late answer makes all after it late. *lost* must undo what the server granted in
+answers that never came, also for tasks that were cancelled.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import Any, Protocol
 
 from holdfast.fleet.link import RECEIVE, Away, Link, feed, reader, wants_more
 
-STAY = 0.00015  # seconds in which an answer comes on the same host, or from next door
-TURNS = 8  # questions of which the loop has its turn with one, at least
+STAY = 0.00015  # seconds in which a server on the same host, or close to it, answers
+TURNS = 8  # of so many questions asked alone, at least one waits in the event loop
 
 _NOT_NOW = (BlockingIOError, InterruptedError)
 
 
 class Asker(Protocol):
-    """Who asked, and may be gone when the answer comes."""
+    """Asks a question, and may be cancelled before the answer comes."""
 
     def forsaken(self, reply: Any) -> None:
-        """Take an answer that nobody waits for any more."""
+        """Take the answer that comes after the asking task was cancelled."""
 
 
 class Multiplexed:
-    """The link of one event loop; used in its thread only. *lost* is called when answers will never be known."""
+    """The link of one event loop; used in its thread only. *lost* is called when answers are lost."""
 
     __slots__ = (
         "broken", "_bound", "_link", "_loop", "_lost", "_out", "_reader", "_rest", "_timer", "_turn", "_usual",
@@ -41,22 +41,22 @@ class Multiplexed:
         self.broken: Away | None = None
         self._loop = loop
         self._link = link
-        self._bound = bound  # seconds that anybody waits
+        self._bound = bound  # seconds that a question waits for its answer
         self._lost = lost
         self._reader = reader()
         self._out: list[bytes] = []
-        self._rest = b""  # what the system would not take yet
+        self._rest = b""  # bytes that the kernel has not taken yet
         self._waiting: deque[tuple[asyncio.Future[Any], float, Asker]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._turn = 0
         self._usual = STAY  # seconds that an answer takes, about
         link.socket.setblocking(False)
-        me = weakref.ref(self)  # a loop that was closed must not keep it, nor the connection open
+        me = weakref.ref(self)  # a closed loop must not keep this object alive and so the connection open
         loop.add_reader(link.socket, _on_readable, me)
         weakref.finalize(self, link.close)
 
     def ask(self, command: bytes, asker: Asker) -> asyncio.Future[Any]:
-        """Send *command*; the answer comes with the future, or to the *asker* if that was cancelled."""
+        """Send *command*; the answer is set in the future, or given to *asker* if the future was cancelled."""
         if self.broken is not None:
             raise self.broken
         loop, out = self._loop, self._out
@@ -66,7 +66,7 @@ class Multiplexed:
         if self._timer is None:
             self._timer = loop.call_later(self._bound, self._look_at_clock)
         out.append(command)
-        if is_alone:  # who asks alone need not wait for company
+        if is_alone:  # a question asked alone need not wait for others to be sent with it
             self._send()
             self._turn = (self._turn + 1) % TURNS
             if self._turn and self._usual <= STAY:
@@ -76,17 +76,17 @@ class Multiplexed:
         return future
 
     def _stay(self) -> None:
-        """Wait here for an answer that is about to come: to go to sleep and to be woken takes as long again.
+        """Wait actively for an answer that is about to come: to sleep and be woken would take as long again.
 
-        Answers come so soon only where the loop has nothing else to do, so nobody is kept waiting by it; each time the
-        loop has its turn shows whether that is still so.
+        Answers are measured to come so soon only while the loop has nothing else to do, so no other task is delayed;
+        the questions that wait in the loop (see TURNS) show whether that is still so.
         """
         end = self._loop.time() + STAY
         while self._waiting and self._loop.time() < end:
             self._receive()
 
     def close(self) -> None:
-        """Give the connection up; who waits is told."""
+        """Give the connection up; waiting tasks get `Away`."""
         self._give_up(Away("the connection was closed"))
 
     # -- the loop's callbacks ------------------------------------------------------------------------------------------
@@ -133,11 +133,11 @@ class Multiplexed:
             self._loop.call_soon(self._receive)
 
     def _answer(self) -> None:
-        """Give what has come to who asked for it."""
+        """Give the answers that have come to the tasks that asked for them."""
         gets, waiting = self._reader.gets, self._waiting
         late_by = self._loop.time() + self._bound
         while (reply := gets()) is not False:
-            if not waiting:  # nor can it be told who got the answer to another's question
+            if not waiting:  # so earlier tasks may have got answers to questions of others
                 self._lost()
                 raise Away(f"{self._link.node.shown}: answered what nobody asked")
             future, late_at, asker = waiting.popleft()
@@ -164,7 +164,7 @@ class Multiplexed:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        is_over = self._loop.is_closed()  # nobody in it can be told
+        is_over = self._loop.is_closed()  # its tasks cannot be told
         if not is_over:
             self._loop.remove_reader(self._link.socket)
             self._loop.remove_writer(self._link.socket)
@@ -183,6 +183,6 @@ def _on_readable(me: weakref.ref[Multiplexed]) -> None:
 
 
 def _has_more(connection: socket.socket) -> bool:
-    """Whether TLS has read more than it gave, of which no event loop knows."""
+    """True if TLS has read more data than it returned; the event loop cannot see that."""
     pending = getattr(connection, "pending", None)
     return pending is not None and pending() > 0

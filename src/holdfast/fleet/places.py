@@ -1,7 +1,7 @@
 """Which server has a key: always the same one, the one that the sentinels call master, or the one with the key's slot.
 
-Knows no sockets: it asks through a function that it is given. Nothing is asked under its lock, and an answer that was
-on its way when all was forgotten is not kept.
+It opens no sockets: it asks through a function that it is given, and never under its lock. An answer that was on its
+way when `forget` was called is not kept.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from holdfast.fleet.address import Address, Place, at
 from holdfast.fleet.link import Away, packed
 
 SLOTS = 16_384
-MOST_ASKED = 16  # of those that may know, before it counts as away
+MOST_ASKED = 16  # servers that are asked before Redis counts as away
 
-Ask = Callable[["Node", bytes], Any]  # raises, or gives the reply, which may be an error's
+Ask = Callable[["Node", bytes], Any]  # raises, or returns the reply, which may be an error object
 
 
 class Node(NamedTuple):
-    """One server; *path* where it is on a socket of this host. A *sentinel* has no databases, and logins of its own."""
+    """One server; *path* if it is on a socket of this host. A *sentinel* has no databases, and logins of its own."""
 
     host: str = ""
     port: int = 0
@@ -33,19 +33,19 @@ class Node(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """Its place, for people."""
+        """Its address, as messages show it."""
         return self.path or at((self.host, self.port))
 
 
 class Known(NamedTuple):
-    """Where keys are: all with *one* server, or by their slots in the *table* of a cluster; None where nobody knows."""
+    """Where keys are: all on *one* server, or by their slots in the *table* of a cluster; None where it is unknown."""
 
     one: Node | None = None
     table: Sequence[Node | None] = ()
 
 
 class Places:
-    """Where the keys of one Redis are; *ask* sends a command to a node. For any thread."""
+    """Where the keys of one Redis are; *ask* sends a command to a node. Safe for any thread."""
 
     def __init__(self, address: Address, ask: Ask) -> None:
         self._address = address
@@ -56,17 +56,18 @@ class Places:
         self._seeds = [self._node(place)._replace(sentinel=asks) for place in address.places]
         if address.path:
             self._seeds = [Node(path=address.path)]
-        self._answered: Node | None = None  # who knew it last is asked first
+        self._answered: Node | None = None  # the last node that knew; it is asked first
         self._known = self._at_first()
 
     def peek(self, key: bytes) -> Node | None:
-        """The server that has *key*, if that is known; asks nobody."""
+        """The server that has *key*, None if that is unknown; asks no server."""
         one, table = self._known
         return table[slot_of(key)] if table else one
 
     def any(self) -> Node:
-        """A server that hears what is published. Asks anew each time, so that who lost one is not sent back to it; what
-        is said of the keys is known from then on.
+        """A server at which changes can be subscribed to; also learns where keys are.
+
+        Asks again each time, so that a caller that lost a server is not sent back to it.
         """
         match self._address.kind:
             case "sentinel":
@@ -76,7 +77,7 @@ class Places:
         return self._seeds[0]
 
     def moved(self, slot: int, host: str, port: int) -> None:
-        """A node says that *slot* is at *host* (empty: where it was thought to be) and *port* now."""
+        """Note a node's word that *slot* is now at *host* (empty: the host known so far) and *port*."""
         if self._address.kind != "cluster":
             raise Away(f"{self._address.shown}: is a node of a cluster; its address begins with redis+cluster://")
         if not 0 <= slot < SLOTS or not 0 < port < 65_536:
@@ -88,11 +89,11 @@ class Places:
             self._known = Known(table=table)
 
     def forget(self) -> None:
-        """Ask again when it is next of use: who was there is away, or no master any more."""
+        """Forget where keys are, because a server is away or no longer the master; `any` asks again."""
         with self._lock:
             self._times_forgotten += 1
             learnt = [node for node in dict.fromkeys(self._known.table) if node is not None]
-            if learnt:  # else those of the last time are still the best there are
+            if learnt:  # otherwise the seeds from last time are still the best
                 self._seeds = list(dict.fromkeys([*map(self._node, self._address.places), *learnt]))
             self._known = self._at_first()
 
@@ -107,7 +108,10 @@ class Places:
     # -- asking --------------------------------------------------------------------------------------------------------
 
     def _ask_around(self, look: Callable[[Node], Known], trouble: str) -> Node:
-        """Keep what *look* finds with the first who knows, unless it is outdated: the master, else who that is."""
+        """Keep what *look* finds at the first node that knows, unless `forget` was called meanwhile.
+
+        Return the master, or, in a cluster, the node that knew.
+        """
         asked_at = self._times_forgotten
         problems = []
         for node in self._to_ask():
@@ -133,7 +137,7 @@ class Places:
                 raise Away(f"{sentinel.shown}: the sentinel knows no master {printable(name)!r}")
             case _:
                 raise Away(f"{sentinel.shown}: not the answer of a sentinel: {printable(repr(reply))}")
-        # A sentinel that was cut off names the old one.
+        # A sentinel that was cut off still names the old master.
         match self._answer(master, ("ROLE",)):
             case [b"master", *_]:
                 return Known(master)
@@ -167,7 +171,7 @@ class Places:
 
 
 def slot_of(key: bytes) -> int:
-    """The slot of a cluster that *key* is in: by what stands between its first braces, if anything does."""
+    """The cluster slot of *key*: by the text between its first braces, if there is any."""
     begin = key.find(b"{") + 1
     if begin:
         end = key.find(b"}", begin)
@@ -177,7 +181,7 @@ def slot_of(key: bytes) -> int:
 
 
 def _host(said: object, node: Node) -> str:
-    """The host that *node* names; without a name it means its own."""
+    """The host that *node* names; an empty name means the node's own host."""
     host = said.decode("utf-8", "replace") if isinstance(said, bytes) else said
     return host if isinstance(host, str) and host not in {"", "?"} else node.host
 

@@ -1,8 +1,8 @@
-"""Connections that are ready to be used: a few a node, opened ahead of time by the service.
+"""Connections that are ready to be used: a few per node, opened ahead of time by the service.
 
-Taking one and giving it back are single operations on a deque while there is one to take. Who finds none opens another
-one, up to a bound: the service opens one after the other, too slowly for many who come at once. Past that bound one
-waits.
+While one is free, taking it and giving it back are single operations on a deque. A thread that finds none opens another
+one, up to a bound, because the service opens them one by one, too slowly for many threads that come at once. Past that
+bound the thread waits.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from holdfast.fleet.address import Address, Place
 from holdfast.fleet.link import Away, Link
 from holdfast.fleet.places import Node
 
-MOST = 32  # connections a node that threads share
-KEPT = 8  # of them that stay when they are not needed
-SPARE = 2  # that lie ready
+MOST = 32  # connections to one node, at most, that threads share
+KEPT = 8  # connections that stay open when they are not needed
+SPARE = 2  # free connections to keep ready
 
-Give = Callable[[Link], object]  # of somebody who waits for a connection: called with it, once, in any thread
+Give = Callable[[Link], object]  # a waiter's callback: called once, in any thread, with a free connection
 
 
 class Room:
-    """The place of a connection that is about to be opened; it is kept as long as this is."""
+    """Counts as a connection while one is about to be opened, as long as this object is referenced."""
 
     __slots__ = ("__weakref__",)
 
 
 class Pool:
-    """The connections of one process to *node*; *wanted* is called when another one would be of use."""
+    """The connections of one process to *node*; *wanted* is called when another one would be useful."""
 
     def __init__(self, node: Node, address: Address, wanted: Callable[[], object]) -> None:
         self.node = node
@@ -41,20 +41,20 @@ class Pool:
         self._free: deque[Link] = deque()
         self._waiters: deque[Give] = deque()
         self._lock = threading.Lock()
-        # Those that are free, lent or about to be: what an interrupt lets fall counts no more.
+        # Connections that are free, lent or being opened. Weak: one that an interrupt drops no longer counts.
         self._open: weakref.WeakSet[Link | Room] = weakref.WeakSet()
-        self._reached = False  # one was opened
-        self._place: Place | None = None  # where it led
+        self._reached = False  # True once the service has opened a connection
+        self._place: Place | None = None  # the address of the node, once it was looked up
         self.closed = False
-        self.trouble: Away | None = None  # why there is none, and none is waited for
-        self.full_until = 0.0  # a server that takes no more is left alone
+        self.trouble: Away | None = None  # why there is no connection; while it is set, no caller waits for one
+        self.full_until = 0.0  # until then the service opens none: the server took no more
 
     def lend(self) -> Link | None:
-        """A connection for a thread; None if there is none in time."""
+        """A connection for a thread; None if none is free in time."""
         return self.take() or self._one_more() or self.wait(self._address.wait)
 
     async def alend(self) -> Link | None:
-        """The same for a task, which opens none: all of its loop need but one."""
+        """The same for a task, which opens none itself, because all tasks of its loop share one."""
         return self.take() or await self._await_one(self._address.wait)
 
     def take(self) -> Link | None:
@@ -68,7 +68,7 @@ class Pool:
         return link
 
     def wait(self, seconds: float) -> Link | None:
-        """A connection, as soon as one is free."""
+        """A connection, as soon as one is free; None after *seconds*."""
         arrived: Future[Link] = Future()
         self._queue(arrived.set_result)
         try:
@@ -78,7 +78,7 @@ class Pool:
                 return arrived.result()
             self._check()
             return None
-        except BaseException:  # of a signal, say
+        except BaseException:  # raised by a signal handler, for example
             if not self._leave(arrived.set_result):
                 self.give(arrived.result())
             raise
@@ -106,7 +106,7 @@ class Pool:
                 self._check()
             return found
         except asyncio.CancelledError:
-            if not arrived.cancelled() and (link := arrived.result()) is not None:  # it has come in the same turn
+            if not arrived.cancelled() and (link := arrived.result()) is not None:  # it came in the same turn
                 self.give(link)
             raise
         finally:
@@ -122,12 +122,12 @@ class Pool:
             self.give(link)
 
     def _check(self) -> None:
-        """That there may be a connection soon."""
+        """Raise `Away` if no connection is to be expected."""
         if self.trouble is not None:
             raise Away(str(self.trouble))
 
     def _leave(self, give: Give) -> bool:
-        """Wait no more; false if a connection is on its way all the same."""
+        """Stop waiting; False if another thread is already calling *give* with a connection."""
         try:
             self._waiters.remove(give)
         except ValueError:
@@ -137,7 +137,7 @@ class Pool:
     def give(self, link: Link) -> None:
         """Put a connection back."""
         self._free.append(link)
-        while self._waiters or self.closed:  # looked at when it lies there: who comes to wait looks there after that
+        while self._waiters or self.closed:  # checked after the append: a waiter enqueues first, then looks for a link
             try:
                 link = self._free.pop()
             except IndexError:
@@ -159,7 +159,7 @@ class Pool:
         self.give(link)
 
     def _one_more(self) -> Link | None:
-        """Another connection, if a caller may open one and it can be had."""
+        """Another connection, opened by the calling thread; None if it may not open one, or that fails."""
         room = Room()
         with self._lock:
             if self.is_full or not self._reached or self.closed:
@@ -178,17 +178,17 @@ class Pool:
             self.trouble = None
 
     def part_with(self, link: Link) -> Link:
-        """*link*, which was taken, is another's from now on."""
+        """Stop counting *link*, which was taken: from now on it belongs to another owner."""
         with self._lock:
             self._open.discard(link)
         return link
 
     def drop(self, link: Link) -> None:
-        """One that was taken is of no use any more."""
+        """Close *link*, which was taken and is no longer usable."""
         self.part_with(link).close()
 
     def sweep(self) -> None:
-        """Drop those that were closed while nobody used them, and one of those that are too many."""
+        """Drop free connections that the server has closed; if there are more than KEPT in all, drop at least one."""
         one_too_many = self.size > KEPT
         for _ in range(len(self._free)):
             try:
@@ -203,12 +203,12 @@ class Pool:
 
     @property
     def is_full(self) -> bool:
-        """Whether callers may open no more; the service may be at it, too."""
+        """True if callers may open no more; some room is left for what the service is opening."""
         return self.size >= MOST - SPARE
 
     @property
     def size(self) -> int:
-        """How many connections it has."""
+        """How many connections are open or being opened."""
         return len(self._open)
 
     @property
@@ -219,7 +219,7 @@ class Pool:
         return max(0, min(SPARE + len(self._waiters) - len(self._free), MOST - self.size))
 
     def close(self) -> None:
-        """Close what is free, and what is given back later."""
+        """Close free connections now, and lent ones when they are given back."""
         self.closed = True
         while self._free:
             try:

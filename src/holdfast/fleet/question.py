@@ -1,4 +1,7 @@
-"""One question to the fleet, and what it gave: all that a call knows of one. The rest is loaded where there is one."""
+"""One question to the fleet, and what it granted: all that a call knows of a fleet.
+
+The rest of this package, except `link`, is loaded only by processes that have a fleet.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Held(msgspec.Struct, frozen=True):
-    """What the fleet gave for an attempt, and will get back; *wait* is how long until its token is due."""
+    """What the fleet granted for an attempt, and will get back; *wait* is the seconds until its token is due."""
 
     holder: str
     generation: int
@@ -27,7 +30,7 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class Question:
-    """One question to the fleet, and its answer: None if there was none in time."""
+    """One question to the fleet; *reply* is the answer, None if there was none in time."""
 
     __slots__ = ("asked", "desk", "form", "held", "reply", "_gone")
 
@@ -40,18 +43,18 @@ class Question:
         self._gone = False
 
     def settle(self) -> None:
-        """Ask as a thread."""
+        """Ask, and block the thread until there is an answer or the time is up."""
         fleet = self.desk.fleet
         try:
             self._took(fleet.exchange.ask(self.form, self._words))
         except Away as error:
             fleet.miss(self.desk, error)
-        except BaseException:  # of a signal, say: nobody will ever know what was given under this name
+        except BaseException:  # raised by a signal handler, for example: what was granted to this name stays unknown
             fleet.rename()
             raise
 
     async def asettle(self) -> None:
-        """Ask as a task."""
+        """Ask, and await the answer or the end of the time."""
         fleet, form = self.desk.fleet, self.form
         exchange = fleet.exchange
         try:
@@ -67,7 +70,7 @@ class Question:
             fleet.miss(self.desk, error)
 
     async def heard(self, answer: asyncio.Future[Any]) -> Any:
-        """What comes with *answer*; what is there already when the task is cancelled counts as forsaken."""
+        """Await *answer*; if the task is cancelled when it is there already, it goes to `forsaken`."""
         try:
             return await answer
         except asyncio.CancelledError:
@@ -77,29 +80,29 @@ class Question:
 
     @property
     def passes(self) -> bool:
-        """Whether it was answered with a plain yes."""
+        """True if the attempt was admitted, and without a wait."""
         return self.held is not None and not self.held.wait
 
     def abandon(self) -> None:
-        """Nobody wants the answer any more."""
+        """Give back what was granted, or will be: the caller no longer wants the answer."""
         self._gone = True
         if self.held is not None:
             held, self.held = self.held, None
             self.desk.give_back(held)
 
     def forsaken(self, reply: Any) -> None:
-        """Take the answer to a task that was cancelled."""
+        """Take the answer after the asking task was cancelled, and give back what it grants."""
         self._gone = True
         try:
             self._took(reply)
-        except Away:  # nothing was given; but what was given back along with the question was not taken
+        except Away:  # nothing was granted; but slots that were given back along with the question did not arrive
             self.desk.fleet.rename()
 
     def _words(self) -> bytes:
         return self.desk.words(self.form, self.asked)
 
     def _took(self, reply: Any) -> None:
-        if reply is None:  # no connection was free in time
+        if reply is None:  # no connection was free in time, or a cluster is moving the key
             return
         self.held = self.desk.answered(reply, self.form, self.asked[0])
         self.reply = reply

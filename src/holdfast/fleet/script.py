@@ -1,6 +1,6 @@
-"""How the script is asked, and what it answers. The script itself is in `decide/`, with all its keys and arguments.
+"""Encodes calls of the script and decodes its answers. `decide/` has the script and lists its keys and arguments.
 
-What is the same for all calls under one policy is written once; a call adds what it has to tell and how long it waits.
+The part that is the same for all calls under one policy is encoded once; a call adds its outcomes and its question.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from holdfast.shipped import read_shipped
 
 ADMITTED, CIRCUIT, RATE, CONCURRENCY, NOTHING = range(5)
 NO_PROBE = -1
-PARTS = ("1_usual.lua", "2_rate.lua", "3_circuit.lua", "4_slots.lua", "5_decide.lua")  # of the script, in `decide/`
+PARTS = ("1_usual.lua", "2_rate.lua", "3_circuit.lua", "4_slots.lua", "5_decide.lua")  # files in `decide/`
 MICRO = 1_000_000
-BACK_US = 5 * MICRO  # by which the server's clock may go back unnoticed; the script's BACK
+BACK_US = 5 * MICRO  # by which the server's clock may go back unnoticed; the same as BACK in the script
 KEYS = ("", ":failures", ":window", ":holders", ":leases")
-MOST_KNOWN = 256  # questions whose words are kept
+MOST_KNOWN = 256  # encoded questions that a form keeps
 
 _STATES = (CircuitState.CLOSED, CircuitState.OPEN, CircuitState.HALF_OPEN)
 _CATEGORIES = {str(category): category for category in ErrorCategory}
@@ -44,28 +44,28 @@ class Shared(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of an attempt, or of what was taken for it."""
+    """How an attempt ended, or what is given back because it was not made."""
 
     holder: str
     slots: int = 0  # to give back
     refund: float = 0.0  # tokens that were not used after all
-    says: str = ""  # ok, a category, reset; nothing if it says nothing about the tool
+    says: str = ""  # "ok", a category of failure or "reset"; empty if it says nothing about the tool
     calls: int = 1
     generation: int = -1
     probe: int = NO_PROBE
     duration_us: int = 0
-    sign: str = ""  # never bytes: the msgpack of a Redis knows no such kind
+    sign: str = ""  # tells failures apart; never bytes, which the msgpack of Redis cannot decode
     pause_us: int = -1
     admitted_at_us: int = -1
 
     @property
     def says_more(self) -> bool:
-        """Whether it says more than that slots are free."""
+        """True if it says more than that slots are given back."""
         return bool(self.says or self.refund or self.probe != NO_PROBE)
 
 
 class Answer(NamedTuple):
-    """What the script says beside its verdict; *seen* is None while the circuit is as new."""
+    """An answer of the script, without its verdict; *seen* is None while the circuit is as new."""
 
     generation: int
     taken: int
@@ -74,12 +74,12 @@ class Answer(NamedTuple):
     seen: Seen | None
 
     def is_before(self, seen_at_us: int) -> bool:
-        """Whether it is older than what was seen then; by far older it cannot be: the clock was set back."""
+        """True if it is older than an answer of *seen_at_us*; by more than BACK_US, the clock was set back: False."""
         return 0 < seen_at_us - self.now_us <= BACK_US
 
 
 class Script:
-    """The script, as text and by its digest."""
+    """The script: its text and the digest by which Redis knows it."""
 
     def __init__(self) -> None:
         folder = os.path.join(os.path.dirname(__file__), "decide")
@@ -87,7 +87,7 @@ class Script:
         self.digest = hashlib.sha1(self.text, usedforsecurity=False).hexdigest()
 
 
-Asked = tuple[float, int, int]  # tokens a call costs, for how many calls at most, how many microseconds ahead
+Asked = tuple[float, int, int]  # tokens a call costs, for how many calls at most, microseconds ahead to reserve
 
 
 class Form:
@@ -98,8 +98,8 @@ class Form:
     def __init__(self, script: Script, key: bytes, channel: str, holder: str, lease: float, shared: Shared) -> None:
         self.key = key
         self.holder = holder
-        self.slots = int(bool(shared.limit))  # that a call takes
-        self.paid = shared.rate is not None  # a call costs tokens
+        self.slots = int(bool(shared.limit))  # slots that a call takes
+        self.paid = shared.rate is not None  # True if a call costs tokens
         keys = [key + suffix.encode() for suffix in KEYS]
         facts = [bulk(part) for part in ("", holder, int(lease * MICRO), *_guards(shared))]
         self._count = b"*%d\r\n" % (3 + len(keys) + 15)
@@ -109,7 +109,7 @@ class Form:
         self._known: dict[tuple[Asked, int], bytes] = {}
 
     def question(self, asked: Asked, returned: int) -> bytes:
-        """Ask, having given back so many slots; the usual case, whose words are kept."""
+        """Encode a question that also gives back *returned* slots: the usual case, whose bytes are kept."""
         words = self._known.get((asked, returned))
         if words is None:
             told = [Outcome(self.holder, returned)] if returned else []
@@ -120,11 +120,11 @@ class Form:
         return words
 
     def telling(self, outcomes: Sequence[Outcome], asked: Asked | None = None, *, renew: str = "") -> bytes:
-        """Tell *outcomes*, then ask, if anything is *asked*; *renew* the lease on so many slots."""
+        """Encode *outcomes* and, if anything is *asked*, a question; *renew* the lease on so many slots."""
         return self._head + self._tail(outcomes, asked, renew, random.random())
 
     def in_full(self, words: bytes) -> bytes:
-        """The same with all of the script: Redis has forgotten it."""
+        """*words* with the whole script instead of its digest, for a Redis that has forgotten it."""
         return self._call("EVAL", self._script.text) + words[len(self._call("EVALSHA", self._script.digest)) :]
 
     def _call(self, command: str, script: str | bytes) -> bytes:
@@ -138,12 +138,12 @@ class Form:
 
 
 def checked(reply: Any) -> list[Any]:
-    """*reply*, if it is an answer of the script; what is none is no better than silence."""
+    """*reply*, if it is an answer of the script; raise `Refused` for an error, `Away` for anything else."""
     if isinstance(reply, Exception):
         raise Refused(f"Redis: {reply}")
     if type(reply) is list and len(reply) == 8:
         verdict, wait, generation, probe, taken, now, rate, _ = reply
-        # A pattern would say the same, in four times the time.
+        # A match statement would do the same, but takes four times as long.
         if type(verdict) is type(wait) is type(generation) is type(probe) is type(taken) is type(now) is int and (
             rate is None or type(rate) is int
         ):
@@ -152,17 +152,17 @@ def checked(reply: Any) -> list[Any]:
 
 
 def answer(reply: list[Any]) -> Answer:
-    """What a reply that was checked says."""
+    """Decode a *reply* that was checked."""
     _, _, generation, _, taken, now, rate, circuit = reply
     seen = None if circuit is None else _seen(circuit)
     return Answer(generation, taken, now, None if rate is None else rate / 1000, seen)
 
 
 def change(message: bytes) -> tuple[bytes, int, Seen]:
-    """What was published: the key of the tool, the generation and the circuit; raises `Away` where it says no such."""
+    """Decode what was published: the tool's key, the generation and the circuit; raise `Away` for anything else."""
     try:
         said = _UNPACK.decode(message)
-    except (ValueError, RecursionError):  # anybody may publish anything
+    except (ValueError, RecursionError):  # any client may publish anything
         said = message
     match said:
         case [str(key), int(generation), circuit]:
@@ -171,12 +171,12 @@ def change(message: bytes) -> tuple[bytes, int, Seen]:
 
 
 def is_unknown(reply: Any) -> bool:
-    """Whether Redis has forgotten the script."""
+    """True if *reply* says that Redis has forgotten the script."""
     return isinstance(reply, Exception) and str(reply).startswith("NOSCRIPT")
 
 
 def load(script: Script) -> bytes:
-    """The command that has Redis remember the script."""
+    """The command that loads the script into Redis."""
     return packed(("SCRIPT", "LOAD", script.text))
 
 

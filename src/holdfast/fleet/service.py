@@ -1,7 +1,7 @@
-"""The thread that keeps a process in touch with its fleet: hears of changes, tells outcomes, keeps leases alive, opens
-connections ahead of time, and looks for a Redis that is away.
+"""The thread that keeps a process in touch with its fleet: receives changes of circuits, reports outcomes, renews
+leases, opens connections ahead of time, and tries to reach a Redis that is away.
 
-Nothing that it does is waited for by a call.
+No call waits for this thread, except briefly (the address's `?wait=`) for a connection that it opens.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from holdfast.fleet.fleet import Fleet
     from holdfast.fleet.pool import Pool
 
-GATHER = 0.002  # seconds in which outcomes come together before they are told
-PERIOD = 1.0  # seconds between two signs of life of the connection that hears
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0  # seconds between two looks for a Redis that is away
-WHILE = 5.0  # seconds for which it must have been there to be looked for that soon again
+GATHER = 0.002  # seconds in which outcomes are collected before they are sent together
+PERIOD = 1.0  # seconds between two PINGs on the subscribed connection
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0  # seconds between two tries to reach a Redis that is away
+WHILE = 5.0  # seconds a connection must have lasted before the next tries start from FIRST_PAUSE again
 
 _PING = packed(("PING",))
 _log = logging.getLogger("holdfast")
@@ -46,17 +46,17 @@ class Service:
         self._solo = Solo("holdfast-fleet", self._serve, self._is_needed)
         self._closing = threading.Event()
         self._rung = False
-        self._is_puzzled = False  # something was heard that cannot be read, and it was said
-        self._is_crowded = False  # connections did not suffice, and it was said
+        self._is_puzzled = False  # an unreadable message was received, and that was logged
+        self._is_crowded = False  # there were too few connections, and that was logged
         self._renewed = 0.0
-        self._woken, self._waker = os.pipe()  # as long as this lives: who rings may be late
+        self._woken, self._waker = os.pipe()  # stays open while this object lives: a thread may ring late
         os.set_blocking(self._woken, False)
         os.set_blocking(self._waker, False)
         weakref.finalize(self, _close, self._woken, self._waker).atexit = False
 
     def ring(self) -> None:
-        """There is something to do. Nothing here blocks."""
-        if self._rung and self._solo.there:  # else who rang could start none, or was interrupted
+        """Wake the thread, or start it, because there is something to do. Never blocks."""
+        if self._rung and self._solo.there:  # without a thread, the last ring failed to start one or was interrupted
             return
         self._rung = True
         if not self._solo.there:
@@ -66,22 +66,22 @@ class Service:
     def _wake(self) -> None:
         try:
             os.write(self._waker, b"\0")
-        except BlockingIOError:  # full of rings that nobody has heard yet
+        except BlockingIOError:  # the pipe is full of rings that the thread has not read yet
             return
 
     def _start(self) -> None:
         self._closing.clear()
         try:
             self._solo.start()
-        except RuntimeError as error:  # no more threads, or the interpreter ends
+        except RuntimeError as error:  # no more threads can be started, or the interpreter is shutting down
             self._fleet.lose(Away(in_words(error)))
             self.settled.set()
 
     def close(self) -> None:
-        """Tell what is to be told, and end."""
+        """Send pending news, and end the thread."""
         if self._solo.there:
             self._closing.set()
-            self._wake()  # no ring, which would start another one where this one was quick to end
+            self._wake()  # not `ring`, which would start another thread if this one has just ended
             self._solo.join(PATIENCE)
 
     # -- the thread ----------------------------------------------------------------------------------------------------
@@ -101,26 +101,26 @@ class Service:
                 self.settled.set()
                 if SystemClock.monotonic() - begun > WHILE:
                     pause = FIRST_PAUSE
-                self._closing.wait(pause)  # no ring ends it: whoever loses Redis rings
+                self._closing.wait(pause)  # a ring does not end it: every thread that loses Redis rings
                 pause = min(pause * 2, LONGEST_PAUSE)
         finally:
             self._closing.clear()
-            self._rung = False  # who rings from now on may still find the thread there: see `_is_needed`
+            self._rung = False  # whoever rings from now on may still find this thread running: see `_is_needed`
 
     def _is_needed(self) -> bool:
-        """Whether somebody rang while it was about to end, and nobody closed it since."""
+        """True if there was a ring while the thread was about to end, and no `close` since."""
         rung, self._rung = self._rung, False
         return rung and not self._closing.is_set()
 
     def _attend(self) -> None:
-        """Be connected until the connection is lost."""
+        """Connect, then serve until the connection is lost or the thread is to end."""
         fleet, exchange = self._fleet, self._fleet.exchange
-        fleet.given_up.wait(PATIENCE)  # else it might give up what is found now
+        fleet.given_up.wait(PATIENCE)  # otherwise `Fleet.lose` might still close the connections made below
         node = exchange.places.any()
         ear = exchange.open_link(node)
         try:
             _do(ear, load(fleet.script))
-            ear.bound = fleet.address.wait  # one that is too slow for calls is not back
+            ear.bound = fleet.address.wait  # a Redis that is too slow for calls does not count as back
             ear.ask(_PING)
             ear.bound = PATIENCE
             self._try(ear)
@@ -128,7 +128,7 @@ class Service:
             exchange.pool(node)
             self._stock()
             for desk in fleet.desks():
-                if desk.has_news:  # of before, which nobody was there to be told
+                if desk.has_news:  # from before, when Redis was away
                     fleet.dirty(desk)
             fleet.found()
             self.settled.set()
@@ -137,7 +137,7 @@ class Service:
             ear.close()
 
     def _try(self, ear: Link) -> None:
-        """One that answers and will not write, run the script or publish, as calls have it do, is not back."""
+        """Raise `Away` unless Redis also writes, runs the script and publishes, as calls need it to."""
         fleet = self._fleet
         key = f"{fleet.address.prefix}:tried{{once}}".encode()
         shared = Shared(BreakerConfig(), None, None)
@@ -175,7 +175,7 @@ class Service:
         self._tell()
 
     def _wait(self, ear: Link, seconds: float) -> bool:
-        """Wait for a ring or for *ear*; true if there is something to hear."""
+        """Wait for a ring or for data on *ear*; True if *ear* has data."""
         watched = select.poll()
         watched.register(self._woken, select.POLLIN)
         watched.register(ear.socket, select.POLLIN)
@@ -184,11 +184,11 @@ class Service:
             os.read(self._woken, 4096)
             if not self._closing.is_set():
                 SystemClock.sleep(GATHER)
-        self._rung = False  # also where nothing rang: who rings may be interrupted before it does
+        self._rung = False  # even without a ring: a thread may be interrupted after setting it, before it has rung
         return len(ready) > (self._woken in ready)
 
     def _hear(self, ear: Link) -> None:
-        """Take what was published; the first read does not wait, as there is something."""
+        """Handle what was published; the read does not wait, as there is data."""
         for message in ear.ready():
             match message:
                 case [b"message", _, bytes(said)]:
@@ -208,13 +208,13 @@ class Service:
             desk.turn(generation, seen)
 
     def _stock(self) -> None:
-        """Open connections that are of use."""
+        """Open the connections that pools lack."""
         for pool in list(self._fleet.exchange.pools.values()):
             for _ in range(pool.lacks):
                 self._add_to(pool)
 
     def _add_to(self, pool: Pool) -> None:
-        """Open another connection, unless there can be none now, which matters most where there is no other."""
+        """Add a connection to *pool*. If that fails and no other connection leads to its node, that is away."""
         fleet = self._fleet
         if SystemClock.monotonic() < pool.full_until:
             return
@@ -243,11 +243,11 @@ class Service:
     # -- tools that are missing ----------------------------------------------------------------------------------------
 
     def _look_closer(self, ear: Link) -> None:
-        """Find out whether it is all of Redis that does not answer."""
+        """Find out whether Redis as a whole does not serve the doubted desks; raise `Away` then."""
         fleet = self._fleet
         doubted = list(fleet.doubted)
         if doubted:
-            link = fleet.exchange.open_link(ear.node)  # the other one only hears what is published
+            link = fleet.exchange.open_link(ear.node)  # *ear* is subscribed, so it cannot run the script
             try:
                 self._try(link)
             finally:
@@ -256,11 +256,11 @@ class Service:
             fleet.confirm(desk)
 
     def _look_again(self) -> None:
-        """Ask once more where it was of no use; a cluster may have another in the place of a node that is gone."""
+        """Ask again for unplaced keys and missing desks; a cluster may have replaced a node that is gone."""
         fleet, exchange = self._fleet, self._fleet.exchange
         if exchange.unplaced:
             exchange.unplaced = False
-            with suppress(Away):  # others may be answered all the same
+            with suppress(Away):  # other keys may be answered all the same
                 exchange.places.any()
         if fleet.missing and fleet.address.kind == "cluster":
             exchange.places.any()
@@ -273,7 +273,7 @@ class Service:
     # -- telling -------------------------------------------------------------------------------------------------------
 
     def _tell(self) -> None:
-        """Tell what desks have gathered and no question has taken along."""
+        """Send the news that desks have gathered and no question has taken along."""
         fleet = self._fleet
         for desk in fleet.marked():
             form = desk.form(desk.shared)
@@ -281,7 +281,7 @@ class Service:
                 fleet.dirty(desk)  # no connection was free
 
     def _renew(self) -> None:
-        """Give a sign of life for the slots that are held."""
+        """Renew the leases of the slots that this process holds."""
         fleet = self._fleet
         fleet.exchange.forget_closed_loops()
         for desk in fleet.desks():
@@ -289,15 +289,16 @@ class Service:
                 form = desk.form_of(desk.shared, holder)
                 told = self._say(desk, form, partial(desk.sign_of_life, form)) if desk.there else None
                 if told is not None and told.taken < slots and holder == fleet.holder:
-                    # Forgotten by Redis, or given back meanwhile: a name under which nobody asks can be put right.
+                    # Redis has forgotten slots, or calls gave some back meanwhile. Once no call asks under this name,
+                    # its number can be set exactly: see `Desk.sign_of_life`.
                     fleet.rename()
                     self._renewed = 0.0
 
     def _say(self, desk: Desk, form: Form, compose: Callable[[], bytes]) -> Answer | None:
-        """Tell something; None if it was not told."""
+        """Send what *compose* encodes for *desk*; None if there was no answer."""
         fleet, exchange = self._fleet, self._fleet.exchange
         if (node := exchange.places.peek(form.key)) is not None and not exchange.pool(node).size:
-            self._stock()  # else it would wait for itself
+            self._stock()  # otherwise this thread would wait for itself to open a connection
         try:
             reply = exchange.ask(form, compose)
             said = None if reply is None else answer(checked(reply))
@@ -310,7 +311,7 @@ class Service:
 
 
 def _do(ear: Link, *commands: bytes) -> list[Any]:
-    """Have *commands* done; the answers. An error among them says that a cluster has the key elsewhere, or moves it."""
+    """Run *commands* and return the replies; an error among them says that a cluster has moved, or moves, the key."""
     replies = ear.ask_all(commands)
     for reply in replies:
         if isinstance(reply, Exception) and not str(reply).startswith(("MOVED", "ASK", "TRYAGAIN")):

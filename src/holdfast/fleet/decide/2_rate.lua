@@ -15,7 +15,7 @@ local function pause(seconds) -- Bucket._pause
   end
 end
 
-local function configure(others) -- Bucket.configure: other settings than those the bucket was filled under
+local function configure(others) -- Bucket.configure: the bucket was filled under *others*, not under *terms*
   local before = learnt and learnt.rate or tonumber(string.match(others, '^%S+'))
   local text, left, count = call('HGET', MAIN, 'left'), {}, 0
   for each, at in pairs(text and unpacked(text) or {}) do
@@ -43,7 +43,8 @@ if per_second then
   end
 end
 
--- What was learnt from the server's refusals: guards/learning.py. Made when there is something to learn or to recover.
+-- What was learnt when the tool's server refused calls: guards/learning.py. Created only if there is something to learn
+-- or a rate to recover.
 local function learning()
   local QUICK, BELOW, SPELL, SPELL_CALLS, SPELL_PAUSES = 1.0, 0.97, 8.0, 50.0, 8.0
   local LONGEST_PAUSE, LONGEST_COUNTED, JITTER = 86400.0, 60.0, 0.1
@@ -114,10 +115,10 @@ local function learning()
     local refused = learnt and self.rate_now() or rate
     local owed = max(0.0, full_at - now) * rate
     set_rate(max(refused / 2, least * per_second))
-    full_at = now + max(capacity, owed) * interval -- owed is more only where tokens were reserved
+    full_at = now + max(capacity, owed) * interval -- owed is more than capacity only if tokens were reserved
     learnt = cut(refused, rate, seconds, learnt)
     pause(seconds)
-    made = true -- a pause may be longer than the keys live
+    made = true -- set expiries: a pause may be longer than the present ones
   end
 
   return self
@@ -136,9 +137,9 @@ local function refund(tokens, attempts) -- Bucket.refund
   end
 end
 
--- Bucket.admit: how long to wait, for how many attempts there are tokens, and full_at once they are taken.
+-- Bucket.admit: returns the wait, for how many attempts there are tokens, and full_at once these are taken.
 local function ask_rate(cost, take)
-  local function when(after) -- may a call be made that leaves the bucket to be full then
+  local function when(after) -- the time at which a call may be made after which the bucket is full at *after*
     return after - capacity * interval
   end
   local function early(after)
@@ -146,7 +147,7 @@ local function ask_rate(cost, take)
   end
   local after = max(full_at, now) + cost * interval
   if learnt and early(after) then
-    lessons.grow() -- not yet at the rate of the last promise; perhaps at the one it has grown to since
+    lessons.grow() -- too early at the rate last set, but perhaps not at the rate it has recovered to since
     spent, taught = true, true
     after = max(full_at, now) + cost * interval
   end

@@ -21,7 +21,7 @@ local function the_window(seconds, most)
     while text do
       local run = unpacked(text)
       local surplus = most and sums.calls - most or 0
-      local whole = run[2] <= surplus or run[3] + run[4] > 0 -- failures come together where others count by time
+      local whole = run[2] <= surplus or run[3] + run[4] > 0 -- processes that count by time alone merge failures
       if run[1] <= now - seconds or (surplus > 0 and whole) then
         drop(run)
         text = call('LINDEX', WINDOW, 0)
@@ -44,7 +44,7 @@ local function the_window(seconds, most)
     load()
     local last = call('LINDEX', WINDOW, -1)
     last = last and unpacked(last)
-    if not last then self.clear() end -- also where the server evicted the list
+    if not last then self.clear() end -- also if Redis evicted the list
     local apart = last and most and (failures > 0 or slow > 0 or last[3] > 0 or last[4] > 0)
     if not last or now - last[1] >= seconds / 20 or apart then
       made = call('RPUSH', WINDOW, pack({ now, calls, failures, slow })) == 1 or made
@@ -77,7 +77,7 @@ local function settings() -- BreakerConfig of guards/breaking.py
   }
 end
 
--- Circuit of guards/circuit.py. Made when it has something to say or is told something.
+-- Circuit of guards/circuit.py. Created only if it is not as new, or if an outcome tells it something.
 local function the_circuit(text)
   local MOST_SIGNS = 10000
   local config = settings()
@@ -167,7 +167,7 @@ local function the_circuit(text)
     c.counted = call('ZCARD', FAILURES)
     if c.counted > MOST_SIGNS then call('ZREMRANGEBYRANK', FAILURES, 0, 0) end
     local first = c.counted == 1
-    made, changed = made or first, changed or first -- whoever succeeds next is to tell
+    made, changed = made or first, changed or first -- from now on processes must report successes
   end
 
   local function settle_closed(category, calls, duration, sign)
@@ -186,7 +186,7 @@ local function the_circuit(text)
   end
 
   local function answers_probe(of, probe)
-    if of < 0 then -- without a grant it answers the oldest
+    if of < 0 then -- an outcome without a grant answers the oldest probe
       for one, till in pairs(c.probes) do
         if till > now and (probe < 0 or one < probe) then probe = one end
       end
@@ -226,7 +226,7 @@ local function the_circuit(text)
     elseif says ~= 'ok' then
       settle(says, 1, of, probe, duration, sign)
     elseif config.slow_call and duration >= config.slow_call then
-      for _ = 1, calls do settle(nil, 1, of, probe, duration, sign) end -- one of them may open it
+      for _ = 1, calls do settle(nil, 1, of, probe, duration, sign) end -- each may open the circuit
     else
       settle(nil, calls, of, probe, duration, sign)
     end
@@ -240,7 +240,7 @@ local function the_circuit(text)
     return c.state == CLOSED
   end
 
-  function self.probe(wait) -- the attempt is made after the wait, so its lease begins then
+  function self.probe(wait) -- the attempt is made after the wait, so the lease begins then
     changed = changed or c.state ~= HALF_OPEN
     c.state = HALF_OPEN
     local probe = number()

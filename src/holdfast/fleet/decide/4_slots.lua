@@ -1,8 +1,8 @@
--- Concurrency: the fixed limit of guards/concurrency.py, and who holds its slots.
+-- Concurrency: the fixed limit of guards/concurrency.py, and the holders of its slots.
 
 local used_before = used
 
-local function purge() -- the slots of holders whose lease is over; who asks is alive
+local function purge() -- free the slots of holders whose lease is over; this holder is alive: its own is renewed first
   call('ZADD', LEASES, 'XX', now + lease, holder)
   repeat
     local gone = call('ZRANGEBYSCORE', LEASES, '-inf', now, 'LIMIT', 0, 100)
@@ -14,20 +14,20 @@ local function purge() -- the slots of holders whose lease is over; who asks is 
   until #gone < 100
 end
 
-local function live_on() -- renew the holder's lease; when it is a new one, look who has gone
+local function live_on() -- renew the holder's lease; a new holder also purges those that are gone
   if call('ZADD', LEASES, now + lease, holder) == 1 then
     made = true
     purge()
   end
 end
 
-local function rest() -- slots in use of holders that the server has evicted: nobody knows who has them
+local function rest() -- slots in use that no holder accounts for, because Redis evicted HOLDERS
   local left = used
   for _, slots in ipairs(call('HVALS', HOLDERS)) do left = left - slots end
   return max(0, left)
 end
 
-local function give_back(who, slots, known) -- who was purged has nothing to give; who was evicted, of the rest
+local function give_back(who, slots, known) -- a purged holder has none to give back; an evicted one has slots of rest()
   if slots > known then
     used = used - min(slots - known, rest())
     call('HDEL', HOLDERS, who)
@@ -37,7 +37,7 @@ local function give_back(who, slots, known) -- who was purged has nothing to giv
   used = used - min(slots, known)
 end
 
-local function balance() -- where a server that evicts keys may have taken one from under the others
+local function balance() -- recount: a Redis that evicts keys may have removed one of KEYS and kept the others
   used = 0
   local all = call('HGETALL', HOLDERS)
   for i = 1, #all, 2 do
@@ -52,7 +52,7 @@ local function renew(text)
   local known = tonumber(call('HGET', HOLDERS, holder))
   if (exact and known ~= believed) or (not known and believed > 0) then
     local more = believed - (known or 0)
-    used = used + more - max(0, min(more, rest())) -- the rest is counted already
+    used = used + more - max(0, min(more, rest())) -- slots of rest() are counted already
     call('HSET', HOLDERS, holder, believed)
   end
   if known or believed > 0 then live_on() end

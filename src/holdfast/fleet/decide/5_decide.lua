@@ -23,7 +23,7 @@ for _, outcome in ipairs(outcomes) do
   if circuit then circuit.tell(says, count, of, probe, duration_us / 1e6, sign) end
   if least then tell_rate(says, count, duration_us / 1e6, pause_us, admitted_at_us) end
 end
-local mine = 0 -- slots of the holder itself that it gives back, and takes: written together, below
+local mine = 0 -- change in the holder's own slots: those given back and taken are written together, below
 for who, slots in pairs(given) do
   local known = tonumber(call('HGET', HOLDERS, who)) or 0
   if who == holder and slots <= known and limit and asked and ARGV[14] == '' then
