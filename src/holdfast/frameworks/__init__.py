@@ -1,5 +1,5 @@
-"""The tools of an agent framework, guarded: one short file each, named after the framework, with one function `guard`.
+"""Guards for the tools of agent frameworks: one short file per framework, named after it, with one function `guard`.
 
-It goes where the framework lets others around a tool's call. What it is called by is the tool's name, which policies
-know it by, and the arguments that the model gave. Nothing of a framework is imported before its file is.
+`guard` hooks in where the framework lets other code around a tool's call. A call is identified by the tool's name, by
+which policies find the tool, and by the arguments that the model gave. A framework is imported only when its file is.
 """

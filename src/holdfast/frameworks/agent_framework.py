@@ -1,8 +1,8 @@
 """Microsoft Agent Framework: `Agent(client, tools=tools, middleware=[guard(hf)])`.
 
-It guards whatever the agent itself calls: functions, tools of MCP servers, other agents as tools. Put it last, so that
-arguments are as others have left them. What a tool did to its context (added tools, state of the session) is not done
-again where its answer comes from the log.
+The middleware guards everything that the agent itself calls: functions, tools of MCP servers, other agents as tools.
+Put it last, so that it sees the arguments after other middleware has changed them. When an answer comes from the run's
+log, what the tool did to its context (added tools, state of the session) is not repeated.
 """
 
 from __future__ import annotations
@@ -35,33 +35,34 @@ def guard(hf: Holdfast, **policy: object) -> Middleware:
 
 
 class Middleware(FunctionMiddleware):
-    """Calls tools by the guards of *hf*."""
+    """Calls tools through the guards of *hf*."""
 
     def __init__(self, hf: Holdfast, **policy: object) -> None:
         self._guarded = Guarded(hf, policy)
 
     async def process(self, context: FunctionInvocationContext, call_next: Callable[[], Awaitable[None]]) -> None:
-        """Make a call."""
+        """Call the tool through its guards."""
         tool, arguments = context.function, context.arguments
         if not isinstance(arguments, dict):
             arguments = arguments.model_dump() if hasattr(arguments, "model_dump") else dict(arguments)
         made: list[Any] = []
         try:
-            if (own := self._guarded.guards(tool.func)) is not None:  # the framework calls it as it is
+            # The function is decorated with @hf.tool: the framework calls it as it is, with its own guards.
+            if (own := self._guarded.guards(tool.func)) is not None:
                 answer = await decorated(own, _made(context, call_next, made), str)
             else:
                 answer = await self._guarded.acall(tool.name, partial(_call, context, call_next, made), arguments, str)
-        except RecordedError:  # the tool's own
+        except RecordedError:  # the tool's own error, read from the run's log
             raise
         except HoldfastError as error:
             raise _loud(error) from error
-        if not any(answer is each for each in made):  # else the context has it already, whole
+        if not any(answer is each for each in made):  # otherwise the context already holds this answer
             context.result = _result(tool, answer)
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What the framework has made of a tool's answer, as data."""
+    """A tool's answer as the framework's content items, as plain data that a log can keep."""
 
     items: list[dict[str, Any]]
 
@@ -74,7 +75,7 @@ async def _call(
     except STEERING as error:
         raise Aside(error, again=isinstance(error, UserInputRequiredException)) from error
     if isinstance(context.result, Content) and context.result.type == "function_approval_request":
-        made.append(context.result)  # of a middleware: somebody is to approve of the call
+        made.append(context.result)  # from another middleware: a human must approve the call
         raise Aside(answer=context.result, again=True)
     made.append(_data(context.result))
     return made[-1]
@@ -101,7 +102,7 @@ def _result(tool: Any, answer: Any) -> Any:
 
 
 def _loud(error: HoldfastError) -> BaseException:
-    """The *error* as one that ends the agent: the framework tells the model of all that are no `MiddlewareFailure`."""
+    """Return *error* as a `MiddlewareFailure`, which ends the agent: the framework tells the model of all others."""
     kind = type(type(error).__name__, (type(error), MiddlewareFailure), {})
     loud: BaseException = kind.__new__(kind, *error.args)
     loud.__dict__.update(error.__dict__)

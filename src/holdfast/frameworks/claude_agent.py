@@ -1,9 +1,9 @@
-"""Claude Agent SDK: `create_sdk_mcp_server("shop", tools=guard(hf, tools))` for tools of your own, and for all others,
-which Claude Code calls, `guard(hf, options)`: those that it brings along, and those of MCP servers.
+"""Claude Agent SDK: `create_sdk_mcp_server("shop", tools=guard(hf, tools))` for tools of your own, and
+`guard(hf, options)` for all tools that Claude Code itself calls: its built-in ones and those of MCP servers.
 
-Of the others only hooks hear. There the guards say yes or no before a call, and are told how it ended; nothing can be
-repeated, cut off or answered in its place, and a resumed run makes these calls again. The model is told of every error
-that leaves a tool of your own, also of a call in doubt or a store that fails.
+Holdfast learns of the latter only through hooks. The guards admit or refuse such a call before it is made, and are told
+how it ended; the call cannot be repeated, cut off or answered in the tool's place, and a resumed run makes it again.
+The SDK reports every error that leaves a tool of your own to the model, even a call in doubt or a failing store.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ with needing("claude-agent-sdk"):
 
 T = TypeVar("T")
 
-REMOTE = ("mcp__", "WebFetch", "WebSearch")  # how the names of tools begin that may fail through no fault of the model
-MOST = 1000  # calls at a time whose end is waited for
-LONGEST = 600.0  # seconds that it is waited for: nobody tells of a call that was cut off
-GLANCE = 1.0  # seconds after which one looks whether the run is still there that a call was made in
+REMOTE = ("mcp__", "WebFetch", "WebSearch")  # name prefixes of tools that may fail through no fault of the model
+MOST = 1000  # calls whose end is awaited at one time; beyond that the oldest is dropped
+LONGEST = 600.0  # seconds to wait for a call's end: Claude Code does not report the end of a call that was cut off
+GLANCE = 1.0  # seconds between checks whether the run that a call was made in is still open
 
 
 def guard(hf: Holdfast, given: T, **policy: object) -> T:
-    """The same, guarded: options of an agent, with hooks for what Claude Code calls, or a list of tools of your own;
-    *policy* are settings of each tool.
+    """Return *given*, guarded: options of an agent, with hooks for what Claude Code calls, or a list of tools of your
+    own; *policy* are settings of each tool.
     """
     guarded = Guarded(hf, policy)
     made: Any
@@ -51,7 +51,7 @@ def _hooked(guarded: Guarded, options: ClaudeAgentOptions) -> ClaudeAgentOptions
     return replace(options, hooks=Hooks(guarded, _own(options)).beside(options.hooks or {}))
 
 
-# --- tools of one's own ---
+# --- the user's own tools ---
 
 
 def _tool(guarded: Guarded, tool: SdkMcpTool) -> SdkMcpTool:
@@ -63,15 +63,15 @@ def _tool(guarded: Guarded, tool: SdkMcpTool) -> SdkMcpTool:
 
 
 class Told(Exception):
-    """What the SDK tells the model."""
+    """An error whose text the SDK tells the model."""
 
 
 async def _run(guarded: Guarded, name: str, handler: Callable[..., Awaitable[Any]], given: Mapping[str, Any]) -> Any:
     try:
         answer = await guarded.acall(name, partial(_call, handler), given, _refused)
-    except RecordedError as error:  # the tool's own, in another process
+    except RecordedError as error:  # the tool's own error, read from the run's log
         raise Told(error.message) from error
-    except RunCancelled as end:  # a cancellation would take the whole server with it
+    except RunCancelled as end:  # raised as a cancellation, it would end the whole server
         raise Told(str(end)) from end
     return answer if isinstance(answer, dict) and "content" in answer else _result(text(answer))
 
@@ -96,24 +96,24 @@ def _refused(reason: str) -> dict[str, Any]:
 
 
 class Word(NamedTuple):
-    """What is said in place of a yes; if it is *final*, to whoever runs the agent, which ends."""
+    """The guards' refusal, for the model; if *final*, an error that ends the agent, for the user who runs it."""
 
     text: str
     final: bool = False
 
 
 class Call(NamedTuple):
-    """A call that Claude Code makes: the *task* holds its guards until its *end* is told."""
+    """A call that Claude Code makes: *task* holds its guards until *end* is set."""
 
     task: asyncio.Task[Word | None]
     end: asyncio.Future[Any]
     session: str
-    is_inner: bool  # of an agent within the agent
+    is_inner: bool  # made by an agent within the agent
 
 
 class Hooks:
-    """What Claude Code asks before a call, and tells after it; *own* is how the names of tools begin that are guarded
-    where they are made.
+    """The hooks that Claude Code calls before and after a tool call; tools whose names begin with a prefix in *own* are
+    skipped, since they are guarded where they are defined.
     """
 
     def __init__(self, guarded: Guarded, own: tuple[str, ...]) -> None:
@@ -122,7 +122,7 @@ class Hooks:
         self._calls: dict[str, Call] = {}
 
     def beside(self, hooks: Mapping[Any, list[HookMatcher]]) -> dict[Any, list[HookMatcher]]:
-        """These and other *hooks*."""
+        """Return *hooks* with these added."""
         both = {event: list(matchers) for event, matchers in hooks.items()}
         for event, hook in {
             "PreToolUse": self.before,
@@ -144,7 +144,7 @@ class Hooks:
         task = loop.create_task(self._hold(given["tool_name"], given["tool_input"], admitted, end))
         try:
             await asyncio.wait({task, admitted}, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:  # nobody waits for the answer
+        except asyncio.CancelledError:  # Claude Code no longer waits for the answer
             task.cancel()
             raise
         if admitted.done():
@@ -156,7 +156,7 @@ class Hooks:
         return {"hookSpecificOutput": no, **_stop(word)}
 
     async def after(self, given: Any, *_: object) -> dict[str, Any]:
-        """Tell the guards how a call ended; it is on disk then."""
+        """Tell the guards how a call ended; the end is on disk when this returns."""
         call = self._calls.pop(given["tool_use_id"], None)
         if call is None:
             return {}
@@ -167,12 +167,12 @@ class Hooks:
         return _stop(await call.task)
 
     async def passed(self, given: Any, *_: object) -> dict[str, Any]:
-        """Let go of calls that were not made after all: somebody else said no."""
+        """Drop admitted calls of a batch that were not made, because something other than these guards refused them."""
         self._drop(each["tool_use_id"] for each in given["tool_calls"])
         return {}
 
     async def interrupted(self, given: Any, *_: object) -> dict[str, Any]:
-        """Let go of the calls of before: a prompt comes when they are over, or were cut off."""
+        """Drop the session's earlier calls: a new prompt means that they have ended or were cut off."""
         calls = self._calls.items()
         self._drop([id for id, call in calls if call.session == given["session_id"] and not call.is_inner])
         return {}
@@ -182,7 +182,7 @@ class Hooks:
     ) -> Word | None:
         try:
             answer = await self._guarded.awatch(name, partial(_made, admitted, end, running()), given, Word)
-        except (Exception, RunCancelled) as error:  # where the guards cannot be asked, nothing is called
+        except (Exception, RunCancelled) as error:  # if the guards cannot be asked, the call is not made
             return Word(str(error), final=True)
         return answer if isinstance(answer, Word) else None
 
@@ -205,7 +205,7 @@ class Hooks:
 async def _made(
     admitted: asyncio.Future[None], end: asyncio.Future[Any], run: Run | None, /, **arguments: object
 ) -> Any:
-    """Have the call made, and wait for its end."""
+    """Let Claude Code make the call, and wait for its end."""
     admitted.set_result(None)
     clock = asyncio.get_running_loop().time
     until = clock() + LONGEST
@@ -219,7 +219,7 @@ async def _made(
 
 
 def _failed(given: Any) -> Failed:
-    """What runs here fails by what it is asked for: a command that exits with 1, a file that is not there."""
+    """Return the failure; a local tool fails because of its arguments: a command that exits with 1, a missing file."""
     is_remote = given["tool_name"].startswith(REMOTE)
     return Failed(given["error"], None, category=None if is_remote else ErrorCategory.INVALID_PARAMETERS)
 
@@ -229,7 +229,7 @@ def _stop(word: Word | None) -> dict[str, Any]:
 
 
 def _own(options: ClaudeAgentOptions) -> tuple[str, ...]:
-    """How the names of the tools begin that are made in this process."""
-    servers = options.mcp_servers if isinstance(options.mcp_servers, dict) else {}  # else it is the name of a file
+    """Return the name prefixes of the tools that run in this process."""
+    servers = options.mcp_servers if isinstance(options.mcp_servers, dict) else {}  # otherwise it is the name of a file
     own = [name for name, server in servers.items() if server.get("type") == "sdk"]
     return tuple(f"mcp__{re.sub('[^a-zA-Z0-9_-]', '_', name)}__" for name in own)

@@ -1,7 +1,7 @@
 """FastMCP: `server.add_middleware(guard(hf))`, after other middleware, so that it is next to the tools.
 
-It guards the tools of a server, those of mounted and proxied ones and of apps too. An answer that a policy keeps is for
-all clients: no `cache` for a tool that looks at who is asking.
+It guards the server's own tools, and those of mounted servers, proxied servers and apps. A cached answer is served to
+all clients: set no `cache` for a tool whose answer depends on who asks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ with needing("fastmcp"):
     from fastmcp.utilities.versions import VersionSpec
     from mcp.types import CallToolResult, TextContent
 
-CONTINUED = {"input_responses", "request_state"}  # what a client has answered: another call than the one that asked
+# A client's answers to a question of the tool: a call with them is not the same call as the one that asked.
+CONTINUED = {"input_responses", "request_state"}
 
 
 def guard(hf: Holdfast, **policy: object) -> Guards:
@@ -31,35 +32,35 @@ def guard(hf: Holdfast, **policy: object) -> Guards:
 
 
 class Guards(Middleware):
-    """Calls tools by the guards of *hf*."""
+    """Calls tools through the guards of *hf*."""
 
     def __init__(self, hf: Holdfast, **policy: object) -> None:
         self._guarded = Guarded(hf, policy)
         self._kit = hf._kit
 
     async def on_call_tool(self, context: MiddlewareContext, call_next: CallNext) -> Any:
-        """Make a call."""
+        """Call the tool through its guards."""
         version = _version(context)
         tool = await _called(context, version)
-        if tool is None:  # whatever a client makes up, and is told so
+        if tool is None:  # the client invented the tool, and the server tells it so
             return await call_next(context)
         if (own := self._own(tool)) is not None:
             return await decorated(own, _made(context, call_next), _refused)
         asked = context.message.model_dump(mode="json", include=CONTINUED, exclude_none=True)
         if version is not None:
-            asked["_meta"] = {"fastmcp": {"version": asdict(version)}}  # the same call of another version is another
+            asked["_meta"] = {"fastmcp": {"version": asdict(version)}}  # a call of another version is another call
         given = {**(context.message.arguments or {}), **asked}
         made = partial(_call, context, call_next)
         try:
             answer = await self._guarded.acall(tool.name, made, given, _refused)
-        except RecordedError as error:  # the tool's own, in another process
+        except RecordedError as error:  # the tool's own error, read from the run's log
             raise ToolError(error.message) from error
         if isinstance(answer, Answer):
             return answer.given(_read)
-        return tool.convert_result(answer)  # a policy's answer, or that of a tool in place of this one
+        return tool.convert_result(answer)  # the policy's fixed fallback, or the answer of a fallback tool
 
     def _own(self, tool: Tool) -> Bound | None:
-        """What guards the function of *tool* already, or that of the tool which it transforms."""
+        """Return the guards that the function of *tool* is decorated with, or that of the tool which it transforms."""
         while tool is not None:
             bound = getattr(getattr(tool, "fn", None), "__holdfast__", None)
             if isinstance(bound, Bound) and bound.kit is self._kit:
@@ -69,7 +70,7 @@ class Guards(Middleware):
 
 
 def _version(context: MiddlewareContext) -> VersionSpec | None:
-    """The version of its tool that a call asks for; what is none counts as not said, as it does for the server."""
+    """Return the tool version that a call asks for; a malformed one counts as not given, as it does for the server."""
     match context.message.meta:
         case {"fastmcp": {"version": str(version)}}:
             return VersionSpec(eq=version)
@@ -79,7 +80,7 @@ def _version(context: MiddlewareContext) -> VersionSpec | None:
 
 
 async def _called(context: MiddlewareContext, version: VersionSpec | None) -> Tool | None:
-    """The tool that is meant: by the name that it is listed under, or by the one that the page of an app has for it."""
+    """Return the tool that is called: by its listed name, or by the hashed name that the page of an app uses for it."""
     server, name = context.fastmcp_context.fastmcp, context.message.name
     tool = await server.get_tool(name, version)
     if tool is None and (hashed := parse_hashed_backend_name(name)) is not None:
@@ -97,7 +98,7 @@ async def _call(context: MiddlewareContext, call_next: CallNext, /, **arguments:
     made = {"content": result.content, "structured_content": result.structured_content, "_meta": result.meta}
     try:
         return Answer.of(result, CallToolResult(**made).model_dump(mode="json", by_alias=True))
-    except Exception:  # it cannot be written: so will the framework find
+    except Exception:  # it cannot be serialized; the framework will notice that itself
         return result  # type: ignore[no-any-return]
 
 
@@ -112,7 +113,7 @@ async def _made(context: MiddlewareContext, call_next: CallNext) -> Any:
     except ToolError as error:
         cause = error.__cause__
         if isinstance(cause, HoldfastError) and not isinstance(cause, RecordedError):
-            raise cause from None  # of guards inside of the tool: no failure of it
+            raise cause from None  # raised by guards inside the tool: not a failure of the tool
         raise
 
 

@@ -1,8 +1,8 @@
 """Google's ADK: `Agent(model=model, name=name, tools=guard(hf, [search, pay, toolset]))`.
 
-What a tool did to its context (state, a transfer, an escalation) is kept with its answer, and done again where the
-answer comes from the log or a cache. An answer that says `error`, as ADK's own tools and MCP servers have it, is a
-failure. Agents and workflows among the tools, and tools that the model's provider runs, stay as they are.
+What a tool does to its context (state, a transfer, an escalation) is kept with its answer, and done again when the
+answer comes from the log or a cache. An answer with `error` (ADK's own tools) or `isError` (MCP servers) is a failure.
+Agents and workflows among the tools, and tools that the model's provider runs, stay as they are.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ with needing("google-adk"):
     from google.adk.tools.base_toolset import BaseToolset
     from google.adk.workflow import BaseNode
 
-ACTIONS = "__holdfast_actions__"  # what the tool did to its context, beside its answer
+ACTIONS = "__holdfast_actions__"  # the key, beside the answer, for what the tool did to its context
 
 
 def guard(hf: Holdfast, tools: Iterable[Any], **policy: object) -> list[Any]:
@@ -35,7 +35,7 @@ def guard(hf: Holdfast, tools: Iterable[Any], **policy: object) -> list[Any]:
 
 def _tool(guarded: Guarded, tool: Any) -> Any:
     if isinstance(tool, BaseToolset):
-        # Named like it: the framework tells requests for credentials apart by the name of a toolset's class.
+        # The new class has the name of the toolset's class, by which the framework tells credential requests apart.
         return type(type(tool).__name__, (Toolset,), {})(guarded, tool)
     if isinstance(tool, BaseNode):
         return tool
@@ -43,9 +43,9 @@ def _tool(guarded: Guarded, tool: Any) -> Any:
         if not callable(tool):
             raise ConfigError(f"{shown(tool)}: must be a function, or a tool or a toolset of ADK")
         tool = FunctionTool(tool)
-    if type(tool).run_async is BaseTool.run_async:  # the provider runs it
+    if type(tool).run_async is BaseTool.run_async:  # the model's provider runs it
         return tool
-    made = copy(tool)  # still of its class, by which the framework knows what else to do
+    made = copy(tool)  # of the same class, which tells the framework what else to do with the tool
     own = guarded.guards(getattr(tool, "func", None))
     if own is not None:
         tool = copy(tool)
@@ -63,21 +63,21 @@ class Toolset(BaseToolset):
         self._toolset = toolset
 
     async def get_tools(self, readonly_context: Any = None) -> list[Any]:
-        """Its tools by the names that the model knows."""
+        """Return the toolset's tools, guarded, under the names that the model knows."""
         return [_tool(self._guarded, each) for each in await self._toolset.get_tools_with_prefix(readonly_context)]
 
-    get_tools_with_prefix = get_tools  # that of the base keeps tools for a while, which is for *toolset* to decide
+    get_tools_with_prefix = get_tools  # the base class caches tools, which is for *toolset* to decide
 
     async def process_llm_request(self, *, tool_context: ToolContext, llm_request: Any) -> None:
-        """Whatever it does to a request."""
+        """Let the toolset change a request."""
         await self._toolset.process_llm_request(tool_context=tool_context, llm_request=llm_request)
 
     def get_auth_config(self) -> Any:
-        """What it needs to be let in."""
+        """Return what the toolset needs to authenticate."""
         return self._toolset.get_auth_config()
 
     async def close(self) -> None:
-        """Close it."""
+        """Close the toolset."""
         await self._toolset.close()
 
 
@@ -112,11 +112,11 @@ async def _call(tool: BaseTool, context: ToolContext, arguments: dict[str, Any])
         answer = await tool.run_async(args=arguments, tool_context=context)
     except (Exception, CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # a workflow that waits for somebody
+    except BaseException as error:  # a workflow waits for a human
         raise Aside(error) from error
     actions = {name: _new(old, getattr(context.actions, name)) for name, old in before.items()}
     if isasyncgen(answer) or actions["requested_auth_configs"] or actions["requested_tool_confirmations"]:
-        # Somebody is to confirm the call or to log in, or a live stream has begun.
+        # A human must confirm the call or log in, or a live stream has begun.
         raise Aside(answer=answer, again=not isasyncgen(answer))
     if isinstance(answer, dict) and (answer.get("error") or answer.get("isError")):
         raise _failed(tool, text(answer.get("error") or answer.get("content")), answer)
@@ -125,12 +125,12 @@ async def _call(tool: BaseTool, context: ToolContext, arguments: dict[str, Any])
 
 
 def _failed(tool: BaseTool, why: str, answer: dict[str, Any]) -> Failed:
-    is_argument = why.startswith(f"Invoking `{tool.name}()` failed")  # as the framework says it of wrong ones
+    is_argument = why.startswith(f"Invoking `{tool.name}()` failed")  # the framework's words for wrong arguments
     return Failed(why, answer, category=ErrorCategory.INVALID_PARAMETERS if is_argument else None)
 
 
 def _new(old: Any, now: Any) -> Any:
-    """What has come to be *now*; None if nothing has."""
+    """Return what of *now* is new or different from *old*; None if nothing is."""
     if isinstance(now, dict):
         return {key: value for key, value in now.items() if key not in old or old[key] is not value} or None
     return None if now == old else now

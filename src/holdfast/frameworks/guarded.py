@@ -1,8 +1,8 @@
-"""A framework's call of a tool as a guarded call, and what becomes of its end.
+"""Makes a framework's tool call as a guarded call, and decides who is told how it ended.
 
-The tool's own answers and errors go back as they are, for the framework to make of them what it always does. What the
-guards have to say (a refusal, a time limit) is for the model, in words. All else that Holdfast raises is for whoever
-runs the agent: a run that was cancelled or lost, a store that fails, a call in doubt.
+The tool's own answers and errors go back unchanged, and the framework treats them as it always does. What the guards
+say (a refusal, a time limit) goes to the model as text. Every other error of Holdfast is for the user who runs the
+agent: a cancelled or lost run, a failing store, a call in doubt.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Holdfast(Protocol):
-    """What is needed here of a `holdfast.Holdfast`."""
+    """The part of `holdfast.Holdfast` that the adapters need."""
 
     _kit: Kit
 
@@ -37,9 +37,9 @@ class Holdfast(Protocol):
 
 
 class Failed(Exception):
-    """The tool failed, and the framework has made an *answer* of it, which goes to the model as it is.
+    """The tool failed, and the framework has turned that into an *answer*, which goes to the model unchanged.
 
-    What failed is told by the *text*, unless the adapter knows the *category*.
+    The *text* decides the error's category, unless the adapter knows the *category*.
     """
 
     def __init__(self, text: str, answer: Any, *, category: ErrorCategory | None = None) -> None:
@@ -49,11 +49,11 @@ class Failed(Exception):
 
 
 class Aside(BaseException):
-    """The tool ended by something that says nothing about it: an *error* by which a framework steers itself, else an
-    *answer* that is not the tool's own, which says that it asks somebody first, or goes on elsewhere.
+    """The tool ended in a way that says nothing about its health: with an *error* that the framework uses for control
+    flow, or with an *answer* that is not the tool's own but says that it asks a human first, or goes on elsewhere.
 
-    To a run such a call is in doubt; with *again* it was not made, since it is the framework's rule to call the tool
-    from the start once more, as when it has asked somebody and goes on with the answer.
+    A run treats such a call as in doubt. With *again* it counts as not made, since the framework will call the tool
+    from the start once more, for instance when the human has answered.
     """
 
     category = ErrorCategory.CANCELLED
@@ -66,45 +66,46 @@ class Aside(BaseException):
 
 
 class Answer(dict[str, Any]):
-    """What a tool gave, as it is written, where it cannot be made of its own data."""
+    """A tool's answer in serialized form, for values that Holdfast cannot serialize by itself."""
 
     __slots__ = ("_value",)
     _value: Any
 
     @classmethod
     def of(cls, value: object, written: Mapping[str, Any]) -> Answer:
-        """The answer that *value* is."""
+        """Return an answer that holds *value* itself beside its *written* form."""
         answer = cls(written)
         answer._value = value
         return answer
 
     def given(self, read: Callable[[dict[str, Any]], T]) -> T:
-        """The very value where it is at hand, else what *read* makes of what is written."""
+        """Return the original value if this process has it, otherwise what *read* makes of the written form."""
         value: T = self._value if hasattr(self, "_value") else read(dict(self))
         return value
 
 
 ENDS = (Aside, Denied, Failed, RecordedError, ToolTimeout)
 ONCE: Mapping[str, object] = {"cache": False, "fallback": False, "retry": False}
-FAILED = f"{Failed.__module__}.{Failed.__qualname__}"  # as a log names it
+FAILED = f"{Failed.__module__}.{Failed.__qualname__}"  # its name in a run's log
 
 
 class Guarded:
-    """The tools of a framework under the guards of *hf*; *policy* are settings of all of them, as a decorator's."""
+    """Guards a framework's tools with *hf*; *policy* holds settings for all of them, as a decorator's."""
 
     def __init__(self, hf: Holdfast, policy: Mapping[str, object]) -> None:
         if not isinstance(getattr(hf, "_kit", None), Kit):
             raise ConfigError(f"hf = {checks.shown(hf)}: must be a Holdfast, as holdfast.open() gives it")
-        hf._kit.book.resolve("*", policy)  # a mistake is told before the first call
+        hf._kit.book.resolve("*", policy)  # reports a wrong setting before the first call
         self._hf = hf
         self._policy = policy
         self._tools: dict[str, Bound] = {}
 
     def call(self, name: str, fn: Callable[..., T], arguments: Mapping[str, Any], refused: Callable[[str], T]) -> T:
-        """Call *fn* with *arguments*, by the guards of the tool *name*; where they refuse, *refused* makes an answer of
-        what they say.
+        """Call *fn* with *arguments* through the guards of the tool *name*; if they refuse, *refused* turns their text
+        into an answer.
 
-        *fn* is a partial of a function of the module, so that it is known to be the same the next time.
+        *fn* is best a partial of a module-level function. It must not be a method of an object made per call: the loop
+        guard tells calls apart by that object, and would not recognise the same call the next time.
         """
         bound = self._bound(name, fn)
         execution = bound.execution((), arguments, None, arguments)
@@ -125,15 +126,15 @@ class Guarded:
     async def acall(
         self, name: str, fn: Callable[..., Awaitable[T]], arguments: Mapping[str, Any], refused: Callable[[str], T]
     ) -> T:
-        """The same for a coroutine function."""
+        """Like `call`, for a coroutine function."""
         bound = self._bound(name, fn)
         return await _adriven(bound.execution((), arguments, None, arguments), bound, arguments, refused)
 
     async def awatch(
         self, name: str, end: Callable[..., Awaitable[T]], arguments: Mapping[str, Any], refused: Callable[[str], T]
     ) -> T:
-        """The same for a call that others make once *end* is called, which waits for what comes of it: it is not
-        repeated, and a resumed run does not know it again.
+        """Like `acall`, for a call that the framework makes itself: *end* lets it begin, and waits for its outcome. The
+        call is not repeated, and a resumed run does not recognise it.
         """
         bound = self._bound(name, end)
         execution = bound.execution((), arguments, ONCE, arguments)
@@ -142,13 +143,15 @@ class Guarded:
         return await _adriven(execution, bound, arguments, refused)
 
     def each(self, tools: object, make: Callable[[Guarded, Any], Any]) -> list[Any]:
-        """All *tools* of an agent, `once` each."""
+        """Return all *tools* of an agent, each passed through `once`."""
         if not isinstance(tools, Iterable):
             raise ConfigError(f"tools = {checks.shown(tools)}: must be a list of tools")
         return [self.once(each, make) for each in tools]
 
     def once(self, given: object, make: Callable[[Guarded, Any], Any]) -> Any:
-        """What is *given* as *make* guards it, or leaves it; guarded twice, its calls would be counted twice."""
+        """Return *given* as *make* guards it or leaves it; raise `ConfigError` if it is guarded already, since its
+        calls would be counted twice.
+        """
         kit = self._hf._kit
         if getattr(given, GUARDED, None) is kit:
             name = checks.shown(getattr(given, "name", given))
@@ -159,8 +162,8 @@ class Guarded:
         return made
 
     def guards(self, fn: Callable[..., Any] | None) -> Bound | None:
-        """What guards *fn* if it is decorated with `@hf.tool`: guarded here too, it would be counted and limited twice,
-        so what is to be called is the `fn` in there, as the `tool` in there.
+        """Return the guards of *fn* if it is decorated with `@hf.tool`. Guarded here too, it would be counted and
+        limited twice, so call the `fn` in the result instead, as the `tool` in the result.
         """
         return None if fn is None else guards_of(self._hf._kit, fn)
 
@@ -171,7 +174,7 @@ class Guarded:
         return Bound(tool.kit, tool.tool, fn)
 
     def _decorated(self, name: str) -> Bound | None:
-        """The function that is decorated by that name: it keeps its place and its settings."""
+        """Return the function that is decorated by that name, if any: it keeps its place and its settings."""
         bound = self._hf._kit.bound.get(name)
         return bound if isinstance(bound, Bound) and not hasattr(bound.fn, UNASKED) else None
 
@@ -193,13 +196,13 @@ async def _adriven(execution: Execution, bound: Bound, arguments: Mapping[str, A
 
 
 def _instead(error: BaseException, execution: Execution, refused: Callable[[str], T]) -> T:
-    """What the model is told in place of the tool's answer; an *error* that is not for it is raised."""
+    """Return what the model is told in place of the tool's answer; raise an *error* that is not for the model."""
     if isinstance(error, Aside) and error.error is not None:
         raise error.error
     if isinstance(error, Failed | Aside):
         answer: T = error.answer
         return answer
-    if isinstance(error, RecordedError) and error.type == FAILED:  # in another process
+    if isinstance(error, RecordedError) and error.type == FAILED:  # a `Failed` read from the run's log
         return refused(error.message)
     if isinstance(error, Denied | ToolTimeout):
         return refused(_told(error, execution.tool, execution.policy, began=execution.attempts > 0))
@@ -207,7 +210,7 @@ def _instead(error: BaseException, execution: Execution, refused: Callable[[str]
 
 
 async def decorated(own: Bound, call: Awaitable[T], refused: Callable[[str], T]) -> T:
-    """Make a call of a tool that has guards of its *own*, and tell the model what those say."""
+    """Await the *call* of a tool that is decorated with its *own* guards, and turn their refusal into an answer."""
     try:
         return await call
     except (Denied, ToolTimeout) as error:
@@ -215,22 +218,23 @@ async def decorated(own: Bound, call: Awaitable[T], refused: Callable[[str], T])
 
 
 def _told(error: Denied | ToolTimeout, tool: Tool, policy: Policy, *, began: bool) -> str:
-    """What guards say to the model; whether *tool* itself *began* matters where they are those of another."""
+    """Return what the guards say to the model; whether *tool* itself *began* matters if another tool's guards spoke."""
     is_late = isinstance(error, ToolTimeout)
-    is_other = error.tool != tool.name  # one that the tool has called, or that was to answer for it
+    is_other = error.tool != tool.name  # a tool that this one called, or its fallback
     repeatable = (policy.read_only or policy.idempotent) and not (is_other and is_late)
     return for_model(error, called=is_late or (is_other and began), repeatable=repeatable)
 
 
 def _put_off(execution: Execution, aside: Aside) -> None:
-    """Have the run's log say that the tool was not called, if that is so."""
-    if aside.again and execution.record is not None and execution.attempts == 1:  # else one before did who knows what
+    """Have the run's log say that the tool was not called, if *aside* says so."""
+    # Only if this was the first attempt: an earlier one may have had an effect.
+    if aside.again and execution.record is not None and execution.attempts == 1:
         execution.record.called = False
 
 
 @contextmanager
 def needing(package: str) -> Iterator[None]:
-    """Around the imports of a framework, which *package* brings: its modules are not called like it."""
+    """Add the pip command for *package* to an `ImportError`: a framework's modules are not named like its package."""
     try:
         yield
     except ImportError as error:
@@ -244,15 +248,15 @@ def text(value: object) -> str:
         return value
     try:
         return msgspec.json.encode(value).decode()
-    except Exception:  # no plain data: whatever it says of itself
+    except Exception:  # not plain data
         return str(value)
 
 
 def returning(fn: object, *others: object) -> dict[str, Any]:
-    """Annotations for what is called in place of *fn*: it gives the same, or *others*, and a log can give it back."""
+    """Return annotations for a stand-in of *fn*, so that a log can rebuild its result: that of *fn*, or *others*."""
     try:
         own = get_type_hints(fn, include_extras=True)["return"]
-    except Exception:  # there is no function, or the annotation is missing, or names what cannot be found
+    except Exception:  # there is no function, the annotation is missing, or it names something that cannot be found
         own = None
     return {"return": Union[(own, *others)]}
 

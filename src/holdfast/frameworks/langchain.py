@@ -1,8 +1,8 @@
 """LangChain and LangGraph: `create_agent(model, tools, middleware=[guard(hf)])`.
 
 For a `ToolNode` of your own: `ToolNode(tools, wrap_tool_call=it.wrap_tool_call, awrap_tool_call=it.awrap_tool_call)`,
-where `it = guard(hf)`; with `handle_tool_errors=True` that node tells the model of whatever leaves us, a call in doubt
-too. A middleware that brings tools of its own while the agent runs belongs before ours: we guard what we are shown.
+where `it = guard(hf)`; with `handle_tool_errors=True` that node reports every error to the model, even a call in doubt.
+Middleware that adds tools while the agent runs must come before this one, which guards only the tools it is shown.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ with needing("langchain"):
     from langgraph.prebuilt.tool_node import TOOL_INVOCATION_ERROR_TEMPLATE
     from langgraph.types import Command
 
-MISUSED = TOOL_INVOCATION_ERROR_TEMPLATE.partition("{")[0]  # how the framework begins to tell of a wrong argument
-is_invalid_resume = getattr(errors, "is_invalid_resume", lambda error: False)  # older ones cannot tell
+MISUSED = TOOL_INVOCATION_ERROR_TEMPLATE.partition("{")[0]  # how the framework's text about a wrong argument begins
+is_invalid_resume = getattr(errors, "is_invalid_resume", lambda error: False)  # older versions do not have it
 
 
 def guard(hf: Holdfast, **policy: object) -> Middleware:
@@ -34,7 +34,7 @@ def guard(hf: Holdfast, **policy: object) -> Middleware:
 
 
 class Middleware(AgentMiddleware):
-    """Calls tools by the guards of *hf*."""
+    """Calls tools through the guards of *hf*."""
 
     name = "Holdfast"
 
@@ -43,8 +43,8 @@ class Middleware(AgentMiddleware):
         self._guarded = Guarded(hf, policy)
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Any]) -> Any:
-        """Make a call of a plain agent."""
-        if request.tool is None:  # the model has made it up, and is told so
+        """Call the tool through its guards, for a synchronous agent."""
+        if request.tool is None:  # the model invented the tool, and the framework tells it so
             return handler(request)
         name, request = self._undecorated(request)
         made, refused = partial(_call, request, handler), partial(_message, request, "error")
@@ -53,7 +53,7 @@ class Middleware(AgentMiddleware):
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Any]]
     ) -> Any:
-        """Make a call of an agent that runs as a task."""
+        """Call the tool through its guards, for an asynchronous agent."""
         if request.tool is None:
             return await handler(request)
         name, request = self._undecorated(request)
@@ -61,7 +61,7 @@ class Middleware(AgentMiddleware):
         return _own(request, await self._guarded.acall(name, made, request.tool_call["args"], refused))
 
     def _undecorated(self, request: ToolCallRequest) -> tuple[str, ToolCallRequest]:
-        """The name that guards know the tool by, and the call without guards of its own."""
+        """Return the name by which the guards know the tool, and the request with the tool's own guards removed."""
         code = {field: self._guarded.guards(getattr(request.tool, field, None)) for field in ("func", "coroutine")}
         own = {field: each for field, each in code.items() if each is not None}
         if not own:
@@ -72,9 +72,9 @@ class Middleware(AgentMiddleware):
 
 @dataclass
 class Turn:
-    """A `Command` of a tool as it can be kept: the graph's state and way, and the messages to the model."""
+    """A tool's `Command` in a form that can be kept: where the graph goes, its new state, messages to the model."""
 
-    call: str | None  # the tool call that it answers
+    call: str | None  # id of the tool call that it answers
     graph: str | None
     goto: Any
     update: dict[str, Any]
@@ -100,7 +100,7 @@ async def _acall(
 
 @contextmanager
 def _steering() -> Iterator[None]:
-    """Around a tool: the graph may wait for somebody, who may tell it something else than it asked, or go elsewhere."""
+    """Turn errors by which the graph waits for a human, rejects the human's answer or goes elsewhere into `Aside`."""
     try:
         yield
     except Exception as error:
@@ -115,7 +115,7 @@ def _judged(request: ToolCallRequest, answer: Any) -> Part | list[Part]:
     for each in parts:
         if isinstance(each, ToolMessage) and each.status == "error":
             told = str(each.text)
-            # A wrong argument is quoted in it, and what the model wrote there says nothing about the tool.
+            # The text quotes the wrong argument, and what the model wrote there says nothing about the tool.
             raise Failed(told, answer, category=ErrorCategory.INVALID_PARAMETERS if told.startswith(MISUSED) else None)
     kept: list[Part] = [_kept(request, each) for each in parts]
     return kept if isinstance(answer, list) else kept[0]
@@ -135,7 +135,7 @@ _ONLY = {ToolMessage}
 
 
 def _own(request: ToolCallRequest, answer: Any) -> Any:
-    """The *answer* to this very call: it may be that to another of the same, or a policy's."""
+    """Return *answer* as the answer to this very call: it may be that of another, equal call, or the policy's."""
     call = request.tool_call["id"]
     match answer:
         case ToolMessage():
@@ -151,7 +151,7 @@ def _own(request: ToolCallRequest, answer: Any) -> Any:
 
 
 def _addressed(message: ToolMessage, old: str | None, new: str | None) -> ToolMessage:
-    """A copy that answers the call *new* if it did *old*; without its id then, by which it would replace the other."""
+    """Return a copy; if it answered the call *old*, it answers *new*. Its id goes, or it would replace the original."""
     update = {} if message.tool_call_id != old or old == new else {"tool_call_id": new, "id": None}
     return message.model_copy(update=update)
 

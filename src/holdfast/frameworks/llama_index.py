@@ -1,7 +1,7 @@
 """LlamaIndex: `FunctionAgent(tools=guard(hf, tools), llm=llm)`, or any other agent.
 
-What the guards say is a tool's output that is an error. What is for whoever runs the agent (a call in doubt, a store
-that fails, a run that was cancelled) ends it, and is raised where the agent is awaited.
+What the guards say reaches the model as a tool output that is marked as an error. Errors for the user who runs the
+agent (a call in doubt, a failing store, a cancelled run) end the agent, and are raised where it is awaited.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _PASSING: Final[ContextVar[Exception | None]] = ContextVar("holdfast_llama_index
 
 
 def guard(hf: Holdfast, tools: Iterable[BaseTool | Callable[..., Any]], **policy: object) -> list[Any]:
-    """Tools that are called by the guards of *hf* in place of *tools*; *policy* are settings of each."""
-    # A type checker takes no list of tools where an agent has one of tools or functions, nor that for one of tools.
+    """Return guarded stand-ins for *tools*; *policy* are settings of each."""
+    # The result is a `list[Any]` since lists are invariant: agents take lists of tools, or of tools and functions.
     return Guarded(hf, policy).each(tools, GuardedTool)
 
 
 class GuardedTool(FunctionTool):
-    """Calls *tool* by its guards; a function's, since to those alone an agent gives its context."""
+    """Calls *tool* through its guards; it is a `FunctionTool`, since an agent passes its context only to those."""
 
     def __init__(self, guarded: Guarded, tool: object) -> None:
         if not isinstance(tool, BaseTool):
@@ -54,10 +54,10 @@ class GuardedTool(FunctionTool):
 
     @property
     def metadata(self) -> ToolMetadata:
-        """What the model is told of the tool.
+        """The tool's description for the model.
 
-        Of any error an agent makes an output, for which it asks the tool's name: there an error gets past it that is
-        not for the model.
+        An agent turns every error into an output, and reads the tool's name from here to do so. An error that is not
+        for the model is raised again at that moment, to get past the agent.
         """
         error = _PASSING.get()
         if error is not None and error is sys.exc_info()[1]:
@@ -65,25 +65,25 @@ class GuardedTool(FunctionTool):
         return self._tool.metadata
 
     def call(self, *args: Any, **kwargs: Any) -> ToolOutput:
-        """Make a call of plain code."""
+        """Call the tool through its guards, from synchronous code."""
         one = Call(self._tool, args, kwargs)
         with _passing():
             answer = self._guarded.call(self._name, partial(_call, one), one.arguments, one.refused)
         return one.output(answer)
 
     async def acall(self, *args: Any, **kwargs: Any) -> ToolOutput:
-        """Make a call of an agent."""
+        """Call the tool through its guards, for an agent."""
         one = Call(self._tool, args, kwargs)
         with _passing():
             try:
                 answer = await self._guarded.acall(self._name, partial(_acall, one), one.arguments, one.refused)
-            except RunCancelled as end:  # of which an agent takes no notice, and waits for the tool for ever
+            except RunCancelled as end:  # an agent ignores it, and would wait for the tool for ever
                 raise WorkflowCancelledByUser(str(end)) from end
         return one.output(answer)
 
 
 def _undecorated(guarded: Guarded, tool: AsyncBaseTool) -> tuple[str, AsyncBaseTool]:
-    """The name that guards know the tool by, and the tool without guards of its own."""
+    """Return the name by which the guards know the tool, and the tool with its own guards removed."""
     own = guarded.guards(tool.real_fn) if isinstance(tool, FunctionTool) else None
     if own is None:
         return tool.metadata.get_name(), tool
@@ -102,17 +102,17 @@ def _undecorated(guarded: Guarded, tool: AsyncBaseTool) -> tuple[str, AsyncBaseT
 
 @contextmanager
 def _passing() -> Iterator[None]:
-    """Note an error that is not for the model."""
+    """Note an error that is not for the model, for `metadata` to raise."""
     try:
         yield
     except (HoldfastError, WorkflowCancelledByUser) as error:
-        if not isinstance(error, RecordedError):  # which is the tool's own
+        if not isinstance(error, RecordedError):  # the tool's own error
             _PASSING.set(error)
         raise
 
 
 class Call:
-    """One call of *tool*, and the output that it came to, if it was made."""
+    """One call of *tool*, and its output if the call was made."""
 
     def __init__(self, tool: AsyncBaseTool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self.tool = tool
@@ -127,7 +127,7 @@ class Call:
         self._input = {"args": (), "kwargs": self.arguments}
 
     def keep(self, output: ToolOutput) -> ToolOutput:
-        """What is remembered of *output*: what the model is told, and what it was made of if that is plain data."""
+        """Return what is remembered of *output*: what the model is told, and the raw value if that is plain data."""
         if output.is_error:
             raise Failed(output.content, output)
         raw = output.raw_output if _is_plain(output.raw_output) else output.content
@@ -136,7 +136,7 @@ class Call:
         return kept
 
     def output(self, answer: Any) -> ToolOutput:
-        """The output of this very call: what the tool made, or what a log, a cache or a policy has for it."""
+        """Return the output of this very call: the tool's own, or one from the log, the cache or the policy."""
         if self._made is not None and self._made[0] is answer:
             return self._made[1]
         if not isinstance(answer, ToolOutput):
@@ -155,12 +155,12 @@ def _call(one: Call, /, **arguments: object) -> ToolOutput:
 async def _acall(one: Call, /, **arguments: object) -> ToolOutput:
     try:
         return one.keep(await one.tool.acall(*one.args, **one.kwargs))
-    except WaitingForEvent as pause:  # the tool asks somebody, and is called again with the answer
+    except WaitingForEvent as pause:  # the tool waits for an event, and is called again when it comes
         raise Aside(pause, again=True) from pause
 
 
 def _is_plain(value: object) -> bool:
     try:
         return bool(msgspec.json.decode(msgspec.json.encode(value)) == value)
-    except Exception:  # of the value's own code, too
+    except Exception:  # raised by the value's own code, too
         return False

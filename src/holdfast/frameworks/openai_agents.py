@@ -1,8 +1,9 @@
 """OpenAI Agents SDK: `Agent(name="clerk", tools=guard(hf, [search, pay]))`.
 
-Function tools are guarded. An agent that serves as a tool is not: guard the tools of that agent, so that a resumed run
-knows them one by one. Left as they are: tools of the provider; custom, shell and computer tools and `mcp_servers`, as
-the SDK tells the model whatever they raise, even that a call is in doubt. For MCP servers there is `holdfast wrap`.
+Function tools are guarded. An agent that serves as a tool is not: guard that agent's own tools, so that a resumed run
+recognises each of their calls. Left as they are: tools of the provider; custom, shell and computer tools and
+`mcp_servers`, because the SDK reports whatever they raise to the model, even a call in doubt. For MCP servers use
+`holdfast wrap`.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ with needing("openai-agents"):
 
 TOOLS = tuple(get_origin(each) or each for each in get_args(Tool))
 OUTPUTS = (sdk.ToolOutputText, sdk.ToolOutputImage, sdk.ToolOutputFileContent)
-HANDLED = type(sdk.with_function_tool_failure_error_handler(print, print))  # of all tools but those made by hand
-LATE = f"{ToolTimeoutError.__module__}.{ToolTimeoutError.__qualname__}"  # as a log names it
+# The class of `on_invoke_tool` for all tools except those made by hand.
+HANDLED = type(sdk.with_function_tool_failure_error_handler(print, print))
+LATE = f"{ToolTimeoutError.__module__}.{ToolTimeoutError.__qualname__}"  # its name in a run's log
 NOT_FOR_THE_MODEL = (ConfigError, InDoubt, LeaseLost, RunDiverged, StoreError)
 
 
@@ -43,11 +45,12 @@ def _guarded(guarded: Guarded, tool: Tool) -> Tool:
     if not isinstance(tool, FunctionTool):
         return tool
     made = copy.copy(tool)
-    made.timeout_seconds = None  # it is kept below the guards, who are to know of it
-    # What is raised above them is for whoever runs the agent: not even a run's cancellation may become an answer.
+    made.timeout_seconds = None  # enforced below the guards instead, so that they see it
+    # Errors raised above the guards are for the user who runs the agent: the SDK must turn none into an answer, not
+    # even a run's cancellation.
     sdk.set_function_tool_failure_error_function(made, None)
     made.on_invoke_tool = sdk.with_function_tool_failure_error_handler(Invoker(guarded, tool), lambda *_: None)
-    return copy.copy(made)  # by which the handler gets to know its tool
+    return copy.copy(made)  # copying tells the handler which tool it belongs to
 
 
 class Refusal(NamedTuple):
@@ -57,7 +60,7 @@ class Refusal(NamedTuple):
 
 
 class Invoker:
-    """What the SDK calls in place of *tool*: below the guards errors are raised, above them they go the tool's way."""
+    """The SDK calls this in place of *tool*: below the guards errors are raised, above them its settings apply."""
 
     def __init__(self, guarded: Guarded, tool: FunctionTool) -> None:
         self._guarded = guarded
@@ -80,12 +83,12 @@ class Invoker:
         self._is_agent = origin is not None and origin.type is ToolOriginType.AGENT_AS_TOOL
         self._is_handled = isinstance(tool.on_invoke_tool, HANDLED)
         if self._is_handled:
-            # The names are the SDK's: a function for `needs_approval` is asked only about what this could check. Older
-            # ones do not check.
+            # The SDK looks for this name: it asks a `needs_approval` function only about arguments that this has
+            # checked. Older versions of the SDK do not check.
             self.__agents_prepare_arguments__ = getattr(self._bare.on_invoke_tool, "prepare_arguments", None)
 
     async def __call__(self, ctx: ToolContext, given: str) -> Any:
-        """Make a call."""
+        """Call the tool through its guards."""
         try:
             if self._is_agent:
                 return await self._invoke(ctx, given)
@@ -107,7 +110,7 @@ class Invoker:
         return await sdk.invoke_function_tool(function_tool=self._bare, context=ctx, arguments=given)
 
     async def _told(self, ctx: ToolContext, error: BaseException) -> Any:
-        """What the model is told of the tool's own *error*; where the SDK would raise it, so does this."""
+        """Return what the model is told of the tool's own *error*; raise it where the SDK would."""
         tool, told = self._tool, None
         if tool.timeout_seconds is not None and _is_late(error, tool.name):
             if tool.timeout_behavior == "raise_exception":
@@ -120,22 +123,23 @@ class Invoker:
         if told is None:
             raise error
         if span := get_current_span():
-            facts = {"tool_name": tool.name, "error": type(error).__name__}  # its text may not be for a trace
+            facts = {"tool_name": tool.name, "error": type(error).__name__}  # its text may not belong in a trace
             span.set_error(SpanError(message="Error running tool (non-fatal)", data=facts))
         return told
 
     async def _said(self, ctx: ToolContext, text: str) -> str:
-        """A *text* in place of an answer, even where answers must have a form."""
+        """Return *text* in place of an answer, even if the tool's answers must fit a schema."""
         if self._tool.output_json_schema is not None:
             plain = copy.copy(self._tool)
             plain.output_json_schema = None
-            # The SDK notes by this that an error is told. One that is no Exception is kept from the run's formatter.
+            # This makes the SDK note that the answer reports an error. A CancelledError, because the SDK would show any
+            # `Exception` to the run's formatter.
             await _failure(sdk.set_function_tool_failure_error_function(plain), ctx, asyncio.CancelledError())
         return text
 
 
 async def _failure(tool: FunctionTool, ctx: ToolContext, error: BaseException) -> str | None:
-    """What the tool's function for failures makes of an *error*."""
+    """Return what the tool's failure function makes of an *error*."""
     failure = sdk.maybe_invoke_function_tool_failure_error_function
     told: str | None = await failure(function_tool=tool, context=ctx, error=error)
     return told
@@ -146,7 +150,7 @@ def _arguments(given: str) -> dict[str, Any]:
         arguments = json.loads(given or "{}")
     except ValueError:
         arguments = None
-    return arguments if isinstance(arguments, dict) else {"input": given}  # of which the tool will complain
+    return arguments if isinstance(arguments, dict) else {"input": given}  # not an object: the tool will complain
 
 
 def _is_late(error: BaseException, name: str) -> bool:
@@ -156,7 +160,7 @@ def _is_late(error: BaseException, name: str) -> bool:
 
 
 def _let_pass(error: Any) -> None:
-    """Make *error* one of the SDK's, too: any other it hides in a `UserError`, and the run would count as failed."""
+    """Make *error* an `AgentsException`: the SDK hides others in a `UserError`, and the run would count as failed."""
     if not isinstance(error, AgentsException):
         kind = type(error)
         error.__class__ = type(kind.__name__, (kind, AgentsException), {"__module__": kind.__module__})

@@ -1,8 +1,8 @@
 """Pydantic AI: `Agent(model, tools=tools, capabilities=[guard(hf)])`.
 
-It guards what the agent itself calls, wherever that comes from: functions, toolsets, MCP servers. Output tools are no
-tools, and what a provider runs is left to it. A `ModelRetry` asks the model for other arguments: it is no sign that the
-tool is broken, unless its text says so, or it was raised from another error.
+It guards everything that the agent itself calls: functions, toolsets, MCP servers. Output tools and tools that the
+model's provider runs are not guarded. A `ModelRetry` asks the model for other arguments: it does not mean that the tool
+is broken, unless its text says so, or it was raised from another error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ with needing("pydantic-ai"):
     from pydantic_ai.exceptions import RunCancelled
     from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
 
-ASIDE = (ApprovalRequired, CallDeferred, RunCancelled)  # the last: an agent inside the tool was told to stop
+ASIDE = (ApprovalRequired, CallDeferred, RunCancelled)  # RunCancelled: an agent inside the tool was told to stop
 
 
 def guard(hf: Holdfast, **policy: object) -> Capability:
@@ -32,39 +32,39 @@ def guard(hf: Holdfast, **policy: object) -> Capability:
 
 
 class Capability(AbstractCapability):
-    """Has the tools of an agent called by the guards of *hf*."""
+    """Makes an agent call its tools through the guards of *hf*."""
 
-    id = "holdfast"  # an agent has one, or that of its run: nothing is guarded twice
+    id = "holdfast"  # one per agent, or its run's own instead: nothing is guarded twice
 
     def __init__(self, hf: Holdfast, **policy: object) -> None:
         self._guarded = Guarded(hf, policy)
 
     def get_ordering(self) -> CapabilityOrdering:
-        """Next to the tools: what others do around a call (ask for approval, recover, search tools) is not the tool."""
+        """Place this next to the tools: what others do around a call (ask, recover, search tools) is not the tool."""
         return CapabilityOrdering(position="innermost")
 
     def get_wrapper_toolset(self, toolset: AbstractToolset) -> Toolset:
-        """The tools of one run of the agent."""
+        """Return the guarded tools of one run of the agent."""
         return Toolset(toolset, self._guarded)
 
     @classmethod
     def get_serialization_name(cls) -> None:
-        """There is none: a `Holdfast` cannot be written into a file."""
+        """Return None: a `Holdfast` cannot be written into a file."""
 
 
 @dataclass
 class Toolset(WrapperToolset):
-    """Tools, called by the guards."""
+    """A toolset whose tools are called through their guards."""
 
     guarded: Guarded
 
     async def call_tool(self, name: str, tool_args: dict[str, Any], ctx: RunContext, tool: ToolsetTool) -> Any:
-        """Make a call."""
+        """Call the tool through its guards."""
         own, tool = _bare(self.guarded, tool)
         made = partial(_call, self.wrapped, name, ctx, tool)
         try:
             answer = await self.guarded.acall(own or name, made, tool_args, _refuse)
-        except RecordedError as error:  # in another process
+        except RecordedError as error:  # the tool's own error, read from the run's log
             if (kind := _TOLD.get(error.type)) is not None:
                 raise kind(error.message) from error
             raise
@@ -77,17 +77,17 @@ async def _call(toolset: AbstractToolset, name: str, ctx: RunContext, tool: Tool
     except ASIDE as error:
         raise Aside(error, again=isinstance(error, ApprovalRequired)) from error
     except ModelRetry as error:
-        if error.__cause__ is None and classify(error) is ErrorCategory.EXECUTION_ERROR:  # nothing tells more
+        if error.__cause__ is None and classify(error) is ErrorCategory.EXECUTION_ERROR:  # cause and text say no more
             error.category = ErrorCategory.INVALID_PARAMETERS
         raise
     try:
         return value if _PLAIN.dump(value) is not None else Answer.of(value, _written(value))
-    except Exception:  # it cannot be written: so will the framework find
+    except Exception:  # it cannot be serialized; the framework will notice that itself
         return value  # type: ignore[no-any-return]
 
 
 def _written(value: Any) -> dict[str, Any]:
-    """What is no plain data, as Pydantic writes it: another process tells the model the same."""
+    """Return a value that is not plain data as Pydantic writes it: another process can tell the model the same."""
     whole = value if isinstance(value, ToolReturn) else ToolReturn(value)
     return {**_WRITTEN.dump_python(whole, mode="json", by_alias=True), "bare": whole is not value}
 
@@ -102,9 +102,10 @@ def _refuse(text: str) -> NoReturn:
 
 
 def _bare(guarded: Guarded, tool: ToolsetTool) -> tuple[str | None, ToolsetTool]:
-    """*tool* without guards of its own, and the name that these go by, if its function is decorated.
+    """Return the name of the guards that the function of *tool* is decorated with, and *tool* without these guards.
 
-    Toolsets wrap their tools, and a tool has no public way to its function: where that is not found, nothing is.
+    The name is None if there are none. Toolsets wrap their tools, and a tool has no public way to its function: if the
+    function is not found, neither are its guards.
     """
     if (inner := getattr(tool, "source_tool", None)) is not None:
         name, bare = _bare(guarded, inner)
@@ -118,7 +119,7 @@ def _bare(guarded: Guarded, tool: ToolsetTool) -> tuple[str | None, ToolsetTool]
 
 _PLAIN = Memo(None)
 _WRITTEN = TypeAdapter(ToolReturn)
-# What the framework tells the model of, by the name in a log.
+# The errors that the framework reports to the model, by their names in a run's log.
 _TOLD = {
     f"{kind.__module__}.{kind.__qualname__}": told
     for kind, told in ((ModelRetry, ModelRetry), (ToolFailed, ToolFailed), (ValidationError, ModelRetry))

@@ -1,8 +1,8 @@
 """smolagents: `ToolCallingAgent(guard(hf, tools), model)`, or a `CodeAgent`.
 
-Agents tell the model of every `Exception` that leaves a tool: also of a call in doubt, a run that another process has
-taken, a store that fails. A run that was cancelled ends them. A tool that a remote executor takes elsewhere cannot be
-guarded. Agents in several runs at once need `executor_kwargs={"timeout_seconds": None}`, or a `guard` each.
+Agents report every `Exception` that leaves a tool to the model: also a call in doubt, a run that another process has
+taken over, a failing store. A cancelled run ends them. A tool that a remote executor runs elsewhere cannot be guarded.
+Agents in several runs at once need `executor_kwargs={"timeout_seconds": None}`, or a `guard` each.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from holdfast.shape import signature_of
 with needing("smolagents"):
     from smolagents import Tool
 
-# Set where a CodeAgent tells its model of its tools: so in the agent's own context, and in no thread that code runs in.
+# Set when a CodeAgent describes its tools to its model: in the agent's own context, but in no thread that runs the
+# model's code.
 _KNOWN: Final[ContextVar[bool]] = ContextVar("holdfast_smolagents", default=False)
 
 
 def guard(hf: Holdfast, tools: Iterable[Tool], **policy: object) -> list[Tool]:
-    """Tools that are called by the guards of *hf* in place of *tools*; *policy* are settings of each."""
+    """Return guarded stand-ins for *tools*; *policy* are settings of each."""
     told = dict[Run, Context]()
     return Guarded(hf, policy).each(tools, functools.partial(GuardedTool, told=told))
 
@@ -37,9 +38,9 @@ class NoAnswer(Exception):
 
 
 class GuardedTool(Tool):
-    """Calls *tool* by its guards, and is described like it; *told* are the runs in which it was described."""
+    """Calls *tool* through its guards, and is described like it; *told* has an agent's context per run that saw it."""
 
-    skip_forward_signature_validation = True  # the tool itself has passed it
+    skip_forward_signature_validation = True  # the tool itself has passed this check
 
     def __init__(self, guarded: Guarded, tool: Tool, told: dict[Run, Context]) -> None:
         if not isinstance(tool, Tool):
@@ -49,7 +50,7 @@ class GuardedTool(Tool):
         self.inputs, self.output_type, self.output_schema = tool.inputs, tool.output_type, tool.output_schema
         self._guarded = guarded
         self._told = told
-        below = getattr(tool.forward, "__wrapped__", None)  # @tool
+        below = getattr(tool.forward, "__wrapped__", None)  # the function below @tool
         own = guarded.guards(below if hasattr(below, "__holdfast__") else tool.forward)
         self._known_as = tool.name if own is None else own.tool.name
         self._tool = tool if own is None else copy.copy(tool)
@@ -70,7 +71,7 @@ class GuardedTool(Tool):
         return self._context().run(self._call, args, kwargs)
 
     def to_code_prompt(self) -> str:
-        """The tool for a model that writes code, which is told of it whenever its agent is given something to do."""
+        """Describe the tool to a model that writes code, and note its agent's context; called for each new task."""
         _KNOWN.set(True)
         for each in [each for each in tuple(self._told) if not each.is_open]:
             self._told.pop(each, None)
@@ -80,12 +81,12 @@ class GuardedTool(Tool):
         return prompt
 
     def to_tool_calling_prompt(self) -> str:
-        """The tool for a model that makes calls."""
+        """Describe the tool to a model that makes calls."""
         prompt: str = self._tool.to_tool_calling_prompt()
         return prompt
 
     def _context(self) -> Context:
-        """The agent's own: code with a time limit, which is the default, runs in a thread that knows nothing of it."""
+        """Return the agent's own context: code with a time limit, which is the default, runs in a thread without it."""
         if _KNOWN.get() or running() is not None:
             return copy_context()
         found = [context for run, context in tuple(self._told.items()) if run.is_open]
@@ -99,7 +100,7 @@ class GuardedTool(Tool):
     def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         tool = self._tool
 
-        @functools.wraps(tool.forward)  # its annotation says how to rebuild what it gave
+        @functools.wraps(tool.forward)  # its annotation says how a log rebuilds the result
         def call(**arguments: object) -> Any:
             return tool(*args, **kwargs)
 
@@ -108,11 +109,11 @@ class GuardedTool(Tool):
 
 def _named(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments by their names, also those that code gave by position."""
-    signature = signature_of(tool.forward)  # that of @tool has a *self* that nobody gives
+    signature = signature_of(tool.forward)  # that of @tool has a *self* that no caller gives
     parameters = [each for each in signature.parameters.values() if each.name != "self"]
     try:
         named = dict(signature.replace(parameters=parameters).bind(*args, **kwargs).arguments)
-    except TypeError:  # as the tool will say
+    except TypeError:  # the tool itself will report it
         return {**kwargs, "args": list(args)}
     for each in parameters:
         if each.kind is inspect.Parameter.VAR_KEYWORD:
