@@ -635,6 +635,59 @@ def test_calls_are_known_by_their_arguments_not_by_their_order(hf: Holdfast) -> 
     assert made == ["a", "b", "a"]
 
 
+class Level(Enum):
+    LOW = 1
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        lambda name, size=0.0: pytest.fail("was called"),
+        lambda name, size=0.0, level=Level.LOW, tags=("a", dt.timedelta(1)): pytest.fail("was called"),
+        lambda name, size=0.0, *more, deep=None, **options: pytest.fail("was called"),
+        lambda deep=None, name="", size=0.0: pytest.fail("was called"),
+        functools.partial(lambda name, size=0.0, deep=False: pytest.fail("was called"), deep=False),
+    ],
+)
+def test_a_tool_may_be_given_more_parameters_that_have_defaults(hf: Holdfast, after: Callable[..., int]) -> None:
+    def agent(fetch: Callable[..., int]) -> list[int]:
+        return [fetch(name="a"), fetch(name="a", size=1.0), fetch(name="b", size=0.0)]
+
+    numbers = iter(range(3))
+    before = hf.tool("fetch")(lambda name, size=0.0: next(numbers))
+    run_id = stopped(hf, lambda: agent(before))
+
+    assert resumed(hf, run_id, lambda: agent(hf.tool("fetch")(after))) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "other", [lambda fetch: fetch("a", -0.0), lambda fetch: fetch("a", 0), lambda fetch: fetch("a", False)]
+)
+def test_an_argument_that_only_looks_like_its_default_is_another(hf: Holdfast, other: Callable[..., int]) -> None:
+    before = iter(range(2))
+    fetch = hf.tool("fetch")(lambda name, size=0.0: next(before))
+    run_id = stopped(hf, lambda: [fetch("a"), other(fetch)])
+
+    assert resumed(hf, run_id, lambda: [other(fetch), fetch("a")]) == [1, 0]
+
+
+def test_a_default_is_known_by_its_value_not_by_asking_it(hf: Holdfast) -> None:
+    class Odd(list[int]):
+        def __eq__(self, other: object) -> bool:
+            pytest.fail("was asked")
+
+        __hash__ = None  # type: ignore[assignment]
+
+    def buy(what: str, options: list[int] = Odd([1])) -> int:  # noqa: B008
+        return next(bought)
+
+    bought = iter(range(3))
+    tool = hf.tool("buy")(buy)
+    run_id = stopped(hf, lambda: [tool("a"), tool("a", Odd([1])), tool("a", Odd([2]))])
+
+    assert resumed(hf, run_id, lambda: [tool("a", Odd([2])), tool("a"), tool("a", Odd([1]))]) == [2, 0, 1]
+
+
 @given(order=st.permutations(list(range(6))))
 @settings(max_examples=20)
 def test_calls_side_by_side_keep_their_identity_in_any_order(order: list[int]) -> None:
@@ -1925,6 +1978,27 @@ def test_calls_of_an_imported_run_are_known_by_what_its_events_show_of_their_arg
                 pay(value)
             assert doubt.value.key == key
         raise KeyboardInterrupt
+
+
+def test_calls_of_an_imported_run_are_known_whether_they_say_a_default_or_not(
+    memory: Place, clock: ManualClock
+) -> None:
+    hf = memory.open()
+    pay = hf.tool("pay")(lambda to, amount=1: 1)
+    run_id = stopped(hf, lambda: [pay("ann"), pay("bob", 1), pay("cid", 2)])
+    keys = [event.payload["key"] for event in of(hf, run_id, "tool_started")]
+    other = moved(hf, clock)
+    pay = other.tool("pay")(lambda to, amount=1: pytest.fail("was called"))
+
+    found = []
+    with other, pytest.raises(KeyboardInterrupt), other.resume(run_id):
+        for arguments in (("cid", 2), ("bob",), ("ann", 1)):
+            with pytest.raises(InDoubt) as doubt:
+                pay(*arguments)
+            found.append(doubt.value.key)
+        raise KeyboardInterrupt
+
+    assert found == keys[::-1]
 
 
 async def test_a_call_that_was_cut_off_before_its_tool_was_called_counts_once(disk: Place) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.runs.upgraded import HIDDEN_ID, RUN_ID, Desk
+from tests.runs.upgraded import HIDDEN_ID, RUN_ID, SPARED_ID, Desk
 
 from holdfast import Holdfast, InDoubt
 from holdfast.policy import PolicyBook
@@ -20,6 +20,7 @@ from holdfast.testing import ManualClock
 
 DATA = Path(__file__).parents[1] / "data"
 TODAY, FIRST = f"runs_keys_{KEYS}.db.gz", "runs_schema_1.db.gz"
+WITH_DEFAULTS = "runs_keys_1.db.gz"  # the keys of its calls have the defaults in them
 KEPT = sorted({TODAY, *(path.name for path in DATA.glob("runs_*.db.gz"))})
 LAST = "the last"
 
@@ -99,6 +100,34 @@ def test_a_finished_call_that_cannot_be_told_from_others_is_in_doubt(opening: Op
         desk.hide()
 
     assert desk.made == []
+
+
+class LaterDesk(Desk):
+    """The same agent after a deploy that gave a tool one more parameter."""
+
+    def _ship(self, item: str, express: bool = False, gift: str | None = None) -> str:
+        return super()._ship(item, express)
+
+
+@pytest.mark.parametrize("left_by", [WITH_DEFAULTS, TODAY])
+def test_calls_that_leave_out_or_say_what_has_a_default_are_known_again(opening: Opening) -> None:
+    desk = Desk(opening())
+
+    with desk.hf.resume(SPARED_ID, in_doubt="repeat"):
+        got = desk.send()
+
+    assert desk.made == [LAST]
+    assert got[:3] == ["tea, False", "tea, True", "cup, False"]
+
+
+@pytest.mark.parametrize("left_by", [TODAY])
+def test_a_tool_that_has_a_new_parameter_with_a_default_knows_its_finished_calls_again(opening: Opening) -> None:
+    desk = LaterDesk(opening())
+
+    with desk.hf.resume(SPARED_ID, in_doubt="repeat"):
+        desk.send()
+
+    assert desk.made == [LAST]
 
 
 @pytest.mark.parametrize("left_by", [TODAY])

@@ -1,7 +1,7 @@
 """An agent whose run is interrupted under one version of Holdfast and resumed under another.
 
-Run by itself, with that version on the path, it leaves two such runs in a new file: `upgraded.py FILE`. The files that
-tests resume are in `tests/data`.
+Run by itself, with that version on the path, it leaves three such runs in a new file: `upgraded.py FILE`. The files
+that tests resume are in `tests/data`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import holdfast
 
-RUN_ID, HIDDEN_ID = "shown", "hidden"
+RUN_ID, HIDDEN_ID, SPARED_ID = "shown", "hidden", "spared"
 TEXT = "a text that is longer than what a key is made of as it is, by far"
 DAY = date(2026, 11, 16)
 
@@ -27,9 +27,9 @@ class Desk:
         self.hf = hf
         self.made: list[object] = []
         self._cut_off = cut_off
-        self.pay, self.bill, self.refuse, self.parts = (
-            hf.tool(name)(fn)
-            for name, fn in (("pay", self._pay), ("bill", self._bill), ("refuse", self._refuse), ("parts", self._parts))
+        self.pay, self.bill, self.refuse, self.parts, self.ship = (
+            hf.tool(fn.__name__.removeprefix("_"))(fn)
+            for fn in (self._pay, self._bill, self._refuse, self._parts, self._ship)
         )
 
     def work(self, run: holdfast.Run) -> list[object]:
@@ -47,6 +47,11 @@ class Desk:
     def hide(self) -> list[object]:
         """The same with arguments that no event shows."""
         return [self.pay({"password": "swordfish", "on": DAY}), self.pay("the last")]
+
+    def send(self) -> list[object]:
+        """Calls that leave out what has a default, or say it."""
+        parcels: list[object] = [self.ship("tea"), self.ship("tea", True), self.ship("cup", express=False)]
+        return [*parcels, self.pay("the last")]
 
     def think(self, about: int) -> tuple[int, int]:
         """A step."""
@@ -67,6 +72,10 @@ class Desk:
         self.made.append(("refuse", what))
         raise ValueError(f"no {what}")
 
+    def _ship(self, item: str, express: bool = False) -> str:
+        self.made.append((item, express))
+        return f"{item}, {express}"
+
     def _parts(self, count: int) -> Iterator[int]:
         self.made.append(("parts", count))
         yield from range(count)
@@ -80,6 +89,8 @@ def leave(path: str) -> None:
             desk.work(run)
         with suppress(KeyboardInterrupt), hf.run(run_id=HIDDEN_ID):
             desk.hide()
+        with suppress(KeyboardInterrupt), hf.run(run_id=SPARED_ID):
+            desk.send()
 
 
 if __name__ == "__main__":

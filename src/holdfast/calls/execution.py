@@ -284,7 +284,8 @@ class Execution:
         if self.callee is None:
             self.record = Record(run, None, run.steps.block(self.tool.name))
             return
-        record = self.record = Record(run, self.callee, run.steps.step(self.tool.name, self.subject.step()))
+        name, subject = self.tool.name, self.subject
+        record = self.record = Record(run, self.callee, run.steps.step(name, subject.step(), shown=subject.shown))
         harmless = self.policy.idempotent or self.policy.read_only
         if record.step.outcome is None or (record.step.is_tentative and harmless):
             return

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from holdfast.values.canonical import bind, encode, impersonal, itself, owner
+from holdfast.values.canonical import bind, encode, impersonal, itself, owner, without_defaults
 from holdfast.values.telling import likeness
 
 
@@ -61,10 +61,12 @@ class Subject(msgspec.Struct, eq=False):
         return self._same
 
     def step(self) -> bytes:
-        """What a run knows it by, in any process: its arguments as others are told them, as far as they can be told."""
-        told = self.told()
-        sign = self.sign() if told is self.arguments() else encode(told)
-        return sign or likeness(told)
+        """What a run knows the call by, in any process: the arguments of `told` that differ from their defaults."""
+        return self._told_as(self.told() if self.given is not None else without_defaults(self.fn, self.told()))
+
+    def shown(self) -> bytes:
+        """The same with all arguments, as an event of the run shows them."""
+        return self._told_as(self.told())
 
     def key(self) -> Hashable | None:
         """What the cache knows it by: the function and its object, and arguments of the same types and values."""
@@ -75,6 +77,10 @@ class Subject(msgspec.Struct, eq=False):
             return (sign, self.asker)
         kinds = tuple(map(_kinds, arguments.values())) if isinstance(arguments, dict) else ()
         return (itself(self._method or self.fn), kinds, sign)
+
+    def _told_as(self, told: object) -> bytes:
+        sign = self.sign() if told is self.arguments() else encode(told)
+        return sign or likeness(told)
 
 
 def _kinds(argument: object) -> tuple[type, frozenset[type]]:

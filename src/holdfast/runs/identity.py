@@ -14,7 +14,7 @@ TOOL: Final = b"t"
 STEP: Final = b"s"
 AMOUNT: Final = b"$"  # no call, but an amount that was spent outside of any
 
-KEYS: Final = 1  # the way in which keys are made: whoever changes what goes into them raises it
+KEYS: Final = 2  # the way in which keys are made: whoever changes what goes into them raises it
 SEVERAL: Final = -1  # ways: a run was gone on with in another than it was begun in
 
 AHEAD = 8  # numbers at which a call is looked for: one may have ended without a trace, and its twin stands for it

@@ -172,13 +172,16 @@ class Steps:
         if spent and self.log.claim is not None:  # of which a run may tell that is gone when this one is resumed again
             self.log.store.writer.submit(partial(_keep, self.log.claim, spent))
 
-    def step(self, name: str, sign: bytes, *, kind: bytes = TOOL) -> Step:
-        """The next call of *name* with the arguments *sign*; its `outcome` is set if it was made before."""
+    def step(self, name: str, sign: bytes, *, kind: bytes = TOOL, shown: Callable[[], bytes] | None = None) -> Step:
+        """The next call of *name* with the arguments *sign*; its `outcome` is set if it was made before.
+
+        *shown* gives the sign of the arguments as an event shows them, if that may be another.
+        """
         parent = current_key.get()
         base = self._identity.base(parent, name, sign, kind)
         if self.is_foreign and not self._is_known(base, parent):
-            # What an event shows of a value does not say of what type it was.
-            base = self._identity.base(parent, name, untyped(sign), kind)
+            # Found by what its event shows: all arguments, and nothing of the types of their values.
+            base = self._identity.base(parent, name, untyped(sign if shown is None else shown()), kind)
         step = Step(self, name, parent, base, is_step=kind == STEP)
         if self.recalled.calls:
             self._look_up(step)

@@ -77,6 +77,25 @@ def impersonal(fn: Callable[..., Any] | None, arguments: object) -> object:
     return arguments
 
 
+def without_defaults(fn: Callable[..., Any] | None, arguments: object) -> object:
+    """What `bind` gave for a call of *fn*, less the arguments that equal their defaults.
+
+    The keys of a run's calls are made of this, so a tool can gain parameters with defaults between crash and resume.
+    """
+    fn = _whole(fn)
+    function, is_method = (fn.__func__, True) if isinstance(fn, MethodType) else (fn, False)
+    try:
+        defaults = {} if function is None else _defaults(function, is_method)
+    except Exception:  # no signature, or the function cannot be hashed
+        return arguments
+    if not defaults or not isinstance(arguments, dict):  # no dict: the call does not fit the signature
+        return arguments
+    told = {
+        name: value for name, value in arguments.items() if name not in defaults or not _same(value, defaults[name])
+    }
+    return told if len(told) < len(arguments) else arguments
+
+
 def encode(call: object) -> bytes | None:
     """The bytes of what `bind` gives: the same only for equal values of the same types; None if they cannot be told."""
     if type(call) is tuple:  # a call that cannot be made so
@@ -142,6 +161,22 @@ def _binder(fn: Callable[..., Any], is_method: bool) -> _Binder | None:
 
     is_plain = all(each.kind is each.POSITIONAL_OR_KEYWORD for each in parameters)
     return bound_quickly if is_plain else bound
+
+
+@functools.lru_cache(maxsize=1024)
+def _defaults(fn: Callable[..., Any], is_method: bool) -> dict[str, Any]:
+    """What `bind` gives for each parameter of *fn* that a call may leave out."""
+    parameters = signature_of(MethodType(fn, fn) if is_method else fn).parameters.values()
+    empty: dict[Any, Any] = {inspect.Parameter.VAR_POSITIONAL: (), inspect.Parameter.VAR_KEYWORD: {}}
+    given = {each.name: empty.get(each.kind, each.default) for each in parameters}
+    return {name: default for name, default in given.items() if default is not inspect.Parameter.empty}
+
+
+def _same(value: object, default: object) -> bool:
+    """True if *value* is the *default*, or has the same type and encoding; its own `__eq__` is never called."""
+    if value is default:
+        return True
+    return type(value) is type(default) and (sign := encode([value])) is not None and sign == encode([default])
 
 
 @functools.lru_cache(maxsize=1024)
