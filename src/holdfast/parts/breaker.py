@@ -26,11 +26,11 @@ _log = logging.getLogger("holdfast")
 
 _TELLER: Final = "teller"
 _NOBODY: Final[dict[str, object]] = {_TELLER: None}
-_MOST_LOOKS: Final = 4  # at all circuits, for one snapshot
+_MOST_LOOKS: Final = 4  # times that a snapshot reads all circuits, at most
 
 
 class CircuitDiagnostics(msgspec.Struct, frozen=True):
-    """One circuit at one instant; *is_open* says that it refuses now, times of day are wall time."""
+    """One circuit at one instant; *is_open*: it refuses now; *opened_at* and *last_denied_at* are wall time."""
 
     tool: str
     state: CircuitState
@@ -67,7 +67,7 @@ OnTransition = Callable[[str, CircuitState, CircuitState, CircuitDiagnostics], o
 
 
 class CircuitBreaker:
-    """One circuit a tool. A tool that never failed costs no memory; at most *max_tools* circuits are kept."""
+    """One circuit per tool. A tool that never failed costs no memory; at most *max_tools* circuits are kept."""
 
     def __init__(
         self,
@@ -87,10 +87,10 @@ class CircuitBreaker:
         self._monotonic = self.clock.monotonic
         self._max_tools = max_tools
         self._on_transition = on_transition
-        self.on_reset: Callable[[str], object] = lambda tool: None  # told before: a shared circuit may be unknown here
+        self.on_reset: Callable[[str], object] = lambda tool: None  # called first: a fleet's circuit may be unknown
         self._circuits: dict[str, Circuit] = {}
         self._generations = itertools.count(1)
-        self._founding = Grant(0)  # of a circuit that is yet to be made
+        self._founding = Grant(0)  # of a circuit that does not exist yet
         self._opened = self._half_opened = self._closed = self._refused = 0
         self._lock = threading.Lock()
         self._slow_from = self._config.slow_from
@@ -123,7 +123,7 @@ class CircuitBreaker:
         raise CircuitOpen(tool, HELD) if wait == math.inf else CircuitOpen(tool, None, wait)
 
     def allow_request(self, tool: str) -> bool:
-        """Whether *tool* may be tried now; tell the outcome with `record_success` or `record_failure`."""
+        """True if *tool* may be tried now; report the outcome with `record_success` or `record_failure`."""
         try:
             self.admit(tool)
         except CircuitOpen:
@@ -131,7 +131,7 @@ class CircuitBreaker:
         return True
 
     def record_success(self, tool: str) -> None:
-        """Tell a success without a permit."""
+        """Report a success without a permit."""
         circuit = self._find(tool)
         if circuit is None and self._rated:
             circuit = self.circuit(tool)
@@ -140,7 +140,7 @@ class CircuitBreaker:
             self.tell(tool, circuit)
 
     def record_failure(self, tool: str, category: ErrorCategory | str = ErrorCategory.EXECUTION_ERROR) -> None:
-        """Tell a failure without a permit."""
+        """Report a failure without a permit."""
         category = known(category)
         circuit = self._find(tool)
         if circuit is None and category in self._config.trips:
@@ -160,19 +160,19 @@ class CircuitBreaker:
         return self.diagnostics(tool).remaining_backoff
 
     def diagnostics(self, tool: str) -> CircuitDiagnostics:
-        """What there is to know of *tool*'s circuit now."""
+        """Return the state, counts and waits of *tool*'s circuit now."""
         circuit = self._find(tool) or Circuit(self._config, self._generations, 0, random.random)
         return self._diagnose(tool, circuit, *self._now())
 
     def snapshot(self) -> BreakerSnapshot:
-        """All circuits at one instant, unless they change state without pause, and which of them refuse now."""
+        """Return all circuits at one instant (unless they keep changing state), and which of them refuse now."""
         for _ in range(_MOST_LOOKS):
             circuits = sorted(self._all())
             states = [(circuit.grant, circuit.state) for _, circuit in circuits]
             now = self._now()
             diagnostics = tuple(self._diagnose(tool, circuit, *now) for tool, circuit in circuits)
             if states == [(circuit.grant, circuit.state) for _, circuit in circuits]:
-                break  # none has changed between the first look and the last
+                break  # no circuit changed while they were read
         refusing = tuple(d.tool for d in diagnostics if d.is_open)
         return BreakerSnapshot(diagnostics, refusing, len(refusing))
 
@@ -182,7 +182,7 @@ class CircuitBreaker:
         return BreakerMetrics(self._opened, self._half_opened, self._closed, refused)
 
     def should_pause_for_recovery(self, max_open_circuits: int) -> bool:
-        """Whether at least *max_open_circuits* circuits refuse now; 0 means never."""
+        """True if at least *max_open_circuits* circuits refuse now; 0 means never."""
         checks.whole("max_open_circuits", max_open_circuits, least=0)
         return max_open_circuits > 0 and self.snapshot().open_count >= max_open_circuits
 
@@ -226,15 +226,15 @@ class CircuitBreaker:
         return circuit
 
     def tell(self, tool: str, circuit: Circuit) -> None:
-        """Report the changes of state that *circuit* made and nobody reported yet, in order; called outside every lock.
+        """Report the changes of state of *circuit* that are not reported yet, in order; called outside every lock.
 
-        While somebody reports one, the next are left to them.
+        While one thread reports, the others leave their changes to it.
         """
         while circuit.moves and self._tell_all(tool, circuit):
-            pass  # others may have left some to us just when we were done
+            pass  # another thread may have left a change to this one just as it finished
 
     def after_fork(self) -> None:
-        """In a forked child: no lock may stay held by a thread that is not there."""
+        """Replace the locks in a forked child: a thread that does not exist there may have held one."""
         self._lock = threading.Lock()
         for circuit in self._circuits.values():
             circuit.after_fork()
@@ -244,7 +244,7 @@ class CircuitBreaker:
     def _answer(self, permit: Permit, category: ErrorCategory | None, error: BaseException | None) -> None:
         circuit = permit._circuit
         if circuit is None and self._circuits:
-            circuit = self._find(permit.tool)  # a parallel first call has made it meanwhile
+            circuit = self._find(permit.tool)  # a parallel first call may have made it meanwhile
         if category is None and (not self._rated if circuit is None else circuit.calm and circuit.window is None):
             return  # a clean success says nothing new
         if circuit is None and (circuit := self._found(permit, category)) is None:
@@ -258,7 +258,7 @@ class CircuitBreaker:
         self.tell(permit.tool, circuit)
 
     def _tell_all(self, tool: str, circuit: Circuit) -> bool:
-        """Report what there is; false if somebody else does, who looks again when done."""
+        """Report the waiting changes; False if another thread is reporting, which checks again when it is done."""
         me = object()
         try:
             if circuit.teller.setdefault(_TELLER, me) is not me:
@@ -266,7 +266,7 @@ class CircuitBreaker:
             while circuit.moves:
                 self._tell_one(tool, circuit, *circuit.moves.popleft())
             return True
-        finally:  # also where an interrupt came between the mark and all else; none can come here, as nothing is called
+        finally:  # also if an interrupt came right after the mark was set; none can come here, as nothing is called
             if (_NOBODY | circuit.teller)[_TELLER] is me:
                 del circuit.teller[_TELLER]
 
@@ -287,7 +287,7 @@ class CircuitBreaker:
             permit._circuit.release(permit._grant)
 
     def _found(self, permit: Permit, category: ErrorCategory | None) -> Circuit | None:
-        """The circuit for an outcome whose permit was given before there was one."""
+        """Return the circuit for an outcome whose permit is older than the circuit; make it if the outcome counts."""
         name = short_key(permit.tool)
         with self._lock:
             circuit = self._circuits.get(name)
@@ -301,7 +301,7 @@ class CircuitBreaker:
         return circuit if circuit is not None else self._circuits.get(short_key(tool))
 
     def _make(self, name: str, config: BreakerConfig, generation: int) -> Circuit:
-        """Make room and a circuit; under the lock."""
+        """Make a circuit, and room for it; the caller holds the lock."""
         if len(self._circuits) >= self._max_tools:
             self._evict(max(1, self._max_tools // 16))
         circuit = self._circuits[name] = Circuit(config, self._generations, generation, random.random)

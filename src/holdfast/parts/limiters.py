@@ -1,4 +1,4 @@
-"""The rate limiters: the buckets of `guards.rate`, one a key, with a clock, a lock and a bound on their number.
+"""The rate limiters: the buckets of `guards.rate`, one per key, with a clock, a lock and a bound on their number.
 
 A key that has learnt nothing is one float in a dict, and may be missing while its bucket is full. Only a key whose rate
 was cut has a `Bucket` of its own. A key is never in both places.
@@ -31,7 +31,7 @@ from holdfast.guards.rate import (
 
 
 class KeyState(msgspec.Struct, frozen=True):
-    """One key of a limiter: its tokens, its rate in tokens a second, the seconds it has yet to pause."""
+    """One key of a limiter: its tokens, its rate in tokens a second, the seconds left of its pause."""
 
     tokens: float
     rate: float
@@ -39,7 +39,7 @@ class KeyState(msgspec.Struct, frozen=True):
 
 
 class AdaptiveRateLimiter:
-    """A token bucket a key, whose rate is cut when the server refuses calls and comes back when it takes them."""
+    """A token bucket per key; its rate is cut when the server refuses calls, and recovers when it accepts them."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class AdaptiveRateLimiter:
         self._now = self.clock.monotonic
         self._max_keys = max_keys
         self._random = random
-        self._reported = False  # has anybody ever told of a success?
+        self._reported = False  # True once a success was reported
         self._quick = UNDIVIDED
         self._lock = threading.Lock()
         self._plain = _Buckets(refill_per_second, capacity)
@@ -67,7 +67,7 @@ class AdaptiveRateLimiter:
         self._as_new = KeyState(capacity, refill_per_second)
 
     def try_acquire(self, key: str, priority: Priority = Priority.NORMAL) -> float:
-        """0.0 if the call may be made; else the seconds after which it may if nobody else asks (nothing is taken)."""
+        """Return 0.0 if the call may be made; else take nothing and return the seconds to wait if no other asks."""
         now = self._now()
         try:
             cost = priority.cost
@@ -78,7 +78,7 @@ class AdaptiveRateLimiter:
         return self._take_locked(key, now, cost)
 
     def refund(self, key: str, priority: Priority = Priority.NORMAL) -> None:
-        """Give back what an admitted call took that was never made."""
+        """Give back the tokens of an admitted call that was never made."""
         now, key, cost = self._now(), short_key(key), priority_of(priority).cost
         with self._lock:
             if (bucket := self._learnt.get(key)) is not None:
@@ -87,10 +87,10 @@ class AdaptiveRateLimiter:
                 self._plain.give(key, cost)
 
     def record_rate_limited(self, key: str, retry_after: float | None = None, admitted_at: float | None = None) -> None:
-        """The server refused a call that was admitted at *admitted_at* (None: just now).
+        """Note that the server refused a call that was admitted at *admitted_at* (None: just now).
 
         That halves the key's rate and empties its bucket; nothing is admitted for *retry_after* seconds and a little
-        longer. Calls that were under way at the last cut do not cut again.
+        longer. Calls that were under way at the last cut do not cut the rate again.
         """
         for name, time in (("retry_after", retry_after), ("admitted_at", admitted_at)):
             if time is not None and not isinstance(time, int | float):
@@ -106,7 +106,7 @@ class AdaptiveRateLimiter:
             bucket.limited(now, retry_after, admitted_at)
 
     def record_success(self, key: str) -> None:
-        """The server took a call of the key: its rate may recover."""
+        """Note that the server accepted a call of the key: its rate may recover."""
         self._reported = True
         if not self._learnt:
             return
@@ -116,7 +116,7 @@ class AdaptiveRateLimiter:
                 bucket.succeeded(now)
 
     def rate(self, key: str) -> float:
-        """Tokens a second the key's bucket gets at present."""
+        """Return how many tokens a second the key's bucket gets now."""
         now, key = self._now(), short_key(key)
         with self._lock:
             bucket = self._learnt.get(key)
@@ -154,7 +154,7 @@ class AdaptiveRateLimiter:
             return wait
 
     def _make_room(self, now: float) -> None:
-        """For a new key, the buckets that are full go; if those are few, the ones that miss least."""
+        """Make room for a new key: drop the full buckets and, if those are few, the ones that lack least."""
         plain, learnt = self._plain, self._learnt
         if len(plain.full_at) + len(learnt) < self._max_keys:
             return
@@ -176,7 +176,7 @@ class AdaptiveRateLimiter:
 
 
 class RateLimiter:
-    """A fixed budget a key: *per_second* with a *burst* (None: a second's worth, at least 5), and longer ones if given.
+    """A fixed budget per key: *per_second* with a *burst* (None: a second's worth, at least 5), and others if given.
 
     *per_minute* is a second bucket; *per_run* and *per_session* count the calls of each run and session.
     """
@@ -211,9 +211,9 @@ class RateLimiter:
     def try_acquire(
         self, key: str, priority: Priority = Priority.NORMAL, *, run: str | None = None, session: str | None = None
     ) -> float:
-        """0.0 if the call may be made; else the seconds after which it may if nobody else asks (nothing is taken).
+        """Return 0.0 if the call may be made; else take nothing and return the seconds to wait if no other call asks.
 
-        It is infinite where the budget of the *run* or the *session* is used up.
+        The wait is infinite if the budget of the *run* or the *session* is used up.
         """
         now = self._now()
         try:
@@ -231,7 +231,7 @@ class RateLimiter:
     def refund(
         self, key: str, priority: Priority = Priority.NORMAL, *, run: str | None = None, session: str | None = None
     ) -> None:
-        """Give back what an admitted call took that was never made."""
+        """Give back what an admitted call took, if it was never made."""
         key, cost = short_key(key), priority_of(priority).cost
         with self._lock:
             for buckets in self._buckets:
@@ -249,7 +249,7 @@ class RateLimiter:
             self._sessions.drop(key)
 
     def snapshot(self) -> dict[str, KeyState]:
-        """The keys whose bucket is not full, sorted; with a budget a minute, each with the bucket that holds less."""
+        """The keys whose bucket is not full, sorted; with *per_minute*, each with the bucket that holds less."""
         now = self._now()
         states: dict[str, KeyState] = {}
         with self._lock:
@@ -295,13 +295,13 @@ class _Buckets:
         self._latest = -math.inf
 
     def take(self, key: str, now: float, cost: float) -> float | None:
-        """`Bucket.admit` for a key that is known, None for one that is not; undivided."""
+        """`Bucket.admit` for a known key; None for an unknown one. Undivided: see `UNDIVIDED`."""
         full_at = self.full_at
         try:
             at = full_at[key]
         except (KeyError, TypeError):
             return None
-        # Whoever read the clock first need not be the first here; no time is counted twice, and none is lost.
+        # Threads may get here in another order than they read the clock; this way no time is counted twice or lost.
         if now > self._latest:
             self._latest = now
         else:
@@ -313,7 +313,7 @@ class _Buckets:
         return wait_for(at, now, cost, self._capacity, self._interval)
 
     def take_first(self, key: str, now: float, cost: float) -> float:
-        """The same for a key that is not known: its bucket is full, and only too small a one can refuse."""
+        """The same for an unknown key: its bucket is full, and refuses only if it is too small for *cost*."""
         now = self._latest = max(now, self._latest)
         at = now + cost * self._interval
         if at - self._horizon > now:
@@ -322,7 +322,7 @@ class _Buckets:
         return 0.0
 
     def wait(self, key: str, now: float, cost: float) -> float:
-        """What `take` would answer, with nothing taken."""
+        """Return what `take` would return, but take nothing."""
         now = max(now, self._latest)
         at = max(self.full_at.get(key, now), now) + cost * self._interval
         return wait_for(at, now, cost, self._capacity, self._interval) if at - self._horizon > now else 0.0
@@ -330,14 +330,14 @@ class _Buckets:
     def give(self, key: str, cost: float) -> None:
         """Give back what was taken; undivided."""
         back = cost * self._interval
-        if key in self.full_at:  # else it is full
+        if key in self.full_at:  # otherwise the bucket is full
             self.full_at[key] -= back
 
     def drop(self, key: str) -> None:
         self.full_at.pop(key, None)
 
     def drop_full(self, now: float) -> int:
-        """Drop the buckets that are full: nothing is lost with them; answers how many."""
+        """Drop the full buckets, with which nothing is lost; return how many they were."""
         full = [key for key, at in self.full_at.items() if at <= now]
         for key in full:
             if self.full_at[key] <= now:  # pragma: no branch - else another thread has taken from it just now
@@ -345,7 +345,7 @@ class _Buckets:
         return len(full)
 
     def drop_fullest(self, number: int) -> None:
-        """Drop as many of the buckets that miss least; of equals the oldest."""
+        """Drop *number* buckets, those that lack least first; of equal ones the oldest."""
         for key in sorted(self.full_at, key=self.full_at.__getitem__)[:number]:
             del self.full_at[key]
 
@@ -358,7 +358,7 @@ class _Buckets:
 
 
 class _Counts:
-    """How many calls each run or session has made, for so many of them as there may be keys; the least recent go."""
+    """How many calls each run or session has made, at most *most* entries; the least recently counted are dropped."""
 
     __slots__ = ("_calls", "_limit", "_most")
 

@@ -14,13 +14,13 @@ _CATEGORIES: Final = frozenset(ErrorCategory)
 
 
 def known(category: ErrorCategory | str) -> ErrorCategory:
-    """The category of that name; a `ConfigError` that says which there are if there is none."""
+    """Return the category of that name; raise a `ConfigError` that lists all categories if there is none."""
     checks.choice("category", category, _CATEGORIES)
     return ErrorCategory(category)
 
 
 class Owner(Protocol):
-    """Who gave a permit and wants to hear how the attempt went."""
+    """Issues permits and is told how each attempt ended."""
 
     def _answer(self, permit: Permit, category: ErrorCategory | None, error: BaseException | None) -> None: ...
 
@@ -41,13 +41,13 @@ class Permit:
         self._answered = False
 
     def succeed(self) -> None:
-        """The attempt succeeded."""
+        """Report that the attempt succeeded."""
         if not self._answered:
             self._answered = True
             self._owner._answer(self, None, None)
 
     def fail(self, category: ErrorCategory | str = ErrorCategory.EXECUTION_ERROR) -> None:
-        """The attempt failed with an error of *category*."""
+        """Report that the attempt failed with an error of *category*."""
         self._fail(known(category), None)
 
     def release(self) -> None:
@@ -71,7 +71,7 @@ class Permit:
     ) -> None:
         if error is None:
             self.succeed()
-        elif is_refusal(error):  # a guard further in said no: nothing was learnt about this tool
+        elif is_refusal(error):  # a guard inside the attempt said no: nothing was learnt about this tool
             self.release()
         else:
             self._fail(classify(error), error)

@@ -1,7 +1,7 @@
-"""A breaker by itself around a function, as a decorator: nothing is waited for, repeated or tracked.
+"""A breaker by itself around a function, as a decorator: it does not wait, repeat or track anything.
 
-While the circuit is calm a success is a tick of a counter; ticks are told to the circuit before anything is judged by
-them, and at the latest when its window moves on.
+While the circuit is calm, a success is only a tick of a counter. The ticks are reported to the circuit before it judges
+anything by them, and at the latest when its window moves on.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from holdfast.shape import Shape, dressed, kind_of, name_of, shape_of, static_to
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Valid while the circuit has this very grant: when to ask it in full again, because its window moves on, and how brief
-# a success must be for a tick. A bare tuple, because it is unpacked at each call.
+# How calls pass without asking: the circuit; the grant, as long as the circuit still has it; the time to ask in full
+# again, because the window moves on; the duration below which a success is only a tick. A bare tuple, because it is
+# unpacked at each call.
 Plan = tuple[Circuit, Grant, float, float]
 
 
@@ -48,7 +49,7 @@ def protecting(breaker: CircuitBreaker, tool: str | None = None) -> Callable[[Ca
 
 def _function(fn: Callable[..., Any], watch: _Watch) -> Callable[..., Any]:
     monotonic, tick = watch.monotonic, watch.tick
-    kind: type | None = None  # of what it gave last: mostly it gives the same
+    kind: type | None = None  # type of the last result; most results have the same
 
     def protected(*args: Any, **kwargs: Any) -> Any:
         nonlocal kind
@@ -102,9 +103,9 @@ def _coroutine(fn: Callable[..., Any], watch: _Watch) -> Callable[..., Any]:
 
 
 class _Watch:
-    """The circuit of one function, and the successes that it is yet to be told of.
+    """The circuit of one function, and the successes that are not reported to it yet.
 
-    A context manager: leaving it tells of them, which comes before the outcome of the permit around it.
+    A context manager: leaving it reports them, before the permit around it reports its outcome.
     """
 
     __slots__ = ("monotonic", "plan", "tick", "_breaker", "_lock", "_ticked", "_tool")
@@ -112,7 +113,7 @@ class _Watch:
     def __init__(self, breaker: CircuitBreaker, tool: str) -> None:
         circuit = breaker.circuit(tool)
         self.monotonic = breaker.clock.monotonic
-        self.plan: Plan = (circuit, circuit.grant, breaker.clock.monotonic(), 0.0)  # the first call asks
+        self.plan: Plan = (circuit, circuit.grant, breaker.clock.monotonic(), 0.0)  # the first call asks in full
         self.tick = itertools.count(1).__next__  # one operation that the interpreter does not split
         self._breaker = breaker
         self._lock = threading.Lock()
@@ -120,7 +121,7 @@ class _Watch:
         self._tool = tool
 
     def admit(self) -> Permit:
-        """A permit, asked for in full; the circuit may have changed, been forgotten or moved its window meanwhile."""
+        """Make a new plan and ask the breaker for a permit: the circuit may have changed or been evicted meanwhile."""
         self._count()
         circuit = self.plan[0]
         if circuit.evicted:
@@ -132,7 +133,7 @@ class _Watch:
         return self._breaker.admit(self._tool)
 
     def ended(self, circuit: Circuit, grant: Grant, begun: float, error: BaseException | None = None) -> None:
-        """Tell of an attempt that was a failure, not brief, or under way while the circuit changed."""
+        """Report an attempt that failed, took too long for a tick, or was under way while the circuit changed."""
         self._count(error)
         permit = Permit(self._breaker, self._tool, circuit, grant, begun)
         permit.__exit__(type(error) if error is not None else None, error, None)
@@ -144,13 +145,13 @@ class _Watch:
         self._count(error)
 
     def _count(self, error: BaseException | None = None) -> None:
-        """Tell the circuit of the ticks since last time; reading the counter takes one itself."""
-        if isinstance(error, GeneratorExit):  # the garbage collector may strike while the lock is held
+        """Report the ticks since the last time to the circuit; reading the counter is a tick itself."""
+        if isinstance(error, GeneratorExit):  # the garbage collector may close a call while the lock is held
             return
         with self._lock:
             ticked = self.tick()
             fresh, self._ticked = ticked - self._ticked - 1, ticked
             circuit, grant, turn, _ = self.plan
-        # What was before a reset or while it was held by hand does not count; the rest is as old as the plan.
+        # Ticks from before a reset, or while the circuit was forced, do not count; the others are as old as the plan.
         if fresh and circuit.window is not None and grant is circuit.grant:
             circuit.succeeded_many(turn - circuit.window.width, fresh)

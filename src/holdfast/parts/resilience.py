@@ -1,4 +1,4 @@
-"""`ToolResilience`: admission, fault isolation and accounting in one place, for those who bring their own loop."""
+"""`ToolResilience`: admission, fault isolation and accounting in one place, for callers with their own loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from holdfast.parts.permit import Permit
 
 
 class CallOutcome(StrEnum):
-    """How a call went, for those who keep no permit."""
+    """How a call ended, for callers that keep no permit."""
 
     SUCCESS = "success"
     INVALID_ARGUMENT = "invalid_argument"
@@ -80,11 +80,11 @@ class ToolResilience:
         return answer
 
     def record_success(self, tool: str) -> None:
-        """Tell a success without a permit."""
+        """Report a success without a permit."""
         self.record_outcome(tool, CallOutcome.SUCCESS)
 
     def record_outcome(self, tool: str, outcome: CallOutcome) -> None:
-        """Tell how a call went without a permit."""
+        """Report how a call ended, without a permit."""
         checks.choice("outcome", outcome, [*CallOutcome])
         outcome = CallOutcome(outcome)
         if outcome is CallOutcome.SUCCESS:
@@ -102,7 +102,7 @@ class ToolResilience:
         return self._breaker.snapshot()
 
     def _try(self, tool: str, priority: Priority, waited: float) -> Permit | float:
-        """A permit, or how long to wait for the limiter; the circuit is asked anew each time."""
+        """Return a permit, or the seconds to wait for the limiter; the circuit is asked again each time."""
         if type(priority) is not Priority:
             priority = priority_of(priority)
         granted = self._breaker.admit(tool)
@@ -132,8 +132,8 @@ class ToolResilience:
 
 
 def default_resilience() -> ToolResilience:
-    """The one of this process, made when first asked for."""
-    # Of two threads that ask first at the same time, both get what one of them made.
+    """Return the `ToolResilience` of this process, made on first use."""
+    # Two threads that ask for it first at the same time both get the same object.
     return _DEFAULT.get("default") or _DEFAULT.setdefault("default", ToolResilience())
 
 

@@ -50,7 +50,7 @@ def retrying(
     deadline: float | None = None,
     clock: Clock | None = None,
 ) -> Any:
-    """Repeat a function or coroutine function that fails with a retryable error; only for what may be repeated.
+    """Repeat a function or coroutine function that fails with a retryable error; only for calls that may be repeated.
 
     Waits grow from *initial* by *factor* to *max* seconds with full jitter; `Retry-After` wins over them. *budget* is
     the share of calls that may be retries, *deadline* the seconds after which no other attempt is begun.
@@ -74,7 +74,7 @@ def retrying(
 
 def _function(fn: Callable[..., Any], retries: _Retries) -> Callable[..., Any]:
     calls = retries.calls
-    kind: type | None = None  # of what it gave last: mostly it gives the same
+    kind: type | None = None  # type of the last result; most results have the same
 
     def repeated(*args: Any, **kwargs: Any) -> Any:
         nonlocal kind
@@ -131,7 +131,7 @@ class _Retries:
         self._lock = threading.Lock()
 
     def begin(self) -> float:
-        """When the call began, where that matters."""
+        """Return when the call began; 0.0 if there is no deadline."""
         return self.clock.monotonic() if self._deadline < math.inf else 0.0
 
     def delay(self, error: Exception, failed: int, begun: float, call: int) -> float | None:
