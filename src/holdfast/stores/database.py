@@ -1,7 +1,7 @@
-"""What a run store needs of a database: a file of SQLite, or a server. One mechanism, two kinds.
+"""What a run store needs of a database; an SQLite file and a PostgreSQL server both provide it.
 
-Statements are known by their names; each kind has its own text for them. One thread at a time writes, in transactions
-that are begun, written and committed as a whole.
+Statements are called by name; each kind of database has its own text for them. One thread at a time writes, in
+transactions that are begun, written and committed as a whole.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from holdfast.stores.neighbours import Locks, News
 
 
 class Again(Exception):
-    """Others were quicker, or the connection broke: the group was not written, and is to be made again."""
+    """Another process wrote first, or connection or log was lost: the group was not written and must be made again."""
 
 
 class Lost(Again):
-    """The same, but nobody knows what became of its commit: *was_committed* finds out.
+    """The outcome of a commit is unknown: *was_committed* finds out whether the group was written.
 
-    If it was not and there is a *failure*, it is no use to make the same again. If it was, the group has these
-    *outcomes*: made again, it would have others.
+    If it was not and there is a *failure*, making the same group again is of no use. If it was, its writes have these
+    *outcomes*; made again, they would have other ones.
     """
 
     outcomes: Sequence[tuple[Any, BaseException | None]] = ()
@@ -35,7 +35,7 @@ class Lost(Again):
 
 
 class Cursor(Protocol):
-    """The rows that a statement gave."""
+    """The rows that a statement returned."""
 
     def fetchone(self) -> Any: ...
     def fetchall(self) -> list[Any]: ...
@@ -43,17 +43,17 @@ class Cursor(Protocol):
 
 
 class Connection(Protocol):
-    """What statements are made on."""
+    """Executes statements."""
 
     def execute(self, sql: str, parameters: Sequence[Any] = ..., /) -> Cursor: ...
     def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> object: ...
 
 
 class Database(Tables, Protocol):
-    """Where a store keeps everything; *path* says where that is, None if nobody else can get there."""
+    """Where a store keeps everything; *path* says where that is, None if no other process can open it."""
 
     path: str | None
-    name: str  # as it may be shown
+    name: str  # for messages; contains no password
     url: str  # what `open_store` takes to open it
 
     @property

@@ -1,7 +1,7 @@
-"""Whether a group whose commit failed is in its file all the same.
+"""Finds out whether a group whose commit failed is in its SQLite file all the same.
 
-SQLite writes to its log first and has the system put that on disk then: if this fails, what was written is still there
-for whoever opens the file anew. Nothing is written to tell; what was to be written is looked for.
+SQLite writes to its log first and then asks the system to put that on disk: if this fails, a connection that is opened
+later still sees what was written. No marker is written for this check; it looks for what the group was to write.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 def was_written(file: SqliteFile, trace: EventRow | Live | None) -> bool:
-    """Whether the *trace* of a group is in *file*: an event, or a run that is new, or has another standing by it.
+    """True if the *trace* of a group is in *file*: an event, or a run that it added or whose standing it changed.
 
-    A group without either can be made again.
+    A group without a trace counts as not written: it can be made again.
     """
     if trace is None:
         return False
     with errors_of(file):
         if not (_has_run(file, trace) if isinstance(trace, Live) else _has_event(file, trace)):
             return False
-        # What the system once failed to put on disk it may take for done: so it is copied to where it belongs.
+        # The system may take data for synced that it once failed to sync: so the log is copied into the database file.
         (busy, _, _) = file.writing().execute("PRAGMA wal_checkpoint(FULL)").fetchone()
     if busy:
         raise StoreError(f"{file.name}: the disk failed to write, and others are reading")

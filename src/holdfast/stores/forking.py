@@ -1,6 +1,6 @@
-"""A fork while others write: stores are held still until it is over, and put right in the child, with all else.
+"""Forks: stores are held still while the process forks, and reset in the child, as is all else that is registered here.
 
-The system is told once, for all that live: what it is told to call at forks it calls for ever.
+`os.register_at_fork` is called once for all living objects, because what it registers can never be removed.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ _log = logging.getLogger("holdfast")
 
 
 class Renewable(Protocol):
-    """What is put right in forked children."""
+    """An object that is reset in forked children."""
 
     def after_fork(self) -> None:
-        """Begin anew in the child."""
+        """Start over in the child."""
 
 
 class Forkable(Renewable, Protocol):
-    """What can be forked along with its process."""
+    """An object that is also held still while its process forks."""
 
     def hold(self) -> Callable[[], object]:
-        """Be in nobody's hands: what a thread holds at that moment is held for ever in the child. Gives what has it go
-        on in the parent.
+        """Wait until no thread uses it: a lock that is held during the fork stays locked for ever in the child.
+
+        Return a function that lets it go on in the parent.
         """
 
 
@@ -36,20 +37,20 @@ T = TypeVar("T")
 
 
 def survive_forks(thing: Forkable) -> None:
-    """Have *thing* survive forks for as long as it lives."""
+    """Hold *thing* still during forks, and reset it in the child, for as long as it lives."""
     _forkable[next(_numbers)] = thing
     renew_in_children(thing)
 
 
 def renew_in_children(thing: Renewable) -> None:
-    """Have *thing* put right in forked children, for as long as it lives."""
+    """Reset *thing* in forked children, for as long as it lives."""
     _renewable[next(_numbers)] = thing
 
 
 _numbers: Final = itertools.count()
 _forkable: Final[WeakValueDictionary[int, Forkable]] = WeakValueDictionary()
 _renewable: Final[WeakValueDictionary[int, Renewable]] = WeakValueDictionary()
-_held: Final[dict[int, list[Callable[[], object]]]] = {}  # what lets go, by the thread that forks: others may, too
+_held: Final[dict[int, list[Callable[[], object]]]] = {}  # what to call afterwards, by forking thread (may be several)
 
 
 def _before() -> None:
@@ -63,22 +64,22 @@ def _in_parent() -> None:
 
 def _in_child() -> None:
     _each(lambda thing: thing.after_fork(), _living(_renewable))
-    _held.clear()  # only now, as it keeps alive what is held
+    _held.clear()  # only now, as it keeps alive what was held
 
 
 def _living(things: WeakValueDictionary[int, T]) -> list[T]:
-    """All of them, the oldest first; others may come and go meanwhile."""
+    """All that are alive, the oldest first; other threads may add and drop some meanwhile."""
     return [thing for ref in things.valuerefs() if (thing := ref()) is not None]
 
 
 def _each(do: Callable[[T], object], things: Iterable[T]) -> None:
-    """*do* something with each of *things*; the trouble with one is none of the others'."""
+    """Call *do* with each of *things*; an error with one does not stop the others."""
     for thing in things:
         try:
             do(thing)
-        except BaseException:  # an interrupt, say: nobody is above to hear of it
+        except BaseException:  # even an interrupt: there is no caller to raise it to
             _log.exception("something went wrong as the process was forked")
 
 
-if hasattr(os, "register_at_fork"):  # here, not at the first use: two threads at once would tell it twice
+if hasattr(os, "register_at_fork"):  # on import, not at the first use: two threads at once would register twice
     os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

@@ -1,4 +1,4 @@
-"""One run of a store, as seen from anywhere."""
+"""The handle on one run of a store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class RunHandle:
-    """One run of a store, from anywhere."""
+    """One run of a store, for any process, not only the one that runs it."""
 
     def __init__(self, store: RunStore, run_id: str) -> None:
         self._store = store
@@ -19,21 +19,21 @@ class RunHandle:
 
     @property
     def session_id(self) -> str:
-        """The session it belongs to."""
+        """The session that the run belongs to."""
         return self.snapshot().session_id
 
     def snapshot(self) -> RunSnapshot:
-        """Its state."""
+        """The run's state."""
         return self._store.snapshot(self.id)
 
     def events(self) -> list[RunEventRecord]:
-        """Its events."""
+        """The run's events, as far as they are kept."""
         return self._store.events(self.id)
 
     def status(self) -> RunStatus:
-        """How far it is."""
+        """The run's status."""
         return self.snapshot().status
 
     def cancel(self, reason: str | None = None) -> CancelResult:
-        """Cancel it, whoever runs it."""
+        """Cancel the run, whichever process runs it."""
         return self._store.cancel(self.id, reason)

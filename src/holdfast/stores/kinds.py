@@ -26,7 +26,7 @@ class SqliteRunStore(RunStore):
         name = os.fsdecode(path) if isinstance(path, str | bytes | os.PathLike) else ""
         if not name or name == ":memory:" or not _can_be_named(name):
             raise ConfigError(f"path = {checks.shown(path)}: must be the path of a file")
-        # The file itself and not a link to it: what lies beside it must be the same for all who use it.
+        # Links are resolved: the files beside it (-wal, -shm, -owners) must be the same for all processes that use it.
         try:
             full = os.path.realpath(os.path.expanduser(name))
         except OSError as error:
@@ -46,8 +46,9 @@ class MemoryRunStore(RunStore):
 class PostgresRunStore(RunStore):
     """Runs on the PostgreSQL server at *dsn*, which any number of processes on any hosts may use at once.
 
-    *dsn* is `postgresql://USER@HOST:PORT/DATABASE`, with libpq's parameters and three of ours: `schema` for the tables
-    (holdfast), `pool=transaction` behind a pool, `session` for a direct address beside one. Needs the extra `postgres`.
+    *dsn* is `postgresql://USER@HOST:PORT/DATABASE`, with libpq's parameters and three of ours: `schema` of the tables
+    (default: holdfast), `pool=transaction` if it leads to a connection pool, `session` for the server's direct address
+    beside a pool. Needs the extra `postgres`.
     """
 
     def __init__(self, dsn: str, *, clock: Clock | None = None, **more: Any) -> None:
@@ -58,7 +59,7 @@ class PostgresRunStore(RunStore):
 
 
 def _can_be_named(name: str) -> bool:
-    """Whether the system can be asked for a file of that *name*."""
+    """True if *name* can be passed to the operating system as the name of a file."""
     try:
         return b"\0" not in os.fsencode(name)
     except UnicodeEncodeError:

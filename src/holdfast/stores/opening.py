@@ -1,4 +1,4 @@
-"""From the name of a store to the store."""
+"""Opens a run store from its path or URL."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.errors import ConfigError
 from holdfast.stores.kinds import MemoryRunStore, PostgresRunStore, SqliteRunStore
 from holdfast.stores.store import RunStore
 
-LONGEST = 4096  # characters that a path may have
+LONGEST = 4096  # characters in a path or URL
 ALLOWED = "must be a path, ':memory:', sqlite:///PATH or postgresql://USER@HOST:PORT/DATABASE"
 
 

@@ -1,8 +1,9 @@
-"""Where an SQLite file lies: made if there is none, and still the same file whenever it is used.
+"""The path of an SQLite file: creates the file if it is missing, and checks on each use that it is still the same one.
 
-SQLite itself would not notice that its file was deleted or replaced, and write on to one that nobody can find. So it is
-with its log, which the last process to close the file deletes. It may take itself for the last: whoever opens the file
-for himself and closes it, to copy or to search it, say, takes the locks of his whole process from it.
+SQLite itself does not notice that its file was deleted or replaced, and goes on writing to one that nothing can find.
+The same goes for its log, which the last process that closes the file deletes. A process may wrongly take itself for
+the last: when another one opens and closes the file directly, to copy or search it, say, the system drops all locks
+which that process has on the file.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from holdfast.stores.trouble import unreachable
 
 
 class Place:
-    """The file at *path*, which is shown as *name*."""
+    """The file at *path*, called *name* in errors."""
 
     __slots__ = ("_log", "_name", "_opened", "_path")
 
@@ -23,19 +24,19 @@ class Place:
         self._path = path
         self._name = name
         self._opened: tuple[int, int] | None = None  # device and inode of the file that was opened
-        self._log: tuple[int, int] | None = None  # the same of the index of its log
+        self._log: tuple[int, int] | None = None  # device and inode of its log's index (-shm)
 
     def exists(self) -> bool:
-        """Whether there is a file; what may not be looked at is an error, not nothing."""
+        """True if there is a file; raises a `StoreError` if the path cannot be examined."""
         try:
             return self._opened is not None or _is_there(self._path)
         except OSError as error:
             raise unreachable(self._name, error) from error
 
     def make(self) -> None:
-        """Make the file if there is none: empty, and for this user alone. SQLite takes an empty file for a new one."""
+        """Create the file if it is missing: empty, which SQLite takes for new, and accessible to this user alone."""
         path, name = self._path, self._name
-        if _size(path) == 0 and _size(f"{path}-wal") > 0 and _size(path) == 0:  # asked again: others make it, too
+        if _size(path) == 0 and _size(f"{path}-wal") > 0 and _size(path) == 0:  # twice: another process may create it
             raise StoreError(
                 f"{name}: is gone or empty, but its log ({os.path.basename(name)}-wal) is there; put the database "
                 "back, or delete the log if what is in it is not needed"
@@ -46,30 +47,30 @@ class Place:
                 os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
     def note(self) -> None:
-        """The file that is here now is the one that was opened; its log, too, unless another one is open still."""
+        """Remember the file now at the path as the one that was opened, and its log if none is remembered yet."""
         found = os.stat(self._path)
         self._opened = (found.st_dev, found.st_ino)
         self._log = self._log or _log_of(self._path)
 
     def has_lost_log(self) -> bool:
-        """Whether the log that was opened is no longer here."""
+        """True if the log that was opened is no longer at its path."""
         return self._log is not None and self._log != _log_of(self._path)
 
     def has_log(self) -> bool:
-        """Whether others can find what is written: for all of a process SQLite may still use one that was deleted."""
+        """True if others can find what is written: all connections of this process may still use a deleted log."""
         self._log = self._log or _log_of(self._path)
         return self._log is not None and not self.has_lost_log()
 
     def forget_log(self) -> None:
-        """None is open any more."""
+        """Forget the log: no connection has it open any more."""
         self._log = None
 
     def forget(self) -> None:
-        """The next one may be another."""
+        """Forget the file: the next one that is opened may be another."""
         self._opened = None
 
     def check(self) -> None:
-        """That the file which was opened is still here."""
+        """Raise a `StoreError` if the file that was opened is no longer at its path."""
         opened = self._opened
         if opened is None:
             return
@@ -98,9 +99,9 @@ def _is_there(path: str) -> bool:
 
 
 def _log_of(path: str) -> tuple[int, int] | None:
-    """What tells the log of the file at *path* from others; None if there is none.
+    """Device and inode of the log's index (-shm), which identify the log of the file at *path*; None if there is none.
 
-    Its index does: nobody may ask for the log itself, as `room` says.
+    The log itself must not be passed to `stat`, as `room` explains.
     """
     try:
         found = os.stat(f"{path}-shm")

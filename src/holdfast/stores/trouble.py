@@ -1,4 +1,4 @@
-"""What an error of SQLite, or of the system below, means for whoever runs the agent: what happened and what to do."""
+"""Turns errors of SQLite and of the system into a `StoreError` that tells a user what happened and what to do."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _FOR_ALL = ("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_NOTADB"
 
 
 class Explains(Protocol):
-    """What knows the meaning of its errors."""
+    """A database that knows what its errors mean."""
 
     def explained(self, error: BaseException) -> Exception | None: ...
 
 
 class errors_of:  # noqa: N801 - read as a word: with errors_of(file); a generator would cost twice as much a commit
-    """Say what is wrong with the database in words of ours."""
+    """Replace an error of the database by what `explained` makes of it."""
 
     __slots__ = ("_file",)
 
@@ -59,35 +59,35 @@ class errors_of:  # noqa: N801 - read as a word: with errors_of(file); a generat
 
 
 def explained(name: str, error: BaseException) -> StoreError | None:
-    """What an error means for the file *name*; None if it is not one of SQLite."""
+    """Return what *error* means for the file *name*; None if SQLite or a decoder of its rows did not raise it."""
     import sqlite3
 
     if isinstance(error, sqlite3.Error):
         return _explained(name, error)
-    if isinstance(error, msgspec.DecodeError | UnicodeDecodeError):  # SQLite may quote what nobody can read
+    if isinstance(error, msgspec.DecodeError | UnicodeDecodeError):  # also from messages that quote a damaged file
         return worded(name, _MEANINGS["SQLITE_CORRUPT"], error)
     return None
 
 
 def concerns_all(error: BaseException) -> bool:
-    """Whether any write would fail like that, whatever it is: where there is no room, a smaller one need not."""
+    """True if every write would fail with *error*; not if the disk is full, as a smaller write may still fit."""
     kind = getattr(error, "sqlite_errorname", None) or ""
     return kind.startswith(_FOR_ALL) and kind not in _NO_ROOM
 
 
 def unreachable(name: str, error: OSError) -> StoreError:
-    """Something is wrong with the place of the file *name*."""
+    """The error for a file *name* whose path cannot be used."""
     advice = "look at the folder and its permissions, or put the store elsewhere"
     return StoreError(f"{name}: {error.strerror or error}; {advice}")
 
 
 def busy(file: SqliteFile) -> StoreError:
-    """Others would not let us write."""
+    """The error for a file that other processes kept locked for too long."""
     return StoreError(f"{file.name}: {_MEANINGS['SQLITE_BUSY']}")
 
 
 def reads_rows(fn: Callable[[*Row], T]) -> Callable[[*Row], T]:
-    """Have *fn* fail like a decoder: a row may hold anything once the file is damaged, also what none can be asked."""
+    """Make *fn* raise a `DecodeError` for values of the wrong kind: a row of a damaged file may hold anything."""
 
     @functools.wraps(fn)
     def read(*row: *Row) -> T:
@@ -100,13 +100,13 @@ def reads_rows(fn: Callable[[*Row], T]) -> Callable[[*Row], T]:
 
 
 def _explained(name: str, error: Exception) -> StoreError:
-    # Python has no code for a text that is none, which no sound file has.
+    # Python gives no error code for a text that is not UTF-8, which only a damaged file contains.
     kind = getattr(error, "sqlite_errorname", None) or ("SQLITE_CORRUPT" if "UTF-8" in str(error) else "")
     kind = "SQLITE_FULL" if kind in _NO_ROOM else kind
     return worded(name, next((text for code, text in _MEANINGS.items() if kind.startswith(code)), None), error)
 
 
 def worded(name: str, meaning: str | None, error: BaseException) -> StoreError:
-    """That *error* happened to the store *name*, and its *meaning* if it is known."""
-    said = printable(str(error), 300)  # it may quote the file, which may hold anything
+    """A `StoreError` that *error* happened to the store *name*, with its *meaning* if that is known."""
+    said = printable(str(error), 300)  # the message may quote the file, which may hold anything
     return StoreError(f"{name}: {said}" if meaning is None else f"{name}: {meaning} ({said})")
