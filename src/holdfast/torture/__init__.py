@@ -1,1 +1,1 @@
-"""The torture: an agent with a durable run is killed, frozen, raced and cancelled, again and again, and then judged."""
+"""The torture test: an agent with a durable run is killed, frozen, raced and cancelled repeatedly, and then judged."""

@@ -1,7 +1,7 @@
-"""The process of the driver: `python -m holdfast.torture`. What it is to do it reads from stdin, as one JSON value.
+"""The driver's process: `python -m holdfast.torture`. It reads its task from stdin, as one JSON value.
 
-Not from arguments, which everybody can see: an address may hold a password. It says how far it is, and at last its
-verdict, one JSON value a line. It forks, so it has no thread.
+The task is not passed in arguments, which every user of the machine can see: an address may hold a password. The driver
+writes its progress and finally its verdict to stdout, one JSON value per line. It forks, so it has no other thread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.torture.promises import Progress, Verdict
 
 
 def main() -> None:
-    """Torture as stdin says."""
+    """Run the torture that stdin describes."""
     task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
     try:
         with stopped_once(SystemExit(1)):
@@ -28,7 +28,7 @@ def main() -> None:
         _say(Trouble(str(error)))
         raise SystemExit(1) from error
     finally:
-        if os.getppid() != task.parent:  # killed: it listens no more, and does not tidy
+        if os.getppid() != task.parent:  # the parent was killed: it reads no verdict and does not clean up
             task.place.clear()
             shutil.rmtree(task.folder)
             os._exit(1)

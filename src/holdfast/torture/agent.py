@@ -11,27 +11,27 @@ from holdfast.torture.desk import STREAMS, Declined, Desk, Receipt
 from holdfast.torture.shapes import Shape
 
 ROUNDS: Final = 3
-TWINS: Final = 3  # calls with the same arguments
+TWINS: Final = 3  # parallel calls with the same arguments
 STEP: Final = "think"
 
 POLICIES: Final[Mapping[str, Mapping[str, object]]] = {
     "look_up": {"read_only": True},
     "notify": {"idempotent": True},
     "flaky": {"idempotent": True, "retry": {"attempts": 3, "initial": 0.001, "max": 0.002, "budget": 0}},
-    "bundle": {"idempotent": True},  # calls others
+    "bundle": {"idempotent": True},  # calls other tools
     "pages": {"read_only": True},  # a stream
     "charge": {},
-    "order": {},  # calls others
+    "order": {},  # calls other tools
     "reject": {},
     "decline": {},
     "publish": {},  # a stream
-    "stamp": {},  # a plain function, for tasks too
+    "stamp": {},  # a plain function, even if the agent runs as tasks
 }
 REPEATABLE: Final = frozenset({STEP, *(name for name, policy in POLICIES.items() if policy)})
 
 
 class Agent:
-    """Works at *desk*, in the form that *shape* has."""
+    """Works at *desk*, as plain code or as tasks, as *shape* says."""
 
     def __init__(self, hf: Holdfast, desk: Desk, shape: Shape) -> None:
         self._hf = hf
@@ -51,7 +51,7 @@ class Agent:
         self._tools = {name: hf.tool(name, breaker=False, **POLICIES[name])(fn) for name, fn in made.items()}
 
     async def work(self, rounds: int = ROUNDS) -> str:
-        """Do everything *rounds* times; the result depends on nothing else."""
+        """Do everything *rounds* times; the result depends on *rounds* alone."""
         return "\n".join([value for number in range(rounds) for value in await self._round(str(number))])
 
     async def _round(self, n: str) -> list[str]:
@@ -73,7 +73,8 @@ class Agent:
     async def _call(self, tool: str, label: str) -> str:
         return await self._desk.settle(lambda: self._tools[tool](label))
 
-    # -- what tools do -------------------------------------------------------------------------------------------------
+    # -- bodies of the tools
+    # -----------------------------------------------------------------------------------------------
 
     async def _act(self, tool: str, label: str) -> Receipt:
         key = self._desk.begin(tool, label)

@@ -1,4 +1,4 @@
-"""One tortured run, and what its journal and its log say, read together."""
+"""One tortured run, and its journal and its log as the judge reads them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FINISHED = ("success", "failed")
 
 
 class Expected(NamedTuple):
-    """What an undisturbed run of the same shape came to: its result, and the keys of each call."""
+    """The outcome of an undisturbed run of the same shape: its result, and how many keys each call has."""
 
     text: str
     keys: Counter[tuple[str, str]]
@@ -37,21 +37,21 @@ class Case:
         self.shape = shape
         self.journal = path
         self.expected = expected
-        self.status: RunStatus | None = None  # as last seen; None if it has not begun
+        self.status: RunStatus | None = None  # as last seen by the judge; None if the run has not begun
 
     @property
     def run_id(self) -> str:
-        """The run to go on with."""
+        """The id of the run to go on with."""
         return self.run_ids[-1]
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nothing left to do."""
+        """True if the run has ended."""
         return self.status is not None and self.status.is_terminal
 
 
 class Late(NamedTuple):
-    """What a life did after it had lost its run; *takeover* is the sequence at which it lost it."""
+    """What a life did after it had lost its run; *takeover* is the sequence at which another process took the run."""
 
     life: int
     takeover: int
@@ -59,7 +59,7 @@ class Late(NamedTuple):
 
 
 class Journalled:
-    """A journal in two parts: what was done by whoever had the run, and what came too late."""
+    """A journal in two parts: what was done by the process that owned the run, and what came too late."""
 
     def __init__(self, lines: Sequence[Line]) -> None:
         self.all = lines
@@ -75,11 +75,11 @@ class Journalled:
                 self.on_time.append(line)
 
     def of(self, *words: str) -> list[Line]:
-        """The lines of these words, in time or late."""
+        """Return the lines with one of these words, both on time and late."""
         return [line for line in self.all if line.word in words]
 
     def keys(self) -> Counter[tuple[str, str]]:
-        """How many keys the calls of a tool with the same arguments have had."""
+        """Count the different keys of the calls of each tool with the same arguments."""
         known = {(line.tool, line.label, line.key) for line in self.of(journal.BEGIN)}
         return Counter((tool, label) for tool, label, _ in known)
 
@@ -93,7 +93,7 @@ class Ended(NamedTuple):
 
 
 class Logged:
-    """What the log says of calls; known by the first half of their keys, as in the log."""
+    """What the log says about calls; a call is identified by the first half of its key, as in the log."""
 
     def __init__(self, log: Sequence[RunEventRecord]) -> None:
         self.log = log
@@ -113,22 +113,22 @@ class Logged:
 
 
 def digest(log: Sequence[RunEventRecord]) -> str:
-    """A short text that is the same for the same events."""
+    """Return a short text that is equal for equal events."""
     return blake2b(msgspec.json.encode(log), digest_size=16).hexdigest()
 
 
 def call_of(key: str) -> str:
-    """The call that a key is of, as the log knows it."""
+    """Return the id by which the log knows the call with this key."""
     return key[:16]
 
 
 def is_once(line: Line) -> bool:
-    """Whether the tool must not be called again unasked."""
+    """True if the tool must not be called again unless the agent decides so."""
     return line.tool not in REPEATABLE
 
 
 def _marks(value: object) -> Iterator[str]:
-    """The marks in the result of a call."""
+    """Yield the marks in the result of a call."""
     if isinstance(value, dict):
         if isinstance(mark := value.get("mark"), str):
             yield mark

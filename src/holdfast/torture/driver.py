@@ -1,6 +1,7 @@
-"""The driver: one scene after the other, in each of which something bad happens to processes that have a run.
+"""The driver: plays one scene after the other, in each of which something bad happens to processes that have a run.
 
-It is a process of its own, since whoever forks must have one thread: what it is told and what it says is JSON.
+It is a process of its own, because a process that forks must have only one thread. It is told its task and reports as
+JSON.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ from holdfast.torture.promises import Progress, Verdict
 from holdfast.torture.shapes import SHAPES
 from holdfast.torture.stage import LATEST, Stage
 
-MOST_LIVES: Final = 60  # of one run; then it may finish
+MOST_LIVES: Final = 60  # lives of one run; after that it may finish undisturbed
 CROWD: Final = 3  # runs at once
 RACERS: Final = 3
-SHORT_LEASE: Final = 0.3  # seconds; whoever is frozen for longer has lost its runs
+SHORT_LEASE: Final = 0.3  # seconds; a process that is frozen for longer has lost its runs
 ENDLESS: Final = 10**6  # rounds of an agent that only a cancel can stop
 
 Scene = Callable[[Stage, str], None]
 
 
 class Task(msgspec.Struct, frozen=True):
-    """A torture at *place*: for so many *seconds* and *kills* at least, with the journals in *folder*.
+    """A torture at *place*: for at least so many *seconds* and *kills*, with the journals in *folder*.
 
-    The process *parent* wants it, and tidies when it is over.
+    The process *parent* started it, and cleans up when it is over.
     """
 
     parent: int
@@ -48,13 +49,13 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class Trouble(msgspec.Struct, frozen=True, tag=True):
-    """Why there is no verdict: not for a promise that was broken, but for the store, or the way to it."""
+    """Why there is no verdict: the store or the connection to it failed, not a promise."""
 
     text: str
 
 
 def drive(task: Task, tell: Callable[[Progress], object]) -> Verdict:
-    """Go through all scenes once, then again until so many seconds have passed and kills were made; or to a breach."""
+    """Play all scenes once, then again until enough seconds and kills are reached; stop at the first breach."""
     stage = Stage(task.place, task.folder, random.Random(task.seed), tell)
     try:
         for scene in _scenes(stage, task):
@@ -79,7 +80,7 @@ def _scenes(stage: Stage, task: Task) -> Iterator[Scene]:
 
 
 def undisturbed(stage: Stage, shape: str) -> None:
-    """Nothing bad happens: what is right is learnt from it."""
+    """Nothing bad happens: the result and keys of this run are what the other runs are compared with."""
     case, begun = stage.case(shape), stage.seconds
     stage.await_end(case, stage.start(case))
     stage.usual[shape] = stage.seconds - begun
@@ -89,17 +90,17 @@ def undisturbed(stage: Stage, shape: str) -> None:
 
 
 def killed(stage: Stage, shape: str) -> None:
-    """A run whose process is killed again and again."""
+    """Kill the process of a run again and again."""
     _kill(stage, [stage.case(shape)])
 
 
 def crowded(stage: Stage, shape: str) -> None:
-    """Several of them at once."""
+    """Kill the processes of several runs at once."""
     _kill(stage, [stage.case(each) for each in itertools.islice(itertools.cycle((shape, *SHAPES)), CROWD)])
 
 
 def frozen(stage: Stage, shape: str) -> None:
-    """A process is frozen until it has lost its run to another, and then goes on."""
+    """Freeze a process until it has lost its run to another process, and then let it go on."""
     case, place = stage.case(shape), msgspec.structs.replace(stage.place, lease=SHORT_LEASE)
     point, nth = stage.chance.choice(FREEZING_POINTS), stage.chance.randint(2, LATEST)
     zombie = stage.start(case, Fate(point, nth, freezes=True), place=place)
@@ -111,7 +112,7 @@ def frozen(stage: Stage, shape: str) -> None:
 
 
 def raced(stage: Stage, shape: str) -> None:
-    """Several resume the run of a dead process at once."""
+    """Several processes resume the run of a dead process at once."""
     case = stage.case(shape)
     stage.let_live([case], [Fate("acked", stage.chance.randint(1, LATEST))])
     stage.judge.look(case)
@@ -119,12 +120,12 @@ def raced(stage: Stage, shape: str) -> None:
 
 
 def raced_to_begin(stage: Stage, shape: str) -> None:
-    """Several begin the same run at once."""
+    """Several processes begin the same run at once."""
     _race(stage, stage.case(shape))
 
 
 def cancelled(stage: Stage, shape: str) -> None:
-    """Somebody else cancels a run in the middle."""
+    """Another process cancels a run in the middle."""
     case = stage.case(shape)
     case.expected = None
     owner = stage.start(case, rounds=ENDLESS)
@@ -141,7 +142,7 @@ def cancelled(stage: Stage, shape: str) -> None:
 
 
 def forked(stage: Stage, shape: str) -> None:
-    """The run of a dead process is cancelled, and then resumed after all: as a fork, which knows what it knew."""
+    """The run of a dead process is cancelled and then resumed: as a fork, which knows what the run knew."""
     case = stage.case(shape)
     stage.let_live([case], [Fate("acked", stage.chance.randint(1, LATEST))])
     stage.judge.look(case)
@@ -160,11 +161,11 @@ def forked(stage: Stage, shape: str) -> None:
 SCENES: Sequence[Scene] = (killed, frozen, raced, cancelled, crowded, raced_to_begin, forked)
 
 
-# -- what scenes are made of -------------------------------------------------------------------------------------------
+# -- parts of scenes ---------------------------------------------------------------------------------------------------
 
 
 def _kill(stage: Stage, cases: Sequence[Case]) -> None:
-    """Let the runs live one life after the other until all are over."""
+    """Let the runs live one life after the other until all have ended."""
     for number in itertools.count():
         left = [case for case in cases if not case.is_over]
         if not left or not stage.tally.is_clean:
@@ -183,7 +184,7 @@ def _kill(stage: Stage, cases: Sequence[Case]) -> None:
 
 
 def _wake_too_late(stage: Stage, case: Case, zombie: Child, place: Place) -> None:
-    """Let a frozen process lose its run to another, and then go on."""
+    """Let a frozen process lose its run to another process, and then wake it."""
     message = f"{case.run_id}: stays with a process that is frozen"
     stage.await_that(lambda: stage.snapshot(case).interrupted, message)
     taker = _take_over(stage, case, place)
@@ -199,9 +200,9 @@ def _wake_too_late(stage: Stage, case: Case, zombie: Child, place: Place) -> Non
 
 
 def _take_over(stage: Stage, case: Case, place: Place) -> Child:
-    """Somebody who goes on with the run of a frozen process, and may be killed while at it."""
+    """Start a process that takes over the run of a frozen one, and may be killed while at it."""
     taker = stage.start(case, stage.fate(), place=place)
-    if not _has_taken_over(stage, case, taker):  # it was killed too soon
+    if not _has_taken_over(stage, case, taker):  # the taker was killed too soon
         stage.await_end(case, taker)
         taker = stage.start(case, place=place)
         _has_taken_over(stage, case, taker)
@@ -209,7 +210,7 @@ def _take_over(stage: Stage, case: Case, place: Place) -> Child:
 
 
 def _has_taken_over(stage: Stage, case: Case, taker: Child) -> bool:
-    """Whether *taker* has got the run; it has ended if it has not."""
+    """True if *taker* has got the run; if not, it has ended."""
     stage.await_that(lambda: len(stage.log(case).owned) > 1 or taker.glance(), f"{case.run_id}: is not taken over")
     return len(stage.log(case).owned) > 1
 
@@ -230,5 +231,5 @@ def _race(stage: Stage, case: Case) -> None:
 def _is_over(stage: Stage, case: Case) -> bool:
     try:
         return stage.snapshot(case).status.is_terminal
-    except RunNotFound:  # which the judge will not like either
+    except RunNotFound:  # the judge reports that as a breach
         return True

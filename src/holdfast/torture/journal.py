@@ -1,7 +1,7 @@
-"""The journal of one run: what its processes did, each word in one write, so that a kill loses nothing that was said.
+"""The journal of one run: what its processes did, one write per line, so that a kill loses nothing that was written.
 
-It is the outside world of the agents, with their effects in it, and the evidence: its lines stand in the order in which
-things happened.
+It is both the agent's outside world, which holds the effects of tools, and the evidence for the judge: its lines stand
+in the order in which things happened.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import Any, Final
 
 import msgspec
 
-JUDGE: Final = 0  # the life that only looks on
+JUDGE: Final = 0  # the number of the judge, which is no process of a run
 
-# Of a life as a whole.
+# Words about a life as a whole.
 ENTERED, CONFLICT, LOST, CANCELLED, DONE, ERROR = "entered", "conflict", "lost", "cancelled", "done", "error"
 FROZEN, CANCEL = "frozen", "cancel"
-# Of the judge: these calls were found finished in the log; a life that froze, and lost its run meanwhile, goes on.
+# Words of the judge: it found these calls finished in the log; a frozen life that has lost its run is woken.
 SEEN, WOKEN = "seen", "woken"
-# Of one call: its tool was entered, has had its effect, was left; its result was seen; a doubt was decided.
+# Words about one call: its tool was entered, had its effect, was left; its result was seen; a doubt was decided.
 BEGIN, EFFECT, END, ACK, REPEAT, ANSWER = "begin", "effect", "end", "ack", "repeat", "answer"
 
 
 class Line(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One thing that happened in *life*, to the call *key* of *tool* if to any; *mark* tells it from all others."""
+    """One thing that happened in *life*, to the call *key* of *tool* if any; *mark* identifies the result or event."""
 
     life: int
     word: str
@@ -41,7 +41,7 @@ _LINE = msgspec.json.Decoder(Line)
 
 
 class Journal:
-    """Written by one *life*, as long as it lasts; read by all."""
+    """Written by one process for as long as it lives; read by all."""
 
     def __init__(self, path: str, life: int) -> None:
         self.path = path
@@ -49,7 +49,7 @@ class Journal:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def say(self, word: str, key: str = "", tool: str = "", label: str = "", **more: Any) -> None:
-        """Write a line. A kill can cut it short, so each begins anew, and what cannot be read was never said."""
+        """Write a line. A kill can cut it short, so each write begins with a newline, and `read` skips broken lines."""
         os.write(self._fd, b"\n" + _JSON.encode(Line(self.life, word, key, tool, label, **more)))
 
 
@@ -61,7 +61,7 @@ def note(path: str, word: str, **more: Any) -> None:
 
 
 def read(path: str) -> list[Line]:
-    """All that was said so far."""
+    """Return all lines that were written so far."""
     try:
         with open(path, "rb") as file:
             written = file.read()

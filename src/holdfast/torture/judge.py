@@ -1,6 +1,6 @@
-"""The judge: looks at a run's journal and log after each death, and says which promises were kept.
+"""The judge: reads a run's journal and log after each death, and says which promises were kept.
 
-It reads what any other process could read, and believes nobody: what it has once seen must be there the next time.
+It reads what any other process could read, and trusts no process: what it has seen once must be there the next time.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from holdfast.torture.promises import Promise, Tally
 
 
 class Judge:
-    """Puts promises to the test; *tally* has the outcome."""
+    """Tests the promises; *tally* collects the outcomes."""
 
     def __init__(self, place: Place, tally: Tally) -> None:
         self._place = place
         self._tally = tally
 
     def look(self, case: Case, *, is_left: bool = True) -> RunSnapshot | None:
-        """Judge all that happened to a run so far; *is_left* says that no process of it is alive."""
+        """Judge all that happened to a run so far; *is_left* says that none of its processes is alive."""
         told = Journalled(read(case.journal))
         with self._place.open() as store:
             try:
@@ -51,7 +51,7 @@ class Judge:
         return snapshot
 
     def undisturbed(self, case: Case) -> tuple[str, Journalled]:
-        """The result and the journal of a run that nobody disturbed."""
+        """Return the result and the journal of an undisturbed run."""
         snapshot = self.look(case)
         completed = snapshot is not None and snapshot.status is RunStatus.COMPLETED
         self._tally.test(Promise.CALM, completed, f"{case.run_id}: did not complete, though nobody disturbed it")
@@ -59,18 +59,18 @@ class Judge:
         return text or "", Journalled(read(case.journal))
 
     def resumed(self, case: Case) -> None:
-        """Nobody was refused a run that nobody else wants."""
+        """Test that no process was refused a run that no other process wanted."""
         refused = [line for line in read(case.journal) if line.word == journal.CONFLICT]
         self._tally.test(Promise.AT_ONCE, not refused, f"{case.run_id}: {refused[:1]}")
 
     def stopped(self, case: Case) -> None:
-        """A run that nobody runs is cancelled at once."""
+        """Test that a run without a process is cancelled at once."""
         with self._place.open() as store:
             status = store.snapshot(case.run_id).status
         self._tally.test(Promise.CANCEL, status is RunStatus.CANCELLED, f"{case.run_id}: is {status}, not cancelled")
 
     def raced(self, case: Case, lives: list[int]) -> None:
-        """Of several *lives* that wanted a run at once, one had it and the others were told so."""
+        """Test that of several *lives* that wanted a run at once, one got it and the others were refused."""
         said = [(line.life, line.word) for line in read(case.journal) if line.life in lives]
         won = [life for life, word in said if word == journal.ENTERED]
         told = [life for life, word in said if word == journal.CONFLICT]
@@ -78,7 +78,7 @@ class Judge:
         self._tally.test(Promise.RACE, fair, f"{case.run_id}: of {lives}, {won} got it and {told} were refused")
 
     def cancelled(self, case: Case, life: int, so_far: int) -> None:
-        """A run that was cancelled has stopped; *so_far* lines had been written when it was seen to be cancelled."""
+        """Test that a cancelled run has stopped; its journal had *so_far* lines when it was first seen as cancelled."""
         lines = read(case.journal)
         told = any(line.life == life and line.word == journal.CANCELLED for line in lines)
         self._tally.test(Promise.CANCEL, told, f"{case.run_id}: life {life} was not told that it is cancelled")
@@ -92,7 +92,7 @@ class Judge:
         self._tally.test(Promise.CANCEL, not started, f"{case.run_id}: after its end came {started[:1]}")
 
     def close(self) -> None:
-        """The last look, at the store itself."""
+        """Check the store itself, at the end."""
         damage = self._place.damage()
         self._tally.test(Promise.SOUND, damage is None, str(damage))
 
@@ -111,7 +111,7 @@ class Judge:
         return Logged(log)
 
     def _seen(self, case: Case, told: Journalled, logs: list[Logged]) -> None:
-        """What was read before is still there; what is read now is noted."""
+        """Test that what was read before is still there, and note what is there now."""
         for run_id, log in zip(case.run_ids, logs, strict=True):
             known: set[str] = set()
             for line in told.of(journal.SEEN):
@@ -164,7 +164,7 @@ class Judge:
             self._tally.test(Promise.RESULT, right, f"{case.run_id}: came to {came_to}")
 
     def _late(self, case: Case, late: Late, log: Logged) -> None:
-        """A zombie: it may end what it was doing, and see what it had written; it writes no more."""
+        """Test a process that lost its run: it may finish its work and see what it had written, but write no more."""
 
         def test(kept: bool, breach: str) -> None:
             self._tally.test(Promise.ZOMBIE, kept, f"{case.run_id}: life {late.life}: {breach}")
@@ -189,7 +189,7 @@ class Judge:
 
 
 def _made_again(lines: list[Line]) -> Iterator[str]:
-    """Calls that were made, or in doubt, although they were finished; and those that gave two results."""
+    """Yield calls that were made or in doubt although they were finished, and calls that gave two results."""
     finished: set[str] = set()
     marks: dict[str, str] = {}
     for line in lines:
@@ -205,7 +205,7 @@ def _made_again(lines: list[Line]) -> Iterator[str]:
 
 
 def _repeated(lines: list[Line]) -> Iterator[str]:
-    """Calls that must not be repeated and were, without a decision; and effects that came twice."""
+    """Yield calls that were repeated without a decision although they must not be, and effects that came twice."""
     begun: set[str] = set()
     allowed: set[tuple[int, str]] = set()
     effects: set[str] = set()
@@ -223,7 +223,7 @@ def _repeated(lines: list[Line]) -> Iterator[str]:
 
 
 def _has(log: Logged, line: Line, before: float = math.inf) -> bool:
-    """Whether an acknowledged event is in the log, if need be *before* some other."""
+    """True if the log has what *line* acknowledges, at a sequence below *before*."""
     if line.tool == PROGRESS:
         return log.reported.get(line.mark, math.inf) < before
     ends = log.ended.get(call_of(line.key), [])

@@ -1,4 +1,4 @@
-"""One life: a process that begins a run or goes on with it, and dies, freezes or finishes as it is told."""
+"""One life: a process that begins or resumes a run, and then dies, freezes or finishes, as it is told."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from holdfast.torture.journal import Journal
 from holdfast.torture.places import Place
 from holdfast.torture.shapes import Shape
 
-STORE_POINTS: Final = ("begin", "written", "committed")  # of one transaction
+STORE_POINTS: Final = ("begin", "written", "committed")  # points of one transaction
 RUN_POINTS: Final = ("entering", "entered", "finishing", "finished", "left")
 POINTS: Final = (*STORE_POINTS, *desk.POINTS, *RUN_POINTS)
-# Whoever is frozen with a transaction open keeps everybody else from writing.
+# A process that is frozen inside a transaction keeps all others from writing.
 FREEZING_POINTS: Final = ("begin", "committed", *desk.POINTS)
 LONGEST: Final = 3000  # characters of a traceback
 
@@ -40,7 +40,7 @@ class Fate(NamedTuple):
 
 
 class Passing:
-    """Counts the points that are passed; at the fated one, *fate* is met."""
+    """Counts the points that the process passes, and kills or freezes it at the one in *fate*."""
 
     def __init__(self, fate: Fate | None, journal: Journal) -> None:
         self._fate = fate
@@ -65,7 +65,7 @@ class Passing:
 
     def _freeze(self) -> None:
         self._journal.say(journal.FROZEN, label=self._fate.point if self._fate else "")
-        # Sent to the process, it could reach another thread first, and this one would run on for a moment.
+        # A signal sent to the process could reach another thread first, and this one would run on for a moment.
         signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
@@ -78,10 +78,10 @@ def live(
     rounds: int = ROUNDS,
     gate: tuple[int, int] | None = None,
 ) -> None:
-    """Begin the run of *case*, or go on with it, until *fate* is met or so many *rounds* are done; what ends it by
-    itself is written down.
+    """Begin or resume the run of *case*, until *fate* is met or so many *rounds* are done; any other end is written to
+    the journal.
 
-    The *gate* is a pipe: all who wait at it go when the driver closes its own end.
+    The *gate* is a pipe: all processes that wait at it start when the driver closes its own end.
     """
     told = Journal(case.journal, life)
     passing = Passing(fate, told)
@@ -119,7 +119,7 @@ async def _work(hf: Holdfast, run: Run, shape: Shape, told: Journal, passing: Pa
 
 
 def cancel(place: Place, run_id: str, told: Journal) -> None:
-    """The short life of somebody who wants a run cancelled."""
+    """The short life of a process that cancels a run."""
     with place.open() as store:
         result = store.cancel(run_id, "enough")
     told.say(journal.CANCEL, mark=run_id, text=str(result))

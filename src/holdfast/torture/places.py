@@ -1,4 +1,4 @@
-"""Where the tortured runs are kept: a temporary store of the kind in use, opened by each process for itself."""
+"""Where the tortured runs are kept: a temporary store of the kind in use, which each process opens for itself."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from holdfast.torture.server import ServerPlace, borrowed
 
 
 class FilePlace(msgspec.Struct, frozen=True, tag="file"):
-    """A file at *path*; an owner that gives no sign of life for *lease* seconds has lost its runs."""
+    """A store in a file at *path*; an owner that shows no sign of life for *lease* seconds has lost its runs."""
 
     path: str
     lease: float = LEASE
 
     def open(self, crash: Callable[[str], object] | None = None) -> RunStore:
-        """The store; *crash* is called at each point of a transaction."""
+        """Open the store; *crash* is called at each point of a transaction."""
         return SqliteRunStore(self.path, lease=self.lease, crash=crash)
 
     def damage(self) -> str | None:
-        """What is wrong with the store itself, if anything is."""
+        """Return what is wrong with the store itself, if anything."""
         import sqlite3
         from contextlib import closing
 
@@ -34,10 +34,10 @@ class FilePlace(msgspec.Struct, frozen=True, tag="file"):
         return None if found == ["ok"] else "; ".join(found)
 
     def keep(self, folder: str) -> None:
-        """Leave what is in the store in *folder*, where the file is."""
+        """Do nothing: the file is in *folder* already."""
 
     def clear(self) -> None:
-        """It goes with its folder."""
+        """Do nothing: the file is deleted with its folder."""
 
 
 Place = FilePlace | ServerPlace
@@ -45,7 +45,7 @@ Place = FilePlace | ServerPlace
 
 @contextmanager
 def temporary(like: RunStore | None, folder: str, say: Callable[[str], object]) -> Iterator[Place]:
-    """A new store of the kind of *like*, a file if None, with what it needs in *folder*; *say* is told what is odd."""
+    """Yield a new store of the kind of *like*, a file if None, with its files in *folder*; *say* gets warnings."""
     if like is not None and like.file.path is None:
         raise ConfigError("a store in memory is gone with its process: there is nothing to torture; name a file")
     if isinstance(like, PostgresRunStore):

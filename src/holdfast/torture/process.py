@@ -1,4 +1,4 @@
-"""A process of the driver's own: forked, watched, frozen, woken and killed."""
+"""A child process of the driver: forked, watched, frozen, woken and killed."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from typing import Final, NoReturn
 from holdfast.clock import SystemClock
 from holdfast.signals import handled
 
-PATIENCE: Final = 60.0  # seconds after which whoever has not ended hangs
-GLANCE: Final = 0.001  # seconds between two looks
+PATIENCE: Final = 60.0  # seconds after which a process that has not ended counts as hanging
+GLANCE: Final = 0.001  # seconds between two checks of a process
 STOPS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Child:
-    """A forked process, known as *life*, that does *work* and nothing else; *errors* is the file for its last words.
+    """A forked process, known as *life*, that does *work* and nothing else; its output goes to the file *errors*.
 
     The forking process must have no other thread and no open store.
     """
 
     def __init__(self, life: int, work: Callable[[], object], errors: str) -> None:
         self.life = life
-        self.point = ""  # where it is to die
-        self.status: int | None = None  # how it ended
+        self.point = ""  # the point at which it is to die
+        self.status: int | None = None  # its exit status, once it has ended
         self.is_frozen = False
         self.pid = os.fork()
         if self.pid == 0:
@@ -36,11 +36,11 @@ class Child:
 
     @property
     def was_killed(self) -> bool:
-        """Whether it ended by SIGKILL."""
+        """True if it was ended by SIGKILL."""
         return self.status == -signal.SIGKILL
 
     def glance(self) -> bool:
-        """Whether it has ended or frozen."""
+        """Return True if it has ended or is frozen."""
         if self.status is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED)
             if pid and os.WIFSTOPPED(status):
@@ -55,7 +55,7 @@ class Child:
         os.kill(self.pid, signal.SIGCONT)
 
     def kill(self) -> None:
-        """End it now; harmless when it has ended."""
+        """Kill it now; harmless if it has ended."""
         self.glance()
         if self.status is None:
             os.kill(self.pid, signal.SIGKILL)
@@ -63,7 +63,7 @@ class Child:
             self.is_frozen = False
 
     def await_end(self) -> bool:
-        """Wait until it has ended or frozen; false if that takes for ever: it tells where it hangs, and is killed."""
+        """Wait until it has ended or is frozen; False if it hangs: then it dumps its stacks and is killed."""
         until = SystemClock.monotonic() + PATIENCE
         while not self.glance():
             if SystemClock.monotonic() > until:
@@ -77,7 +77,9 @@ class Child:
 
 @contextmanager
 def stopped_once(leaving: BaseException) -> Iterator[None]:
-    """Have whatever would stop us raise *leaving*, once: nothing may stop whoever tidies. What is ignored stays so."""
+    """Make the first signal that would stop this process raise *leaving*, and ignore the rest, so that cleaning up is
+    not interrupted. Ignored signals stay ignored.
+    """
 
     def leave(number: int, frame: FrameType | None) -> None:
         for each in heeded:
@@ -91,7 +93,7 @@ def stopped_once(leaving: BaseException) -> Iterator[None]:
 
 @contextmanager
 def unstopped() -> Iterator[None]:
-    """Put off whatever would stop us: a process that nobody knows of cannot be taken along."""
+    """Hold back the signals that would stop this process: a child that is not registered yet would be left behind."""
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
     try:
         yield
@@ -100,7 +102,7 @@ def unstopped() -> Iterator[None]:
 
 
 def _be(work: Callable[[], object], errors: str) -> NoReturn:
-    """The life of the forked process; whatever happens, it never returns to what its parent was doing."""
+    """Run as the forked process; never returns to the parent's code."""
     code = 1
     try:
         for number in STOPS:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-MOST_BREACHES: Final = 20  # that are told of one promise
+MOST_BREACHES: Final = 20  # breaches kept for one promise
 
 
 class Promise(StrEnum):
@@ -32,7 +32,7 @@ class Promise(StrEnum):
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """How a promise fared: *tested* so often, with these *breaches*."""
+    """How often a promise was *tested*, and its *breaches*."""
 
     promise: Promise
     tested: int
@@ -40,7 +40,7 @@ class Kept(msgspec.Struct, frozen=True):
 
     @property
     def status(self) -> str:
-        """PASS, FAIL, or a dash where it was never put to the test."""
+        """PASS, FAIL, or a dash if it was never tested."""
         return "FAIL" if self.breaches else "PASS" if self.tested else "----"
 
 
@@ -53,11 +53,11 @@ class Tally:
 
     @property
     def is_clean(self) -> bool:
-        """Whether every promise was kept so far."""
+        """True if every promise was kept so far."""
         return not self._breaches
 
     def test(self, promise: Promise, kept: bool, breach: str) -> None:
-        """*promise* was put to the test; *breach* says what happened if it was not *kept*."""
+        """Count a test of *promise*; *breach* says what happened if it was not *kept*."""
         self._tested[promise] += 1
         if not kept:
             known = self._breaches.setdefault(promise, [])
@@ -65,17 +65,17 @@ class Tally:
                 known.append(breach)
 
     def kept(self) -> tuple[Kept, ...]:
-        """All promises, in their order."""
+        """Return the outcome for all promises, in their order."""
         return tuple(Kept(each, self._tested[each], tuple(self._breaches.get(each, ()))) for each in Promise)
 
 
 class Progress(msgspec.Struct, kw_only=True, tag=True):
-    """How far the torture is."""
+    """How far the torture has come."""
 
     seconds: float = 0.0
     kills: int = 0
-    finished: int = 0  # runs
-    answered: int = 0  # doubts
+    finished: int = 0  # runs that ended
+    answered: int = 0  # calls in doubt that were answered
     repeated: int = 0
     zombies: int = 0  # frozen, taken over, woken and refused
     races: int = 0
@@ -84,7 +84,7 @@ class Progress(msgspec.Struct, kw_only=True, tag=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """What came of it; *folder* is where the evidence is kept, None if there is nothing to look at."""
+    """The outcome of a torture; *folder* is where the evidence is kept, None if every promise was kept."""
 
     seed: int
     progress: Progress
@@ -93,11 +93,11 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     @property
     def is_clean(self) -> bool:
-        """Whether every promise was kept."""
+        """True if every promise was kept."""
         return not any(kept.breaches for kept in self.promises)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain data, for JSON."""
+        """Return everything as plain data, for JSON."""
         return {
             "ok": self.is_clean,
             "seed": self.seed,

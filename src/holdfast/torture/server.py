@@ -1,7 +1,7 @@
-"""A place on a PostgreSQL server: a schema of its own in the user's database, where nothing of the user's is touched.
+"""A place on a PostgreSQL server: a schema of its own in the user's database, so that no data of the user is touched.
 
-It is there for one torture, whose process holds a lock in its name and drops it at the end. One that was killed leaves
-its schema behind: the next torture drops it, since nobody holds that lock any more.
+The schema exists for one torture, whose process holds a lock in the schema's name and drops the schema at the end. A
+killed torture leaves its schema behind: the next one drops it, since no process holds that lock any more.
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ from holdfast.torture.process import GLANCE
 
 PREFIX: Final = "holdfast_torture_"
 COMMENT: Final = "temporary: dropped when its holdfast doctor --torture ends, or by the next one"
-SESSION: Final = "session"  # the last word in the name of a connection that is no pool's
-PATIENCE: Final = 60.0  # seconds: on a busy machine the lease would decide, which is in order, but not at once
-BLINK: Final = 0.02  # seconds: here nobody's connection breaks but with its process
-NOTICED: Final = 2.0  # seconds in which the dead are noticed, and others have a new connection if theirs broke
-TRIES: Final = 3  # to drop what somebody may still write to
+SESSION: Final = "session"  # last word in the name of a connection that is not from a pool
+# Seconds: with less, on a busy machine, leases would decide which process is dead, which is correct but slow.
+PATIENCE: Final = 60.0
+BLINK: Final = 0.02  # seconds: here a connection breaks only when its process dies
+# Seconds in which the server notices dead processes, and living ones replace a broken connection.
+NOTICED: Final = 2.0
+TRIES: Final = 3  # attempts to drop a schema that another process may still write to
 
 _NAMES = "SELECT quote_ident(current_database())::text, quote_ident(current_user)::text"
-# Of the dead behind a pool only what is at work counts: the pool keeps the rest, and may lend it to anybody.
+# Behind a pool, only a dead process's connections that are at work count: the pool keeps the others for any client.
 _AT_WORK = f"""
 SELECT split_part(application_name, ' ', 2)::bigint FROM pg_stat_activity
 WHERE datname = current_database() AND application_name ~ ('^' || $1::text || ' [0-9]+( |$)')
@@ -65,28 +67,28 @@ UNION ALL SELECT 'memos of no run' WHERE EXISTS (SELECT run FROM $schema.memos E
 
 
 class ServerPlace(msgspec.Struct, frozen=True, tag="server"):
-    """A *schema* in the database at *url*; an owner that gives no sign for *lease* seconds has lost its runs."""
+    """A *schema* in the database at *url*; an owner that gives no sign of life for *lease* seconds loses its runs."""
 
     url: str
     schema: str
     lease: float = LEASE
 
     def open(self, crash: Callable[[str], object] | None = None) -> RunStore:
-        """The store; *crash* is called at each point of a transaction."""
+        """Open the store; *crash* is called at each point of a transaction."""
         address = self._address()
         if crash is None:
             self._await_the_server(address)
         return RunStore(PostgresDatabase(address, self.ears()), lease=self.lease, crash=crash)
 
     def ears(self, blink: float = BLINK) -> Ears:
-        """A session with the server; only who is missing for longer than a *blink* is dead."""
+        """Return a session with the server; only an owner that is missing for longer than *blink* seconds is dead."""
         return Ears(self._address().session, channel=self.schema, patience=PATIENCE, blink=blink)
 
     def damage(self) -> str | None:
-        """What is wrong with the store itself, if anything is."""
+        """Return what is wrong with the store itself, if anything."""
         with _linked(self._address()) as link:
             try:
-                link.ask(_ALL.replace("$schema", self.schema))  # a page that is damaged is an error
+                link.ask(_ALL.replace("$schema", self.schema))  # reads everything: a damaged page is an error
                 found = [text for (text,) in link.ask(_FLAWS.replace("$schema", self.schema))]
             except ServerError as error:
                 if not error.code.startswith("XX"):
@@ -95,17 +97,17 @@ class ServerPlace(msgspec.Struct, frozen=True, tag="server"):
         return "; ".join(found) or None
 
     def keep(self, folder: str) -> None:
-        """Leave what is in the store in *folder*: the schema is dropped."""
+        """Export the store into *folder*, since the schema will be dropped."""
         with self.open() as store, open(os.path.join(folder, "runs.jsonl"), "w", encoding="utf-8") as file:
             store.export(file)
 
     def clear(self) -> None:
-        """Drop the schema; harmless when that was done."""
+        """Drop the schema; harmless if it is gone already."""
         for tries_left in reversed(range(TRIES)):
             try:
                 with _linked(self._address()) as link:
                     link.execute("BEGIN")
-                    link.execute(_ALONE, (self.schema,))  # others may be at it
+                    link.execute(_ALONE, (self.schema,))  # another torture may be dropping it, too
                     link.execute(f"DROP SCHEMA IF EXISTS {self.schema} CASCADE")
                     link.execute("COMMIT")
                     link.sync()
@@ -115,7 +117,7 @@ class ServerPlace(msgspec.Struct, frozen=True, tag="server"):
                     raise
 
     def _address(self) -> Address:
-        """As the user gave it, but for the schema; its connections have the name of this process."""
+        """Return the user's address with this schema; its connections carry the id of this process in their name."""
         from psycopg.conninfo import make_conninfo
 
         address, name = parse(self.url), f"{self.schema} {os.getpid()}"
@@ -127,7 +129,7 @@ class ServerPlace(msgspec.Struct, frozen=True, tag="server"):
         )
 
     def _await_the_server(self, address: Address) -> None:
-        """Until it has noticed who is dead, which takes it a moment: then the dead are so at once."""
+        """Wait a moment until the server has noticed which processes are dead: then they count as dead at once."""
         until = SystemClock.monotonic() + PATIENCE
         with _linked(address) as link:
             while not all(_lives(pid) for (pid,) in link.ask(_AT_WORK, self.schema, link.pooled)):
@@ -138,9 +140,10 @@ class ServerPlace(msgspec.Struct, frozen=True, tag="server"):
 
 @contextmanager
 def borrowed(url: str, say: Callable[[str], object]) -> Iterator[ServerPlace]:
-    """A schema of its own in the database at *url*, dropped at the end; what killed tortures left is dropped first.
+    """Yield a schema of its own in the database at *url*, dropped at the end; schemas of killed tortures are dropped
+    first.
 
-    *say* is told of that, and of what could not be dropped.
+    *say* is told of these, and of any that could not be dropped.
     """
     address = parse(url)
     _check_direct(address)
@@ -162,7 +165,7 @@ def borrowed(url: str, say: Callable[[str], object]) -> Iterator[ServerPlace]:
 
 
 def _check_direct(address: Address) -> None:
-    """Say what is wrong if the server cannot be reached, or there is only a pool."""
+    """Raise if the server cannot be reached, or only through a connection pool."""
     name = address.name if address.session == address.dsn else f"the session address of {address.name}"
     with _linked(address._replace(dsn=address.session, pooled=False, name=name)) as link:
         if link.pooled:
@@ -194,7 +197,7 @@ def _make(place: ServerPlace) -> None:
 
 
 def _clear_left(url: str, ears: Ears, say: Callable[[str], object]) -> None:
-    """Drop what killed tortures have left; what may be in use stays."""
+    """Drop the schemas that killed tortures have left; those that may be in use stay."""
     with _linked(parse(url)) as link:
         left = [schema for (schema,) in link.ask(_LEFT, COMMENT)]
         gone = {schema: _users(link, schema) for schema in left if ears.is_living(schema) is False}
@@ -206,7 +209,7 @@ def _clear_left(url: str, ears: Ears, say: Callable[[str], object]) -> None:
 
 
 def _users(link: Link, schema: str) -> str:
-    """The processes that still have a connection, when the server has had time to notice who is dead."""
+    """Return the processes that still have a connection after the server had time to notice the dead ones."""
     until = SystemClock.monotonic() + NOTICED
     while (users := link.ask(_USERS, schema)) and SystemClock.monotonic() < until:
         SystemClock.sleep(GLANCE)
@@ -214,7 +217,7 @@ def _users(link: Link, schema: str) -> str:
 
 
 def _is_cleared(place: ServerPlace, say: Callable[[str], object]) -> bool:
-    """Drop the schema; false if it is still there, which is said."""
+    """Drop the schema; if that fails, report it and return False."""
     try:
         place.clear()
     except StoreError as error:
@@ -224,12 +227,12 @@ def _is_cleared(place: ServerPlace, say: Callable[[str], object]) -> bool:
 
 
 class _Crossed(StoreError):
-    """Others were in the way, and may not be when it is tried again."""
+    """Another session was in the way; a second attempt may succeed."""
 
 
 @contextmanager
 def _linked(address: Address) -> Iterator[Link]:
-    """A connection; its errors are told in words."""
+    """Yield a connection; its errors are raised as `StoreError`, in words."""
     try:
         link = Link(address.dsn, pooled=address.pooled)
         try:
@@ -247,6 +250,6 @@ def _lives(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # somebody else's by now
+    except PermissionError:  # the pid belongs to another user's process by now
         return True
     return True

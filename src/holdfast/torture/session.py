@@ -1,4 +1,4 @@
-"""A session: a temporary store, and the process of the driver, which is told what to do and says what came of it."""
+"""A session: sets up a temporary store, and starts the driver's process, which reports back."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from holdfast.torture.places import Place, temporary
 from holdfast.torture.promises import Progress, Verdict
 
 DRIVER: Sequence[str] = (sys.executable, "-P", "-m", "holdfast.torture")
-GRACE: Final = 10.0  # seconds for the driver to take its processes along
+GRACE: Final = 10.0  # seconds for the driver to end its child processes
 
 _SAID = msgspec.json.Decoder(Progress | Trouble | Verdict)
 _log = logging.getLogger("holdfast")
@@ -38,9 +38,11 @@ def torture(
     tell: Callable[[Progress], object] = lambda progress: None,
     say: Callable[[str], object] = _log.warning,
 ) -> Verdict:
-    """Torture runs on a temporary store *like* this for *seconds* at least, and until *kills* processes were killed.
+    """Torture runs on a temporary store of the kind of *like*, for at least *seconds*, and until *kills* processes were
+    killed.
 
-    *tell* hears how far it is, *say* what else there is to know. The evidence is kept only if a promise was not.
+    *tell* is given the progress, *say* any other message. The evidence is kept only if a promise was broken, or there
+    is no verdict.
     """
     seed = random.SystemRandom().randrange(2**32) if seed is None else seed
     folder = tempfile.mkdtemp(prefix="holdfast-torture-")
@@ -60,12 +62,13 @@ def torture(
 
 
 def _drive(task: Task, tell: Callable[[Progress], object]) -> Verdict | None:
-    """What the driver says at last; None if it did not get that far."""
+    """Return the driver's verdict; None if it did not get that far."""
     verdict = None
-    with tempfile.TemporaryFile() as orders:  # not a pipe: nobody waits for the other to read or write
+    with tempfile.TemporaryFile() as orders:  # not a pipe: neither process waits for the other to read or write
         orders.write(msgspec.json.encode(task))
         orders.seek(0)
-        # A group of its own: what stops us reaches it through us, and what it leaves can be ended as a whole.
+        # A process group of its own: signals reach the driver only through this process, and its leftovers can be
+        # killed together.
         with subprocess.Popen(DRIVER, stdin=orders, stdout=subprocess.PIPE, process_group=0) as process:
             assert process.stdout is not None
             try:
@@ -82,13 +85,13 @@ def _drive(task: Task, tell: Callable[[Progress], object]) -> Verdict | None:
                 raise
     if process.returncode == 0:
         return verdict
-    with contextlib.suppress(ProcessLookupError):  # it has taken its processes along
+    with contextlib.suppress(ProcessLookupError):  # the driver has ended its children already
         os.killpg(process.pid, signal.SIGKILL)
     return None
 
 
 def _keep(place: Place, folder: str, say: Callable[[str], object]) -> None:
-    """Leave the evidence in *folder*, as much as can be had."""
+    """Keep in *folder* as much of the evidence as can be read."""
     try:
         place.keep(folder)
     except StoreError as error:

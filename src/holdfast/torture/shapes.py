@@ -1,6 +1,6 @@
 """The two shapes of an agent: plain code, and tasks. An agent is written once, as a coroutine.
 
-As plain code it calls functions only, which answer at once: such a coroutine never waits, and needs no event loop.
+As plain code it calls only functions, which return at once: such a coroutine never waits, and needs no event loop.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ T = TypeVar("T")
 
 
 class Shape:
-    """What differs between the two."""
+    """What differs between the two shapes."""
 
     def __init__(self, name: str) -> None:
         self._is_plain = name == PLAIN
 
     def live(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do *work*, all of it."""
+        """Run *work* to its end."""
         return _now(work) if self._is_plain else asyncio.run(work)
 
     def tool(self, body: Callable[[str], Coroutine[Any, Any, T]]) -> Callable[[str], Any]:
-        """A function, or a coroutine function, that does *body*."""
+        """Return a function, or a coroutine function, that does *body*."""
 
         def plain(label: str) -> T:
             return _now(body(label))
@@ -39,7 +39,7 @@ class Shape:
         return plain if self._is_plain else task
 
     def stream(self, body: Callable[[str], Iterator[T]]) -> Callable[[str], Any]:
-        """A generator, or an async one, that gives what *body* gives."""
+        """Return a generator function, or an async one, that yields what *body* yields."""
 
         def plain(label: str) -> Iterator[T]:
             yield from body(label)
@@ -51,12 +51,12 @@ class Shape:
         return plain if self._is_plain else task
 
     async def do(self, owner: object, verb: str, *args: Any, **kwargs: Any) -> Any:
-        """Call a method; as a task its async twin, whose name has an `a` in front."""
+        """Call a method of *owner*; for tasks its async twin, whose name has an `a` in front."""
         return await given(getattr(owner, verb if self._is_plain else f"a{verb}")(*args, **kwargs))
 
     @asynccontextmanager
     async def inside(self, run: Any) -> AsyncIterator[None]:
-        """Be in *run*."""
+        """Enter *run*, and leave it at the end."""
         if self._is_plain:
             with run:
                 yield
@@ -65,21 +65,21 @@ class Shape:
                 yield
 
     async def together(self, *works: Awaitable[T]) -> list[T]:
-        """What several come to; as tasks they are done at once."""
+        """Return the results of several works; as tasks they run at once."""
         return [await work for work in works] if self._is_plain else await asyncio.gather(*works)
 
     async def in_thread(self, fn: Callable[[str], T], label: str) -> T:
-        """Call a function; as a task in another thread."""
+        """Call a function; for tasks in another thread."""
         return fn(label) if self._is_plain else await asyncio.to_thread(fn, label)
 
     async def pause(self) -> None:
-        """Let the others have a turn, if there are any."""
+        """Let other tasks have a turn, if there are any."""
         if not self._is_plain:
             await asyncio.sleep(0)
 
 
 async def given(what: Any) -> Any:
-    """What a call gave, of whatever kind it was: of a stream, all items."""
+    """Return the result of a call, of whatever shape it was; for a stream, all items."""
     if inspect.isawaitable(what):
         return await what
     if isinstance(what, AsyncIterator):
@@ -88,7 +88,7 @@ async def given(what: Any) -> Any:
 
 
 def _now(work: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that never waits."""
+    """Return the result of a coroutine that never waits."""
     try:
         work.send(None)
     except StopIteration as end:

@@ -1,4 +1,4 @@
-"""The stage: processes come and go on it, at one store, and the judge looks on.
+"""The stage: processes come and go on it, on one store, and the judge watches.
 
 It belongs to a process with a single thread, which has no store open when it forks.
 """
@@ -23,12 +23,12 @@ from holdfast.torture.places import Place
 from holdfast.torture.process import GLANCE, PATIENCE, Child, unstopped
 from holdfast.torture.promises import Progress, Promise, Tally
 
-ANY: Final = "any"  # moment, and not one of the named points
-LATEST: Final = 12  # a point is fatal when it is passed for the first to the so-manieth time
+ANY: Final = "any"  # at any moment, not at a named point
+LATEST: Final = 12  # a fatal point is passed at most this many times
 
 
 class Stage:
-    """Runs at *place*, with their journals in *folder*; *chance* decides who dies when."""
+    """Runs on the store at *place*, with their journals in *folder*; *chance* decides which process dies when."""
 
     def __init__(self, place: Place, folder: str, chance: random.Random, tell: Callable[[Progress], object]) -> None:
         self.place = place
@@ -37,22 +37,22 @@ class Stage:
         self.judge = Judge(place, self.tally)
         self.progress = Progress()
         self.expected: dict[str, Expected] = {}
-        self.usual: dict[str, float] = {}  # seconds that an undisturbed life takes
+        self.usual: dict[str, float] = {}  # seconds that an undisturbed life takes, by shape
         self._folder = folder
         self._tell = tell
         self._begun = SystemClock.monotonic()
         self._lives = itertools.count(JUDGE + 1)
         self._runs = itertools.count(1)
         self._children: list[Child] = []
-        self._bag: list[str] = []  # of points to die at
+        self._bag: list[str] = []  # points to die at, shuffled
 
     @property
     def seconds(self) -> float:
-        """How long it has taken so far."""
+        """Seconds since the torture began."""
         return SystemClock.monotonic() - self._begun
 
     def case(self, shape: str) -> Case:
-        """A new run, which has not begun yet."""
+        """Return a new run, which has not begun yet."""
         run_id = f"{shape}-{next(self._runs)}"
         path = os.path.join(self._folder, f"{run_id}.journal")
         return Case(run_id, shape, path, self.expected.get(shape))
@@ -66,18 +66,18 @@ class Stage:
         rounds: int = ROUNDS,
         gate: tuple[int, int] | None = None,
     ) -> Child:
-        """A process that begins the run, or goes on with it."""
+        """Start a process that begins or resumes the run."""
         at = place or self.place
         child = self._fork(lambda life: live(case, life, at, fate, rounds=rounds, gate=gate))
         child.point = ANY if fate is None else fate.point
         return child
 
     def cancel(self, case: Case) -> None:
-        """Somebody who cancels the run, and is gone."""
+        """Cancel the run from another process, and wait for that process to end."""
         self.await_end(case, self._fork(lambda life: cancel(self.place, case.run_id, Journal(case.journal, life))))
 
     def fate(self) -> Fate | None:
-        """The next death: at each of the named points in turn, and at any moment, which is None."""
+        """Return the next death: each of the named points in turn, and None for a kill at any moment."""
         if not self._bag:
             self._bag = [*POINTS, *[ANY] * (len(POINTS) // 2)]
             self.chance.shuffle(self._bag)
@@ -87,7 +87,7 @@ class Stage:
         return Fate(point, 1 if point in RUN_POINTS else self.chance.randint(1, LATEST))
 
     def let_live(self, cases: Sequence[Case], fates: Sequence[Fate | None]) -> None:
-        """One life for each of the runs, at the same time; a fate of None is a kill at any moment."""
+        """Let each of the runs live one life, all at once; a fate of None is a kill at a random moment."""
         children = [self.start(case, fate) for case, fate in zip(cases, fates, strict=True)]
         begun = SystemClock.monotonic()
         doomed = [
@@ -102,7 +102,7 @@ class Stage:
             self.await_end(case, child)
 
     def await_end(self, case: Case, child: Child) -> None:
-        """Wait until a process has ended, or frozen."""
+        """Wait until a process has ended or is frozen."""
         calm = child.await_end()
         self.tally.test(Promise.CALM, calm, f"{case.run_id}: life {child.life} hangs; see {self._errors}")
         if not child.is_frozen:
@@ -117,7 +117,7 @@ class Stage:
         self.tally.test(Promise.CALM, calm, f"{case.run_id}: life {child.life} ended with {child.status}")
 
     def await_that(self, condition: Callable[[], object], otherwise: str) -> None:
-        """Wait until *condition* holds."""
+        """Wait until *condition* holds; if it never does, *otherwise* says what is wrong."""
         until = SystemClock.monotonic() + PATIENCE
         while not condition():
             if SystemClock.monotonic() > until:
@@ -126,17 +126,17 @@ class Stage:
             SystemClock.sleep(GLANCE)
 
     def log(self, case: Case) -> Logged:
-        """What the log says now."""
+        """Return the run's log as it is now."""
         with self.place.open() as store:
             return Logged(store.events(case.run_id))
 
     def snapshot(self, case: Case) -> RunSnapshot:
-        """What the run is now."""
+        """Return the run's snapshot as it is now."""
         with self.place.open() as store:
             return store.snapshot(case.run_id)
 
     def finished(self, case: Case) -> None:
-        """There is no more to do for the run: count what it came to."""
+        """Count the outcome of a run that has nothing left to do."""
         words = [line.word for line in read(case.journal)]
         self.progress.finished += 1
         self.progress.answered += words.count(journal.ANSWER)
@@ -144,12 +144,12 @@ class Stage:
         self.tell()
 
     def tell(self) -> None:
-        """Say how far it is."""
+        """Report the progress."""
         self.progress.seconds = self.seconds
         self._tell(self.progress)
 
     def clear(self) -> None:
-        """Nobody is left behind."""
+        """Kill all processes that are left."""
         for child in self._children:
             child.kill()
         self._children.clear()

@@ -1,4 +1,4 @@
-"""The torture for people: how far it is in one line, and the verdict as a table that says in words what it colours."""
+"""Shows the torture to people: progress in one line, and the verdict as a table that says in words what it colours."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from holdfast.torture.session import torture
 from holdfast.wording import in_full
 
 STYLES: Final = {"PASS": "green", "FAIL": "bold red", "----": "dim"}
-SHOWN: Final = 3  # breaches of one promise
-NOW_AND_THEN: Final = 5.0  # seconds between two lines where there is no terminal
+SHOWN: Final = 3  # breaches that are shown for one promise
+NOW_AND_THEN: Final = 5.0  # seconds between two lines if there is no terminal
 
 
 def watch(seconds: float, like: RunStore, console: Console) -> Verdict:
-    """Torture a store *like* this one for *seconds*, and show how far it is on *console*."""
+    """Torture a store of the kind of *like* for *seconds*, and show the progress on *console*."""
 
     def say(text: str) -> None:
         console.print(Text(f"holdfast: {in_full(text)}"), soft_wrap=True)
@@ -43,7 +43,7 @@ def watch(seconds: float, like: RunStore, console: Console) -> Verdict:
 
 
 def line(progress: Progress) -> str:
-    """How far it is."""
+    """Return the progress as one line."""
     return (
         f"{progress.seconds:4.0f} s  {progress.kills} killed, {progress.finished} runs finished, "
         f"{progress.answered + progress.repeated} doubts decided, {progress.zombies} zombies refused, "
@@ -52,7 +52,7 @@ def line(progress: Progress) -> str:
 
 
 def closing(verdict: Verdict) -> RenderableType:
-    """The verdict, promise by promise, and where to look if one was not kept."""
+    """Return the verdict, promise by promise, and where to look if one was broken."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("", no_wrap=True)
     table.add_column("promise")
