@@ -1,7 +1,7 @@
-"""A server's address, with one HTTP client for all that is asked of it; and what its silence or refusal means.
+"""A server's address, with one HTTP client for all requests to it; and what it means if the server refuses one.
 
-Nothing is sent to another origin than the one that was given, and nothing waits longer than it takes to connect:
-how long an answer may take is for the guards to say.
+Nothing is sent to another origin than the one that was given. Only connecting, and reading a refusal, have a time limit
+here: how long an answer may take is for the guards to decide.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from holdfast.mcp.wire import Answer, Pairs, ServerLost
 if TYPE_CHECKING:
     from yarl import URL
 
-LONGEST_REFUSAL: Final = 2**20  # bytes of a body that comes with a status that says no
+LONGEST_REFUSAL: Final = 2**20  # bytes of a body that comes with an error status
 MOST_REDIRECTS: Final = 5
-REQUEST_TIMEOUT: Final = 408  # which some say when time has run out behind them
+REQUEST_TIMEOUT: Final = 408  # some proxies answer so when the server behind them took too long
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 DEFAULTS: Final = (("accept-encoding", "identity"), ("user-agent", "holdfast"))
 JSON: Final = "application/json"
 SESSION: Final = "mcp-session-id"
 VERSION: Final = "mcp-protocol-version"
 LAST_EVENT: Final = "last-event-id"
-# What is said between two neighbours: each of our two connections has its own.
+# Headers of one connection alone: our connections to the client and to the server have their own.
 HOP: Final = frozenset({
     "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
     "transfer-encoding", "upgrade", "content-length",
 })  # fmt: skip
-# What a server gives to one client: others may share a refusal, and must not get these with it.
+# A server sets cookies for one client: others may share a refusal, and must not get its cookies with it.
 COOKIE: Final = "set-cookie"
 NOT_TO_CLIENT: Final = frozenset({*HOP, "content-encoding", "date", "server", SESSION, COOKIE})
 
@@ -48,9 +48,9 @@ _VALUE: Final = re.compile(r"[\t -~]*")
 
 
 class Endpoint:
-    """The server at *url*; *headers* go with all that is sent to it.
+    """The server at *url*; *headers* go with every request.
 
-    Where it *is_shared* by several clients, no cookie and no redirect that one of them got applies to the next.
+    If it *is_shared* by several clients, a cookie or redirect that one of them got does not apply to the others.
     """
 
     def __init__(self, url: str, headers: Mapping[str, str] | None = None, *, is_shared: bool = False) -> None:
@@ -69,7 +69,7 @@ class Endpoint:
         self._keeps_cookies = not is_shared and "cookie" not in self._fixed
 
     async def open(self, method: str, headers: Headers, data: bytes | None = None) -> Response:
-        """Send a request; the answer's body is to be read, and it is to be closed. Raises `ServerLost`."""
+        """Send a request; the caller must read and close the response. Raise `ServerLost` if there is none."""
         pairs = self._pairs(headers)
         client = self._client
         if client is None:
@@ -81,7 +81,7 @@ class Endpoint:
                 break
             response.close()
             if not self._is_shared:
-                self._url = following  # so that the next request costs one trip
+                self._url = following  # so that the next request takes one round trip
             response = await client.send(method, following, pairs, data)
         if response.status >= 400:
             self._url = self._given
@@ -93,7 +93,7 @@ class Endpoint:
             await self._client.close()
 
     async def refusal(self, response: Response) -> ServerLost:
-        """What a status that says no means; the response is read, and closed."""
+        """The error that an error status means; reads and closes the response."""
         try:
             body = await asyncio.wait_for(response.body(LONGEST_REFUSAL), CONNECT_TIMEOUT)
         except (ServerLost, TimeoutError):
@@ -112,7 +112,7 @@ class Endpoint:
         )
 
     def _pairs(self, headers: Headers) -> Pairs:
-        """The headers of a request: those of the user come before all others."""
+        """The headers of a request: those that the user has configured replace all others."""
         fixed = self._fixed
         given = headers if isinstance(headers, list) else headers.items()
         pairs = [pair for name, value in given if (pair := (name.lower(), value))[0] not in fixed]
@@ -129,7 +129,7 @@ class Endpoint:
         return pairs
 
     def _following(self, method: str, response: Response) -> URL | None:
-        """Where a redirect leads, if it stays where all that we send was meant to go, as what it was."""
+        """Where a redirect leads, if origin, credentials and method stay the same; otherwise None."""
         place = _place(response)
         if place is None or not _is_kept(method, response.status):
             return None
@@ -141,25 +141,25 @@ class Endpoint:
 
 
 def passed(pairs: Iterable[tuple[str, str]], dropped: frozenset[str]) -> list[tuple[str, str]]:
-    """The headers of a message that go on to the other side."""
+    """The headers that go on to the other side: all except those *dropped*."""
     return [(name, value) for name, value in pairs if name.lower() not in dropped]
 
 
 def rpc_error(answer: Answer) -> frames.Head | None:
-    """The JSON-RPC error that a status that says no came with, if any."""
+    """The JSON-RPC error that came with an error status, if any."""
     head = frames.peek(answer.body)
     return head if head is not None and head.error and not head.method else None
 
 
 def _message(body: bytes) -> str:
-    """What the body that came with a status says, in a few words."""
+    """What the body that came with an error status says, in a few words."""
     if (head := frames.peek(body)) is not None:
         return printable(frames.rpc_error(head).message, 300)
     return printable(body[:300].decode(errors="replace"), 300) if body[:1] not in (b"<", b"{") else ""
 
 
 def _place(response: Response) -> str | None:
-    """Where a redirect leads, if the answer is one."""
+    """Where a redirect leads; None if the response is not one."""
     location = response.headers.get("location")
     if location is None or response.status not in REDIRECTS:
         return None
@@ -170,5 +170,5 @@ def _place(response: Response) -> str | None:
 
 
 def _is_kept(method: str, status: int) -> bool:
-    """Whether a redirect is to be followed by the same method; others become a GET, as browsers have it."""
+    """True if a redirect keeps the method; with other statuses browsers send a GET instead."""
     return status in (307, 308) or method == "GET" or (status == 301 and method != "POST")

@@ -1,8 +1,8 @@
-"""One HTTP request of a client, and the answer to it: JSON if the answer comes first, a stream as soon as something
-else comes before it. A channel to the client like any other.
+"""One HTTP request of a client, and the response to it: JSON if the answer comes first, a stream as soon as another
+frame comes before it. It is a channel to the client like any other.
 
-It is open until all is said. What was said waits until the client takes it, and it is done when the client has all of
-it, or has left.
+An exchange is open until its response is complete. What was sent is queued until the client takes it, and the exchange
+is done when the client has all of it, or has left.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from holdfast.mcp.http.session import forgo_later
 from holdfast.mcp.http.sse import MEDIA_TYPE, encode
 from holdfast.mcp.wire import Answer, Event, Pairs
 
-MOST_QUEUED: Final = 2**20  # bytes for a client that reads slowly, before the server is asked to pause
-MOST_IDS: Final = 1000  # of events, from which a client may want to go on
+MOST_QUEUED: Final = 2**20  # bytes queued for a client that reads slowly, before the server is asked to pause
+MOST_IDS: Final = 1000  # ids of events from which a client may want to resume
 PING: Final = 15.0  # seconds between two signs of life on a stream of ours
 ENDED: Final = "the session, or the proxy, ended before the answer: what was asked for may have been done or not"
-PATIENT: Final = {408, 425, 429}  # statuses below 500 that a model is told of rather than its client
+PATIENT: Final = {408, 425, 429}  # statuses below 500 that the model is told of in a result, rather than its client
 
 STREAM_HEADERS: Final = [
     ("content-type", MEDIA_TYPE), ("cache-control", "no-cache, no-transform"), ("x-accel-buffering", "no"),
@@ -37,24 +37,24 @@ STATUSES: Final = {
     frames.METHOD_NOT_FOUND: 404,
 }
 
-Start = tuple[int, Pairs]  # the status and the headers of an answer
+Start = tuple[int, Pairs]  # the status and the headers of a response
 
 
 class Line(Protocol):
-    """The connection of the client, as an answer sees it."""
+    """The connection of the client, as an exchange sees it."""
 
     @property
     def is_full(self) -> bool:
-        """Whether the client has yet to take what was written; `flush` is called when it has."""
+        """True while the client has not taken what was written; `flush` is called when it has."""
 
     def write(self, start: Start | None, data: bytes, *, ended: bool) -> None:
-        """Hand the client *data*, after the *start* of the answer if that was not given before."""
+        """Write *data* to the client, after the *start* of the response if that was not written before."""
 
 
 class Exchange:
-    """A request of a client, answered on *line*; where there is none, nobody hears the answer.
+    """A request of a client, answered on *line*; without one, the response goes nowhere.
 
-    The answers to `due` are expected in the answer to it; None if there is no end to them.
+    `due` are the ids that the response has to answer before it ends; None if it is a stream without an end.
     """
 
     def __init__(self, method: str, pairs: Pairs, headers: dict[str, str], line: Line | None) -> None:
@@ -64,25 +64,25 @@ class Exchange:
         self.body = b""
         self.due: list[Any] | None = []
         self.is_modern = False
-        self.is_taken = False  # somebody will answer it
+        self.is_taken = False  # True once it is passed on to the server, whose response is the answer
         self.is_open = True
-        self.is_left = False  # the client has gone before the end of the answer
+        self.is_left = False  # True if the client has left before the end of the response
         self.status = 200
-        self.more: Pairs = []  # headers of ours, for the answer
+        self.more: Pairs = []  # additional headers for the response
         self.pings = False
         self.ids: deque[str] = deque(maxlen=MOST_IDS)
-        self.successor: Exchange | None = None  # where the client listens now
+        self.successor: Exchange | None = None  # with which the client has resumed this one
         self.on_full: Callable[[bool], object] = lambda held: None
-        self._met: Start | None = None  # how the server's answer begins
+        self._met: Start | None = None  # of the server's response
         self._begun = False
-        self._start: Start | None = None  # of an answer that has begun, until the client has it
+        self._start: Start | None = None  # of a response that has begun, until it is written
         self._line = line
         self._queue: list[bytes] = []
         self._queued = 0  # bytes in it
-        self._full: asyncio.Event | None = None  # set when it is not any more
-        self._flushes = False  # in a moment
+        self._full: asyncio.Event | None = None  # while too much is queued; set when it was written
+        self._flushes = False  # True if a flush is scheduled
         self._pinging: asyncio.TimerHandle | None = None
-        self._on_done: list[Callable[[], object]] | None = []  # None once they are told
+        self._on_done: list[Callable[[], object]] | None = []  # None once they were called
 
     # -- for those who answer ------------------------------------------------------------------------------------------
 
@@ -106,67 +106,68 @@ class Exchange:
             self.end()
 
     def meet(self, status: int, headers: Pairs) -> None:
-        """The server answers with *status* and *headers*."""
+        """Note that the server's response has *status* and *headers*."""
         self._met = status, headers
 
     def stream(self, headers: Pairs = STREAM_HEADERS) -> None:
-        """Answer with a stream, if that has not begun."""
+        """Begin a stream, unless a response has begun."""
         if self._begin(200, headers):
             if self.pings:
                 self._ping_later()
             self._flush_soon()
 
     def answer(self, status: int, headers: Pairs | None = None, body: bytes = b"") -> None:
-        """Answer as a whole; nothing happens where an answer has begun."""
+        """Send a whole response; do nothing if one has begun."""
         if self._begin(status, headers or []):
             self.is_open = False
             self._queue.append(body)
             self.flush()
 
     def fail(self, status: int, message: str, *, id: Id | None = None, code: int = frames.INVALID_REQUEST) -> None:
-        """Answer with an error of ours."""
+        """Respond with an error of our own."""
         self.answer(status, [("content-type", JSON)], frames.error(id, code, message))
 
     def end(self) -> None:
-        """There is no more to come."""
+        """End the response: no more frames will come."""
         self.stream()
         self.is_open = False
         self._flush_soon()
 
     def abandon(self) -> None:
-        """It ends before the answer: a stream that only ended would leave the client waiting."""
+        """End with an error for each answer that is due: a stream that just ended would leave the client waiting."""
         for id in list(self.due or ()):
             self.send(Event(frames.error(id, frames.LOST, ENDED)))
         self.end()
 
     def forgo(self, id: Id) -> None:
-        """The client has cancelled a request, which nobody may answer ever."""
+        """Stop waiting, after a moment, for the answer to *id*: the client has cancelled it, so it may never come."""
         if self.due and id in self.due:
             forgo_later(self.due, id, self.end)
 
     def when_done(self, tell: Callable[[], object]) -> None:
-        """Have *tell* called when the client has its answer, or `is_left`; in a moment, if that is so already."""
+        """Call *tell* when the client has its response, or has left; in a moment, if that is so already."""
         if self._on_done is None:
             asyncio.get_running_loop().call_soon(tell)
         else:
             self._on_done.append(tell)
 
     async def drained(self) -> None:
-        """Wait until the client has taken most of what there is."""
+        """Wait while too much is queued for the client."""
         if self._full is not None:
             await self._full.wait()
 
     def _says_more(self, said: Answer, data: bytes) -> bool:
-        """Whether what the server *said* can be passed on, and is worth more to the client than our *data*.
+        """True if what the server *said* can be passed on, and tells the client more than our *data*.
 
-        A status that asks for patience is not, where a model reads *data*: its client could make nothing of that.
+        If *data* is a result, which a model reads, a status of 500 and above or in PATIENT is not passed on: the client
+        could do nothing about it.
         """
         if self._begun or len(self.due or ()) != 1:
             return False
         return not frames.head(data).result or (said.status < 500 and said.status not in PATIENT)
 
     def _take_off(self, data: bytes) -> bool:
-        """Expect no more what is answered in a frame or a batch; whether that is all."""
+        """Remove from `due` what a frame or a batch answers; True if nothing is due any more."""
         if not self.due or not data:
             return False
         try:
@@ -176,19 +177,19 @@ class Exchange:
         for head in heads:
             if head.is_answer and head.id in self.due:
                 self.due.remove(head.id)
-            elif head.is_refusal and head.id is None and self.due:  # the server does not know what it refuses
+            elif head.is_refusal and head.id is None and self.due:  # the server cannot tell what it refuses
                 del self.due[0]
         return not self.due
 
     def _whole(self, data: bytes) -> Start:
-        """How an answer begins that is *data* and nothing else: as the server's did, if it gave one."""
+        """The start of a response that is *data* and nothing else: that of the server's response, if there was one."""
         if self._met is not None:
             return self._met
         status = STATUSES.get(frames.rpc_error(frames.head(data)).code, 200) if self.is_modern else 200
         return status, [("content-type", JSON)]
 
     def _begin(self, status: int, headers: Pairs) -> bool:
-        """Whether the client is answered in this way: not if an answer has begun before, or it has left."""
+        """Begin the response; False if one has begun before, or the client has left."""
         if self._begun:
             return False
         self._begun = True
@@ -199,7 +200,7 @@ class Exchange:
     # -- for the connection --------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Write what there is, as far as the client takes it."""
+        """Write what is queued, if the client has taken what was written before."""
         line = self._line
         if line is None or line.is_full or not self._begun:
             return
@@ -213,7 +214,7 @@ class Exchange:
             self._close()
 
     def lost(self) -> None:
-        """The client has gone."""
+        """Note that the client has left."""
         self.is_left, self.is_open = self.is_open, False
         self._queue.clear()
         self._count(0)
@@ -223,7 +224,7 @@ class Exchange:
         self._line = None
         if self._pinging is not None:
             self._pinging.cancel()
-        asyncio.get_running_loop().call_soon(self._tell_done)  # later, since those who answered are not done
+        asyncio.get_running_loop().call_soon(self._tell_done)  # later, as the code that answered is not done
 
     def _tell_done(self) -> None:
         tells, self._on_done = self._on_done, None
@@ -238,7 +239,7 @@ class Exchange:
         self._flush_soon()
 
     def _count(self, queued: int) -> None:
-        """So much waits now; whoever sends it is told when that is too much, and when it is not any more."""
+        """Note that *queued* bytes wait; the sender is told when that is too much, and when all is written again."""
         self._queued = queued
         if queued > MOST_QUEUED and self._full is None:
             self._full = asyncio.Event()
@@ -249,7 +250,7 @@ class Exchange:
             self.on_full(False)
 
     def _flush_soon(self) -> None:
-        """Write in a moment, with whatever else comes until then."""
+        """Write in the next turn of the loop, with whatever else comes until then."""
         if not self._flushes:
             self._flushes = True
             asyncio.get_running_loop().call_soon(self._flush_now)

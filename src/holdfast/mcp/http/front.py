@@ -1,7 +1,7 @@
-"""Clients over HTTP: one path for each server, and nothing for those who should not be here.
+"""Admits clients over HTTP: there is one path for each server.
 
-A page in a browser must not reach servers on its user's machine: so the names by which we are called, and the pages
-that call, are looked at before anything else.
+A page in a browser must not reach servers on its user's machine. So the host name that was called (`Host`) and the page
+that calls (`Origin`) are checked before anything else.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from holdfast.mcp.http.exchange import Exchange
 from holdfast.mcp.http.sites import Site
 from holdfast.mcp.naming import LOOPBACK
 
-TOKEN: Final = "x-holdfast-token"  # for those whose Authorization is for the server
+TOKEN: Final = "x-holdfast-token"  # for clients whose Authorization header is meant for the server
 
 _log = logging.getLogger("holdfast")
 
 
 class HttpFront:
-    """What stands before *sites*, for clients that call us by one of *hosts* and know the *token*.
+    """Passes requests to *sites*, from clients that call us by one of *hosts* and know the *token*.
 
-    None for *hosts* are all; None for the *token* is that there is none.
+    If *hosts* is None, any name will do; if *token* is None, none is needed.
     """
 
     def __init__(self, sites: Mapping[str, Site], *, hosts: frozenset[str] | None, token: str | None) -> None:
@@ -39,7 +39,7 @@ class HttpFront:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def admit(self, exchange: Exchange, path: str) -> Site | None:
-        """The server that a client wants; it is answered where there is none for it."""
+        """The server that a client may ask; None if the request is answered here, with a refusal or a list."""
         if not self._is_welcome(exchange.headers):
             exchange.answer(403, [("content-type", "text/plain")], b"this Host or Origin is not allowed\n")
             return None
@@ -61,7 +61,7 @@ class HttpFront:
         return site
 
     def serve(self, site: Site, exchange: Exchange) -> None:
-        """Have *site* answer a request, which is there as a whole."""
+        """Have *site* answer a request, whose body is complete."""
         try:
             work = _ask(site, exchange)
         except Exception:
@@ -87,13 +87,13 @@ class HttpFront:
             kind, _, given = exchange.headers.get("authorization", "").partition(" ")
             if kind.lower() != "bearer":
                 return False
-            exchange.pairs = [(name, value) for name, value in exchange.pairs if name != "authorization"]  # it is ours
+            exchange.pairs = [(name, value) for name, value in exchange.pairs if name != "authorization"]  # for us
             exchange.headers = dict(exchange.pairs)
         return hmac.compare_digest(given.strip().encode(), self._token.encode())
 
 
 def path_of(name: str) -> str:
-    """Where the server of that *name* is."""
+    """The path of the server *name*."""
     return f"/{quote(name, safe='/@:')}/mcp"
 
 
@@ -132,7 +132,7 @@ def _brief(name: str, site: Site) -> dict[str, object]:
     facts = site.facts()
     states = [fact["state"] for fact in facts]
     state = next((state for state in states if state != "ready"), states[0])
-    # Of a server that is well, it is what was wrong with the request of one client, and no matter to others.
+    # While a server is ready, its last error was about the request of one client and does not concern others.
     error = next((fact["last_error"] for fact in facts if fact["last_error"] and fact["state"] != "ready"), None)
     return {"name": name, "path": path_of(name), "kind": facts[0]["kind"], "state": state, "last_error": error}
 

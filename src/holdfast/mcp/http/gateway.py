@@ -1,4 +1,4 @@
-"""`holdfast gateway`: several servers behind one port, one path each; what is wrong with one is no matter to others."""
+"""`holdfast gateway`: several servers behind one port, one path each; a fault of one does not affect the others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from holdfast.mcp.wire import Condition, Event
 
 
 class Address:
-    """Where a gateway is to be reached, and by whom; a `ConfigError` if that would be by anybody."""
+    """Where a gateway listens, and for whom; raise a `ConfigError` if other machines could use it without a token."""
 
     def __init__(self, host: str, port: int, token: str | None, names: Sequence[str] = ()) -> None:
         self.host = host
@@ -43,9 +43,9 @@ class Address:
         self.hosts = None if _is_wildcard(host) else LOOPBACK | {host.lower(), *(name.lower() for name in names)}
 
     def listen(self) -> socket.socket:
-        """The socket to serve on; a `ConfigError` if it cannot be had."""
+        """The socket to serve on; raise a `ConfigError` if it cannot be opened."""
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        # With the protocol named, asyncio sends small answers at once.
+        # asyncio sends small answers at once (TCP_NODELAY) only if the protocol is named.
         listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -70,9 +70,9 @@ async def gateway(
     on_ready: Callable[[str], object] = lambda url: None,
     stop: asyncio.Event | None = None,
 ) -> None:
-    """Serve *entries* at *address* until *stop*, or else until a signal.
+    """Serve *entries* at *address* until *stop* is set or, if that is None, until a signal.
 
-    *env* is what servers get besides their own variables. At the path of one that has a `problem`, that is told.
+    *env* are the variables that servers get besides their own. An entry with a `problem` is answered with that.
     """
     stop = stop if stop is not None else stopping()
     sites = {entry.name: _site(hf, entry, env or {}, hides=hides, stderr=stderr) for entry in entries}
@@ -92,7 +92,7 @@ async def gateway(
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches *host*."""
+    """True if only this machine can reach *host*."""
     try:
         return host.lower() == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -107,7 +107,7 @@ def _is_wildcard(host: str) -> bool:
 
 
 def problem(entry: ServerEntry) -> str | None:
-    """Why the server that *entry* lists cannot be served, however often it is tried."""
+    """Why the server that *entry* lists can never be served; None if it can."""
     if entry.transport == SSE:
         return "servers of type sse cannot be served; give its http address"
     if entry.url is not None:

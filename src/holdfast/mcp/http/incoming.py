@@ -1,5 +1,6 @@
-"""Requests of HTTP/1.1, cut from a stream of bytes: a head, its body, the next head. What is not plainly a request is
-refused: one that could be read in two ways is how another is smuggled past somebody's checks. All is bounded.
+"""Reads HTTP/1.1 requests from a stream of bytes: a head, its body, the next head. All sizes are bounded.
+
+Anything that is not plainly a request is refused: one that could be read in two ways can smuggle another past a check.
 """
 
 from __future__ import annotations
@@ -11,22 +12,22 @@ from urllib.parse import unquote
 
 from holdfast.mcp.wire import Pairs
 
-LONGEST_HEAD: Final = 64 * 2**10  # bytes of a request's line and headers; also of what may follow a body in chunks
+LONGEST_HEAD: Final = 64 * 2**10  # bytes of a request's line and headers; also of the headers after a body in chunks
 LONGEST_BODY: Final = 64 * 2**20  # bytes
-LONGEST_LINE: Final = 1024  # bytes before a chunk: its size, and what nobody reads
+LONGEST_LINE: Final = 1024  # bytes before a chunk: its size, and extensions, which are not read
 
-TOKEN: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]++"  # a name, as of a method or a header
+TOKEN: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]++"  # the name of a method or a header
 _LINE: Final = re.compile(rf"({TOKEN}) ([!-~]++) HTTP/1\.([01])")
 _FIELD: Final = re.compile(rf"^({TOKEN}):([^\x00-\x08\x0a-\x1f\x7f]*+)\r\n", re.MULTILINE)
 _BEGINNING: Final = re.compile(TOKEN.encode())
 _DIGITS: Final = re.compile(r"[0-9]{1,18}")
 _CHUNK: Final = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*+(?:;[^\x00-\x08\x0a-\x1f\x7f]*+)?")
-# What decides who is meant, who asks, and where a body ends.
+# Headers that decide which host is meant, which page asks, and where a body ends.
 _ONCE: Final = ("host", "origin", "content-length", "transfer-encoding")
 
 
 class Refused(Exception):
-    """What came is no request, or one that is too long; *status* says which."""
+    """The data is not a request, or one that is too long; *status* says which."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -34,33 +35,33 @@ class Refused(Exception):
 
 
 class Request:
-    """The head of a request; *length* is that of its body, None if that comes in chunks. Headers are latin-1."""
+    """The head of a request; *length* is that of its body, None if the body comes in chunks. Headers are latin-1."""
 
     __slots__ = ("headers", "is_old", "length", "method", "pairs", "target")
 
     def __init__(self, method: str, target: str, pairs: Pairs, *, is_old: bool = False) -> None:
         self.method = method
         self.target = target
-        self.pairs = pairs  # all of them, with their names in small letters
+        self.pairs = pairs  # all headers, with their names in small letters
         self.headers = dict(pairs)
-        self.is_old = is_old  # HTTP/1.0, which knows neither chunks nor more than one request a connection
+        self.is_old = is_old  # HTTP/1.0, which has no chunks and one request per connection
         self.length = self._length()
 
     @property
     def path(self) -> str:
-        """What is asked for, without what was asked about it."""
+        """The path that is asked for, without the query."""
         path = self.target.partition("?")[0]
         return unquote(path) if "%" in path else path
 
     @property
     def keeps(self) -> bool:
-        """Whether the client may send another on the same connection."""
+        """True if the client may send another request on the same connection."""
         said = self.headers.get("connection")
         return not self.is_old and (said is None or "close" not in _words(said))
 
     @property
     def expects(self) -> bool:
-        """Whether the client waits to be told to send the body."""
+        """True if the client waits to be told to send the body."""
         return not self.is_old and self.headers.get("expect", "").lower() == "100-continue"
 
     def _length(self) -> int | None:
@@ -87,19 +88,19 @@ class Request:
 
 
 class Incoming:
-    """The requests of one connection: after each `head`, its `body`; None is that more has to come."""
+    """The requests of one connection: after each `head`, its `body`; both are None until enough data has come."""
 
     def __init__(self) -> None:
         self._data = b""
-        self._at = 0  # what is before has been read
-        self._seen = 0  # up to here there is no end of a head
+        self._at = 0  # data before this index has been read
+        self._seen = 0  # no head ends before this index
         self._body = bytearray()
-        self._left = 0  # bytes of the body, or of the chunk that is being read
-        self._chunks: Iterator[None] | None = None  # of a body that comes in them
+        self._left = 0  # bytes still to be read of the body, or of the present chunk
+        self._chunks: Iterator[None] | None = None  # reads a body that comes in chunks
         self._skips = False
 
     def feed(self, data: bytes) -> None:
-        """More has come."""
+        """Add *data* that has come."""
         if self._at == len(self._data):
             self._data = data
         else:
@@ -109,12 +110,12 @@ class Incoming:
 
     @property
     def ahead(self) -> int:
-        """Bytes that have come and are not read."""
+        """How many bytes have come and are not read."""
         return len(self._data) - self._at
 
     def head(self) -> Request | None:
         """The next request, without its body."""
-        while self._data.startswith(b"\r\n", self._at):  # some send one too many
+        while self._data.startswith(b"\r\n", self._at):  # some clients send one too many
             self._at += 2
         end = self._data.find(b"\r\n\r\n", max(self._at, self._seen))
         if (end if end >= 0 else len(self._data)) - self._at > LONGEST_HEAD:
@@ -127,7 +128,7 @@ class Incoming:
         self._at, self._seen = end + 4, 0
         line, _, rest = text.partition("\r\n")
         match, found = _LINE.fullmatch(line), _FIELD.findall(rest)
-        if match is None or len(found) != rest.count("\n"):  # a line of it is none
+        if match is None or len(found) != rest.count("\n"):  # a line is not a header
             raise Refused(400, "this is no request of HTTP/1.1")
         method, target, minor = match.groups()
         request = Request(
@@ -139,11 +140,11 @@ class Incoming:
         return request
 
     def skip(self) -> None:
-        """Nobody wants the body: it is not kept."""
+        """Read the body without keeping it."""
         self._skips = True
 
     def body(self) -> bytes | None:
-        """The body of the last request, as soon as it is there as a whole."""
+        """The body of the last request, as soon as it is complete."""
         if self._left > LONGEST_BODY:
             raise _too_long()
         if self._chunks is None and not self._skips and not self._body and self.ahead >= self._left:  # nearly always
@@ -156,10 +157,10 @@ class Incoming:
         self._body.clear()
         return body
 
-    # What follows takes what is there, and yields where more has to come.
+    # The generators below read the data that is there, and yield when they need more.
 
     def _take(self) -> Iterator[None]:
-        """The body, or a chunk of it."""
+        """Read the body, or a chunk of it."""
         while True:
             size = min(self._left, self.ahead)
             if not self._skips:
@@ -183,7 +184,7 @@ class Incoming:
             if (yield from self._line()):
                 raise Refused(400, "a chunk is longer than it says")
         tail = 0
-        while line := (yield from self._line()):  # a header that came after the body, which nobody waits for
+        while line := (yield from self._line()):  # a header after the body, which is ignored
             if _FIELD.fullmatch(line.decode("latin-1") + "\r\n") is None:
                 raise Refused(400, "what follows a body must be headers")
             tail += len(line)
@@ -191,7 +192,7 @@ class Incoming:
                 raise Refused(431, f"what follows a body must not be longer than {LONGEST_HEAD} bytes")
 
     def _line(self) -> Generator[None, None, bytes]:
-        """A line between chunks."""
+        """Read a line between chunks."""
         while (end := self._data.find(b"\r\n", self._at, self._at + LONGEST_LINE + 2)) < 0:
             if self.ahead > LONGEST_LINE:
                 raise Refused(400, f"a line between chunks must not be longer than {LONGEST_LINE} bytes")
@@ -201,7 +202,7 @@ class Incoming:
         return line
 
     def _check_beginning(self) -> None:
-        """Refuse what will be no request however it goes on: somebody speaks something else here."""
+        """Refuse data that cannot become a request, whatever follows: the client speaks another protocol."""
         end = self._data.find(b"\n", self._at)
         if end >= 0:
             line = self._data[self._at : end + 1].decode("latin-1")

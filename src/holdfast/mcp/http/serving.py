@@ -1,8 +1,7 @@
 """The connections of clients over HTTP: requests are read one at a time, and their answers written as they come.
 
-One request is answered before the next is read, nothing is kept of what a client sends ahead beyond a little, and a
-connection on which nothing whole is asked for a while is let go; sooner where there are too many. Bad requests are an
-answer, and nobody's trouble.
+One request is answered before the next is read, and little of what a client sends ahead is buffered. A connection
+without a complete request for a while is closed, sooner if there are too many. Bad requests are answered, not logged.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from holdfast.mcp.http.front import HttpFront
 from holdfast.mcp.http.incoming import LONGEST_BODY, Incoming, Refused, Request
 from holdfast.mcp.http.sites import Site
 
-KEEP_ALIVE: Final = 75.0  # seconds for a client to ask, or to go on with the body of what it asks
-LINGER: Final = 2.0  # seconds for a client to read why it was refused, which it could not if we hung up on it
-LAST_ANSWERS: Final = 3.0  # seconds for what is being written when the server ends
-MOST_AHEAD: Final = 64 * 2**10  # bytes of requests that have to wait for their turn
+KEEP_ALIVE: Final = 75.0  # seconds for a client to send a request, or the next part of its body
+LINGER: Final = 2.0  # seconds for a client to read why it was refused; if we closed at once, it could not
+LAST_ANSWERS: Final = 3.0  # seconds for clients to take their last answers when the server closes
+MOST_AHEAD: Final = 64 * 2**10  # bytes that a client may send ahead before we stop reading
 BUFFER: Final = 64 * 2**10  # bytes that are read at once
-TURNS: Final = 4  # of the event loop, in which a client that was taken has become a connection
+TURNS: Final = 4  # turns of the event loop after which an accepted client has become a connection
 MOST_CONNECTIONS: Final = 4000
 
 _PHRASES: Final = {status.value: status.phrase for status in HTTPStatus}
@@ -44,35 +43,36 @@ class HttpServer:
         self.clock = clock
         self.is_stopping = False
         self.most = _most_connections()
-        # Of all connections, since it is read from before another may write; asyncio would make one for every read.
+        # Shared by all connections: each read is copied before the next one. asyncio would make a buffer for each read.
         self.buffer = memoryview(bytearray(BUFFER))
-        self._connections: OrderedDict[Connection, None] = OrderedDict()  # that was of use last is the last
+        self._connections: OrderedDict[Connection, None] = OrderedDict()  # the one used last is the last
         self._empty = asyncio.Event()
         self._empty.set()
         self._listening: asyncio.Server | None = None
         self._date = (0, b"")
 
     async def start(self, listening: socket.socket) -> None:
-        """Take connections; the socket is ours from now on."""
+        """Accept connections; the socket is ours from now on."""
         loop = asyncio.get_running_loop()
-        # One at a time. Where no file is left asyncio tries again later, and most versions as often as they may take at
-        # once, each try leading to as many: soon they do nothing else.
+        # Accept one at a time. When no file descriptor is left, asyncio tries again later. Most versions then schedule
+        # as many tries as *backlog* allows, each of which leads to as many again: soon the loop does nothing else.
         self._listening = await loop.create_server(lambda: Connection(self), sock=listening, backlog=1)
-        listening.listen(self.most // 2)  # so many may wait for that
+        listening.listen(self.most // 2)  # so many may wait to be accepted
 
     def stop(self) -> None:
-        """Take nothing more: who is not being answered is let go, the others when they are."""
+        """Accept nothing more; close connections that are not being answered now, and the others after their answer."""
         self.is_stopping = True
         if self._listening is not None:
             loop = asyncio.get_running_loop()
             for listening in self._listening.sockets:
                 loop.remove_reader(listening)
-            loop.call_soon(loop.call_soon, self._listening.close)  # once who was taken has begun: else nobody lets go
+            # Later, when clients that were just accepted have become connections: otherwise nothing would close them.
+            loop.call_soon(loop.call_soon, self._listening.close)
         for connection in list(self._connections):
             connection.stop()
 
     async def close(self) -> None:
-        """End all answers, and wait until clients have taken them; not for long."""
+        """End all answers, and wait until clients have taken them, for LAST_ANSWERS seconds at most."""
         self.stop()
         for _ in range(TURNS):
             await asyncio.sleep(0)
@@ -86,7 +86,7 @@ class HttpServer:
             await self._empty.wait()
 
     def join(self, connection: Connection) -> None:
-        """A client has connected; of too many, the one goes that has asked for nothing for longest."""
+        """Add a new connection; if there are too many, the one that has been idle for longest is closed."""
         self._connections[connection] = None
         self._empty.clear()
         if len(self._connections) > self.most:
@@ -95,17 +95,17 @@ class HttpServer:
             first.abort()
 
     def heard(self, connection: Connection) -> None:
-        """A client is of use now."""
+        """Mark *connection* as the one used last."""
         self._connections.move_to_end(connection)
 
     def leave(self, connection: Connection) -> None:
-        """A client has gone."""
+        """Remove a connection that is closed."""
         del self._connections[connection]
         if not self._connections:
             self._empty.set()
 
     def date(self) -> bytes:
-        """The header that says when this is."""
+        """The `date` header, encoded."""
         now = int(self.clock.time())
         if now != self._date[0]:
             self._date = now, f"date: {formatdate(now, usegmt=True)}\r\n".encode()
@@ -113,26 +113,26 @@ class HttpServer:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One client; a line for the answer to the request that it is at."""
+    """The connection of one client, on which its present request is answered."""
 
     def __init__(self, server: HttpServer) -> None:
-        self.is_full = False  # the client reads slower than we write
+        self.is_full = False  # True while the client reads slower than we write
         self._server = server
         self._incoming = Incoming()
         self._transport: asyncio.Transport
         self._request: Request | None = None
-        self._exchange: Exchange | None = None  # that is not answered yet
-        self._site: Site | None = None  # that the exchange is for, once its body is there
-        self._reads = False  # a body
+        self._exchange: Exchange | None = None  # the request whose answer is not complete
+        self._site: Site | None = None  # to be asked once the body of the request is complete
+        self._reads = False  # True while a body is being read
         self._keeps = True
-        self._is_over = False  # what comes now is not looked at
-        self._is_chunked = self._is_bare = False  # the answer
+        self._is_over = False  # True if data that comes now is ignored
+        self._is_chunked = self._is_bare = False  # the answer is written in chunks, or without a body
         self._timer: Timer | None = None
-        self._heard = 0.0  # when it was last of use
+        self._heard = 0.0  # when it was last used
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing whole is asked for: no, once it has been let go."""
+        """True if no complete request is being answered; False once the connection is closing."""
         return not self._is_answering and not self._transport.is_closing()
 
     @property
@@ -181,7 +181,7 @@ class Connection(asyncio.BufferedProtocol):
             exchange.lost()
 
     def _proceed(self) -> None:
-        """Read as far as it goes."""
+        """Handle the data that has come, up to the end of the present request."""
         try:
             while not self._is_over:
                 if self._reads:
@@ -205,9 +205,10 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _begin(self, request: Request) -> None:
-        """A head is there: who may not ask is told so before the body."""
+        """Begin a request whose head is there; a client that may not ask is refused before its body is read."""
         self._request = request
-        # Who is refused a body that it has not sent may send it, or the next request instead: nobody can tell.
+        # A client that waits to send its body and is refused may send it all the same, or the next request: we cannot
+        # tell which, so the connection is not kept.
         self._keeps = request.keeps and not request.expects and not self._server.is_stopping
         self._reads = request.length != 0
         exchange = self._exchange = Exchange(request.method, request.pairs, request.headers, self)
@@ -228,15 +229,15 @@ class Connection(asyncio.BufferedProtocol):
             self._server.front.serve(site, self._exchange)
 
     def _refuse(self, refused: Refused) -> None:
-        """Say why this is no request; where the next one begins is not known."""
+        """Answer why this is no request, and close: it is not known where the next one begins."""
         self._keeps = False
-        self._site = None  # nobody is asked, whatever else comes
+        self._site = None  # no server is asked, whatever else comes
         exchange = self._exchange
         if exchange is None and not self._reads:
             self._request = None
             exchange = self._exchange = Exchange("", [], {}, self)
         self._reads = True
-        if exchange is None:  # it has its answer
+        if exchange is None:  # it is answered already
             self._linger()
         else:
             exchange.fail(refused.status, str(refused))
@@ -244,7 +245,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- to the client -------------------------------------------------------------------------------------------------
 
     def write(self, start: Start | None, data: bytes, *, ended: bool) -> None:
-        """Hand the client *data*, after the *start* of the answer if that was not given before."""
+        """Write *data* to the client, after the *start* of the answer if that was not written before."""
         head = b""
         if start is not None:
             head = self._head(start, len(data) if ended else None)
@@ -262,7 +263,7 @@ class Connection(asyncio.BufferedProtocol):
             self._finish()
 
     def _head(self, start: Start, length: int | None) -> bytes:
-        """The head of an answer; without a *length* it goes on until somebody says so."""
+        """The head of an answer; without a *length* the last chunk, or closing the connection, ends the answer."""
         status, pairs = start
         is_old = self._request is not None and self._request.is_old
         lines = [f"HTTP/1.1 {status} {_PHRASES.get(status, '')}\r\n"]
@@ -277,12 +278,12 @@ class Connection(asyncio.BufferedProtocol):
         if not self._keeps:
             lines.append("connection: close\r\n")
         text = "".join(lines)
-        if not text.count("\r") == text.count("\n") == len(lines) or "\0" in text:  # the server's, or somebody else's
+        if not text.count("\r") == text.count("\n") == len(lines) or "\0" in text:  # a header has a line break in it
             text = "".join(_UNSAFE.sub(" ", line[:-2]) + "\r\n" for line in lines)
         return text.encode("latin-1") + self._server.date() + b"\r\n"
 
     def _finish(self) -> None:
-        """The answer is written."""
+        """End a request whose answer is written."""
         self._exchange = None
         self._hear()
         if self._is_over:
@@ -291,29 +292,29 @@ class Connection(asyncio.BufferedProtocol):
             self._linger()
         elif not self._keeps:
             self._transport.close()
-        elif self._incoming.ahead:  # later, since those who answered are not done
+        elif self._incoming.ahead:  # later, as the code that answered is not done
             asyncio.get_running_loop().call_soon(self._proceed)
 
     # -- its end -------------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """There is no next request, nor one that is not there as a whole."""
+        """Take no further request; close now, unless a complete one is being answered."""
         self._keeps = False
         if not self._is_answering:
             self._is_over = True
             self._transport.close()
 
     def end(self) -> None:
-        """There is no more to answer."""
+        """End the present answer early."""
         if self._exchange is not None:
             self._exchange.abandon()
 
     def abort(self) -> None:
-        """Hang up."""
+        """Close at once; what is not written is lost."""
         self._transport.abort()
 
     def _linger(self) -> None:
-        """Say that there is no more, and let the client find that out before its own words are lost."""
+        """Send end-of-file and close later: closing while the client still sends would make it lose our answer."""
         self._is_over = True
         if self._timer is not None:
             self._timer.cancel()
@@ -322,7 +323,7 @@ class Connection(asyncio.BufferedProtocol):
         self._timer = clock.call_at(clock.monotonic() + LINGER, self._transport.abort)
 
     def _watch(self) -> None:
-        """Let the client go when it has asked nothing for too long."""
+        """Close the connection when the client has asked nothing for too long."""
         clock = self._server.clock
         if self._is_answering or self._transport.get_write_buffer_size():
             self._hear()
@@ -333,12 +334,12 @@ class Connection(asyncio.BufferedProtocol):
         self._timer = clock.call_at(self._heard + KEEP_ALIVE, self._watch)
 
     def _hear(self) -> None:
-        """It is of use now."""
+        """Note that the connection is used now."""
         self._heard = self._server.clock.monotonic()
         self._server.heard(self)
 
 
 def _most_connections() -> int:
-    """Half of the files that the process may have: a server on stdio needs some for each of its clients."""
+    """Half of the files that the process may open: a server on stdio needs some for each of its clients."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST_CONNECTIONS if files == resource.RLIM_INFINITY else min(MOST_CONNECTIONS, files // 2)

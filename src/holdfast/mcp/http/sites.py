@@ -16,35 +16,35 @@ from holdfast.mcp.http.exchange import Exchange
 from holdfast.mcp.http.mirrored import PARAM
 from holdfast.values.redaction import names_secret
 
-LONGEST_ODD: Final = 2**20  # bytes of a body that is a batch, or no plain JSON: to read those takes its time
-MOST_FRAMES: Final = 1000  # of a batch
-LEFT: Final = "the client closed the stream"  # which is how requests without sessions are cancelled
+LONGEST_ODD: Final = 2**20  # bytes of a body that is a batch, or not plain JSON: reading those is slow
+MOST_FRAMES: Final = 1000  # frames in a batch
+LEFT: Final = "the client closed the stream"  # this is how requests without sessions are cancelled
 
 
 class Site(Protocol):
-    """A server behind one path; each of the first three sees to it that *exchange* is answered.
+    """A server behind one path; `post`, `get` and `delete` each have *exchange* answered.
 
-    What one of them cannot do at once, it gives back to be awaited.
+    They return an awaitable if this cannot be done at once.
     """
 
     def post(self, exchange: Exchange) -> Awaitable[None] | None:
         """A client sends a frame, or a batch."""
 
     def get(self, exchange: Exchange) -> Awaitable[None] | None:
-        """A client listens for what belongs to no request, or goes on with a stream that broke."""
+        """A client listens for frames that belong to no request, or resumes a stream that broke."""
 
     def delete(self, exchange: Exchange) -> Awaitable[None] | None:
         """A client ends its session."""
 
     def facts(self) -> list[dict[str, object]]:
-        """What is to be known of the server, or of each of its processes."""
+        """The state of the server, or of each of its processes."""
 
     async def close(self) -> None:
-        """End all."""
+        """End all sessions and requests."""
 
 
 def read(exchange: Exchange) -> list[Head]:
-    """What a client sends, to whose requests answers are due from now on; a `DecodeError` if it is no frame."""
+    """The heads of a client's frames; notes which answers are due. Raise a `DecodeError` if it sends no frame."""
     if is_long(exchange) and not frames.is_plain(exchange.body):
         raise msgspec.DecodeError(f"a body of more than {LONGEST_ODD} bytes must be one frame, and plain JSON")
     parts = frames.parts(exchange.body)
@@ -57,17 +57,17 @@ def read(exchange: Exchange) -> list[Head]:
 
 
 def is_long(exchange: Exchange) -> bool:
-    """Whether what a client sends is taken only if it is plain."""
+    """True if the body is so long that it must be one frame, and plain JSON."""
     return len(exchange.body) > LONGEST_ODD
 
 
 def refuse(exchange: Exchange, error: msgspec.DecodeError) -> None:
-    """Tell a client that what it sends is no frame."""
+    """Tell a client that its body is not a frame."""
     exchange.fail(400, f"this is no frame: {error}", code=frames.PARSE_ERROR)
 
 
 def _is_modern(headers: Mapping[str, str], heads: Sequence[Head]) -> bool:
-    """Whether a request is of a version without sessions: it says so, in a header or in itself."""
+    """True if a request is of a protocol version without sessions, as a header or its own metadata says."""
     if headers.get(VERSION, "") >= MODERN:
         return True
     if len(heads) != 1 or not heads[0].is_request or heads[0].method == "initialize":
@@ -76,19 +76,19 @@ def _is_modern(headers: Mapping[str, str], heads: Sequence[Head]) -> bool:
 
 
 def cancelled(heads: Sequence[Head]) -> list[Id]:
-    """The requests that a client wants no more."""
+    """The ids of the requests that a client cancels."""
     ids = [frames.params(head).requestId for head in heads if head.method == "notifications/cancelled"]
     return [id for id in ids if id is not None]
 
 
 def forget(known: dict[str, Any], key: str, gone: object) -> None:
-    """Let go of what has ended, unless another has taken its place."""
+    """Remove *gone*, which has ended, from *known*, unless another has taken its place."""
     if known.get(key) is gone:
         del known[key]
 
 
 def client_key(server: str, headers: Mapping[str, str], params: AnyParams) -> str:
-    """Who a client without session is: by its tokens, of which only a digest is kept, and by what it calls itself."""
+    """Identifies a client without session by its tokens, of which only a digest is kept, and by its name for itself."""
     info: Any = params.meta.client if params.meta is not None else None
     name = info.get("name") if isinstance(info, dict) else None
     who = [tokens(headers), info if info is not None else headers.get("user-agent")]
@@ -97,7 +97,7 @@ def client_key(server: str, headers: Mapping[str, str], params: AnyParams) -> st
 
 
 def tokens(headers: Mapping[str, str]) -> dict[str, str]:
-    """What tells who a client is; cookies do not, since balancers give another with each answer."""
+    """The headers that tell who a client is; cookies do not, since load balancers set another with each answer."""
     named = {name: value for name, value in headers.items() if names_secret(name) and not name.startswith(PARAM)}
     named.pop("cookie", None)
     return named

@@ -1,4 +1,4 @@
-"""Server-sent events: a stream of bytes cut into events, and events as bytes. What is no message is a sign of life."""
+"""Server-sent events: decoded from a stream of bytes, and encoded. Anything but a message is a sign of life."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _ALIVE: Final = Event(b"")
 
 
 class TooLong(Exception):
-    """An event is longer than anybody could want."""
+    """An event is longer than the limit."""
 
 
 class Parser:
-    """Cuts a stream into events; comments and events that are no messages come out as an event without data."""
+    """Splits a stream into events; comments, and events that are not messages, come out as an event without data."""
 
     def __init__(self, limit: int = LONGEST_EVENT) -> None:
         self._limit = limit
@@ -36,7 +36,7 @@ class Parser:
         self._is_alive = False
 
     def feed(self, chunk: bytes) -> Iterator[Event]:
-        """The events that *chunk* ends."""
+        """The events that *chunk* completes."""
         if self._after_cr and chunk.startswith(b"\n"):
             chunk = chunk[1:]
         self._after_cr = chunk.endswith(b"\r")
@@ -86,7 +86,7 @@ class Parser:
 
     def _grow(self, size: int) -> None:
         self._size += size
-        if self._size > 2 * self._limit:  # what is in a line is counted as a part of it and as a whole
+        if self._size > 2 * self._limit:  # a line that came in parts is counted twice: its parts, and the whole
             raise TooLong(f"an event is longer than {self._limit} bytes")
 
 
