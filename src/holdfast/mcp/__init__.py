@@ -2,16 +2,17 @@
 
     client ── front ── Session ── Upstream ── server
 
-A front hears one kind of client: `stdio.front` lines on standard input, `http.serving` and `http.front` requests, each
-an `Exchange`. What it hears goes to a `Session` (session), one client with one server. That reads the heads of frames
-(frames), hands on nearly all of them as they came, and sends an answer to the `Channel` by which its request came. A
-`tools/call` becomes a `Call` (calling), one more driver of a guarded call; `answers` says what the server's answer
-means for the guards, `refusals` what the client is told where there is none. An `Upstream` reaches the server:
-`stdio.upstream` a process that is kept alive, `http.upstream` HTTP for a client that knows nothing of it,
-`http.passing` HTTP request by request, as its client has it. `wire` has these roles, and how a server's silence is
-told. What all sessions with a server share is a `ProxiedServer` (server): what its tools say of themselves, which of
-them are hidden, and its circuit.
+A front serves one kind of client: `stdio.front` reads lines from standard input, `http.serving` and `http.front` take
+HTTP requests, each of them an `Exchange`. The front passes frames to a `Session` (session): one client with one server.
+The session reads the heads of frames (frames), passes nearly all frames on unchanged, and sends each answer to the
+`Channel` on which its request came. A `tools/call` becomes a `Call` (calling), one more driver of a guarded call;
+`answers` decides what the server's answer means for the guards, `refusals` writes what the client is told if there is
+no answer. An `Upstream` reaches the server: `stdio.upstream` keeps a child process alive, `http.upstream` speaks HTTP
+for a client on stdio, `http.passing` makes one HTTP request of each HTTP request of its client. `wire` defines these
+roles and the error for a server that gives no answer. All sessions with one server share a `ProxiedServer` (server):
+the annotations of its tools, which tools are hidden, and the server's circuit.
 
-`proxy` puts one of each together, for `holdfast wrap`. `http.gateway` has a site for each server, `child_site` or
-`http_site`, and in it a `Conversation` for each client, which is its run. `clients` rewrites the settings of clients.
+`proxy` puts one of each together for `holdfast wrap`. `http.gateway` has a site for each server, `child_site` or
+`http_site`, and a site has a `Conversation` for each client, which is that client's run. `clients` rewrites the
+configuration files of clients.
 """

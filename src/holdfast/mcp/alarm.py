@@ -7,19 +7,19 @@ from typing import Final, Protocol
 
 from holdfast.clock import Clock, Timer
 
-ASLEEP: Final = 1.0  # seconds by which an alarm can be late only if its process was stopped, or its machine asleep
-MOMENT: Final = 0.2  # seconds after that for what was said meanwhile to be heard
+ASLEEP: Final = 1.0  # seconds; a timer is later than that only if the process was stopped, or the machine slept
+MOMENT: Final = 0.2  # seconds after that to read the answers that came meanwhile
 
 
 class Expires(Protocol):
-    """What may take too long."""
+    """Something that has a time limit."""
 
     def expire(self) -> None:
-        """Its time is up."""
+        """End it, since its time is up."""
 
 
 class Alarm:
-    """Tells whoever has not left in time; used in one event loop."""
+    """Calls `expire` of all that have not left in time; used in one event loop."""
 
     __slots__ = ("_at", "_clock", "_held_at", "_limits", "_timer")
 
@@ -27,11 +27,11 @@ class Alarm:
         self._clock = clock
         self._limits: dict[Expires, float] = {}
         self._timer: Timer | None = None
-        self._at = math.inf  # when it rings: no later than the first of them is due
-        self._held_at: float | None = None  # since when their time stands still
+        self._at = math.inf  # when the timer rings: no later than the earliest limit
+        self._held_at: float | None = None  # since when all limits stand still; None if they do not
 
     def enter(self, who: Expires, when: float) -> None:
-        """Have *who* told at *when*, in place of what was said before."""
+        """Let *who* expire at *when*, in place of an earlier limit of it."""
         if self._held_at is not None:
             self._limits[who] = when - (self._clock.monotonic() - self._held_at)
             return
@@ -40,11 +40,11 @@ class Alarm:
             self._set(when)
 
     def leave(self, who: Expires) -> None:
-        """It is in time, or has no limit."""
+        """Drop the limit of *who*, if it has one."""
         self._limits.pop(who, None)
 
     def hold(self, held: bool) -> None:
-        """Have the time stand still for all of them, or go on."""
+        """Let the time stand still for all limits while *held*, or go on."""
         now = self._clock.monotonic()
         if held and self._held_at is None:
             self._held_at = now
@@ -55,7 +55,7 @@ class Alarm:
             self._set(min(self._limits.values(), default=math.inf))
 
     def close(self) -> None:
-        """Tell nobody any more."""
+        """Drop all limits."""
         self._limits.clear()
         self._set(math.inf)
 
@@ -73,7 +73,7 @@ class Alarm:
         late = [who for who, when in self._limits.items() if when <= now]
         for who in late:
             del self._limits[who]
-        # A call that ended in time has left its timer behind: so this may be for nobody.
+        # `leave` does not move the timer, so it may have rung for a call that ended in time.
         self._set(min(self._limits.values(), default=math.inf))
         for who in late:
             who.expire()

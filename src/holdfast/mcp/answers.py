@@ -11,21 +11,21 @@ from holdfast.mcp import frames
 from holdfast.mcp.frames import Head
 from holdfast.mcp.wire import Event
 
-ASKS_FIRST: Final = -32042  # the user is to visit a page: nothing is wrong with the tool, and nothing has failed yet
+ASKS_FIRST: Final = -32042  # the user has to visit a page first: nothing is wrong with the tool, and nothing has failed
 
 
 class ToolFailed(Exception):
-    """The server's answer says that the tool failed; it goes to the client as it came."""
+    """The server's answer says that the tool failed; the answer goes to the client as it came."""
 
     def __init__(self, text: str, category: ErrorCategory, code: int | None = None) -> None:
         super().__init__(text)
         self.category = category
-        self.code = code  # of JSON-RPC; None if the result itself says so
-        self.answer: tuple[Event, Head]  # of the call that got it, for which others may have waited
+        self.code = code  # of the JSON-RPC error; None if a result says that it failed
+        self.answer: tuple[Event, Head]  # to the call that was made; identical calls may have waited for it
 
 
 def judge(head: Head) -> msgspec.Raw:
-    """The result of a tool that did its work; else a `ToolFailed`."""
+    """The result of a tool that did its work; raise a `ToolFailed` otherwise."""
     if head.is_refusal:
         error = frames.rpc_error(head)
         asks = error.code == ASKS_FIRST
@@ -38,6 +38,6 @@ def judge(head: Head) -> msgspec.Raw:
     if result.isError:
         text = frames.texts(result.content)
         raise ToolFailed(text, classify(text))
-    if result.resultType != "complete":  # it asks for something first: no failure, and nothing to be kept
+    if result.resultType != "complete":  # it asks for input first: not a failure, and not to be cached
         raise ToolFailed(result.resultType, ErrorCategory.CANCELLED)
     return head.result

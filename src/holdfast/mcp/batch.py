@@ -1,4 +1,4 @@
-"""The answers to a batch of the client, which it gets as a batch; all else goes on at once."""
+"""Collects the answers to a client's batch into one batch; all other frames pass at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from holdfast.mcp.wire import Channel, Event
 
 
 class Batch:
-    """A channel to the client for the answers to as many *requests*."""
+    """A channel to the client that collects the answers to a batch; *requests* is their number."""
 
     def __init__(self, channel: Channel, requests: int) -> None:
         self.channel = channel
@@ -15,7 +15,7 @@ class Batch:
         self._answers: list[bytes] = []
 
     def send(self, event: Event) -> None:
-        """Keep an answer until all are there."""
+        """Keep an answer until all are there; pass any other frame at once."""
         if not event.data or not frames.head(event.data).is_answer:
             self.channel.send(event)
             return
@@ -23,14 +23,14 @@ class Batch:
         self.forgo()
 
     def forgo(self) -> None:
-        """Expect one answer less."""
+        """Expect one answer less, and send the batch if none is missing."""
         self._missing -= 1
         if not self._missing and self._answers:
             self.channel.send(Event(frames.joined(self._answers)))
 
 
 def unbatched(channel: Channel) -> Channel:
-    """The way to the client for an answer that its batch does not wait for any more."""
+    """The channel for an answer that its batch no longer waits for; *channel* itself if it is not a batch."""
     if isinstance(channel, Batch):
         channel.forgo()
         return channel.channel

@@ -1,7 +1,7 @@
-"""One `tools/call` of a client as a guarded call: sent to the server once an attempt, answered in any case.
+"""One `tools/call` of a client as a guarded call: sent to the server once per attempt, answered in any case.
 
-The server's own circuit is asked before the tool's guards, and told of nothing but its silence: what a tool answers
-says nothing about its server.
+The server's own circuit is asked before the tool's guards. Only a missing answer is a failure there: what a tool
+answers says nothing against its server.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from holdfast.waiting.waits import Wait
 if TYPE_CHECKING:
     from holdfast.mcp.session import Session
 
-NOT_KEPT: Final = {"cache": False}  # a call that is more than its arguments, or has others than we could read
-AT_ONCE: Final = Wait(0.0)  # nothing to wait for, but from here on a task does the rest
+NOT_KEPT: Final = {"cache": False}  # for a call that is more than its arguments, or whose arguments had to be repaired
+AT_ONCE: Final = Wait(0.0)  # nothing to wait for, but a task makes the rest of the call
 
 _OUTSIDE: AbstractContextManager[None] = nullcontext()
 
@@ -45,8 +45,8 @@ _log = logging.getLogger("holdfast")
 class Call:
     """A client's call, from its frame to the answer.
 
-    It is a script whose news are the server's answer. So most calls make no task: the client's frame reaches the
-    server, and the answer the client, within the very callbacks that read them.
+    It is a script that the server's answer wakes. So most calls need no task: the client's frame reaches the server,
+    and the answer reaches the client, within the callbacks that read them.
     """
 
     __slots__ = (
@@ -57,7 +57,7 @@ class Call:
     def __init__(self, session: Session, head: Head, params: CallParams, data: bytes, channel: Channel) -> None:
         token = params.meta.progressToken if params.meta is not None else None
         self.id: Id = head.id  # type: ignore[assignment]
-        self.wire_id: Id = self.id  # under which the server knows it
+        self.wire_id: Id = self.id  # the id under which the server knows it
         self.channel = channel
         self.progress = Progress(self, token, session.clock) if token is not None else None
         self.on_wire = False  # an attempt waits for the server's answer
@@ -66,21 +66,21 @@ class Call:
         self._params = params
         self._data = data
         self._script = Script(session.clock, self._perform())
-        self._permit: Permit | None = None  # of the server's circuit, until it is told
-        self._outcome: msgspec.Raw | ToolFailed | ServerLost | None = None  # of an attempt, once it has one
+        self._permit: Permit | None = None  # of the server's circuit, until it is settled
+        self._outcome: msgspec.Raw | ToolFailed | ServerLost | None = None  # of the current attempt, once it has one
         self._is_late = False  # an attempt has reached its time limit
-        self._is_sent = False  # at least once
-        self._is_called = False  # an attempt may have reached the tool, whatever became of later ones
+        self._is_sent = False  # the server got it at least once
+        self._is_called = False  # an attempt may have reached the tool, even if later ones did not
         self._is_answered = False
-        self._is_stopped = False  # by the client
+        self._is_stopped = False  # by the client, or by the end of the session
 
     @property
     def task(self) -> asyncio.Task[None] | None:
-        """What makes it, if it has to wait for anything but the server's answer."""
+        """The task that makes the call, if it has to wait for anything except the server's answer."""
         return self._script.task
 
     def begin(self) -> None:
-        """Make it, and answer."""
+        """Make the call, and answer the client."""
         if self._is_stopped:
             self._session.over(self)
             return
@@ -89,15 +89,15 @@ class Call:
         self._script.play()
 
     def stop(self) -> None:
-        """The client no longer wants it."""
+        """Cancel the call, which the client no longer wants."""
         self._is_stopped = True
         self._script.cancel()
 
     def expire(self) -> None:
-        """An attempt has no time left."""
-        if self._outcome is None:  # else it was answered at the last moment
+        """Cancel the current attempt, whose time is up."""
+        if self._outcome is None:  # otherwise the server has answered at the last moment
             self._is_late = True
-            self._session.unask(self)  # an answer from now on is nobody's, also before its task hears of this
+            self._session.unask(self)  # an answer from now on is dropped, even before the call's task is cancelled
             self._script.cancel()
 
     # -- the script ----------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ class Call:
             tool = session.server.tool(self._params.name)
             execution = self._prepare(tool)
             if execution.is_watched or tool.kit.hooks is not None:
-                yield AT_ONCE  # the code of others wants a task, whose context stays the same
+                yield AT_ONCE  # watchers and hooks are foreign code, which needs a task with one context throughout
             repeatable = execution.policy.read_only or execution.policy.idempotent
             value = yield from self._drive(execution, tool)
         except ToolFailed as failure:  # of this call, or of an identical one that it waited for
@@ -120,7 +120,7 @@ class Call:
             _log.exception("%s: a call was lost", session.server.name)
             self._refuse(error, repeatable=repeatable)
         else:
-            if not self._is_answered:  # from a cache, or with the fixed answer of a policy
+            if not self._is_answered:  # the value is from the cache, or the fixed fallback of a policy
                 self.channel.send(Event(frames.result(self.id, _as_result(value))))
         finally:
             if self.progress is not None:
@@ -134,7 +134,7 @@ class Call:
         execution = self._execution(tool, {}, arguments)
         fallback = execution.policy.fallback
         if fallback is not None and fallback.tool is not None and not self._session.server.has(fallback.tool):
-            execution = self._execution(tool, ONE_HOP, arguments)  # a session has one server
+            execution = self._execution(tool, ONE_HOP, arguments)  # the fallback is another server's
         if execution.is_watched:
             execution.origin = self._origin()
         return execution
@@ -167,7 +167,7 @@ class Call:
                 yield wait
         if execution.fallback is None:
             return execution.value
-        yield AT_ONCE  # the next call finds its run in the context
+        yield AT_ONCE  # the fallback's call finds its run in the context of the task
         other = tool.instead(execution)
         again = self._execution(other, ONE_HOP, execution.given)
         return (yield from self._drive(again, other))
@@ -185,7 +185,7 @@ class Call:
                 yield None
             if isinstance(self._outcome, Exception):
                 raise self._outcome
-            assert self._outcome is not None  # nobody else brings news
+            assert self._outcome is not None  # only `take` and `lose` wake the script, and both set it
             return self._outcome
         except ServerLost as error:
             self._tell_circuit(error.blame)
@@ -193,7 +193,7 @@ class Call:
         except asyncio.CancelledError as error:
             self._cut_short()
             if not self._is_late or self._script.uncancel() or self._is_stopped:
-                raise  # somebody wants it to end, perhaps besides
+                raise  # the call was cancelled, perhaps besides being late
             raise ToolTimeout(execution.tool.name, seconds or 0.0) from error
         finally:
             self.on_wire = False
@@ -204,7 +204,7 @@ class Call:
         session, data = self._session, self._data
         if name != self._params.name:
             data = frames.with_params(data, name=name)
-        if self._is_sent:  # the server knows it already, and may answer it yet
+        if self._is_sent:  # the server knows the old id, and may still answer it
             self.wire_id = session.next_id()
             if self.progress is not None:
                 self.progress.restart()
@@ -218,7 +218,7 @@ class Call:
         session.ask(self, data, self._head if data is self._data else frames.head(data))
 
     def _cut_short(self) -> None:
-        """An attempt ends without an answer; it is the server's fault unless the client wanted that."""
+        """Note that an attempt ends without an answer: the server has failed, unless the client cancelled the call."""
         if not self._is_stopped and self._outcome is None:
             self._tell_circuit(ErrorCategory.TIMEOUT)
             if self.on_wire:
@@ -228,11 +228,11 @@ class Call:
     # -- the answer ----------------------------------------------------------------------------------------------------
 
     def take(self, event: Event, head: Head) -> None:
-        """The server has answered; a success goes on at once, before anything that the server says after it."""
+        """Take the server's answer; a success goes to the client at once, before any later frame of the server."""
         self._is_called = True
         try:
             self._outcome = judge(head)
-        except ToolFailed as failure:  # it may be tried again
+        except ToolFailed as failure:  # not sent to the client yet, since the call may be tried again
             failure.answer = (event, head)
             self._outcome = failure
         else:
@@ -242,17 +242,17 @@ class Call:
         self._script.wake()
 
     def lose(self, error: ServerLost) -> None:
-        """The server will not answer."""
+        """End the current attempt with *error*, since the server will not answer."""
         self._is_called = self._is_called or error.sent
         self._outcome = error
         self._script.wake()
 
     def reply(self, event: Event, head: Head) -> None:
-        """Hand an answer of the server's to the client, under the id that it expects."""
+        """Send an answer of the server to the client, under the id that the client expects."""
         self.channel.send(event.under(self.id, head))
 
     def _refuse(self, error: Exception, *, repeatable: bool) -> None:
-        if self._is_answered:  # by the server, before anything went wrong
+        if self._is_answered:  # the server's answer went to the client before anything went wrong
             return
         modern = self._session.handshake.is_modern
         server = self._session.server.name
@@ -260,19 +260,19 @@ class Call:
         said = error.answer if isinstance(error, ServerLost) else None
         self.channel.send(Event(frames.result(self.id, result), said=said))
 
-    # -- the server's circuit, and who watches -------------------------------------------------------------------------
+    # -- the server's circuit, and the watcher -------------------------------------------------------------------------
 
     def _ask_circuit(self) -> None:
-        if self._permit is None:  # else the tool that this one answers for was refused, and has left its permit
+        if self._permit is None:  # otherwise this is a fallback: the tool was refused, and its permit is unused
             self._permit = self._session.server.admit(self._params.name)
 
     def _tell_circuit(self, category: ErrorCategory | None) -> None:
-        """The first attempt answers for the permit, later ones count by themselves."""
+        """Tell the server's circuit how an attempt went: the first settles the permit, later ones count without one."""
         permit, self._permit = self._permit, None
         self._session.server.settle(category, permit)
 
     def _origin(self) -> Origin:
-        """Who asks for it, for those who watch."""
+        """Where the call comes from and goes to, for the watcher."""
         session = self._session
         onward = "pipe" if session.upstream.condition.kind == "stdio" else "tcp"
         server, protocol = session.server.name, session.handshake.protocol

@@ -12,8 +12,8 @@ T = TypeVar("T")
 
 Id = str | int | float  # as JSON-RPC has it; 1 and "1" are two ids
 
-DEEPEST: Final = 200  # levels that are read of a frame that has too many
-MOST_TEXT: Final = 4000  # characters that are read of what a tool says
+DEEPEST: Final = 200  # levels of nesting that are read of a frame that has too many
+MOST_TEXT: Final = 4000  # characters that are read of a tool's texts
 
 # Codes of errors: those of JSON-RPC, and some of MCP.
 PARSE_ERROR: Final = -32700
@@ -34,12 +34,12 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     params: msgspec.Raw = msgspec.Raw()
     result: msgspec.Raw = msgspec.Raw()
     error: msgspec.Raw = msgspec.Raw()
-    # Something else was read than stands there: ours to set, so under a name that nobody else has a use for.
+    # True if the frame had to be repaired to be read. Only we set it, so its JSON name is one that no peer sends.
     mended: Any = msgspec.field(default=False, name="holdfast/mended")
 
     @property
     def is_request(self) -> bool:
-        """Whether somebody waits for an answer to it."""
+        """True if its sender waits for an answer."""
         return self.id is not msgspec.UNSET and not self.is_answer
 
     @property
@@ -49,12 +49,12 @@ class Head(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_refusal(self) -> bool:
-        """Whether it has an error; many have a null there, beside the result."""
+        """True if it has an error; many answers have a null error beside the result."""
         return bool(self.error) and bytes(self.error) != b"null"
 
 
 class Meta(msgspec.Struct, frozen=True, gc=False):
-    """What is read of a request's metadata."""
+    """The part of a request's metadata that is read."""
 
     progressToken: Id | None = None  # noqa: N815 - the protocol's name
     protocol: Any = msgspec.field(default=None, name="io.modelcontextprotocol/protocolVersion")
@@ -62,7 +62,7 @@ class Meta(msgspec.Struct, frozen=True, gc=False):
 
 
 class CallParams(msgspec.Struct, frozen=True, gc=False):
-    """What is read of a `tools/call`."""
+    """The part of a `tools/call` that is read."""
 
     name: str
     arguments: dict[str, Any] | None = None
@@ -73,12 +73,12 @@ class CallParams(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the arguments say all of it: no task is made, and nothing was asked before."""
+        """True if the arguments are the whole call: it makes no task, and continues no call that asked for input."""
         return not (self.task or self.inputResponses or self.requestState)
 
 
 class AnyParams(msgspec.Struct, frozen=True, gc=False):
-    """What is read of the parameters of other requests and notifications."""
+    """The part of the parameters of other requests and notifications that is read."""
 
     meta: Meta | None = msgspec.field(default=None, name="_meta")
     requestId: Id | None = None  # noqa: N815
@@ -89,13 +89,13 @@ class AnyParams(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def protocol(self) -> str | None:
-        """The version of the protocol, where a request says it of itself."""
+        """The protocol version, if the request names it."""
         said = self.meta.protocol if self.meta is not None else None
         return said if isinstance(said, str) else None
 
 
 class ToolResult(msgspec.Struct, frozen=True, gc=False):
-    """What is read of the result of a `tools/call`."""
+    """The part of the result of a `tools/call` that is read."""
 
     isError: bool | None = False  # noqa: N815
     content: msgspec.Raw = msgspec.Raw()
@@ -123,14 +123,14 @@ _SOME_PARTS = msgspec.json.Decoder(dict[str, msgspec.Raw] | None)
 _WITH_META = msgspec.json.Decoder(_WithMeta)
 _BATCH = msgspec.json.Decoder(list[msgspec.Raw])
 _ANYTHING = msgspec.json.Decoder()
-# The escape of half a character, which JavaScript writes where it has cut a text in the middle of one.
+# The escape of a lone surrogate, which JavaScript writes where it has cut a text in the middle of a character.
 _HALF = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
     rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 )
-# A text is found as a whole, whatever it holds; also one without an end, so that nothing is looked at twice.
+# Matches a string as a whole, whatever it holds; also one without an end, so that no byte is scanned twice.
 _TEXT = rb'(?s:"(?:[^"\\]++|\\.)*+"?)'
-_ODD = re.compile(_TEXT + rb"|(?P<number>NaN|-?Infinity)")  # numbers that are none, which Python writes
+_ODD = re.compile(_TEXT + rb"|(?P<number>NaN|-?Infinity)")  # not JSON numbers, but Python writes them
 _MARK = re.compile(_TEXT + rb"|[\[\]{}]")
 _JSON = msgspec.json.Encoder()
 NO_PARAMS = AnyParams()
@@ -141,15 +141,15 @@ _NO_ERROR = RpcError()
 
 
 def read(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw) -> T:
-    """What *decoder* makes of *data*; what it does not know, but others write, is read as a text.
+    """Decode *data*; NaN, Infinity and lone surrogates, which other programs write, are replaced by texts if needed.
 
-    A `DecodeError` if it makes nothing of it.
+    Raise a `DecodeError` if *data* cannot be decoded even then.
     """
     try:
         return decoder.decode(data)
     except (UnicodeDecodeError, RecursionError) as error:
         raise msgspec.DecodeError(str(error)) from None
-    except msgspec.ValidationError:  # it is JSON, of another kind
+    except msgspec.ValidationError:  # valid JSON of another shape: there is nothing to repair
         raise
     except msgspec.DecodeError:
         whole = bytes(data)
@@ -173,7 +173,7 @@ def _mend(odd: re.Match[bytes]) -> bytes:
 
 
 def _shallow(data: bytes) -> bytes:
-    """*data* with null in place of what is nested so deep that nothing can be read."""
+    """*data* with null in place of each array and object at level `DEEPEST`, so that the decoder can read it."""
     parts, depth, since = [], 0, 0
     for mark in _MARK.finditer(data):
         if mark[0] in (b"[", b"{"):
@@ -188,7 +188,7 @@ def _shallow(data: bytes) -> bytes:
 
 
 def head(data: bytes) -> Head:
-    """The head of a frame; a `DecodeError` if it is none."""
+    """The head of a frame; raise a `DecodeError` if *data* is not a frame."""
     try:
         return _HEAD.decode(data)
     except ValueError:
@@ -199,7 +199,7 @@ def head(data: bytes) -> Head:
 
 
 def is_plain(data: bytes) -> bool:
-    """Whether *data* is a frame that can be read as it stands."""
+    """True if *data* is a frame that can be read without repair."""
     try:
         _HEAD.decode(data)
     except (ValueError, RecursionError):
@@ -208,7 +208,7 @@ def is_plain(data: bytes) -> bool:
 
 
 def peek(data: bytes) -> Head | None:
-    """The head of a frame, if it is one."""
+    """The head of a frame; None if *data* is not a frame."""
     try:
         return head(data)
     except msgspec.DecodeError:
@@ -216,12 +216,12 @@ def peek(data: bytes) -> Head | None:
 
 
 def as_number(id: object) -> int | None:
-    """The number that *id* is the text of, if it is one: many servers answer "1" to 1, and clients take it."""
+    """The number that the text *id* spells, or None: many servers answer 1 under the id "1", and clients accept it."""
     return int(id) if isinstance(id, str) and id.isdecimal() and id.isascii() and len(id) < 20 else None
 
 
 def is_batch(data: bytes) -> bool:
-    """Whether *data* is several frames in one, as older versions allowed."""
+    """True if *data* is a batch of frames, which older protocol versions allow."""
     return not data.startswith(b"{") and data.lstrip()[:1] == b"["
 
 
@@ -231,12 +231,12 @@ def batch(data: bytes) -> list[bytes]:
 
 
 def parts(data: bytes) -> list[bytes]:
-    """The frames of a batch, or the one frame that it is."""
+    """The frames of a batch, or *data* itself as the only frame."""
     return batch(data) if is_batch(data) else [data]
 
 
 def asked(data: bytes, head: Head | None) -> set[Any]:
-    """The ids of the requests in a frame, whose *head* may be known, or a batch; what cannot be read has none."""
+    """The ids of the requests in a frame or a batch; *head* is the frame's, if known. An unreadable one has none."""
     if head is not None:
         return {head.id} if head.is_request else set()
     try:
@@ -255,38 +255,38 @@ def answered(data: bytes) -> list[Any]:
 
 
 def call_params(head: Head) -> CallParams:
-    """The parameters of a `tools/call`; a `DecodeError` if they are none."""
+    """The parameters of a `tools/call`; raise a `DecodeError` if they cannot be read."""
     return read(_CALL, head.params)
 
 
 def params(head: Head) -> AnyParams:
-    """The parameters of any other frame; empty ones where they are none that could be read."""
+    """The parameters of any other frame; empty ones if they cannot be read."""
     return _read_or(NO_PARAMS, _ANY, head.params)
 
 
 def meta(part: msgspec.Raw) -> dict[str, Any]:
-    """The metadata in the parameters or the result of a frame; empty where there is none that could be read."""
+    """The metadata in the parameters or the result of a frame; empty if there is none that can be read."""
     found = _read_or(_NO_META, _WITH_META, part).meta
     return found if isinstance(found, dict) else {}
 
 
 def carried(head: Head) -> dict[str, str]:
-    """The texts in a request's metadata, such as where it belongs in a trace."""
+    """The texts in a request's metadata, such as its trace context."""
     return {key: value for key, value in meta(head.params).items() if isinstance(value, str)}
 
 
 def tool_result(head: Head) -> ToolResult:
-    """The result of a `tools/call`; a `DecodeError` if it is none."""
+    """The result of a `tools/call`; raise a `DecodeError` if it cannot be read."""
     return read(_RESULT, head.result)
 
 
 def rpc_error(head: Head) -> RpcError:
-    """The error of an answer; an empty one where it is none that could be read."""
+    """The error of an answer; an empty one if it cannot be read."""
     return _read_or(_NO_ERROR, _ERROR, head.error)
 
 
 def texts(content: msgspec.Raw) -> str:
-    """The texts of a result's content, or the beginning of them."""
+    """The texts of a result's content, cut after `MOST_TEXT` characters."""
     parts = _read_or(None, _ANYTHING, content)
     found = (part.get("text") for part in parts if isinstance(part, dict)) if isinstance(parts, list) else ()
     return "\n".join(text for text in found if isinstance(text, str))[:MOST_TEXT]
@@ -302,7 +302,7 @@ def with_id(data: bytes, id: Id) -> bytes:
 
 
 def renamed(data: bytes, head: Head, id: Id) -> tuple[bytes, Head]:
-    """A frame and its *head* under another id; as they are, if they have that one."""
+    """A frame and its *head* under *id*; unchanged if they have that id already."""
     return (data, head) if head.id == id else (with_id(data, id), msgspec.structs.replace(head, id=id))
 
 
@@ -312,7 +312,7 @@ def with_params(data: bytes, **changed: object) -> bytes:
 
 
 def with_meta(data: bytes, more: Mapping[str, Id]) -> bytes:
-    """The same request with *more* in its metadata; as it was, if there is no more."""
+    """The same request with *more* in its metadata; unchanged if *more* is empty."""
     if not more:
         return data
     params = read(_PARTS, read(_PARTS, data)["params"])
@@ -332,12 +332,12 @@ def _with(data: bytes, part: str, changed: Mapping[str, object]) -> bytes:
 
 
 def result(id: Id | None, value: object) -> bytes:
-    """An answer."""
+    """An answer with a result."""
     return _JSON.encode({"jsonrpc": "2.0", "id": id, "result": value})
 
 
 def error(id: Id | None, code: int, message: str) -> bytes:
-    """An answer that says what went wrong."""
+    """An answer with an error."""
     return _JSON.encode({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}})
 
 

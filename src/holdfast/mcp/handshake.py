@@ -1,4 +1,4 @@
-"""What a client told its server once and for all; a server that begins anew is told it again."""
+"""What a client told its server for the whole session; a new server process or a new HTTP session is told it again."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import msgspec
 from holdfast.mcp import frames
 from holdfast.mcp.frames import Head
 
-# What `note` is to be told in any case, and not only as long as the client's version is unknown.
+# Methods that `note` always has to see; other frames only while the client's protocol version is unknown.
 NOTED: Final = frozenset({
     "initialize", "notifications/initialized", "logging/setLevel", "resources/subscribe", "resources/unsubscribe",
 })  # fmt: skip
-MODERN: Final = "2026-07-28"  # from this version on there is no handshake, and each request says it all
-OURS: Final = "holdfast:"  # how the ids of our own requests begin
+MODERN: Final = "2026-07-28"  # from this version on there is no handshake: each request carries its version
+OURS: Final = "holdfast:"  # prefix of the ids of our own requests
 
 
 class Handshake:
-    """The handshake of one session, and the state that it has set up since."""
+    """The handshake of one session, and what its client has set up since: log level and subscriptions."""
 
     def __init__(self) -> None:
         self.protocol: str | None = None
         self.server_info: Any = None
         self.is_done = False
-        self.meta: Any = None  # of the last request that needed no handshake
+        self.meta: Any = None  # metadata of the last noted request that needed no handshake
         self._initialize: bytes | None = None
         self._initialized: bytes | None = None
         self._level: bytes | None = None
@@ -43,7 +43,7 @@ class Handshake:
         return self.protocol is not None and self.protocol >= MODERN
 
     def note(self, head: Head, data: bytes) -> None:
-        """Keep what matters of a frame of the client."""
+        """Remember a frame of the client if a new server must be told it, or if it names the protocol version."""
         if head.method == "initialize":
             self._initialize = data
         elif head.method == "notifications/initialized":
@@ -59,7 +59,7 @@ class Handshake:
                 self.protocol, self.meta = protocol, frames.meta(head.params)
 
     def answered(self, head: Head) -> None:
-        """The server has answered `initialize` or `server/discover`."""
+        """Note the server's answer to `initialize` or `server/discover`."""
         try:
             result = frames.read(_INITIALIZED, head.result)
         except msgspec.DecodeError:
@@ -70,27 +70,27 @@ class Handshake:
 
     @property
     def begins(self) -> bytes | None:
-        """The `initialize` to repeat, under an id of ours; None if there was no handshake yet, or never is one."""
+        """The `initialize` to repeat, under an id of ours; None if no handshake was done, or the protocol has none."""
         if self._initialize is None or not self.is_done:
             return None
         return frames.with_id(self._initialize, self.next_id())
 
     def restores(self) -> Iterator[bytes]:
-        """What follows it: that the client is initialized, the level of its log, its subscriptions."""
+        """The frames that follow it: `notifications/initialized`, the log level, the subscriptions."""
         if self._initialized is not None:
             yield self._initialized
         for data in filter(None, (self._level, *self._subscribed.values())):
             yield frames.with_id(data, self.next_id())
 
     def ping(self) -> bytes | None:
-        """A request that every server answers at once; None if nothing is known of its version."""
+        """A request that every server answers at once; None if its protocol version is unknown."""
         if self.is_modern and self.meta is not None:
             return frames.request(self.next_id(), "server/discover", {"_meta": self.meta})
         return frames.request(self.next_id(), "ping") if self.is_done else None
 
     @property
     def has_asked(self) -> bool:
-        """Whether there may be an answer to a request of ours."""
+        """True if we have sent requests of our own, which the server may answer."""
         return self._count > 0
 
     def next_id(self) -> str:
@@ -108,5 +108,5 @@ _INITIALIZED = msgspec.json.Decoder(_Initialized)
 
 
 def is_ours(id: object) -> bool:
-    """Whether an id is of a request of our own."""
+    """True if *id* belongs to a request of our own."""
     return isinstance(id, str) and id.startswith(OURS)

@@ -1,4 +1,4 @@
-"""What a proxied server is called, and how its command or address may be shown: without the secrets in it."""
+"""Names for proxied servers, and their commands and addresses as texts with the secrets masked."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from holdfast.values.redaction import MASK, redact
 
-# Words of a command that say who runs a server, not which one it is.
+# Words of a command that name the program that runs a server, not the server.
 RUNNERS: Final = {
     "npx", "bunx", "uvx", "pipx", "bun", "deno", "node", "npm", "pnpm", "yarn", "dlx", "uv", "docker", "podman", "env",
     "python", "sh", "bash", "run", "exec", "x", "tsx", "ts-node", "java", "dotnet", "go",
 }  # fmt: skip
-VAGUE: Final = {"index", "main", "cli", "mcp", "mcp-server"}  # half of all servers: the folder or the scope says more
-INNER: Final = {"dist", "build", "src", "lib", "out", "bin"}  # folders that say as little
-LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})  # what this machine calls itself
+VAGUE: Final = {"index", "main", "cli", "mcp", "mcp-server"}  # half of all servers: the folder or npm scope says more
+INNER: Final = {"dist", "build", "src", "lib", "out", "bin"}  # folders whose names say as little
+LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})  # names and addresses of this machine
 _VERSION: Final = re.compile(r"(?<=.)(?:@[\w.^~-]+|[=~<>]=.*)$")
 _VARIABLE: Final = re.compile(r"\w+=(?!=)")
-# Names within a word, before what belongs to them: of an option, a variable or a header; in a shell's line also with
-# nothing but a space between them.
+# The name of an option, a variable or a header within one word, up to its value. The value follows `=` or `:`; in a
+# command line for a shell, the value of an option may also follow a space.
 _NAME: Final = re.compile(r"(?:(?<![\w.-])([\w.-]++)\s*+[=:]|(?<!\S)(--?[\w-]++)(?=\s))\s*+")
 _ADDRESS: Final = re.compile(r"(?<![\w+.-])[\w+.-]++://")
 _SCRIPT: Final = re.compile(r"\.(?:py|js|mjs|cjs|ts|sh|exe|jar)$")
 
 
 def name_of(command: Sequence[str]) -> str:
-    """A name for the server that *command* starts: the package or the script, not who runs it."""
+    """A name for the server that *command* starts: the package or the script, not the program that runs it."""
     for word in command:
         *folders, last = word.rstrip("/").split("/")
         plain = _SCRIPT.sub("", _VERSION.sub("", last))
@@ -52,7 +52,7 @@ def _tidy(name: str) -> str:
 
 
 def shown(command: Sequence[str]) -> str:
-    """*command* in one line; what stands under names that look like secrets is masked."""
+    """*command* in one line, with the values of names that look like secrets masked."""
     words, hides = [], False
     for word in command:
         words.append(MASK if hides and not word.startswith("-") else _shown_word(word))
@@ -61,7 +61,7 @@ def shown(command: Sequence[str]) -> str:
 
 
 def _shown_word(word: str) -> str:
-    """*word* without what stands in it under the name of an option, a variable or a header, in JSON or an address."""
+    """*word* quoted for a shell, with secrets masked: in options, variables, headers, JSON and addresses."""
     word = str(redact(word))
     address = _ADDRESS.search(word)
     end = len(word) if address is None else address.start()
@@ -74,12 +74,12 @@ def _shown_word(word: str) -> str:
 
 
 def shown_url(url: str) -> str:
-    """*url* without password, and with secrets in its query masked."""
+    """*url* without user and password, and with secrets in its query masked."""
     try:
         parts = urlsplit(url)
         host = parts.netloc.rpartition("@")[2]
         query = [(key, MASK if _is_secret(key, value) else value) for key, value in parse_qsl(parts.query)]
-    except ValueError:  # no address at all
+    except ValueError:  # not a valid address
         return MASK
     return urlunsplit(parts._replace(netloc=host, query=urlencode(query, safe="[]") if query else parts.query))
 

@@ -1,5 +1,5 @@
-"""What a client that asks for it is told of the progress of its call: what the server tells, and a sign of life every
-few seconds while the call waits for its turn. By the protocol it may only grow, also where a call is begun anew.
+"""Progress notifications for a client that asked for them: those of the server, and a sign of life every few seconds
+while the call waits for its turn. By the protocol, progress may only grow, even if the call is sent again.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ class Progress:
         self._call = call
         self._clock = clock
         self._last = 0.0
-        self._ours = False  # the server's count is not the only one: we have told of some, or it has begun anew
+        self._ours = False  # the client may have been told more than the server counts: by us, or before a repetition
         self._timer: Timer | None = None
 
     def begin(self) -> None:
-        """Show a sign of life from time to time, until `end`."""
+        """Send the client a sign of life from time to time, until `end`."""
         self._timer = self._clock.call_at(self._clock.monotonic() + KEEP_ALIVE, self._keep_alive)
 
     def end(self) -> None:
-        """There is nothing more to be told."""
+        """Send no more signs of life."""
         if self._timer is not None:
             self._timer.cancel()
 
     def restart(self) -> None:
-        """The server gets the call once more, and counts from the beginning."""
+        """Note that the server gets the call again, and counts from the beginning."""
         self._ours = True
 
     def hand_on(self, event: Event, progress: float | None) -> None:
-        """Hand on what the server tells, unless the client was told of as much before."""
+        """Pass on a server's notification, unless the client was told as much before by us, or before a repetition."""
         if progress is not None:
             if self._ours and progress <= self._last:
                 return

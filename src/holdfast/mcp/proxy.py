@@ -15,7 +15,10 @@ from holdfast.mcp.wire import Upstream
 async def wrap(
     hf: Home, name: str, upstream: Upstream, stdin: IO[bytes], stdout: IO[bytes], *, hides: bool = False
 ) -> None:
-    """Relay between the client at *stdin* and *stdout* and the server at *upstream* until one of them is done."""
+    """Relay between the client at *stdin* and *stdout* and the server at *upstream*.
+
+    Return once the client has hung up, or a signal has asked the process to end.
+    """
     front = StdioFront()
     session = Session(ProxiedServer(hf, name, hides=hides), upstream, front.send, hf.clock)
     stop = stopping()
@@ -25,7 +28,7 @@ async def wrap(
 
 
 def stopping() -> asyncio.Event:
-    """Set as soon as a signal says that it is time to end."""
+    """Return an event that SIGTERM, SIGINT and SIGHUP set."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

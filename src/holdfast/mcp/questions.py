@@ -1,7 +1,7 @@
-"""What a server asks of its client, and whom an answer is for.
+"""Questions: the requests that a server sends to its client, and which of them an answer of the client is for.
 
-A server that is started again counts from the beginning. The client may yet answer what the one before it has asked
-under the same id: so the new question goes to the client under another.
+A restarted server counts its ids from the beginning. The client may still answer a question of the previous server
+that had the same id, so the new question goes to the client under another id.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ from typing import Any, Final
 
 from holdfast.mcp.frames import Id, as_number
 
-MOST_OPEN: Final = 10_000  # questions that are waited for: some servers ask on, whoever answers
-PONDERED: Final = frozenset({"elicitation/create", "sampling/createMessage"})  # which people answer, or models
-MOST_LATE: Final = 1000  # questions that were taken back, or whose server died, and that may be answered yet
+MOST_OPEN: Final = 10_000  # unanswered questions that are kept: some servers go on asking a client that never answers
+PONDERED: Final = frozenset({"elicitation/create", "sampling/createMessage"})  # answered by a person or a model
+MOST_LATE: Final = 1000  # withdrawn questions, and as many of dead servers, that the client may still answer
 
 
 class Questions:
-    """The requests of a server that its client has not answered; *on_ponder* is told while there are some that take
-    as long as somebody takes to think.
+    """The requests of a server that its client has not answered; *on_ponder* is called with True while one of them
+    waits for a person or a model, and with False when none does.
     """
 
     def __init__(self, on_ponder: Callable[[bool], object] = lambda ponders: None) -> None:
         self._open: dict[Id, Id] = {}  # the server's ids by the client's
         self._known: dict[Id, Id] = {}  # the client's ids by the server's
-        self._withdrawn: dict[Id, Id] = {}  # as those that are open, the oldest first
-        self._orphaned: dict[Id, None] = {}  # by the client's ids, the oldest first
-        self._pondered: set[Id] = set()  # of those that are open, by the client's ids
+        self._withdrawn: dict[Id, Id] = {}  # the same for withdrawn questions, the oldest first
+        self._orphaned: dict[Id, None] = {}  # the client's ids of questions whose server died, the oldest first
+        self._pondered: set[Id] = set()  # the client's ids of open questions for a person or a model
         self._on_ponder = on_ponder
         self._renamed = 0
 
     def ask(self, id: Id, method: str | None) -> Id:
-        """The id under which the client gets a question that the server asks under *id*."""
+        """Note that the server asks a question under *id*; return the id under which the client gets it."""
         known = id
         if id in self._orphaned:
             self._renamed += 1
@@ -47,7 +47,7 @@ class Questions:
         return known
 
     def withdraw(self, id: Id) -> Id:
-        """The id under which the client has the question *id*, which the server takes back."""
+        """Note that the server withdraws its question *id*; return the id under which the client has it."""
         known = self._known.pop(id, None)
         if known is None:
             return id
@@ -57,22 +57,22 @@ class Questions:
         return known
 
     def answered(self, known: Id) -> Id | None:
-        """The id under which the server waits for the client's answer to *known*; None if it has died meanwhile, or
-        took the question back long ago.
+        """Note that the client answers *known*; return the id under which the server asked. None if that server has
+        died, or withdrew the question long ago.
         """
         if not self._is_ours(known) and (number := as_number(known)) is not None:
-            known = number  # it has come back as a text
+            known = number  # the client sent the number back as a text
         self._orphaned.pop(known, None)
         id = self._open.pop(known, None)
         if id is None:
             return self._withdrawn.pop(known, None)
         self._settle(known)
-        if self._known.get(id) == known:  # else it has asked anew under the same id
+        if self._known.get(id) == known:  # otherwise the server has asked again under the same id
             del self._known[id]
         return id
 
     def orphan(self) -> list[Id]:
-        """The server has died; the ids of what its client need not answer any more."""
+        """Note that the server died; return the client's ids of the questions that need no answer any more."""
         orphaned = list(self._open)
         self._orphaned.update(dict.fromkeys([*self._withdrawn, *orphaned]))
         _bound(self._orphaned)
@@ -82,11 +82,11 @@ class Questions:
         return orphaned
 
     def rest(self) -> None:
-        """No call is left for which anybody would have to think: not every server takes back what it has asked."""
+        """Stop waiting for people and models, since no call is left: not every server withdraws its questions."""
         self._settle(*self._pondered)
 
     def _settle(self, *known: Id) -> None:
-        """Nobody has to think about them any more."""
+        """Note that no person or model has to answer *known* any more."""
         if self._pondered:
             self._pondered.difference_update(known)
             self._on_ponder(bool(self._pondered))
@@ -96,11 +96,11 @@ class Questions:
 
     @property
     def are_orphaned(self) -> bool:
-        """Whether there are questions of servers that died."""
+        """True if the client may still answer questions of a dead server."""
         return bool(self._orphaned)
 
 
 def _bound(late: dict[Id, Any]) -> None:
-    """Forget the oldest, if there are too many."""
+    """Forget the oldest questions beyond `MOST_LATE`."""
     while len(late) > MOST_LATE:
         del late[next(iter(late))]

@@ -17,10 +17,10 @@ META: Final = "holdfast/failure"
 
 
 def refusal(error: BaseException, server: str, *, called: bool, repeatable: bool, modern: bool) -> dict[str, object]:
-    """The result that says why a tool of *server* was not called, or gave no answer; the client knows the tool alone.
+    """The result that says why a tool of *server* was not called, or gave no answer.
 
-    *called* if an attempt may have reached it, whatever *error* says of the last; *repeatable* if calling it again is
-    safe.
+    It names the tool without *server*, as the client knows it. *called* if an attempt may have reached the tool, even
+    if *error* says that the last one did not; *repeatable* if calling it again is safe.
     """
     called = called or _may_have_called(error)
     if isinstance(error, Denied | ToolTimeout):

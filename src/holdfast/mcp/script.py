@@ -1,6 +1,6 @@
-"""A script is a generator that yields what it has to wait for. None is news, and whoever brings them goes on with it
-there and then; for anything else there is a task, from then on. So a script that waits for nothing but news costs no
-task, no future and no turn of the event loop.
+"""A script is a generator that yields what it has to wait for. None stands for news: the caller of `wake` brings them,
+and plays the script on at once. Anything else is awaited by a task, which plays the script from then on. So a script
+that waits only for news costs no task, no future and no turn of the event loop.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from holdfast.clock import Clock
 from holdfast.waiting.waits import Wait, apause
 
 T = TypeVar("T")
-Step = Wait | Callable[[], Awaitable[object]] | None  # what is waited for
+Step = Wait | Callable[[], Awaitable[object]] | None  # what a script waits for; None is news
 Steps = Generator[Step, None, T]
 
 
 class Script:
-    """Plays *steps*, in the context in which it was made once there is a task; used in one event loop."""
+    """Plays *steps*; its task, if any, has the context in which the script was made. Used in one event loop."""
 
     __slots__ = ("task", "_clock", "_context", "_is_cut", "_is_followed", "_is_waiting", "_steps", "_woken")
 
@@ -28,14 +28,14 @@ class Script:
         self.task: asyncio.Task[None] | None = None
         self._clock = clock
         self._context = copy_context()
-        self._is_cut = False  # it is to be cancelled where it waits next
+        self._is_cut = False  # to be cancelled where it waits next
         self._is_followed = False  # the task has begun
-        self._is_waiting = False  # for news, and without a task
+        self._is_waiting = False  # the script waits for news, and has no task
         self._steps = steps
-        self._woken: asyncio.Future[None] | None = None  # for which the task waits
+        self._woken: asyncio.Future[None] | None = None  # done when there are news; the task waits for it
 
     def play(self, error: BaseException | None = None) -> None:
-        """Begin it, or go on with it, as far as that goes without waiting."""
+        """Begin the script, or go on with it, up to its next wait; throw *error* into it, if there is one."""
         self._is_waiting = False
         try:
             wait = self._steps.send(None) if error is None else self._steps.throw(error)
@@ -50,7 +50,7 @@ class Script:
             self._is_waiting = True
 
     def wake(self) -> None:
-        """There are news; nothing happens if nobody waits for them."""
+        """Bring news; nothing happens if the script does not wait for them."""
         if self._woken is not None:
             if not self._woken.done():
                 self._woken.set_result(None)
@@ -58,16 +58,16 @@ class Script:
             self.play()
 
     def cancel(self) -> None:
-        """Cancel it where it waits: at once, if that is for news and without a task."""
+        """Cancel the script where it waits: at once, if it waits for news without a task."""
         if self._is_waiting:
             self.play(asyncio.CancelledError())
         elif self.task is not None and self._is_followed:
             self.task.cancel()
-        else:  # a task that is cancelled before it has begun would never come to the end of the script
+        else:  # a task that is cancelled before it has begun would never play the script to its end
             self._is_cut = True
 
     def uncancel(self) -> bool:
-        """A cancel was taken for something else; whether there was another."""
+        """Take back a cancel that the script has dealt with; True if there was another."""
         return self.task is not None and self.task.uncancel() > 0
 
     def _cut(self) -> asyncio.CancelledError:

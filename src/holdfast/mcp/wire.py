@@ -1,6 +1,6 @@
-"""The two ends of a session as it sees them: channels to the client, an upstream to the server, and what goes wrong.
+"""The two ends of a session as it sees them: channels to the client, an upstream to the server, and its failure.
 
-Neither blocks nor raises: who cannot hand a frame on keeps it, or reports the request that it belongs to as failed.
+Sending neither blocks nor raises: an end that cannot pass a frame on keeps it, or reports its request as failed.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from holdfast.mcp import frames
 from holdfast.mcp.frames import Head, Id
 from holdfast.mcp.handshake import Handshake
 
-Pairs = list[tuple[str, str]]  # headers of HTTP, with their names in small letters
+Pairs = list[tuple[str, str]]  # HTTP headers, with lower-case names
 
 
 class Event(NamedTuple):
     """A frame on its way to the client; over HTTP it may have an *id* to resume from, a *retry* time, or no data.
 
-    *said* is what the server said instead, where this is our answer in its place.
+    *said* is the HTTP response that the server gave instead, if this is our answer in its place.
     """
 
     data: bytes
@@ -29,7 +29,7 @@ class Event(NamedTuple):
     said: Answer | None = None
 
     def under(self, id: Id, head: Head) -> Event:
-        """The same under another *id*; as it is, if its *head* has that one."""
+        """The same frame under *id*; unchanged if its *head* has that id already."""
         return self if head.id == id else self._replace(data=frames.with_id(self.data, id))
 
 
@@ -44,27 +44,27 @@ class Listener(Protocol):
     """The session, as its upstream sees it."""
 
     def arrive(self, event: Event, channel: Channel | None = None) -> bool:
-        """A frame came from the server; *channel* is where the client expects it, if the transport tells.
+        """Take a frame from the server; *channel* is where the client expects it, if the transport tells.
 
-        False if it is no frame.
+        Return False if it is not a frame.
         """
 
     def expects(self, id: object) -> bool:
-        """Whether an answer to *id* may be of interest."""
+        """True if an answer to *id* may still be wanted."""
 
     def failed(self, id: Id, error: ServerLost) -> None:
-        """A request will not be answered."""
+        """Note that the server will not answer the request *id*."""
 
     def lost(self, error: ServerLost) -> None:
-        """Nothing that is on its way will be answered, and requests of the server are no longer of interest."""
+        """Note that the server will answer no pending request, and wants no answers to its own requests any more."""
 
     @property
     def changed(self) -> Callable[[], object]:
-        """To be called when the state of the server is another."""
+        """The function to call when the state of the server has changed."""
 
     @property
     def hold(self) -> Callable[[bool], object]:
-        """To be called when the server takes no more for the moment, and when it does again."""
+        """The function to call with True when the server takes no more frames, and with False when it does again."""
 
 
 class Upstream(Protocol):
@@ -75,29 +75,29 @@ class Upstream(Protocol):
 
     @property
     def ready(self) -> Callable[[], Awaitable[object]] | None:
-        """What to wait for before a call is sent, if anything; a `ServerLost` is that this will not be over soon."""
+        """What to await before sending a call, if anything; raises a `ServerLost` if the server does not get ready."""
 
     def attach(self, listener: Listener, handshake: Handshake) -> None:
-        """Begin; whatever comes from the server goes to *listener*. A server that begins anew is told *handshake*."""
+        """Begin; all frames of the server go to *listener*. A new process or HTTP session is told *handshake*."""
 
     def send(self, data: bytes, head: Head | None, channel: Channel | None = None) -> None:
         """Hand a frame to the server, now or when it is ready; a batch has no *head*."""
 
     def asker(self, channel: Channel) -> bytes | None:
-        """Who asks by *channel*, if the server may give each of its clients another answer to the same."""
+        """The identity of the client at *channel*; None if the server cannot tell its clients apart."""
 
     def suspect(self) -> None:
-        """A request was not answered in time: see whether the server still lives."""
+        """Check whether the server still lives, since a request was not answered in time."""
 
     def hold(self, held: bool) -> None:
-        """The client takes no more for the moment, or does again."""
+        """Stop reading from the server while *held*, since the client takes no more, or resume."""
 
     async def close(self) -> None:
-        """End it."""
+        """End the process or HTTP session, and all requests on their way."""
 
 
 class Answer(NamedTuple):
-    """What an HTTP server said instead of answering a request."""
+    """An HTTP response that a server gave instead of an answer."""
 
     status: int
     headers: Pairs
@@ -105,7 +105,7 @@ class Answer(NamedTuple):
 
 
 class ServerLost(Exception):
-    """The server gave no answer: it died, cannot be reached, broke the connection, or says no by an HTTP status."""
+    """The server gave no answer: it died, cannot be reached, broke the connection, or refused by an HTTP status."""
 
     category = ErrorCategory.NETWORK
 
@@ -114,24 +114,24 @@ class ServerLost(Exception):
     ) -> None:
         super().__init__(message)
         self.sent = sent  # the request may have reached the server, and was not refused
-        self.answer = answer  # of HTTP, with a status that says no
-        self.retry_after = retry_after  # seconds
-        self.counted = False  # the server's circuit knows of it: one death is one failure, however many calls it took
+        self.answer = answer  # the HTTP response that came instead, if there was one
+        self.retry_after = retry_after  # seconds that the server asks for
+        self.counted = False  # by the server's circuit: one death is one failure, however many calls it ended
         if answer is not None:
             self.category = classify(answer.status)
 
     @property
     def blame(self) -> ErrorCategory | None:
-        """What the server's circuit is to be told: a server that says what is wrong with a request is well."""
+        """The failure for the server's circuit; None below status 500: a server that says what is wrong is well."""
         if self.answer is not None and self.answer.status < 500:
             return None
         return ErrorCategory.CANCELLED if self.counted else self.category
 
 
 class Condition:
-    """What a server is, how it is, and since when; `on_change` is called when that is another.
+    """What kind of server it is, its state, and since when; `on_change` is called when the state has changed.
 
-    *pid* gives the number of its process, *said* is what came from that on stderr.
+    *pid* returns the id of its process, *said* has the last lines of its stderr.
     """
 
     def __init__(
@@ -156,20 +156,20 @@ class Condition:
         self._since = clock.time()
 
     def turn(self, state: str) -> None:
-        """It is *state* from now on."""
+        """Change to *state*."""
         if state != self.state:
             self.state = state
             self._since = self._clock.time()
             self.on_change()
 
     def judge(self, error: ServerLost | None) -> None:
-        """It has answered a request, or has not."""
+        """Note that the server has answered a request, or failed with *error*."""
         if error is not None:
             self.last_error = str(error)
         self.turn("ready" if error is None or error.blame is None else "failed")
 
     def facts(self, name: str, handshake: Handshake) -> dict[str, object]:
-        """What is to be known of it, under the *name* of the server."""
+        """The server's facts for the dashboard and other processes, under its *name*."""
         return {
             "name": name,
             "kind": self.kind,

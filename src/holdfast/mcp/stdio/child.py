@@ -1,7 +1,7 @@
-"""A server as a child process: its pipes, what it said on stderr, and its end. Knows nothing of the protocol.
+"""A server as a child process: its pipes, its lines on stderr, and its end. Knows nothing of the protocol.
 
-It is of a session of its own, so that it goes together with all that it has started; nothing is signalled once its
-number may be somebody else's.
+The child leads a session of its own, so that it is ended together with all processes that it has started. No signal is
+sent once the kernel may have given its process id to another process.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ from holdfast.errors import printable
 from holdfast.mcp.stdio.pipes import Echo, LineReader, Writer, first
 from holdfast.mcp.wire import ServerLost
 
-KEPT_LINES: Final = 200  # of what a server said on stderr
-LONGEST_KEPT: Final = 2000  # characters of such a line
+KEPT_LINES: Final = 200  # stderr lines of a server
+LONGEST_KEPT: Final = 2000  # characters that are kept of such a line
 LONGEST_SAID: Final = 2**20  # bytes of such a line; a longer one is dropped
 GRACE: Final = 2.0  # seconds for a process to end by itself: once its input has ended, or once it has closed a pipe
 STUBBORN: Final = 5.0  # seconds between asking a process to end and killing it
-# The same when our own client has lost patience with us; it kills us after two seconds, and the server has to be gone.
+# The same two limits if our client has told us to end: it kills us after two seconds, and by then the server has to be
+# gone.
 HURRIED: Final = 0.2
 HURRIED_STUBBORN: Final = 1.3
-ORPHANED: Final = 0.2  # seconds for pipes to end after their process, in case somebody else has them too
+ORPHANED: Final = 0.2  # seconds for pipes to end after their process, in case another process holds them open
 
 
 class Command:
-    """How a server is started, and what was said by all that were.
+    """How a server is started, and the stderr lines of all processes that were started.
 
-    That goes to *stderr* as it is; or printable and behind a *label*, where several speak there.
+    The lines also go to *stderr*: unchanged, or printable and after a *label* if several servers write there.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Command:
         self.env = env
         self.cwd = cwd
         self.said: deque[str] = deque(maxlen=KEPT_LINES)
-        self.last_words: str | None = None  # of the one that was started last
+        self.last_words: str | None = None  # last stderr line of the process that was started last
         self._stderr = stderr
         self._label = label
 
@@ -60,7 +61,7 @@ class Command:
         self.last_words = self.said[-1]
 
     def note(self, text: str) -> None:
-        """Keep a line of ours among those of stderr, and say it there."""
+        """Keep a line of our own among those of stderr, and pass it on like them."""
         self._keep(f"holdfast: {text}".encode())
 
     def _keep(self, line: bytes) -> None:
@@ -71,7 +72,10 @@ class Command:
 
 
 class Child:
-    """One process; *on_line* gets what it says, *on_exit* is called after all of that, when it is gone."""
+    """One process; *on_line* gets each line of its stdout, *on_exit* is called when it is gone and all lines are read.
+
+    *on_hold* is called with True when its stdin is full, and with False when it no longer is.
+    """
 
     def __init__(
         self,
@@ -83,7 +87,7 @@ class Child:
         grace: float = GRACE,
     ) -> None:
         self.code: int | None = None
-        self.is_spent = False  # it reads or says no more, and will soon be gone
+        self.is_spent = False  # it has closed its input or output, and will soon be gone
         self._command = command
         command.last_words = None
         self._on_exit = on_exit
@@ -96,27 +100,27 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._opening: asyncio.Task[None] | None = None
         self._left = asyncio.Event()  # the process has exited
-        self._over = asyncio.Event()  # and all that it said is read
+        self._over = asyncio.Event()  # and all its output is read
         self._hurried = asyncio.Event()
 
     @property
     def pid(self) -> int | None:
-        """Its number, while it lives."""
+        """Its process id, while it lives."""
         return self._process.pid if self._process is not None and self.code is None else None
 
     async def start(self) -> None:
-        """Start it; a `ServerLost` says why that cannot be."""
-        # A task of its own, since a process that was started only half could be ended by nobody.
+        """Start it; raise a `ServerLost` if that fails."""
+        # A task of its own: if a cancel interrupted the start halfway, nothing could end the process.
         self._opening = asyncio.ensure_future(self._start())
         await asyncio.shield(self._opening)
 
     def write(self, data: bytes) -> None:
-        """Hand it a line."""
+        """Write a line to its stdin."""
         self._in.write(data + b"\n")
 
     def hold(self, held: bool) -> None:
-        """Read no more of what it says for the moment, or do again."""
-        if self.code is None:  # the little that a dead process has left is read in any case
+        """Stop reading its stdout while *held*, or resume."""
+        if self.code is None:  # the little output that a dead process has left is read in any case
             self._out.hold(held)
 
     def kill(self) -> None:
@@ -124,18 +128,18 @@ class Child:
         self._signal(signal.SIGKILL)
 
     async def over(self) -> None:
-        """Wait until it is gone and all that it said is read."""
+        """Wait until it is gone and all its output is read."""
         await self._over.wait()
 
     async def close(self) -> None:
-        """End it: by the end of its input, then by a signal, then by force."""
+        """End it: close its input, then send SIGTERM, then SIGKILL."""
         if self._opening is not None:
             await asyncio.wait({self._opening})
         if self._process is None:
             return
         self._closing = True
         try:
-            self.hold(False)  # who cannot write does not read either, and would not notice
+            self.hold(False)  # a server that is stuck in a write does not read, and would miss the end of its input
             self._in.close()
             await self._leaves(self._grace, HURRIED)
             self._signal(signal.SIGTERM)
@@ -148,7 +152,7 @@ class Child:
         await self._in.finish(0)
 
     def hurry(self) -> None:
-        """Have `close` take less time."""
+        """Make `close` use the shorter limits."""
         self._hurried.set()
 
     # -- inside --------------------------------------------------------------------------------------------------------
@@ -182,26 +186,26 @@ class Child:
             raise ServerLost(f"{printable(command.words[0], 300)} cannot be started: {error}", sent=False) from error
 
     async def _leaves(self, seconds: float, hurried: float) -> None:
-        """Wait *seconds* at most for it to end, or *hurried* once somebody hurries."""
+        """Wait *seconds* at most for it to exit; after `hurry`, *hurried* seconds more at most."""
         await first(self._left.wait(), self._hurried.wait(), timeout=seconds)
         if self._hurried.is_set():
             await first(self._left.wait(), timeout=hurried)
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process is not None and self.code is None:
-            with suppress(ProcessLookupError, PermissionError):  # all gone; or macOS, whose zombies allow nothing
+            with suppress(ProcessLookupError, PermissionError):  # all gone; or macOS, where zombies cannot be signalled
                 os.killpg(self._process.pid, number)
 
     def _wait(self, loop: asyncio.AbstractEventLoop, process: subprocess.Popen[bytes]) -> None:
-        # It stays a zombie, whose number nobody else gets, until what it has left behind is killed by that number.
+        # It is not reaped here: as a zombie it keeps its process id, by which `_exited` kills the rest of its group.
         if hasattr(os, "waitid"):
-            with suppress(ChildProcessError):  # whoever started us ignores SIGCHLD
+            with suppress(ChildProcessError):  # the process that started us ignores SIGCHLD, and we inherited that
                 _await_leader(process.pid)
         else:
             process.wait()
         try:
             loop.call_soon_threadsafe(self._exited, process)
-        except RuntimeError:  # the loop is closed, and nobody is interested
+        except RuntimeError:  # the event loop is closed: only the zombie is left to reap
             process.wait()
 
     def _exited(self, process: subprocess.Popen[bytes]) -> None:
@@ -220,12 +224,12 @@ class Child:
         self._command.note("a line that was too long: dropped")
 
     def _silent(self) -> None:
-        """It says no more."""
+        """Its stdout has ended."""
         self._useless()
         self._ended()
 
     def _useless(self) -> None:
-        """It says no more, or reads no more."""
+        """Its stdin or stdout is closed: kill it if it does not exit by itself."""
         self.is_spent = True
         if self.code is None and not self._closing:
             asyncio.get_running_loop().call_later(self._grace, self.kill)
@@ -238,22 +242,22 @@ class Child:
 
 
 def _await_leader(group: int) -> None:
-    """Wait until the first process of a *group* ends. What it has left is ours to reap in a container that we are the
-    first process of.
+    """Wait until the first process of a *group* exits, without reaping it. The others that exit before it are reaped:
+    they are our children if we are the first process of a container.
     """
     while (ended := os.waitid(os.P_PGID, group, os.WEXITED | os.WNOWAIT)) is not None and ended.si_pid != group:
         os.waitpid(ended.si_pid, 0)
 
 
 def _reap(group: int) -> None:
-    """The same for what was killed with it."""
+    """Reap the processes of a *group* that were killed after their leader exited."""
     with suppress(ChildProcessError):
         while os.waitpid(-group, os.WNOHANG) != (0, 0):
             pass
 
 
 def in_words(code: int | None) -> str:
-    """How a process ended."""
+    """How a process ended, for the sentence 'the server …'."""
     if code is None:
         return "closed its output"
     if code >= 0:

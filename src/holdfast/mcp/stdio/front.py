@@ -11,8 +11,8 @@ from holdfast.mcp.session import Session
 from holdfast.mcp.stdio.pipes import LONGEST_LINE, LineReader, Writer, first, same
 from holdfast.mcp.wire import Event
 
-LAST_ANSWERS: Final = 10.0  # seconds for what is under way when the client says no more
-LAST_BYTES: Final = 10.0  # seconds for a client to read what it was told last
+LAST_ANSWERS: Final = 10.0  # seconds for requests that are under way when the client closes our input
+LAST_BYTES: Final = 10.0  # seconds for a client to read the last frames
 
 
 class StdioFront:
@@ -40,7 +40,7 @@ class StdioFront:
             session.open()
             await reader.open(stdin)
             await first(self._said_all.wait(), self._gone.wait(), stop.wait())
-            if not self._gone.is_set() and not stop.is_set():  # it says no more, and may listen still
+            if not self._gone.is_set() and not stop.is_set():  # the client sends no more, but may still read
                 await first(session.idle(), self._gone.wait(), stop.wait(), timeout=LAST_ANSWERS)
         finally:
             reader.close()
@@ -50,7 +50,7 @@ class StdioFront:
         closing = asyncio.ensure_future(session.close())
         try:
             await first(asyncio.wait({closing}), stop.wait())
-            if not closing.done():  # whoever told us to stop will not wait for long
+            if not closing.done():  # the process that signalled us will not wait for long
                 await session.upstream.close()
             await closing
         finally:
@@ -58,12 +58,12 @@ class StdioFront:
             await self._out.finish(0)
 
     def _look(self, data: bytes) -> None:
-        """A call that is cancelled in one breath does not reach the server."""
+        """If *data* holds a cancel, delay its calls by one turn of the loop: a cancelled call never gets sent."""
         assert self._session is not None
         self._session.is_patient = b'"notifications/cancelled"' in data
 
     def _refuse_line(self) -> None:
-        """A line too long to be kept was not read, so nobody knows its id."""
+        """Answer a line that was too long to be read; its id is unknown, so the error has none."""
         self.send(Event(frames.error(None, frames.PARSE_ERROR, f"a line may have {LONGEST_LINE} bytes at most")))
 
     def _hold_server(self, held: bool) -> None:

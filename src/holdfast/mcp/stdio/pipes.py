@@ -1,5 +1,5 @@
-"""Lines in and bytes out of pipes, on the event loop. Nothing here blocks it: what the loop cannot watch, a file or a
-terminal, has a thread, and so has stderr, which a client may have stopped reading.
+"""Lines in and bytes out of pipes, on the event loop, which no pipe blocks. Input that the loop cannot watch, a file or
+a terminal, is read by a thread; stderr is written by a thread, since the client may have stopped reading it.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from typing import IO, Any, Final, Self
 
 LONGEST_LINE: Final = 64 * 2**20  # bytes; a frame is one line
 CHUNK: Final = 2**16  # bytes that are read at once: as many as a pipe holds
-MOST_ECHOED: Final = 4 * 2**20  # bytes that wait to be written to stderr; more are not
-LAST_LINES: Final = 0.2  # seconds for stderr to take what was said last
+MOST_ECHOED: Final = 4 * 2**20  # bytes that may wait to be written to stderr; lines beyond that are dropped
+LAST_LINES: Final = 0.2  # seconds for stderr to take the last lines
 
 _log = logging.getLogger("holdfast")
 
 
 class Lines:
-    """Cuts a stream of bytes into lines; one that is longer than *limit* is given up, and *on_long* called."""
+    """Cuts a stream of bytes into lines; one that is longer than *limit* is dropped, and *on_long* is called."""
 
     def __init__(self, limit: int, on_long: Callable[[], object]) -> None:
         self._limit = limit
         self._on_long = on_long
         self._begun = bytearray()  # a line that has no end yet
-        self._skips = False  # until the end of one that is too long
+        self._skips = False  # the rest of a line that is too long is skipped
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that *data* ends, without their ends; empty ones are left out."""
-        if not self._begun and not self._skips and data.find(b"\n") == len(data) - 1:  # as it mostly is
+        """The lines that *data* completes, without the spaces around them; empty lines are left out."""
+        if not self._begun and not self._skips and data.find(b"\n") == len(data) - 1:  # usually it is one whole line
             line = data.strip(b"\r\n\t ")
             return [line] if line else []
         lines = []
@@ -55,14 +55,14 @@ class Lines:
 
     @property
     def rest(self) -> bytes:
-        """What came of a line that never ended."""
+        """The beginning of a line that has no end yet."""
         return bytes(self._begun)
 
 
 class LineReader:
-    """Calls *on_line* for each line of a pipe, *on_long* for one longer than *limit*, and *on_end* when it ends.
+    """Calls *on_line* for each line of a pipe, *on_long* for one longer than *limit*, and *on_end* when the pipe ends.
 
-    *on_data* sees what was read before its lines are given.
+    *on_data* gets each piece of data before *on_line* gets the lines in it.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class LineReader:
         self._on_line = on_line
         self._on_end = on_end
         self._on_data = on_data
-        self._pipe: IO[bytes] | None = None  # which the loop watches
+        self._pipe: IO[bytes] | None = None  # if the loop watches it; None if a thread reads
         self._held = self._closed = self._ended = False
         self._flows = threading.Event()
         self._flows.set()
@@ -94,11 +94,12 @@ class LineReader:
         self.hold(self._held)
 
     def hold(self, held: bool) -> None:
-        """Read no more for the moment, or do again."""
+        """Stop reading while *held*, or resume."""
         self._held = held
         (self._flows.clear if held else self._flows.set)()
         if self._pipe is not None and not self._ended:
-            # Not a transport of the loop: it reads into a quarter of a megabyte, which the system has to map each time.
+            # Deliberately not a transport of asyncio: for each read it takes a buffer of a quarter of a megabyte, which
+            # the kernel has to map each time.
             loop, number = asyncio.get_running_loop(), self._pipe.fileno()
             if held:
                 loop.remove_reader(number)
@@ -111,7 +112,7 @@ class LineReader:
         self._end()
 
     def feed(self, data: bytes) -> None:
-        """Bytes have come."""
+        """Take bytes that were read."""
         self._on_data(data)
         for line in self._lines.feed(data):
             self._give(line)
@@ -130,7 +131,9 @@ class LineReader:
             self._end()
 
     def _end(self) -> None:
-        """The loop watches no more, and tells in its next turn: who closes it may be in the middle of something."""
+        """Stop watching the pipe. *on_end* is called in the next turn of the loop, since the caller of `close` may be
+        in the middle of something.
+        """
         if self._pipe is not None and not self._ended:
             self._ended = True
             loop = asyncio.get_running_loop()
@@ -150,11 +153,11 @@ class LineReader:
     def _give(self, line: bytes) -> None:
         try:
             self._on_line(line)
-        except Exception:  # a fault of ours: the lines after it are none the worse for it
+        except Exception:  # a fault of ours: the lines after it are given all the same
             _log.exception("a line of %d bytes was lost", len(line))
 
     def _read(self, loop: asyncio.AbstractEventLoop, number: int) -> None:
-        with suppress(RuntimeError):  # the loop is closed, and nobody is interested
+        with suppress(RuntimeError):  # the event loop is closed
             with suppress(OSError):  # a terminal that is gone
                 while data := os.read(number, CHUNK):
                     loop.call_soon_threadsafe(self.feed, data)
@@ -177,10 +180,10 @@ class Writer(asyncio.Protocol):
         self._gone = asyncio.Event()
 
     async def open(self, pipe: IO[bytes], *, shared: bool = False) -> None:
-        """Begin to write; *shared* if the other side speaks through the same socket."""
+        """Begin to write; *shared* if the other side also writes to us through the same socket."""
         loop = asyncio.get_running_loop()
         if shared and stat.S_ISSOCK(os.fstat(pipe.fileno()).st_mode):
-            # A pipe's transport would take what the other side says for its end.
+            # asyncio's transport for pipes would take data from the other side for the end of the connection.
             self._shared = True
             there = socket.socket(fileno=os.dup(pipe.fileno()))
             self._transport, _ = await loop.connect_accepted_socket(lambda: self, there)
@@ -191,7 +194,7 @@ class Writer(asyncio.Protocol):
         self.is_open = True
 
     def write(self, data: bytes) -> None:
-        """Write; nothing happens if nobody reads any more."""
+        """Write *data*; it is dropped if the pipe is closed."""
         if not self.is_open:
             return
         if self._transport is not None:
@@ -204,7 +207,7 @@ class Writer(asyncio.Protocol):
                 self.connection_lost(error)
 
     def close(self) -> None:
-        """Write what is left, then no more."""
+        """Write what is buffered, then close the pipe."""
         self.is_open = False
         if self._transport is not None:
             self._transport.close()
@@ -219,7 +222,7 @@ class Writer(asyncio.Protocol):
                 await self._gone.wait()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if self._shared and isinstance(transport, asyncio.ReadTransport):  # somebody else reads it
+        if self._shared and isinstance(transport, asyncio.ReadTransport):  # a `LineReader` reads it
             transport.pause_reading()
 
     def pause_writing(self) -> None:
@@ -236,12 +239,12 @@ class Writer(asyncio.Protocol):
 
 
 class Echo:
-    """Writes lines to a file from a thread, so that nobody waits for a reader who does not read."""
+    """Writes lines to a file from a thread, so that a reader who does not read holds up nothing else."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self._waiting = bytearray()
-        self._dropped = 0  # lines since one was taken
+        self._dropped = 0  # lines, since the last one that was not dropped
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._over = False
@@ -278,18 +281,19 @@ class Echo:
     def _number(self) -> int | None:
         try:
             return self._file.fileno()
-        except ValueError:  # it is closed, or has none
+        except ValueError:  # the file is closed, or has no descriptor
             return None
 
     def _serve(self, number: int | None) -> None:
-        # Not through the file's buffer: its lock, held by a thread that never ends, would stop the process from ending.
+        # Not through the file's buffer: if this thread were stuck in a write for ever, it would hold the buffer's lock,
+        # which would keep the process from ending.
         while data := self._next():
             if number is not None:
-                with suppress(OSError):  # nobody reads any more
+                with suppress(OSError):  # the reader is gone
                     _write_all(number, data)
 
     def _next(self) -> bytes:
-        """All that waits, or else nothing once there will be no more."""
+        """Wait for lines and return them all; nothing once the echo is closed and all lines are written."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._over)
             data, self._waiting = bytes(self._waiting), bytearray()
@@ -297,7 +301,7 @@ class Echo:
 
 
 async def first(*waits: Coroutine[Any, Any, object], timeout: float | None = None) -> None:
-    """Wait for one of several things, for *timeout* seconds at most."""
+    """Wait until one of *waits* is done, for *timeout* seconds at most, and cancel the rest."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -312,7 +316,7 @@ def _write_all(number: int, data: bytes) -> None:
     while left:
         try:
             left = left[os.write(number, left) :]
-        except BlockingIOError:  # whoever shares it with us has made it so
+        except BlockingIOError:  # another process that shares the file made it non-blocking
             select.select([], [number], [])
 
 

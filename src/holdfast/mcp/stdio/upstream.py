@@ -1,5 +1,5 @@
-"""A server that is a child process, kept alive: started again with backoff when it exits or stops answering, told what
-its client had told it, and handed the frames that waited meanwhile.
+"""A server that is a child process, kept alive: it is started again with backoff when it exits or stops answering. The
+new process is told what the client had told the old one, and gets the frames that waited meanwhile.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from holdfast.mcp.naming import shown
 from holdfast.mcp.stdio.child import GRACE, Child, Command, in_words
 from holdfast.mcp.wire import Channel, Condition, Event, Listener, ServerLost
 
-FIRST_PAUSE: Final = 0.1  # seconds before a server is started again; twice that for each time more
+FIRST_PAUSE: Final = 0.1  # seconds before a server is started again; doubled for each further failure in a row
 LONGEST_PAUSE: Final = 30.0
-STABLE: Final = 10.0  # seconds after which a server that ends counts as one that had worked
-MOST_STARTS: Final = 5  # in a row that may fail; after that it is started when somebody asks for it
-MOST_QUEUED: Final = 2**20  # bytes that wait for a server that is not ready, before the client has to
-REPLAY_PATIENCE: Final = 60.0  # seconds for a new server to take the handshake: as long as most clients give it
-PING_PATIENCE: Final = 5.0  # seconds for a server to show that it lives
+STABLE: Final = 10.0  # seconds that a server has to live until its earlier failures are forgotten
+MOST_STARTS: Final = 5  # failures in a row; after that the server is started only on demand
+MOST_QUEUED: Final = 2**20  # bytes that may wait for a server that is not ready; beyond that the client is not read
+REPLAY_PATIENCE: Final = 60.0  # seconds for a new server to answer the handshake: as long as most clients wait for it
+PING_PATIENCE: Final = 5.0  # seconds for a server to say anything after a ping
 
 _OURS: Final = f'"{OURS}'.encode()
 _log = logging.getLogger("holdfast")
 
 
 class ChildUpstream:
-    """A server as a child process, and those that follow it; *patience* is how long one may take to end by itself."""
+    """A server as a child process, and its successors; *patience* is the seconds that each has to end by itself."""
 
     def __init__(self, command: Command, clock: Clock, *, patience: float = GRACE) -> None:
         self.command = command
@@ -41,22 +41,22 @@ class ChildUpstream:
         self._clock = clock
         self._patience = patience
         self._child: Child | None = None
-        self._live: Child | None = None  # the same, from the handshake to its end: what takes frames
-        self._listener: Listener  # from `attach` on, like the handshake
+        self._live: Child | None = None  # the same from its handshake to its end: frames go to it
+        self._listener: Listener  # set by `attach`, like the handshake
         self._handshake: Handshake
-        self._queue: deque[bytes] = deque()  # for a server that is not ready
-        self._queued = 0  # bytes in it
+        self._queue: deque[bytes] = deque()  # frames for a server that is not ready
+        self._queued = 0  # bytes in the queue
         self._failures = 0
         self._started_at = 0.0
         self._restarting: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
-        self._answer: asyncio.Future[Head] | None = None  # to a handshake of ours
+        self._answer: asyncio.Future[Head] | None = None  # to a handshake that we repeat
         self._heard = 0
-        self._silent = False  # it was killed since it did not answer
-        self._held = False  # the client takes no more
-        self._full = False  # the child's input is
-        self._holds = False  # the client has to wait, for that or for the queue
+        self._silent = False  # the child was killed since it did not answer
+        self._held = False  # the client takes no more frames, so the child is not read
+        self._full = False  # the child's input is full
+        self._holds = False  # the client is not read, since the child's input or the queue is full
         self._closing = False
 
     @property
@@ -77,7 +77,7 @@ class ChildUpstream:
         if self.condition.state == "failed":
             self._start()
         while not self._is_ready:
-            if self._live is not None:  # there will be another
+            if self._live is not None:  # this process is ending, and another one will replace it
                 await self._live.over()
                 continue
             restarting = self._restarting
@@ -98,22 +98,22 @@ class ChildUpstream:
             self._start()
 
     def asker(self, channel: Channel) -> None:
-        """It has one client, as far as it knows."""
+        """None: the server knows one client only."""
 
     def suspect(self) -> None:
-        """See whether the server still answers; one that does not is killed."""
+        """Ping the server, and kill it if it stays silent."""
         ping = self._handshake.ping()
         if ping is not None and self._is_ready and self._asking is None:
             self._asking = asyncio.ensure_future(self._examine(ping))
 
     def hold(self, held: bool) -> None:
-        """Read no more from it for the moment, or do again."""
+        """Stop reading from the server while *held*, or resume."""
         self._held = held
         if self._child is not None:
             self._child.hold(held)
 
     async def close(self) -> None:
-        """End it; who asks again while it ends is in a hurry."""
+        """End the server; a second call while it ends makes it end sooner."""
         if self._ending is None:
             self._closing = True
             self._ending = asyncio.ensure_future(self._end())
@@ -142,7 +142,7 @@ class ChildUpstream:
             self._restarting = asyncio.ensure_future(self._keep_starting())
 
     async def _keep_starting(self) -> None:
-        """Start it until it works; what waits for it is told when that seems hopeless."""
+        """Start the server until it works; give up after `MOST_STARTS` failures, or if its command cannot be run."""
         while not self._closing:
             if self._failures:
                 pause = min(FIRST_PAUSE * 2 ** (self._failures - 1), LONGEST_PAUSE)
@@ -181,7 +181,7 @@ class ChildUpstream:
         self._press()
 
     async def _replay(self, child: Child, begins: bytes) -> None:
-        """Tell a new server what the old one was told."""
+        """Repeat the client's handshake and settings to a new server."""
         answer = await self._ask(child, begins)
         if answer.is_refusal:
             child.kill()
@@ -192,7 +192,7 @@ class ChildUpstream:
             child.write(data)
 
     async def _ask(self, child: Child, data: bytes) -> Head:
-        """The answer to a handshake of ours."""
+        """Send a handshake and return the answer; kill the server if there is none in time."""
         answer: asyncio.Future[Head] = asyncio.get_running_loop().create_future()
         self._answer = answer
         late = ServerLost(f"the server did not take the handshake within {REPLAY_PATIENCE:g} s")
@@ -226,7 +226,7 @@ class ChildUpstream:
     # -- what it does --------------------------------------------------------------------------------------------------
 
     def _hear(self, child: Child, line: bytes) -> None:
-        if child is not self._child or self._closing:  # of one that was given up
+        if child is not self._child or self._closing:  # from a process that was given up
             return
         self._heard += 1
         if not line.isascii() and not _is_text(line):
@@ -238,14 +238,14 @@ class ChildUpstream:
             self.command.note(f"no frame, dropped: {line[:200].decode(errors='replace')}")
 
     def _garbled(self, line: bytes) -> None:
-        """Bytes that are no text would be the end of many a client; who waits for them is told at once."""
+        """Drop a line that is not UTF-8, which would break many clients; fail the request that it answers at once."""
         self.command.note(f"not UTF-8, dropped: {line[:200].decode(errors='replace')}")
         head = frames.peek(line)
         if head is not None and head.is_answer and isinstance(head.id, Id):
             self._listener.failed(head.id, ServerLost("its answer was not UTF-8"))
 
     def _is_own(self, line: bytes) -> bool:
-        """Whether a line answers a request of ours."""
+        """True if *line* answers a request of our own; the answer is noted."""
         head = frames.peek(line)
         if head is None or not head.is_answer or not is_ours(head.id):
             return False
@@ -260,7 +260,7 @@ class ChildUpstream:
         error = self._loss(child)
         self._no_answer(error)
         if self._restarting is not None and not self._restarting.done():
-            return  # it was only being started
+            return  # it died while it was being started: `_keep_starting` deals with that
         if self._clock.monotonic() - self._started_at >= STABLE:
             self._failures = 0
         self._blame(error)
@@ -271,7 +271,7 @@ class ChildUpstream:
             self._start("restarting")
 
     def _loss(self, child: Child) -> ServerLost:
-        """Why the server is no more, with the last line that it said on stderr."""
+        """The error that says why the server is gone, with its last line on stderr."""
         how = "stopped answering and was killed" if self._silent else in_words(child.code)
         words = self.command.last_words
         return ServerLost(f"the server {how}" + (f"; its last words: {words}" if words else ""))
@@ -284,8 +284,8 @@ class ChildUpstream:
         _log.info("%s: %s", printable(self.command.words[0]), error)
 
     def _give_up(self, error: ServerLost) -> None:
-        """Start it no more by itself; what waits for it gets *error*."""
-        self._failures = min(self._failures, MOST_STARTS - 1)  # one more try when it is asked for
+        """Start the server only on demand from now on; the requests that wait for it fail with *error*."""
+        self._failures = min(self._failures, MOST_STARTS - 1)  # so that there is one try on each demand
         self.condition.turn("failed")
         waiting, self._queue, self._queued = self._queue, deque(), 0
         for id in [id for data in waiting for id in frames.asked(data, None)]:
@@ -293,13 +293,13 @@ class ChildUpstream:
         self._press()
 
     def _fill(self, child: Child, full: bool) -> None:
-        """Its input is full, or no longer."""
+        """Note that the child's input is *full*, or no longer is."""
         if child is self._child:
             self._full = full
             self._press()
 
     def _press(self) -> None:
-        """Have the client wait for as long as there is no room for more."""
+        """Stop reading from the client while there is no room for more frames, or resume."""
         holds = self._full or self._queued > MOST_QUEUED
         if holds != self._holds:
             self._holds = holds
