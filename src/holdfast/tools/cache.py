@@ -1,7 +1,7 @@
 """Answers of read-only tools, kept for a while; identical calls in flight are made once.
 
 The first caller of a key leads and makes the call; the others follow and wait for its answer. A leader that is
-cancelled, or gone without a word, hands over: one of its followers leads next.
+cancelled, or disappears without an outcome, hands over: one of its followers leads next.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.policy import Policy
 
 
 class Awaited:
-    """One call that others may wait for; *timeout* bounds each of its attempts."""
+    """One call that other calls may wait for; *timeout* bounds each of its attempts."""
 
     __slots__ = (
         "awaits", "error", "landed", "loop", "policy", "timeout", "value", "watch", "_followers", "_lock", "_over",
@@ -27,24 +27,24 @@ class Awaited:
 
     def __init__(self, timeout: float | None = None) -> None:
         self.timeout = math.inf if timeout is None else timeout
-        self.loop: asyncio.AbstractEventLoop | None = None  # whose task leads it, if it is a task
-        self.policy: Policy | None = None  # that its leader goes by
-        self.awaits: list[Awaited] = []  # those that calls made by it follow
-        self._lock = threading.RLock()  # a flight may be dropped, and this be ended, in the middle of anything
+        self.loop: asyncio.AbstractEventLoop | None = None  # the leader's event loop, if it is a task
+        self.policy: Policy | None = None  # the leader's
+        self.awaits: list[Awaited] = []  # calls followed by calls that this one makes
+        self._lock = threading.RLock()  # reentrant: a flight may be dropped, and so end this call, at any point
         self._followers: dict[Signal, None] = {}
-        self.watch: object = None  # on its leader
+        self.watch: object = None  # a weak reference to the leader's flight
         self._over = False
-        self.landed = False  # with a value or an error; a flight that is over and did not land was cancelled
+        self.landed = False  # it ended with a value or an error; a call that is over but did not land was cancelled
         self.value: object = None
         self.error: BaseException | None = None
 
     @property
     def stands_still(self) -> bool:
-        """Whether its leader cannot go on: nothing does in an event loop that was stopped or closed."""
+        """True if the leader cannot go on, because its event loop was stopped or closed."""
         return self.loop is not None and not self.loop.is_running()
 
     def follow(self) -> Signal:
-        """A signal that fires when the flight has ended."""
+        """Return a signal that fires when the call has ended."""
         signal = Signal()
         with self._lock:
             self._followers[signal] = None
@@ -54,12 +54,12 @@ class Awaited:
         return signal
 
     def unfollow(self, signal: Signal) -> None:
-        """Who has the *signal* waits no longer; harmless if the flight has ended."""
+        """Stop waiting with *signal*; harmless if the call has ended."""
         with self._lock:
             self._followers.pop(signal, None)
 
     def end(self, *, landed: bool = False, value: object = None, error: BaseException | None = None) -> None:
-        """Say what came of it, unless that was said before, and wake everybody who waits."""
+        """Set the outcome, unless it is set already, and wake all followers."""
         with self._lock:
             if not self._over:
                 self.value, self.error, self.landed = value, error, landed
@@ -71,7 +71,7 @@ class Awaited:
 
 
 class Flight:
-    """The lead of a call that is *awaited* under its *key*; who drops it without a word hands over."""
+    """The lead of a call that is *awaited* under its *key*; a leader that drops it without an outcome hands over."""
 
     __slots__ = ("awaited", "key", "__weakref__")
 
@@ -90,7 +90,7 @@ class Hit:
 
 
 class Cache:
-    """The answers of one tool by what makes calls of it identical; the least recently used go first."""
+    """The answers of one tool, by a key that identical calls share; the least recently used are dropped first."""
 
     def __init__(self, max_entries: int) -> None:
         self.max_entries = max_entries
@@ -102,7 +102,7 @@ class Cache:
         return len(self._answers)
 
     def ask(self, key: Hashable, now: float, timeout: float | None = None) -> Hit | Awaited | Flight:
-        """An answer; or the call that will bring one; or the lead of such a call, with that *timeout*."""
+        """Return an answer, the call in flight that will bring one, or the lead of a new call with that *timeout*."""
         with self._lock:
             kept = self._answers.get(key)
             if kept is not None:
@@ -115,13 +115,13 @@ class Cache:
                 return awaited
             awaited = Awaited(timeout)
             flight = Flight(key, awaited)
-            # An interrupt may come after any call: before others can wait for it, somebody sees to it that it ends.
+            # An interrupt may come after any call: a callback makes sure that it ends before other calls can follow it.
             awaited.watch = weakref.ref(flight, functools.partial(self._crash, key, awaited, None))
             self._awaited[key] = awaited
             return flight
 
     def land(self, flight: Flight, value: object, expires: float) -> None:
-        """The leader has an answer, good until *expires*; for those who asked before a `clear`, if there was one."""
+        """Keep the leader's answer until *expires* and wake the followers; after a `clear`, only followers get it."""
         with self._lock:
             if self._awaited.get(flight.key) is flight.awaited:
                 self._answers[flight.key] = (expires, value)
@@ -131,22 +131,22 @@ class Cache:
         flight.awaited.end(landed=True, value=value)
 
     def clear(self) -> None:
-        """Keep none of the answers, nor those of the calls that are on their way."""
+        """Drop all answers, and do not keep those of the calls in flight."""
         with self._lock:
             dropped, self._answers = self._answers, OrderedDict()
             self._awaited.clear()
-        del dropped  # not under the lock: it may be the last that holds an answer
+        del dropped  # not under the lock: it may be the last reference to an answer
 
     def crash(self, flight: Flight, error: BaseException | None) -> None:
-        """The leader has none: its followers share *error*, or lead themselves if it was cancelled (None)."""
+        """End a call without an answer: its followers share *error*, or one leads next if it was cancelled (None)."""
         self._crash(flight.key, flight.awaited, error)
 
     def take_over(self, key: Hashable, awaited: Awaited) -> None:
-        """The leader cannot go on: one of its followers leads."""
+        """End a call whose leader cannot go on: one of its followers leads next."""
         self._crash(key, awaited, None)
 
     def _crash(self, key: Hashable, awaited: Awaited, error: BaseException | None, _: object = None) -> None:
         with self._lock:
-            if self._awaited.get(key) is awaited:  # else its leader was interrupted while it ended, and another leads
+            if self._awaited.get(key) is awaited:  # otherwise the leader was interrupted at its end, and another leads
                 del self._awaited[key]
         awaited.end(landed=error is not None, error=error)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class HasShape(Protocol):
-    """What is known here of a decorated function."""
+    """The part of a decorated function that is known here."""
 
     @property
     def shape(self) -> Shape: ...
@@ -53,19 +53,19 @@ class Kit:
         self.fleet = fleet
         self.workers = Workers()
         self.hooks: Hooks | None = Hooks(hooks, self.workers, clock) if hooks else None
-        self.runs: set[int] = open_runs  # while there are none, nobody needs to ask for the current one
+        self.runs: set[int] = open_runs  # while it is empty, calls need not look for a current run
         self.bound: dict[str, HasShape] = {}  # the decorated functions by tool, for `calls` to find a fallback
         self.call_ids = itertools.count(1)
         self.refresh: Callable[[float], object] = lambda now: None  # takes up a changed policy file
-        # Told that a tool is about to be called; gives when to be told again, at the latest. Not told of every call.
+        # Called when a tool is about to be called, but not for every call; returns the time by which to call it again.
         self.heard: Callable[[str, float], float] = lambda tool, now: math.inf
-        self.ended: Callable[[str], object] = lambda tool: None  # told that a call has ended of which `heard` is not
-        # Stands where a tool has no breaker: it passes everything and remembers nothing.
+        self.ended: Callable[[str], object] = lambda tool: None  # called at the end of a call that `heard` missed
+        # The circuit of tools without a breaker: it passes everything and remembers nothing.
         self.no_circuit = Circuit(BreakerConfig(), itertools.count(), 0, random.random)
         self.no_circuit.force(CircuitState.CLOSED)
 
     def after_fork(self) -> None:
-        """In a forked child: threads and locks are the parent's."""
+        """Reset in a forked child: threads and locks are the parent's."""
         self.book.after_fork()
         self.bus.after_fork()
         self.breaker.after_fork()

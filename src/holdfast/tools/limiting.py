@@ -1,6 +1,6 @@
-"""The limits of one tool: bucket, slots, and the line of those who wait for them, under one lock.
+"""The limits of one tool: bucket, slots, and the line of calls that wait for them, under one lock.
 
-Only the head of the line may ask. A call whose guards have nothing to say passes through `gate` without the lock.
+Only the head of the line may ask. A call that no limit holds up passes through `gate` without the lock.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SlotGate = Callable[[float], Slots | bool]
 
 
 class Limiting:
-    """Rate and concurrency of one tool; they keep their state, also while a policy has no use for them."""
+    """Rate and concurrency of one tool; they keep their state even while the policy does not use them."""
 
     __slots__ = ("bucket", "line", "slots", "_lock")
 
@@ -38,7 +38,7 @@ class Limiting:
         self._lock = threading.Lock()
 
     def configure(self, policy: Policy, now: float) -> None:
-        """Go on under *policy*."""
+        """Apply the limits of *policy*."""
         with self._lock:
             if policy.rate is not None:
                 self.bucket = self.bucket or Bucket(policy.rate)
@@ -50,9 +50,9 @@ class Limiting:
     # -- asked ---------------------------------------------------------------------------------------------------------
 
     def line_up(self, asker: Asker, *, shared: bool = False) -> Refusal | None:
-        """Reserve, with both or with none; an *asker* that can wait gets a place in line if its patience is enough.
+        """Reserve a token and a slot, or neither; an *asker* with enough patience for the wait gets a place in line.
 
-        With *shared* the rate is another's to ask, and the place in line is kept until that has answered.
+        With *shared* the fleet decides the rate, and the place in line is kept until it has answered.
         """
         now, policy, ticket, patience = asker.now, asker.policy, asker.ticket, asker.patience
         if policy.rate is None and policy.concurrency is None:
@@ -61,7 +61,7 @@ class Limiting:
             refusal = self._reserve(now, policy, ticket, shared=shared)
             if refusal is not None and ticket is None and patience > 0:
                 ticket = self.line.join(now, policy.priority.rank, policy.priority.cost)
-                # A slot may have come back while there was nobody to wake; from now on there is.
+                # A slot may have come back while there was no waiter to wake; from now on there is one.
                 refusal = self._reserve(now, policy, ticket, shared=shared)
             if refusal is not None and _is_awaited(refusal, patience):
                 return structs.replace(refusal, ticket=ticket)
@@ -74,7 +74,7 @@ class Limiting:
         return refusal
 
     def stay_in_line(self, asker: Asker, refusal: Refusal, wait: float) -> Refusal:
-        """A *refusal* from elsewhere, with a place in line and a *wait* for an *asker* whose patience is enough."""
+        """Return the fleet's *refusal*, with a place in line and a *wait* if the *asker* has enough patience."""
         ticket, priority = asker.ticket, asker.policy.priority
         with self._lock:
             if _is_awaited(refusal, asker.patience):
@@ -87,7 +87,7 @@ class Limiting:
         return refusal
 
     def leave_line(self, ticket: Ticket) -> None:
-        """Give up a place, let in or not."""
+        """Give up a place in line, whether the call was admitted or not."""
         with self._lock:
             self.line.leave(ticket)
         self.wake()
@@ -99,13 +99,13 @@ class Limiting:
                 self.line.tidy()
                 called = self.line.called()
             for ticket in called:
-                if not ticket.signal.fired:  # else it was told, and will ask
+                if not ticket.signal.fired:  # otherwise it was woken before, and will ask
                     ticket.signal.fire()
 
     def gate(self, policy: Policy, leased: Take | None = None) -> SlotGate | None:
-        """What the quick path asks for a slot and a token, one that was *leased* if any are; None if it needs neither.
+        """Return what the quick path asks for a slot and a token (from *leased*, if given); None if it needs neither.
 
-        It passes if both are there and nobody waits, and answers with the slots that it took of.
+        The gate passes if both are free and no call waits, and returns the `Slots` that it took one of, if any.
         """
         if policy.rate is None and policy.concurrency is None:
             return None
@@ -113,7 +113,7 @@ class Limiting:
         return self.slot_gate(policy, leased if leased is not None or bucket is None else bucket.take)
 
     def slot_gate(self, policy: Policy, take: Take | None = None) -> SlotGate:
-        """The same for a slot alone, if slots are limited, and what is to *take* besides."""
+        """Return a gate for a slot, if slots are limited, and for what *take* takes besides."""
         heap, cost, lock = self.line.heap, policy.priority.cost, self._lock
         slots = self.slots if policy.concurrency is not None else None
         pop = slots.free.pop if slots is not None else None
@@ -162,7 +162,7 @@ class Limiting:
         self.wake()
 
     def leave(self, now: float, duration: float, taken: Slots | bool | None) -> None:
-        """Give back after a success what the gate has *taken*; for the quick path."""
+        """Give back what the gate has *taken*, after a success on the quick path."""
         bucket = self.bucket
         if bucket is not None and bucket.learnt is not None:
             with self._lock:
@@ -196,7 +196,7 @@ class Limiting:
             )
 
     def after_fork(self) -> None:
-        """In a forked child: the calls of the parent's other threads are not here."""
+        """Reset in a forked child: the calls of the parent's other threads do not exist there."""
         self._lock = threading.Lock()
         self.line = Line()
         if self.slots is not None:
@@ -205,24 +205,24 @@ class Limiting:
     # -- inside the lock -----------------------------------------------------------------------------------------------
 
     def _behind(self, now: float, policy: Policy, ticket: Ticket | None, refusal: Refusal) -> Refusal:
-        """*refusal* with about how long it takes until those ahead have their tokens, then this one."""
+        """Return *refusal* with about how long it takes until the calls ahead, then this one, have their tokens."""
         bucket = self.bucket if policy.rate is not None else None
         if bucket is None:
             return refusal
         missing = self.line.ahead(ticket) + policy.priority.cost - bucket.tokens(now)
         wait = max(bucket.pause(now), missing / bucket.rate_at(now))
-        if wait <= 0 and policy.concurrency is not None:  # there are tokens for all of them: it is slots that they want
+        if wait <= 0 and policy.concurrency is not None:  # there are tokens for all of them: they wait for slots
             return Refusal(ConcurrencyFull, math.inf)
         return structs.replace(refusal, wait=wait)
 
     def _reserve(self, now: float, policy: Policy, ticket: Ticket | None, *, shared: bool) -> Refusal | None:
-        """Ask rate, unless that is *shared*, then concurrency."""
+        """Ask the rate, unless it is *shared*, then the concurrency limit."""
         if self.line.heap and self.line.head() is not ticket:
             return Refusal(ConcurrencyFull if policy.rate is None else RateLimited, math.inf)
         bucket = self.bucket if policy.rate is not None and not shared else None
         slots = self.slots if policy.concurrency is not None else None
         cost = policy.priority.cost
-        if bucket is not None and cost > bucket.capacity:  # others have made it smaller since the call began
+        if bucket is not None and cost > bucket.capacity:  # another policy made it smaller since the call began
             cost = bucket.capacity
         if bucket is not None and (wait := bucket.admit(now, cost)):
             return Refusal(RateLimited, wait)
@@ -234,5 +234,5 @@ class Limiting:
 
 
 def _is_awaited(refusal: Refusal, patience: float) -> bool:
-    """Whether *patience* is enough, as far as one knows how long it takes."""
+    """True if *patience* covers the wait, or if the wait is unknown and there is any patience."""
     return fits(refusal.wait, patience) or (patience > 0 and refusal.wait == math.inf)

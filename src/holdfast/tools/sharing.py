@@ -1,8 +1,8 @@
-"""The half of a tool that a fleet decides: what to ask, what an answer means, what to tell.
+"""The half of a tool's guards that a fleet decides: what to ask it, what an answer means, what to report to it.
 
-Three modes. *exact* asks for every attempt. *leased* uses tokens taken ahead of time, *view* limits of its own; both
-ask only when the fleet's circuit is not calm, or the tokens are used up. While the fleet is away local guards decide,
-on a circuit that goes on from where the fleet's was last seen.
+Three modes. *exact* asks the fleet for every attempt. *leased* uses tokens taken ahead of time, *view* the limits of
+this process; both ask only when the fleet's circuit is not calm, or the tokens are used up. While the fleet is away,
+local guards decide, on a circuit that goes on from the state in which the fleet's was last seen.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
     from holdfast.fleet.fleet import Fleet
     from holdfast.tools.tool import Tool
 
-LOOK_AGAIN = 0.02  # seconds after which a slot that another process gave back is found, about
+LOOK_AGAIN = 0.02  # seconds, about, until a waiter looks for a slot that another process gave back
 AWAY = "the shared guards cannot be reached"
 MOST_POLICIES = 64
 HORIZON_US = int(HORIZON * MICRO)
 
 
 class _Terms(NamedTuple):
-    """What a policy shares, and how."""
+    """What a policy shares with the fleet, and how."""
 
     policy: Policy
     whole: Shared
     forced: Shared  # while the circuit is held by hand
-    before: Shared  # without a slot to be had: nothing is given, and those who are asked before slots may refuse
-    take: int  # calls' tokens at once
-    is_any: bool  # is there anything to share?
-    leases: bool  # tokens are taken ahead of time; a concurrency limit is exact: who has one asks each time
-    counts_all: bool  # every success counts, not only those that end something
+    before: Shared  # with a limit of 0: the fleet grants nothing, but circuit and rate, which come first, may refuse
+    take: int  # number of calls whose tokens are taken at once
+    is_any: bool  # True if there is anything to share
+    leases: bool  # tokens are taken ahead of time; never with a concurrency limit, which is exact: each attempt asks
+    counts_all: bool  # every success counts, not only one that ends a row of failures
 
     @property
     def asks(self) -> bool:
-        """Whether each attempt has to ask."""
+        """True if each attempt has to ask the fleet."""
         return self.is_any and self.policy.mode != "view" and not self.leases
 
 
@@ -59,20 +59,20 @@ class Share:
 
     @property
     def is_quick(self) -> bool:
-        """Whether a call may take the quick path, as far as the fleet is concerned."""
+        """True if a call may take the quick path, as far as the fleet is concerned."""
         if not self._of(self._tool.policy).is_any:
             return True
-        return self.desk.there and self.desk.fresh and self._is_calm  # else it is counted who goes on alone
+        return self.desk.there and self.desk.fresh and self._is_calm  # while it is away, `_alone` has to count calls
 
     def gate(self, policy: Policy) -> Gate | None:
-        """Whom the quick path asks: limits of this process, tokens taken ahead of time, or the whole fleet."""
+        """Return what the quick path asks: limits of this process, tokens taken ahead of time, or the whole fleet."""
         terms, limiting = self._of(policy), self._tool.limiting
         if self.desk.there and terms.asks:
             return self._asking_gate(terms)
         return limiting.gate(policy, self.desk.block.take if self.desk.there and terms.leases else None)
 
     def _asking_gate(self, terms: _Terms) -> Gate:
-        """Takes a slot of this process, if there is one and nobody waits; answers with the question to be asked."""
+        """Return a gate that takes a slot of this process, if one is free and no call waits, and asks the fleet."""
         desk, shared, policy = self.desk, terms.whole, terms.policy
         take_slot = self._tool.limiting.slot_gate(policy)
         asked = (policy.priority.cost, terms.take, max(0, int(min(policy.max_wait, HORIZON) * MICRO)))
@@ -83,7 +83,7 @@ class Share:
         return gate
 
     def leave(self, now: float, duration: float, question: Question) -> None:
-        """Give back after a success what was given; where the success counts, it is told, too."""
+        """Give back what the fleet reserved for a call that succeeded; report the success if it counts."""
         held = question.held
         if held is None:
             return
@@ -96,12 +96,12 @@ class Share:
 
     @property
     def knows(self) -> bool:
-        """Whether an open circuit can be told from here."""
+        """True if this process knows, without asking, whether the circuit is open."""
         return self.desk.fresh if self.desk.there else not self.fleet.refuses
 
     @property
     def decided(self) -> list[str] | None:
-        """What the fleet decides now, nothing while it is away; None where the policy has nothing to share."""
+        """The guards that the fleet decides now, none while it is away; None if the policy has nothing to share."""
         whole = self._of(self._tool.policy).whole
         found = [name for name, each in zip(("circuit", "rate", "concurrency"), whole, strict=True) if each is not None]
         return (found if self.desk.there else []) if found else None
@@ -114,7 +114,7 @@ class Share:
     # -- asked ---------------------------------------------------------------------------------------------------------
 
     def admit(self, asker: Asker, circuit: Circuit) -> Pass | Refusal | Question | None:
-        """A question to be asked, or an answer that needs none; None where local guards decide."""
+        """Return a question for the fleet, or an answer that needs none; None if local guards decide."""
         now, policy, patience = asker.now, asker.policy, asker.patience
         desk, terms = self.desk, self._of(policy)
         if circuit.forced is CircuitState.OPEN or not terms.is_any:
@@ -135,24 +135,24 @@ class Share:
         return Question(desk, desk.form(shared), (policy.priority.cost, take, horizon))
 
     def _reserve_here(self, asker: Asker, circuit: Circuit, terms: _Terms) -> Shared | Refusal:
-        """Reserve a slot of this process, where slots are shared; gives what the fleet is to be asked about."""
+        """Reserve a slot of this process if slots are shared; return what to ask the fleet about, or a refusal."""
         limiting, policy = self._tool.limiting, asker.policy
         shared = terms.whole if circuit.forced is None else terms.forced
         if policy.mode == "view":
             return shared
         limits_both = policy.rate is not None and policy.concurrency is not None
         if asker.ticket is None and circuit.forced is None and (limits_both or not circuit.calm):
-            # Somebody who is asked before the slots of this process may have something against the attempt.
+            # The fleet's circuit or rate, which come before the slots of this process, may refuse the attempt.
             refusal = limiting.line_up(Asker(asker.now, policy, None, 0.0), shared=True)
             if refusal is None:
                 return shared
             if not circuit.calm or refusal.kind is not RateLimited:
                 return terms.before
-            # There is a line, and who stands in it asks in turn.
+            # There is a line: this call joins it, and asks when its turn comes.
         return limiting.line_up(asker, shared=True) or shared
 
     def judge(self, asker: Asker, circuit: Circuit, question: Question) -> Pass | Refusal | None:
-        """What the answer to *question* means; None where there was none, and local guards decide."""
+        """Turn the answer to *question* into a verdict; None if there was no answer, so that local guards decide."""
         tool, block, reply, held = self._tool, self.desk.block, question.reply, question.held
         cost, taken, _ = question.asked
         if reply is None or held is None:
@@ -174,20 +174,20 @@ class Share:
         if verdict == CIRCUIT:
             return Refusal(CircuitOpen, wait)
         if verdict == RATE:
-            # Asked again a little before its time, the token can be reserved.
+            # A question asked a little before the token is due can reserve it.
             again = max(wait - 0.8 * HORIZON, 0.001)
             return limiting.stay_in_line(asker, Refusal(RateLimited, wait), again)
-        if not question.form.slots:  # those who come before have nothing against it
+        if not question.form.slots:  # the fleet's circuit and rate do not object
             refusal = limiting.line_up(asker, shared=True)
             if refusal is not None:
                 return refusal
-            self._tool.give_slot(asker.policy)  # one is free by now; it is looked for again at once
+            self._tool.give_slot(asker.policy)  # one is free by now: the call soon asks again
         again = LOOK_AGAIN * random.uniform(0.5, 1.5)
         return limiting.stay_in_line(asker, Refusal(ConcurrencyFull, math.inf, wakes=True), again)
 
     def _alone(self) -> Refusal | None:
         self.fleet.fallbacks += 1
-        self.fleet.service.ring()  # there may have been no thread to look for it
+        self.fleet.service.ring()  # starts the thread that looks for the fleet, if there was none
         if self.fleet.refuses:
             return Refusal(CircuitOpen, math.inf, why=AWAY)
         return None
@@ -210,7 +210,7 @@ class Share:
         pause: float | None,
         sign: bytes | None,
     ) -> bool:
-        """Have the fleet told how an attempt went; false where it is away, and the local circuit is to be told."""
+        """Report to the fleet how an attempt ended; False if it is away and the local circuit has to be told."""
         if not self.desk.there:
             if held is not None and held.slots:
                 self.desk.return_slot(held.holder)
@@ -219,7 +219,7 @@ class Share:
         says = "" if neutral else "ok" if category is None else str(category)
         if held is None:
             if grant.generation != self._tool.circuit.grant.generation:
-                return True  # it began before the circuit changed, and says nothing any more
+                return True  # the attempt began before the circuit changed, and says nothing any more
             held = Held(self.fleet.holder, self.desk.generation, NO_PROBE, 0, 0.0, -1, 0.0)
         counts_all = self._of(self._tool.policy).counts_all
         if held.probe == NO_PROBE and (not says or (says == "ok" and self._is_calm and not counts_all)):
@@ -235,22 +235,22 @@ class Share:
         return True
 
     def succeeded(self, calls: int) -> bool:
-        """Have the fleet told of *calls* that were only noted; false where it is away."""
+        """Report to the fleet *calls* successes that were only noted; False if it is away."""
         if not self.desk.there:
             return False
         self._tell(Outcome(self.fleet.holder, says="ok", calls=calls, generation=self.desk.generation))
         return True
 
     def reset(self) -> None:
-        """Have the circuit of the whole fleet be as new."""
-        self.desk.shared = self._of(self._tool.policy).whole  # nobody may have asked yet, or only while held by hand
+        """Reset the circuit of the whole fleet."""
+        self.desk.shared = self._of(self._tool.policy).whole  # no call may have asked yet, or only while forced
         self._tell(Outcome(self.fleet.holder, says="reset"))
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
     @property
     def _is_calm(self) -> bool:
-        """Whether a success that ends now has nothing to tell, whatever was so when it was admitted."""
+        """True if a success that ends now needs no report, whatever the state was when it was admitted."""
         return self._tool.circuit.calm and self.desk.rate is None and not self.desk.troubled
 
     def _tell(self, outcome: Outcome) -> None:

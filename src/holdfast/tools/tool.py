@@ -1,7 +1,7 @@
-"""One set of guards a tool, made on first use: circuit, bucket, slots, line, statistics and cache behind two verbs.
+"""One set of guards per tool, made on first use: circuit, bucket, slots, line, statistics and cache behind two verbs.
 
 `admit` reserves with all of them or none, in the fixed order circuit, rate, concurrency; `settle` tells all of them.
-While no guard has anything to say there is a `Plan`, by which a call passes without asking (see `calls`).
+While no guard could object there is a `Plan`, with which a call passes without `admit` (see `calls`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from holdfast.waiting.deadlines import Deadlines
 if TYPE_CHECKING:
     from holdfast.tools.sharing import Share
 
-MOST_OVERRIDES = 64  # policies of single calls that a tool remembers having merged
+MOST_OVERRIDES = 64  # merged policies of single calls that a tool remembers
 
 
 class Tool:
@@ -51,25 +51,25 @@ class Tool:
         self.cache: Cache | None = None
         self.policy = kit.book.resolve(name, given)
         self.circuit = kit.no_circuit
-        self.share: Share | None = None  # in a fleet
+        self.share: Share | None = None  # its part in a fleet, if there is one
         self.deadlines = Deadlines(kit.clock, name)
         self.plan: Plan | None = None
-        self.plan_untimed: Plan | None = None  # the same, unless there is a time limit, which takes a thread
-        self.brisk = False  # an open circuit may refuse at once: nobody else has a say in it
+        self.plan_untimed: Plan | None = None  # the same, but None with a time limit: functions then need a thread
+        self.brisk = False  # an open circuit may refuse at once: nothing else needs to be asked or told
         self.limit: float | None = None
-        self.last_error: tuple[float, str] | None = None  # when, by the wall clock, and in words
+        self.last_error: tuple[float, str] | None = None  # wall time and text of the last failure
         self._applied: Policy | None = None
         self._kit = kit
         self._due = 0.0
-        self._free: Pass | None = None  # what an attempt gets while no guard has anything to say
-        self._slow = math.inf  # seconds from which a call is
+        self._free: Pass | None = None  # the pass of every attempt while no guard could object
+        self._slow = math.inf  # seconds from which a call is slow
         self._lock = threading.Lock()
         self._noted = 0
         self._overrides: dict[bytes, Policy] = {}
         self._planning = threading.Lock()
-        self._resting = False  # nobody looks after it: the next call does, before anything is decided
+        self._resting = False  # the next call must `tidy` before anything is decided
         if kit.fleet is not None:
-            from holdfast.tools.sharing import Share  # most have no fleet
+            from holdfast.tools.sharing import Share  # most processes have no fleet
 
             self.share = Share(self, kit.fleet)
         self.use(self.policy)
@@ -81,7 +81,7 @@ class Tool:
 
         A caller that can wait *patience* seconds gets a place in line, unless the wait is known to be longer.
         """
-        if (free := self._free) is not None and policy is self.policy:  # which has no limits: nobody stands in line
+        if (free := self._free) is not None and policy is self.policy:  # which has no limits, so there is no line
             return free
         asker = Asker(now, policy, ticket, patience)
         circuit = self._circuit(policy)
@@ -99,7 +99,7 @@ class Tool:
     def judge(
         self, now: float, policy: Policy, ticket: Ticket | None, patience: float, question: Question
     ) -> Pass | Refusal:
-        """The same, once *question* was asked."""
+        """Finish `admit` after *question* was asked."""
         assert self.share is not None
         asker, circuit = Asker(now, policy, ticket, patience), self._circuit(policy)
         answer = self.share.judge(asker, circuit, question)
@@ -119,7 +119,7 @@ class Tool:
         return refusal
 
     def let_in(self, circuit: Circuit, grant: Grant, asker: Asker, held: Held | None = None) -> Pass:
-        """All have said yes."""
+        """Leave the line and return a pass: every guard has said yes."""
         if asker.ticket is not None:
             self.limiting.leave_line(asker.ticket)
         return Pass(circuit, grant, self.limiting.slots if asker.policy.concurrency is not None else None, held)
@@ -135,21 +135,21 @@ class Tool:
         sign: bytes | None = None,
         error: BaseException | None = None,
     ) -> None:
-        """Tell every guard how an attempt went; *category* None is a success, cancelled says nothing about the tool.
+        """Tell every guard how an attempt ended; *category* None is a success, cancelled says nothing about the tool.
 
-        *pause* is how long the tool asked to be left alone, *sign* tells failures apart by their arguments, *error* is
-        what the attempt is left by.
+        *pause* is how long the tool asked to be left alone, *sign* stands for the call's arguments, *error* is the
+        exception that ended the attempt.
         """
         neutral = category is ErrorCategory.CANCELLED
         if self.circuit.window is not None and (category is not None or now - begun >= self._slow):
-            self.drain(now)  # a rate is judged by all calls, also those that were only noted
+            self.drain(now)  # a rate is judged by all calls, including those that were only noted
         if category is not None and not neutral:
             self.last_error = (self._kit.clock.time(), category.label if error is None else in_words(error))
         try:
             self._tell_circuit(now, passed, category, duration=now - begun, pause=pause, sign=sign)
             if now >= self._due:
                 self._kit.ended(self.name)
-        finally:  # a slot comes back whatever strikes whoever hears of a circuit
+        finally:  # the slot comes back even if a listener of the circuit raises
             self.limiting.settle(now, passed.slots, begun, category, pause)
 
     def _tell_circuit(
@@ -162,7 +162,7 @@ class Tool:
         pause: float | None,
         sign: bytes | None,
     ) -> None:
-        """Tell the circuit, the fleet's if there is one, how an attempt went."""
+        """Tell the circuit, or the fleet's if there is one, how an attempt ended."""
         if self.share is not None and self.share.settle(
             passed.grant, passed.held, category, duration=duration, pause=pause, sign=sign
         ):
@@ -174,13 +174,13 @@ class Tool:
         self._kit.breaker.tell(self.name, passed.circuit)
 
     def give_slot(self, policy: Policy) -> None:
-        """Give a slot back that was taken for an attempt which the fleet refused."""
+        """Give back a slot that was taken for an attempt which the fleet did not admit."""
         if policy.concurrency is not None and (slots := self.limiting.slots) is not None:
             self.limiting.give(slots)
 
     def forsake(self, question: Question, policy: Policy) -> None:
-        """Nobody waits for the answer to *question* any more."""
-        if question.form.slots:  # else none was taken for it
+        """Abandon *question*: its call no longer waits for the answer."""
+        if question.form.slots:  # otherwise no slot was taken for it
             self.give_slot(policy)
         question.abandon()
 
@@ -193,7 +193,7 @@ class Tool:
         self.limiting.wake()
 
     def follow(self, seen: Seen) -> None:
-        """The circuit of the fleet is as *seen*."""
+        """Make the local circuit follow the fleet's, which is as *seen*."""
         if self.circuit is not self._kit.no_circuit:
             self.circuit.follow(self._kit.clock.monotonic(), seen)
             self._kit.breaker.tell(self.name, self.circuit)
@@ -201,8 +201,8 @@ class Tool:
             self.replan()
 
     def may_retry(self, share: float) -> bool:
-        """Whether the tool as a whole can bear one more retry."""
-        with self._lock:  # the count too, so that counts come in order
+        """Pay for one more retry from the tool's budget; False if it is used up."""
+        with self._lock:  # also around the count, so that counts come in order
             calls, _ = self._kit.tracker.counts(self.name)
             return self.retries.take(share, calls)
 
@@ -220,7 +220,7 @@ class Tool:
         return CircuitOpen(self.name, HELD) if wait == math.inf else CircuitOpen(self.name, None, wait)
 
     def passed(self, basis: Basis, taken: Slots | Question | bool) -> Pass:
-        """What the quick path was given: by the circuit, and by the gate."""
+        """Return as a `Pass` what the circuit and the gate gave to a call of the quick path."""
         slots = taken if isinstance(taken, Slots) else None
         held = None
         if isinstance(taken, Question):
@@ -228,7 +228,7 @@ class Tool:
         return Pass(basis.circuit, basis.grant, slots, held)
 
     def succeeded(self, now: float, begun: float, basis: Basis, taken: Slots | Question | bool) -> None:
-        """Settle a success of the quick path that is more than a duration: slow, or the circuit has changed."""
+        """Settle a success of the quick path that needs more than a note: it was slow, or the plan has changed."""
         self.settle(now, self.passed(basis, taken), begun, None)
         self._kit.tracker.record(self.name, ExecutionStatus.SUCCESS, now - begun)
 
@@ -243,18 +243,18 @@ class Tool:
         self.note(now, duration)
 
     def has_nothing_to_tell(self, now: float, passed: Pass, begun: float) -> bool:
-        """Whether the guards need not hear of a success, unless by its `note`."""
+        """True if a `note` of a success is enough: the guards need not be told."""
         return passed is self._free and now - begun < self._slow and now < self._due
 
     def note(self, now: float, duration: float) -> None:
-        """Note a success that had nothing to tell."""
+        """Note a success that the guards need not be told of."""
         tracker = self._kit.tracker
         tracker.journal.extend((self.name, now, duration))
         if len(tracker.journal) >= tracker.journal_is_full:
             tracker.file()
 
     def replan(self) -> None:
-        """Work out anew how the quick path goes, if it is open; called whenever something it rests on has changed."""
+        """Work out the plan of the quick path again, if it is open; called when something it depends on has changed."""
         with self._planning:
             policy, circuit, breaker, share = self.policy, self.circuit, self.policy.breaker, self.share
             grant = circuit.grant
@@ -277,14 +277,14 @@ class Tool:
     # -- settings ------------------------------------------------------------------------------------------------------
 
     def override(self, call: Mapping[str, object] | None) -> Policy:
-        """The policy for one call that may bring settings of its own; a changed file is taken up first."""
+        """Return the policy for one call, which may bring its own settings; a changed policy file is applied first."""
         now = self._kit.clock.monotonic()
         if now >= self._due:
             self.tidy(now)
         if not call:
             return self.policy
         key = canonical(None, (), call) if not call.get("fallback") else None  # its value is the caller's own object
-        overrides = self._overrides  # another one once policies have changed: what is merged of old ones goes with it
+        overrides = self._overrides  # a change of policies replaces it: what is merged from old ones goes with it
         policy = overrides.get(key) if key is not None else None
         if policy is None:
             policy = self._kit.book.resolve(self.name, self.given, call)
@@ -295,14 +295,14 @@ class Tool:
         return policy
 
     def use(self, policy: Policy) -> None:
-        """Put the guards under the *policy* of a call that begins. They keep their state, also while it has no use for
-        them.
+        """Apply the *policy* of a call that begins to the guards. They keep their state, even while the policy does not
+        use them.
         """
         if policy is self._applied:
             return
         now, breaker = self._kit.clock.monotonic(), policy.breaker
-        self.drain(now)  # what was noted until now is for the window of until now, if there is one
-        with self._lock:  # around all of it: of two calls that begin at once, the same one has set them all
+        self.drain(now)  # what was noted until now belongs to the old window, if there is one
+        with self._lock:  # around everything: of two calls that begin at once, one has set all guards
             circuit = self._kit.no_circuit if breaker is None else self._kit.breaker.circuit(self.name, breaker)
             self.limiting.configure(policy, now)
             if policy.cache is not None:
@@ -316,13 +316,13 @@ class Tool:
         self.limiting.wake()
 
     def take_up(self, given: Mapping[str, object]) -> None:
-        """Be decorated anew, with other settings."""
-        self._kit.book.resolve(self.name, given)  # if they are wrong, all stays as it is
+        """Take the settings of a later decorator."""
+        self._kit.book.resolve(self.name, given)  # raises if they are wrong; then all stays as it is
         self.given = given
         self.reload()
 
     def reload(self) -> None:
-        """Take up changed policies; again while others change them, who may have been quicker with newer ones."""
+        """Apply changed policies; repeat while other threads change them, as one may have applied newer ones first."""
         book = self._kit.book
         while True:
             edition, given = book.edition, self.given
@@ -332,20 +332,20 @@ class Tool:
 
     def _change(self, policy: Policy) -> None:
         if self.cache is not None and _kept(policy) < _kept(self.policy):
-            self.cache.clear()  # whoever wants answers to be newer does not mean those to come only
+            self.cache.clear()  # a shorter ttl is meant for the kept answers, too
         self._overrides = {}
         self.policy = policy
         self.use(policy)
 
     def _attach(self, circuit: Circuit) -> None:
-        """Rest on *circuit*, and hear when it changes its mind."""
+        """Use *circuit*, and replan whenever it may have changed."""
         self.circuit = circuit
         if circuit is not self._kit.no_circuit:
             circuit.on_mark = self.replan
             circuit.on_reset = self.share.reset if self.share is not None else None
 
     def _circuit(self, policy: Policy) -> Circuit:
-        """The circuit of an attempt under *policy*, set as it is; another one if the breaker had to forget that."""
+        """Return the circuit for an attempt under *policy*, with its present settings; a new one if it was evicted."""
         if policy.breaker is None:
             return self._kit.no_circuit
         circuit = self.circuit
@@ -357,7 +357,7 @@ class Tool:
 
     def drain(self, now: float) -> None:
         """Tell the circuit of the successes that the quick path only noted; they matter to its rates."""
-        with self._lock:  # the count too, so that counts come in order
+        with self._lock:  # also around the count, so that counts come in order
             _, noted = self._kit.tracker.counts(self.name)
             fresh, self._noted = noted - self._noted, noted
         if fresh < 0:  # the tracker was cleared, or had to forget the tool
@@ -366,7 +366,7 @@ class Tool:
             self.circuit.succeeded_many(min(now, self._due) if self._due else now, fresh)
 
     def tidy(self, now: float) -> None:
-        """Look after what time has changed."""
+        """Do the periodic work: drain the notes, check the policy file, show that the tool is in use."""
         self._resting = False
         self.drain(now)
         self._kit.refresh(now)
@@ -374,17 +374,17 @@ class Tool:
         due = min(self._kit.book.next_check, self._kit.heard(self.name, now))
         due = min(due, now + window.width) if window is not None else due
         with self._lock:
-            self._due = 0.0 if self._resting else due  # somebody wants the next call to look, too
+            self._due = 0.0 if self._resting else due  # `make_due` or `rest` came meanwhile: the next call tidies, too
         self.replan()
 
     def make_due(self) -> None:
-        """Have the next call look after what is due."""
+        """Make the next call do the periodic work (see `tidy`)."""
         with self._lock:
             self._due, self._resting = 0.0, True
         self.replan()
 
     def rest(self) -> None:
-        """Have the next call, even one to be refused, ask in full, and a call that is under way tell of its end."""
+        """Make the next call ask in full, even one to be refused, and a call that is under way report its end."""
         self._resting = True
         self.replan()
 
@@ -398,7 +398,7 @@ class Tool:
         return limits
 
     def after_fork(self) -> None:
-        """In a forked child: the calls of the parent's other threads are not here."""
+        """Reset in a forked child: the calls of the parent's other threads do not exist there."""
         self._lock = threading.Lock()
         self._planning = threading.Lock()
         self.limiting.after_fork()
@@ -408,12 +408,12 @@ class Tool:
 
 
 def _kept(policy: Policy) -> float:
-    """For how many seconds answers are kept."""
+    """Return for how many seconds answers are kept."""
     return policy.cache.ttl if policy.cache is not None else 0.0
 
 
 def _shorter(timeout: float | None, deadline: float | None) -> float | None:
-    """The shorter of two limits. Not a comprehension under the lock: a signal in its jump would leave 3.12 locked."""
+    """Return the shorter limit. Not a comprehension: a signal at its jump would leave Python 3.12 holding the lock."""
     if timeout is None or deadline is None:
         return deadline if timeout is None else timeout
     return min(timeout, deadline)

@@ -1,4 +1,4 @@
-"""All tools of a Holdfast, by name. Decorated tools stay; of the others, the least recently used go."""
+"""All tools of a Holdfast, by name. Decorated tools stay; of the others, the least recently used are dropped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.shape import Shape
 from holdfast.tools.kit import Kit
 from holdfast.tools.tool import Tool
 
-MOST_PASSING = 10_000  # tools that are kept though nobody decorated them
+MOST_PASSING = 10_000  # tools without a decorator that are kept
 
 _log = logging.getLogger("holdfast")
 
@@ -32,9 +32,9 @@ class Toolbox:
             kit.breaker.on_reset = self._know
 
     def keep(self, name: str, given: Mapping[str, object], shape: Shape) -> Tool:
-        """The tool of a decorator, with the settings *given* there; a later decorator of the same name wins."""
+        """Return the tool of a decorator with the settings *given* there; a later decorator of the same name wins."""
         checks.tool_name(name)
-        self.refresh(self.kit.clock.monotonic())  # no call looks at the file for a tool that could not be made
+        self.refresh(self.kit.clock.monotonic())  # a tool that could not be made has no calls to notice a mended file
         if shape.is_stream and "cache" in given and self.kit.book.resolve(name, given).cache is not None:
             raise ConfigError(f"policy of {name!r}: cache: a stream cannot be cached, only a tool with one answer")
         with self._lock:
@@ -48,7 +48,7 @@ class Toolbox:
         return tool
 
     def tool(self, name: str, call: Mapping[str, object] | None = None) -> Tool:
-        """The tool of that name, made if need be for a *call* with such settings; not if they are wrong."""
+        """Return the tool of that name; make it if necessary, unless the settings of the *call* are wrong."""
         tool = self._kept.get(name) if isinstance(name, str) else None
         if tool is not None:
             return tool
@@ -69,7 +69,7 @@ class Toolbox:
         return tool
 
     def find(self, name: str) -> Tool | None:
-        """The tool of that name, if it was made."""
+        """Return the tool of that name, if it exists."""
         return self._kept.get(name) or self._passing.get(name)
 
     @property
@@ -82,12 +82,12 @@ class Toolbox:
         return [tool.name for tool in self._all()]
 
     def make_due(self) -> None:
-        """Have the next call of each tool look after what is due."""
+        """Make the next call of each tool do the periodic work (see `Tool.tidy`)."""
         for tool in self._all():
             tool.make_due()
 
     def refresh(self, now: float) -> None:
-        """Take up a changed policy file; a bad one is reported and leaves everything as it is."""
+        """Apply a changed policy file; a bad one is reported and leaves everything as it is."""
         book, bus = self.kit.book, self.kit.bus
         if now < book.next_check:
             return
@@ -100,30 +100,30 @@ class Toolbox:
         for tool in self._all():
             try:
                 tool.reload()
-            except ConfigError as error:  # it came after the file was found to go with all others
+            except ConfigError as error:  # the tool was made after the file was checked with all others
                 self._reject(reload.path, error)
         bus.emit(events.POLICY_RELOADED, file=reload.path)
 
     def _reject(self, path: str, error: ConfigError) -> None:
-        """Say that a file is not taken up: in an event and, where nobody hears that, in the log."""
+        """Report that a file is not applied: in an event and, if the bus has no sinks, in the log."""
         self.kit.bus.emit(events.POLICY_REJECTED, file=path, error=str(error))
         if not self.kit.bus.sinks:
             _log.warning("policies are not taken up: %s", error)
 
     def after_fork(self) -> None:
-        """In a forked child: threads, locks and calls in flight are the parent's."""
+        """Reset in a forked child: threads, locks and calls in flight are the parent's."""
         self._lock = threading.Lock()
         self.kit.after_fork()
         for tool in self._all():
             tool.after_fork()
 
     def _know(self, name: str) -> None:
-        """Have the tool of that name, if there can be one: its circuit may be open elsewhere in the fleet."""
+        """Make sure that the tool of that name exists, if the name is valid: its circuit may be open in the fleet."""
         if checks.is_name(name):
             self.tool(name)
 
     def _given(self) -> Iterator[tuple[str, Mapping[str, object] | None]]:
-        """Each tool with what its decorator gave; listed when first asked for, as tools come while a file is read."""
+        """Yield each tool with its decorator's settings; lists the tools late, since some may come during a read."""
         for tool in self._all():
             yield tool.name, tool.given
 
@@ -132,6 +132,6 @@ class Toolbox:
             return [*self._kept.values(), *self._passing.values()]
 
     def replan(self) -> None:
-        """Have each tool work out anew how its quick path goes."""
+        """Make each tool work out the plan of its quick path again."""
         for tool in self._all():
             tool.replan()

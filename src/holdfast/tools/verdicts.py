@@ -1,5 +1,5 @@
-"""Who asks the guards of a tool, and what they answer: yes with what was reserved, no with how long, or the plan of the
-quick path.
+"""What a call asks the guards of a tool, and what they answer: yes with what was reserved, no with how long to wait, or
+the plan of the quick path.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ class Asker(msgspec.Struct, frozen=True, eq=False):
 
 
 class Pass(msgspec.Struct, frozen=True):
-    """A yes: what was reserved, and from whom; a reload may have put others in their place when it is settled."""
+    """A yes: what was reserved, and with which guards; a reload may have replaced them by the time it is settled."""
 
     circuit: Circuit
     grant: Grant
     slots: Slots | None
-    held: Held | None = None  # what the fleet gave
+    held: Held | None = None  # what the fleet reserved
 
 
 class Basis(msgspec.Struct, frozen=True):
-    """What a call of the quick path begins under; when it ends, the tool may have another policy and circuit."""
+    """What a call of the quick path begins with; when it ends, the tool may have another policy and circuit."""
 
     policy: Policy
     circuit: Circuit
     grant: Grant
 
 
-# How the quick path goes, valid as long as the tool has this very plan: what calls begin under; the gate, None where
-# there is nobody to ask; the time limit; the seconds from which a call is slow and the time at which something is due,
-# both of which make it tell more than its duration.
+# The plan of the quick path, valid as long as the tool still has this very tuple: what calls begin with; the gate, None
+# if there is no limit to ask; the time limit; the seconds from which a call is slow; the time at which periodic work is
+# due. A slow call, and one that begins after that time, leaves the quick path.
 # A bare tuple, because it is unpacked at each call.
 Gate = Callable[[float], Slots | Question | bool]
 Plan = tuple[Basis, Gate | None, float | None, float, float]
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """A no: whose, how long until it is worth asking again, and the place in line if the caller waits.
+    """A no: its error, the seconds until it is worth asking again, and the place in line if the caller waits.
 
-    *wakes* says that it may be sooner: the ticket's signal tells.
+    *wakes* says that the wait may end sooner: the ticket's signal fires then.
     """
 
     kind: type[Denied]
