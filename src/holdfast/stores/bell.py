@@ -1,7 +1,8 @@
 """Tells the followers inside this process that something was committed, by us or by another process.
 
-A ring says "look again", not what there is to see: rings before a look are one. Each side sets its mark before it looks
-at the other's, so none is missed; ringing and leaving take no lock, as the garbage collector may leave for a stream.
+A ring says "look again", not what there is to see: several rings before a look count as one. Bell and listener each set
+their own mark before they read the other's, so no ring is missed. Ringing a bell and closing a listener take no lock,
+as the garbage collector may close the listener of a stream.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from holdfast.stores.neighbours import News
 
 
 class Bell:
-    """What is rung after a commit; *watch* makes the watch over what others write, None if nobody else can."""
+    """Rung after each commit; *watch* makes a watch for commits of other processes, None if no other one can commit."""
 
     def __init__(self, watch: Callable[[], News] | None) -> None:
         self._make = watch
@@ -24,25 +25,25 @@ class Bell:
         self._reset()
 
     def ring(self) -> None:
-        """Wake everybody who listens; from any thread."""
+        """Wake all listeners; from any thread."""
         if self._listeners:
             for listener in list(self._listeners):
                 listener._ring()
 
     def listen(self) -> Listener:
-        """Hear of every commit from now on, until the listener is closed."""
+        """Return a listener that is told of every commit from now on, until it is closed."""
         listener = Listener(self)
         with self._lock:
             if self.closed:
                 listener.closed = True
                 return listener
-            if self._make is not None and self._watch is None:  # under the lock: nobody listens before it is in place
+            if self._make is not None and self._watch is None:  # under the lock: no listener before it is in place
                 self._start(self._make())
             self._listeners.add(listener)
         return listener
 
     def close(self) -> None:
-        """Let all listeners know that nothing more will come; harmless when they do."""
+        """Close all listeners and wait for the watching threads to end; harmless when closed already."""
         with self._lock:
             self.closed = True
             listeners, threads = list(self._listeners), self._threads
@@ -65,7 +66,7 @@ class Bell:
         self._lock = threading.Lock()
         self._listeners: set[Listener] = set()
         self._watch: News | None = None
-        self._threads: list[threading.Thread] = []  # the one that watches, and any that is about to end
+        self._threads: list[threading.Thread] = []  # the one that watches, and any that are about to end
 
     def _start(self, watch: News) -> None:
         thread = threading.Thread(target=self._serve, args=(watch,), name="holdfast-watcher", daemon=True)
@@ -86,12 +87,12 @@ class Bell:
                     self.ring()
         finally:
             with self._lock:
-                if self._watch is watch:  # whatever ended it: the next to come starts anew
+                if self._watch is watch:  # whatever ended it: the next listener starts another one
                     self._watch = None
             watch.close()
 
     def _needed(self) -> bool:
-        """Whether anybody listens still; if not, the next to come starts anew."""
+        """True if there are listeners; otherwise forget the watch: the next listener starts another one."""
         with self._lock:
             if self._listeners:
                 return True
@@ -105,7 +106,7 @@ class Bell:
 
 
 class Listener:
-    """One follower's ear: one thread or task at a time waits with it."""
+    """Tells one follower of commits; one thread or task at a time waits with it."""
 
     __slots__ = ("closed", "_bell", "_rung", "_wake")
 
@@ -152,7 +153,7 @@ class Listener:
         return self._take()
 
     def close(self) -> None:
-        """Stop listening; whoever waits is let go. Harmless when it has stopped."""
+        """Stop listening and wake the thread or task that waits; harmless when closed already."""
         self.closed = True
         self._bell._left(self)
         if (wake := self._wake) is not None:
@@ -163,13 +164,13 @@ class Listener:
         return self._rung or self.closed
 
     def _ring(self) -> None:
-        if not self._rung:  # else it has been told already, and has not looked since
+        if not self._rung:  # otherwise it has been told already, and has not looked since
             self._rung = True
             if (wake := self._wake) is not None:
                 wake()
 
     def _take(self) -> bool:
-        """Whether there was a ring; it is only taken back if there was one, as the next may come at this moment."""
+        """True if there was a ring. The mark is cleared only if it was set, as the next ring may come right now."""
         if self._rung:
             self._rung = False
             return True

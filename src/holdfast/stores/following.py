@@ -1,4 +1,4 @@
-"""The events of a run, page by page, and following it: what there was, then what comes; and a whole store likewise."""
+"""Reads the events of a run page by page, follows a run (past events, then new ones), and waits for any commit."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def page_of(store: RunStore, run_id: str, after: int, limit: int) -> tuple[Event
 
 
 def follow(store: RunStore, run_id: str, after: int) -> Iterator[RunEventRecord]:
-    """The events of a run that follow *after*, then those to come; what is wrong with the question is said at once."""
+    """The events of a run after *after*, then new ones; wrong arguments raise here, not when an event is read."""
     page_of(store, run_id, after, 1)
     return _follow(store, run_id, after)
 
@@ -54,7 +54,7 @@ def _follow(store: RunStore, run_id: str, after: int) -> Iterator[RunEventRecord
 
 
 def afollow(store: RunStore, run_id: str, after: int) -> AsyncIterator[RunEventRecord]:
-    """The same as a task."""
+    """The same for a task: it suspends instead of blocking."""
     page_of(store, run_id, after, 1)
     return _afollow(store, run_id, after)
 
@@ -62,7 +62,7 @@ def afollow(store: RunStore, run_id: str, after: int) -> AsyncIterator[RunEventR
 async def _afollow(store: RunStore, run_id: str, after: int) -> AsyncIterator[RunEventRecord]:
     with store.listen() as listener:
         while not listener.closed:
-            if store.file.crowded:  # a server may take its time
+            if store.file.crowded:  # a server may take its time: not in the event loop
                 page, ended = await asyncio.to_thread(page_of, store, run_id, after, PAGE)
             else:
                 page, ended = page_of(store, run_id, after, PAGE)
@@ -70,7 +70,7 @@ async def _afollow(store: RunStore, run_id: str, after: int) -> AsyncIterator[Ru
                 yield each
             after = page.next_after
             if page.has_more:
-                await asyncio.sleep(0)  # a long past must not keep the loop from its other tasks
+                await asyncio.sleep(0)  # a long history must not block the event loop's other tasks
             elif ended:
                 return
             else:
@@ -78,13 +78,13 @@ async def _afollow(store: RunStore, run_id: str, after: int) -> AsyncIterator[Ru
 
 
 async def changes(store: RunStore, period: float) -> AsyncGenerator[None]:
-    """Comes when something was committed, and after *period* seconds if nothing was, or nobody can tell."""
+    """Yield when something was committed, and after *period* seconds without a commit, or if that cannot be told."""
     listener: Listener | None = None
     try:
         while True:
             try:
                 listener = listener or store.listen()
-            except StoreError:  # no folder yet
+            except StoreError:  # there is no folder to watch yet
                 listener = None
             if listener is None or listener.closed:
                 listener = None

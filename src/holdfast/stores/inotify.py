@@ -1,6 +1,6 @@
-"""Ears for one file: Linux tells of writes to it and of others that take its name (inotify), where it can and will.
+"""Notices changes of one file by Linux's inotify: writes to it, and other files that take its name.
 
-The file is watched for writes and its folder for new names only: a folder may be busy with files of others.
+The file is watched for writes and its folder for new names only: other files in the folder may be written all the time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EVENT = struct.Struct("=iIII")  # watch, mask, cookie, length of the name that 
 
 
 def ears_for(folder: str, name: str) -> Ears | None:
-    """None where the system cannot tell, or will not: instances and watches of a user are numbered."""
+    """The ears for a file; None if the system has no inotify, or a user's limit of instances or watches is reached."""
     libc = load()
     try:
         return None if libc is None else Ears(libc, folder, name)
@@ -30,9 +30,9 @@ def ears_for(folder: str, name: str) -> Ears | None:
 
 
 def load() -> _Inotify | None:
-    """The C library, if the system can tell by it.
+    """The C library; None if there can be no inotify.
 
-    Called before a fork, too: a module that another thread is loading then would never be loaded in the child.
+    Called before a fork, too: a module that another thread is importing then could never be imported in the child.
     """
     if sys.platform != "linux":
         return None
@@ -40,12 +40,12 @@ def load() -> _Inotify | None:
         import ctypes
 
         return ctypes.CDLL(None, use_errno=True)
-    except (ImportError, OSError):  # a Python that was built without
+    except (ImportError, OSError):  # a Python that was built without ctypes
         return None
 
 
 class Ears:
-    """An inotify instance, and a pipe to be woken by; closed when nobody holds it any more."""
+    """An inotify instance and a pipe to wake the thread that waits; closed with the last reference to it."""
 
     def __init__(self, libc: _Inotify, folder: str, name: str) -> None:
         self._fds: list[int] = []
@@ -67,9 +67,9 @@ class Ears:
         self._poll.register(self._woken, select.POLLIN)
 
     def hear(self, seconds: float) -> bool:
-        """Wait for a change, a wake or the time; true if there was a change, and a wake is left for the next time.
+        """Wait for a change, a wake or *seconds*; True if there was a change, which leaves a wake for the next call.
 
-        An `OSError` says that nothing will be told from now on.
+        Raises an `OSError` if no change will be reported from now on.
         """
         ready = {fd for fd, _ in self._poll.poll(seconds * 1000)}
         if self._fd in ready and self._understand(os.read(self._fd, 65_536)):
@@ -79,33 +79,33 @@ class Ears:
         return False
 
     def wake(self) -> None:
-        """Let `hear` return: the one that runs now, else the next."""
+        """Make `hear` return: the one in progress, otherwise the next."""
         try:
             os.write(self._waker, b"\0")
-        except BlockingIOError:  # full of wakes that nobody has read yet
+        except BlockingIOError:  # full of wakes that were not read yet
             return
 
     def deafen(self) -> None:
-        """Hear nothing more; it can still be woken."""
+        """Stop watching; `wake` still works."""
         self._fds.remove(self._fd)
         os.close(self._fd)
 
     def shut(self) -> None:
-        """Close everything; nobody may use it meanwhile."""
+        """Close everything; no thread may use it meanwhile."""
         fds, self._fds = self._fds, []
         for fd in fds:
-            with contextlib.suppress(OSError):  # a daemon, say, has closed all that was open
+            with contextlib.suppress(OSError):  # a process that became a daemon, say, has closed all
                 os.close(fd)
 
     def __del__(self) -> None:
-        if hasattr(self, "_fds"):  # else it was interrupted before it had any
+        if hasattr(self, "_fds"):  # otherwise `__init__` was interrupted before it had any
             self.shut()
 
     def _understand(self, events: bytes) -> bool:
         """Whether one of *events* is a change."""
         written = named = False
         for watch, mask, name in _told(events):
-            if mask & _OVERFLOW:  # anything may have happened
+            if mask & _OVERFLOW:  # events were lost: anything may have happened
                 named = True
             elif watch == self._folder:
                 if mask & (_DELETE_SELF | _MOVE_SELF | _UNMOUNT | _IGNORED):
@@ -118,7 +118,7 @@ class Ears:
         return written or named
 
     def _find_file(self) -> None:
-        """Watch the file that has the name now; done before the change is told, so nothing falls in between."""
+        """Watch the file that has the name now; done before the change is reported, so that no write is missed."""
         before = self._file
         try:
             self._file = _good(self._inotify.inotify_add_watch(self._fd, self._path, _MODIFY))
@@ -139,7 +139,7 @@ class _Inotify(Protocol):
 
 
 def _told(events: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Watch, mask and name of each."""
+    """Watch, mask and name of each event."""
     at = 0
     while at < len(events):
         watch, mask, _, length = _EVENT.unpack_from(events, at)

@@ -1,7 +1,7 @@
 """What processes on one store need to notice each other; each kind of database has its own way.
 
-A lock says that its owner lives, news that there is something to look at. Both are hints: leases decide where locks
-cannot be told, and whoever looks finds what there is.
+A lock shows that its owner is alive, news that there may be something to read. Both are hints: leases decide where
+locks cannot be checked, and a process that was woken reads the store itself.
 """
 
 from __future__ import annotations
@@ -13,55 +13,55 @@ from holdfast.errors import printable
 
 
 def this_host() -> str:
-    """The name of this machine as it can be written down: the system lets it be any bytes."""
+    """The name of this machine in printable characters: the system allows any bytes."""
     return printable(os.uname().nodename)
 
 
 class News(Protocol):
-    """Wakes when there may be something to see; one thread waits, any may wake or close."""
+    """Wakes when there may be something to read; one thread waits, any thread may wake or close."""
 
     @property
     def closed(self) -> bool:
-        """Whether it will tell nothing more."""
+        """True if it will report nothing more."""
 
     def wait(self, timeout: float | None) -> bool:
-        """Block until there may be news since the last wait: then true. False at the *timeout*, woken and closed."""
+        """Block until there may be news since the last wait: True. False at the *timeout*, when woken or closed."""
 
     def wake(self) -> None:
-        """Let `wait` return false: the one that runs now, else the next."""
+        """Make `wait` return False: the one in progress, otherwise the next."""
 
     def close(self) -> None:
-        """End, and let whoever waits go; harmless when it has ended."""
+        """End, and wake the thread that waits; harmless when it has ended."""
 
 
 class Lock(Protocol):
-    """Our own: tells others that this process lives."""
+    """The lock of this process: shows others that it is alive."""
 
     @property
     def locked(self) -> bool:
-        """Whether others can tell by it; else only the lease tells."""
+        """True if others can check the lock; otherwise only the lease shows that this process is alive."""
 
     def poked(self) -> bool:
-        """Whether another process has something for this one; says so once."""
+        """True if another process has poked this one since the last call: there is something to read."""
 
     def mailbox(self) -> News:
-        """Wakes when another process has something for this one."""
+        """News that wakes when another process has poked this one."""
 
     def close(self) -> None:
-        """Let go of it; harmless when done already."""
+        """Release the lock; harmless when done already."""
 
     def after_fork(self) -> None:
-        """In a forked child: it is the parent's, and must not outlive it here."""
+        """In a forked child: let go of the lock, which is the parent's and must not outlive it."""
 
 
 class Locks(Protocol):
-    """The locks of all who use a store."""
+    """The locks of all processes that use a store."""
 
     def take(self, owner: str) -> Lock:
-        """Have it be known that *owner*, this process, lives."""
+        """Take the lock of *owner*, which is this process."""
 
     def is_living(self, owner: str, host: str, *, locked: bool | None) -> bool | None:
-        """Whether *owner* on *host* lives; None if that cannot be told. *locked* if it said that it has a lock."""
+        """True if *owner* on *host* is alive, None if that cannot be told; *locked* if its row says it has a lock."""
 
     def poke(self, owner: str) -> None:
-        """Tell *owner* that there is something for it, if it has not been told by the commit itself."""
+        """Tell *owner* that there is something for it, unless the commit itself has told it."""

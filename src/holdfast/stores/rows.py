@@ -1,6 +1,6 @@
-"""What stands in the columns of a store's tables, whatever database has them: snapshots, headers and events.
+"""Encodes and decodes the columns of a store's tables, the same for every database: snapshots, headers and events.
 
-A row may hold anything once a database is damaged: what cannot be read is a `DecodeError`.
+A row may hold anything once a database is damaged: what cannot be read raises a `DecodeError`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PAYLOAD = msgspec.json.Decoder(dict[str, Any])
 
 
 class _Prompt(msgspec.Struct):
-    """The one thing of a header that its snapshot needs."""
+    """The only field of a header that a snapshot needs."""
 
     prompt: str
 
@@ -30,7 +30,7 @@ _PROMPT = msgspec.json.Decoder(_Prompt)
 
 
 def pack(snapshot: RunSnapshot) -> bytes:
-    """A snapshot as it is stored: without the prompt, which stands in the header and may be long."""
+    """A snapshot as it is stored: without the prompt, which is in the header and may be long."""
     prompt, snapshot.prompt = snapshot.prompt, ""
     try:
         return _PACK.encode(snapshot)
@@ -76,5 +76,5 @@ def event(row: tuple[Any, ...]) -> RunEventRecord:
 
 @reads_rows
 def standing(row: tuple[Any, ...]) -> tuple[int, bool]:
-    """The first event that is kept of a run, and whether it has ended; from a row that begins with both."""
+    """The first sequence that is kept of a run, and whether the run has ended, from a row that begins with both."""
     return int(row[0]), RunStatus(row[1]).is_terminal

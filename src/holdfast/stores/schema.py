@@ -1,7 +1,7 @@
-"""The schema of an embedded store: a new file gets it, an older one is brought up to date, any other is left alone.
+"""The schema of an embedded store: created in a new file, brought up to date in an older one; other databases are kept.
 
-One numbered migration a file; all that are missing are applied, with the number of the last, in one transaction.
-A migration only adds: processes of the version before are at work on the tables, and go on.
+One numbered migration per file; all that are missing are applied, with the number of the last, in one transaction.
+A migration only adds: processes of the previous version go on working on the tables.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from holdfast.stores.sqlite import SqliteFile
 
 MIGRATIONS = ("001_runs.sql", "002_board.sql", "003_queue.sql")
-SCHEMA = len(MIGRATIONS)  # the newest that this version knows
-APPLICATION = 0x484F4C44  # "HOLD", by which a file is known to be ours
+SCHEMA = len(MIGRATIONS)  # the newest schema that this version knows
+APPLICATION = 0x484F4C44  # "HOLD": marks a file as ours
 FOLDER = os.path.join(os.path.dirname(__file__), "sql")
 _PAUSE = 0.01
 
 
 def prepare(file: SqliteFile, connection: sqlite3.Connection) -> None:
-    """Have *connection* see the schema of this version, or say why it cannot."""
+    """Bring the database of *connection* to the schema of this version, or raise an error that says why not."""
     version, application, tables = _found(connection)
     if application == APPLICATION:
         if version == SCHEMA:
@@ -46,20 +46,20 @@ def prepare(file: SqliteFile, connection: sqlite3.Connection) -> None:
     elif application or version or tables:
         raise StoreError(f"{file.name}: is an SQLite database of something else; nothing was changed: use another file")
     if file.path is not None:
-        if connection.execute("PRAGMA page_count").fetchone() == (0,):  # later it would not be taken
+        if connection.execute("PRAGMA page_count").fetchone() == (0,):  # not accepted later
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         use_log(file, connection)
     _migrate(file, connection)
 
 
 def use_log(file: SqliteFile, connection: sqlite3.Connection) -> None:
-    """Have readers and the writer not wait for each other (WAL)."""
+    """Switch to WAL, so that readers and the writer do not wait for each other."""
     import sqlite3
 
     for _ in range(int(PATIENCE / _PAUSE)):
         try:
             (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-        except sqlite3.OperationalError as error:  # others make the file, too; here SQLite waits for nobody
+        except sqlite3.OperationalError as error:  # another process makes the file, and SQLite does not wait
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
                 raise
             SystemClock.sleep(_PAUSE)
@@ -83,7 +83,7 @@ def by_name(text: str) -> dict[str, str]:
 
 
 def migration(folder: str, name: str) -> str:
-    """What leads from one schema to the next, without comments."""
+    """The SQL that leads from one schema to the next, without its comment lines."""
     return "\n".join(line for line in read_sql(folder, name).splitlines() if not line.startswith("--"))
 
 
@@ -93,7 +93,7 @@ def read_sql(folder: str, name: str) -> str:
 
 
 def _found(connection: sqlite3.Connection) -> tuple[int, int, int]:
-    """Version, application and number of tables, all of one moment: another process may be making them."""
+    """Version, application id and number of tables, read in one transaction: another process may be making them."""
     connection.execute("BEGIN")
     try:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -108,7 +108,7 @@ def _found(connection: sqlite3.Connection) -> tuple[int, int, int]:
 def _migrate(file: SqliteFile, connection: sqlite3.Connection) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
-        (version,) = connection.execute("PRAGMA user_version").fetchone()  # others may have been quicker
+        (version,) = connection.execute("PRAGMA user_version").fetchone()  # another process may have been quicker
         for number in range(version + 1, SCHEMA + 1):
             for statement in migration(FOLDER, MIGRATIONS[number - 1]).split(";"):
                 connection.execute(statement)

@@ -1,7 +1,7 @@
 """One SQLite file: how it is opened, written and read. The statements are in `sql/`.
 
-The writer's connection belongs to whoever has the writer's turn; readers have one of their own. A store in memory has
-a single connection for both.
+The thread that has the writer's turn uses the writer's connection; readers share another one. A store in memory has a
+single connection for both.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from holdfast.stores.watch import Watch
 if TYPE_CHECKING:
     import sqlite3
 
-PAUSE = 0.001  # seconds between two tries to begin, about
-MOST_LOG = 64 * 2**20  # bytes of its log that SQLite keeps for the next time
-SETTLE = 4.0  # seconds that SQLite may take from writing a commit to showing it
+PAUSE = 0.001  # seconds between two tries to begin a transaction, about
+MOST_LOG = 64 * 2**20  # bytes of its log that SQLite keeps for reuse
+SETTLE = 4.0  # seconds that SQLite may take from writing a commit to its log until readers see it
 
 
 class SqliteFile:
@@ -46,7 +46,7 @@ class SqliteFile:
         self.path = path
         self.name = "the store in memory" if path is None else printable(path, 300)
         self.url = ":memory:" if path is None else path
-        self.crowded = False  # while it writes, nobody else does; and it hears whether anybody has
+        self.crowded = False  # no other process writes during a transaction, and `begin` tells if one has before
         self.blocking = path is not None
         self._place = None if path is None else Place(path, self.name)
         self._room = Room(f"{path}-wal" if path is not None and synchronous == "FULL" else None)
@@ -57,36 +57,36 @@ class SqliteFile:
         self._read: sqlite3.Connection | None = None
         self._cursor: sqlite3.Cursor | None = None
         self._version: int | None = None
-        self._contended = False  # others wanted to write when we last did
-        self._trace: EventRow | Live | None = None  # by which one can tell whether the group was committed
+        self._contended = False  # the last transaction had to wait for another process
+        self._trace: EventRow | Live | None = None  # shows whether the group was committed
         self._in_use: list[sqlite3.Connection | sqlite3.Cursor] = []
-        self._apart: list[sqlite3.Connection] = []  # those of whoever looks at one moment
-        self._abandoned: list[object] = []  # what a fork has torn apart
-        weakref.finalize(self, _close, self._in_use).atexit = False  # Python wants nobody to forget a connection
+        self._apart: list[sqlite3.Connection] = []  # the connections of `at_one_moment`
+        self._abandoned: list[object] = []  # connections that were open during a fork
+        weakref.finalize(self, _close, self._in_use).atexit = False  # Python warns of unclosed connections
 
     # -- opening and closing -------------------------------------------------------------------------------------------
 
     @property
     def exists(self) -> bool:
-        """Whether there is anything to read yet; what may not be looked at is an error, not nothing."""
+        """True if there is anything to read yet; raises a `StoreError` if the path cannot be examined."""
         return self._place is None or self._place.exists()
 
     def writing(self) -> sqlite3.Connection:
         """The connection to write with."""
         if self._write is None:
-            self._drop()  # a reader made when the file could not be written would have the writer fail, too
+            self._drop()  # a reader opened while the file could not be written would make the writer fail, too
             connection = self._open()
             self._in_use.append(connection)
             if self.path is not None:
-                use_log(self, connection)  # a copy that was made by VACUUM INTO, say, has none
-            connection.execute("PRAGMA busy_timeout = 0")  # `begin` waits, and more fairly
+                use_log(self, connection)  # a copy made by VACUUM INTO, say, has no log
+            connection.execute("PRAGMA busy_timeout = 0")  # `begin` waits itself, and more fairly
             self._version = None
             self._room.begin()
             self._write = connection
         return self._write
 
     def _pen(self) -> sqlite3.Cursor:
-        """What every transaction is written with: a cursor for each statement would cost as much as the statement."""
+        """The cursor that writes all transactions: one for each statement would cost as much as the statement."""
         if self._cursor is None:
             self._cursor = self.writing().cursor()
             self._in_use.append(self._cursor)
@@ -115,11 +115,11 @@ class SqliteFile:
             yield connection
         finally:
             connection.close()
-            with contextlib.suppress(ValueError):  # it was lost in a fork
+            with contextlib.suppress(ValueError):  # `after_fork` has removed it
                 self._apart.remove(connection)
 
     def explained(self, error: BaseException) -> StoreError | None:
-        """What an error of the database means, if it is one."""
+        """Return what *error* means; None if the database did not raise it."""
         return explained(self.name, error)
 
     concerns_all = staticmethod(concerns_all)
@@ -127,45 +127,45 @@ class SqliteFile:
     # -- others who use it ---------------------------------------------------------------------------------------------
 
     def clock(self, given: Clock | None) -> Clock:
-        """The clock that everything goes by: all who use a file are on one host."""
+        """The clock that dates everything: *given* or the host's, as all processes that use a file are on one host."""
         return checks.clock(given)
 
     def locks(self) -> LockFiles | None:
-        """The locks of all who use it; None if nobody else can."""
+        """The locks of all processes that use the file; None for a store in memory."""
         return None if self.path is None else LockFiles(f"{self.path}-owners")
 
     def watch(self) -> Watch:
-        """Wakes when somebody has written."""
+        """A watch that wakes when any process has written."""
         return Watch(f"{self.path}-wal", settle=SETTLE)
 
     def tell(self, owners: Iterable[str]) -> None:
-        """Their files are poked after the commit."""
+        """Do nothing: the files of *owners* are poked after the commit."""
 
     def confirm(self, lives: Iterable[Live]) -> None:
-        """Nobody else writes meanwhile."""
+        """Do nothing: no other process writes during the transaction."""
 
     # -- ending --------------------------------------------------------------------------------------------------------
 
     def hold(self, patience: float) -> bool:
-        """Let no other thread read; false if one did so for too long."""
+        """Keep other threads from reading; False if one went on for more than *patience* seconds."""
         if self.path is not None:
             inotify.load()
         return self.reading.acquire(timeout=patience)
 
     def put_away(self) -> None:
-        """Have nothing open while the process is forked: SQLite in the child would go by the parent's file locks, which
-        it does not have, and others would delete the log in which it writes.
+        """Close everything before the process forks: SQLite in the child would rely on the parent's file locks, which
+        the child does not have, and other processes would delete the log that it writes to.
         """
         if self.path is not None:
             self._drop()
 
     def let_go(self) -> None:
-        """Let others read again."""
+        """Let other threads read again."""
         self.reading.release()
 
     def close(self) -> None:
         """Close both connections; a later use opens whatever is at the path by then."""
-        with self.reading:  # who opens it after this notes which file that is
+        with self.reading:  # no thread may open a file in between: it would be forgotten
             self._drop()
             if self._place is not None:
                 self._place.forget()
@@ -180,7 +180,7 @@ class SqliteFile:
         _close(in_use)
 
     def after_fork(self) -> None:
-        """In a forked child: what could not be put away belongs to the parent, and to close it could harm that."""
+        """In a forked child: connections still open belong to the parent, and closing them could harm it."""
         self._make_locks()
         if self.path is not None:
             self._abandoned += [*self._in_use, *self._apart]  # kept, so that nothing finalizes them
@@ -189,7 +189,7 @@ class SqliteFile:
             self._read = self._write = self._cursor = None
 
     def _make_locks(self) -> None:
-        """A store in memory has one connection for all, and nobody may see half of a group; of a file all may read."""
+        """In memory one lock serves both, as no reader may see half a group; a file may be read while it is written."""
         self.reading = threading.RLock()
         self.alone: contextlib.AbstractContextManager[object] = self.reading if self.path is None else threading.RLock()
 
@@ -213,7 +213,7 @@ class SqliteFile:
         connection = self._connect()
         try:
             connection.execute(f"PRAGMA synchronous = {self._synchronous}")
-            if self._synchronous == "FULL":  # on macOS the disk itself would keep in memory what was synced
+            if self._synchronous == "FULL":  # on macOS synced data may still be in the disk's own memory
                 connection.execute("PRAGMA fullfsync = ON")
             connection.execute(f"PRAGMA journal_size_limit = {MOST_LOG}")
             prepare(self, connection)
@@ -238,7 +238,7 @@ class SqliteFile:
     # -- a transaction -------------------------------------------------------------------------------------------------
 
     def begin(self) -> bool:
-        """Begin to write; true if somebody else has written since our last transaction."""
+        """Begin a transaction; True if another process may have written since our last one."""
         cursor = self._cursor if self._cursor is not None else self._pen()
         if self._contended:
             SystemClock.sleep(PAUSE)
@@ -255,14 +255,14 @@ class SqliteFile:
         return bool(version != before)
 
     def _wait_for_turn(self, cursor: sqlite3.Cursor, error: Exception) -> None:
-        """Begin when the other process that writes has done so; raises an *error* that is another.
+        """Begin when the other process has ended its transaction; raise *error* if it is not SQLITE_BUSY.
 
-        SQLite's own wait favours whoever has just written, and grows; others starve for seconds. Here the longer one
-        waits the oftener one asks, and who had to wait lets others ask first the next time.
+        SQLite's own wait favours the process that has just written, and grows; others starve for seconds. Here a
+        process tries more often the longer it waits, and after a wait it lets others try first the next time.
         """
         import sqlite3
 
-        begun, waited = SystemClock.monotonic(), 0.0  # what waits here is the system
+        begun, waited = SystemClock.monotonic(), 0.0  # not the store's clock: this wait is real
         while getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY and waited <= PATIENCE:
             self._contended = True
             SystemClock.sleep(max(2 * PAUSE - waited / 50, PAUSE / 5) * random.uniform(0.5, 1.5))
@@ -274,11 +274,11 @@ class SqliteFile:
         raise error
 
     def is_committed(self) -> bool:
-        """Whether a commit that was cut short was made."""
+        """True if a commit that was interrupted was made."""
         return self._write is None or not self._write.in_transaction
 
     def commit(self) -> None:
-        """On disk when it returns; in a file, or a log of it, that nobody can find any more it would not count."""
+        """Put the group on disk before returning, in a file and a log that other processes can still find."""
         if self._place is not None:
             self._place.check()
             if not self._place.has_log():
@@ -289,32 +289,32 @@ class SqliteFile:
         except Exception as error:
             if self.path is None:
                 raise
-            self._drop()  # what it has written of it all the same shows on a new connection
+            self._drop()  # a new connection shows what it has written all the same
             raise Lost(partial(was_written, self, self._trace), str(error), error) from error
 
     def rollback(self, *, afresh: bool) -> None:
-        """As if nothing had been written; *afresh* on new connections: one made in trouble may never get out of it."""
+        """Undo the transaction; *afresh* also drops the connections, as one made in trouble may never recover."""
         if afresh and self.path is not None:
-            self._drop()  # which takes back, too
+            self._drop()  # which also rolls back
         elif not self.is_committed():
             self.writing().execute("ROLLBACK")
 
     def give_back(self, most: int) -> int:
-        """Let the file shrink by at most so many pages that are no longer used; gives how many are left."""
+        """Shrink the file by at most *most* unused pages; return how many are left, 0 if it did not shrink."""
         connection = self.writing()
         (free,) = connection.execute("PRAGMA freelist_count").fetchone()
-        for _ in range(min(free, most)):  # each time Python takes one step: one page
+        for _ in range(min(free, most)):  # Python steps a statement once: one page
             connection.execute("PRAGMA incremental_vacuum(1)")
         (left,) = connection.execute("PRAGMA freelist_count").fetchone()
         return int(left) if left < free else 0
 
     def new_keys(self, most: int) -> Iterator[int]:
-        """Keys for new runs, as many as are wanted while nobody else writes."""
+        """Keys for new runs, any number of them, valid until another process writes."""
         (key,) = self.writing().execute(self._sql["next_key"]).fetchone()
         return count(int(key))
 
     def load(self, run_id: str) -> Live | None:
-        """A run as it is on disk."""
+        """Read a run from disk; None if there is none."""
         try:
             row = self.writing().execute(self._sql["load"], (run_id,)).fetchone()
         except UnicodeEncodeError:  # nothing of that name can have been stored
@@ -323,7 +323,7 @@ class SqliteFile:
 
     def write(self, lives: Iterable[Live], rows: list[EventRow], memos: list[MemoRow]) -> None:
         """Write what has changed of *lives*, and the new *rows* and *memos*."""
-        # Plain tuples, whole numbers and bytearrays: of all else the module asks first how it wants to be stored.
+        # Plain tuples of int, str and bytearray: for any other type the sqlite3 module first looks for an adapter.
         pen, sql = self._pen(), self._sql
         if rows:
             pen.executemany(sql["add_event"], rows)
@@ -362,10 +362,10 @@ class SqliteFile:
         """All rows of the statement *name*, as this transaction sees them."""
         return self.writing().execute(self._sql[name], parameters).fetchall()
 
-    pick = ask  # of runs that no other transaction has picked: here there is no other
+    pick = ask  # must skip runs that another transaction has picked: here there is no other
 
     def put(self, name: str, *parameters: object, is_news: bool = True) -> None:
-        """Make the statement *name*."""
+        """Execute the statement *name*."""
         self.writing().execute(self._sql[name], parameters)
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -385,13 +385,13 @@ class SqliteFile:
                 return []
 
     def _leave_log(self) -> None:
-        """Have all use the log that is here; in the middle of a transaction, its commit will see to it."""
+        """Drop the connections to the lost log; in the middle of a transaction, its commit does that."""
         with self.alone:
             if self.is_committed():
                 self._drop()
 
     def meta(self, name: str) -> Any:
-        """A fact about the store itself."""
+        """A value that the store keeps about itself; None if it is not set."""
         with self.reading, errors_of(self):
             row = self.reader().execute(self._sql["meta"], (name,)).fetchone()
         return row[0] if row is not None else None
@@ -402,5 +402,5 @@ class SqliteFile:
 
 
 def _close(in_use: list[sqlite3.Connection | sqlite3.Cursor]) -> None:
-    for each in reversed(in_use):  # a cursor before its connection, which would stay half open for it
+    for each in reversed(in_use):  # a cursor before its connection, which would otherwise stay half open
         each.close()

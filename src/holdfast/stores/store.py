@@ -1,6 +1,6 @@
-"""The run store: runs, their events and who may write them, for one process among several that use the same database.
+"""The run store: runs, their events and their owners, for one of several processes that use the same database.
 
-Blocking code throughout; `writer` is the way in for those who must not block.
+Blocking code throughout; code that must not block goes through `writer`.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from holdfast.stores.writer import Pending, Writer
 from holdfast.values.redaction import Payloads
 from holdfast.values.said import ENDS, known
 
-LEASE = 15.0  # seconds that an owner lives without a sign; it gives one three times as often
-SILENT = 86_400.0  # seconds without an event after which a run that never had an owner counts as left
+LEASE = 15.0  # seconds that an owner counts as alive without a sign of life; it gives one three times as often
+SILENT = 86_400.0  # seconds without an event after which a run that never had an owner counts as interrupted
 FORK_PATIENCE = 5.0  # seconds that a fork waits for a write to end
 
 _PAYLOAD = msgspec.json.Decoder(dict[str, Any])
@@ -52,7 +52,7 @@ _log = logging.getLogger("holdfast")
 
 
 class Memory(NamedTuple):
-    """What a run knows of calls made before it was resumed."""
+    """What a resumed run knows of the calls that it made before."""
 
     memos: list[tuple[bytes, str, bytes]]  # key, name, outcome
     snapshot: RunSnapshot
@@ -96,7 +96,7 @@ class RunStore:
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def create_run(self, session_id: str, prompt: str, *, run_id: str | None = None) -> RunSnapshot:
-        """Make a run; asked again with the same *run_id*, session and prompt, gives the one that is there."""
+        """Create a run; if *run_id* exists with the same session and prompt, return that run."""
         header = self.header(session_id, prompt, run_id)
 
         def create(ledger: Ledger) -> RunSnapshot:
@@ -110,7 +110,7 @@ class RunStore:
         return self.writer.commit(create)
 
     def record_event(self, run_id: str, type: str, payload: Mapping[str, object] | None = None) -> RunSnapshot:
-        """Add an event to a run, whoever owns it."""
+        """Add an event to a run, whichever process owns it."""
         checks.text("run_id", run_id)
         encoded = self.encode(type, {} if payload is None else payload)
         plain = _PAYLOAD.decode(encoded)
@@ -135,7 +135,7 @@ class RunStore:
         return self.record_event(run_id, events.RUN_CANCELLED, {"reason": reason})
 
     def cancel(self, run_id: str, reason: str | None = None) -> CancelResult:
-        """Cancel a run: at once if nobody runs it, else by telling its owner."""
+        """Cancel a run: at once if no living process owns it, otherwise by asking its owner."""
         checks.text("run_id", run_id)
         if reason is not None:
             _check_text("reason", reason)
@@ -143,7 +143,7 @@ class RunStore:
         return self.writer.request(lambda ledger: ledger.cancel(run_id, reason), CancelResult.REQUESTED)
 
     def handle(self, run_id: str) -> RunHandle:
-        """The run of that id, which is not looked up yet."""
+        """The handle on the run *run_id*, which is not looked up yet."""
         return RunHandle(self, run_id)
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -171,11 +171,11 @@ class RunStore:
         return following.page_of(self, run_id, after, limit)[0]
 
     def follow(self, run_id: str, after: int = -1) -> Iterator[RunEventRecord]:
-        """The events of a run that follow *after*, then those to come as they come; ends with the run."""
+        """The events of a run after the sequence *after*, then new ones as they are committed; ends with the run."""
         return following.follow(self, run_id, after)
 
     def afollow(self, run_id: str, after: int = -1) -> AsyncIterator[RunEventRecord]:
-        """The same as a task."""
+        """The same for a task: it suspends instead of blocking."""
         return following.afollow(self, run_id, after)
 
     def list_runs(
@@ -193,35 +193,35 @@ class RunStore:
         return searching.search(self, wanted, limit=limit, before=before, most_looked_at=math.inf).runs
 
     def listen(self) -> Listener:
-        """Hear of every commit from now on, of any process; close it when done."""
+        """A listener that is told of every commit from now on, by any process; close it when done."""
         return self._bell.listen()
 
     def counts(self) -> dict[str, int]:
-        """How many runs there are, by status; not those of which there are none."""
+        """The number of runs by status; a status that no run has is left out."""
         return {str(status): int(number) for status, number in self.file.fetch("count_by_status")}
 
     # -- everything at once --------------------------------------------------------------------------------------------
 
     def records(self) -> list[RunRecord]:
-        """Every run with its events, oldest first; `export` does without having all of them in memory."""
+        """Every run with its events, oldest first, all in memory at once; `export` needs less memory."""
         from holdfast.stores import records
 
         return records.records(self)
 
     def replace_records(self, records: Iterable[RunRecord]) -> None:
-        """Put *records* in the place of everything that is in the store; all or nothing."""
+        """Replace everything in the store by *records*; all or nothing."""
         from holdfast.stores.records import replace_records
 
         replace_records(self, records)
 
     def export(self, fp: IO[str] | IO[bytes], run_ids: Sequence[str] | None = None) -> int:
-        """Write all runs, or those named, as JSON lines; gives the number of runs."""
+        """Write all runs, or those in *run_ids*, as JSON lines; return the number of runs."""
         from holdfast.stores import portable
 
         return portable.export(self, fp, run_ids)
 
     def import_(self, fp: IO[str] | IO[bytes]) -> int:
-        """Read runs from JSON lines as `export` writes them, all or nothing; gives the number of new runs."""
+        """Add runs from JSON lines as `export` writes them, all or nothing; return the number of new runs."""
         from holdfast.stores import portable
 
         return portable.import_(self, fp)
@@ -235,7 +235,7 @@ class RunStore:
         max_run_bytes: int | None = None,
         max_bytes: int | None = None,
     ) -> tuple[int, int]:
-        """Delete finished runs and old events of them beyond these limits; gives how many runs and events went."""
+        """Delete old runs and old events beyond these limits; return how many runs and events were deleted."""
         from holdfast.stores import retention
 
         limits = retention.Limits(
@@ -244,7 +244,7 @@ class RunStore:
         return retention.prune(self, limits)
 
     def close(self) -> None:
-        """Write what is queued, end what follows, close the file; a later use opens it again."""
+        """Write what is queued, end all followers, close the database; a later use opens it again."""
         if self.writer.patience is None:
             self._close()
             return
@@ -255,7 +255,7 @@ class RunStore:
             _log.warning("the store took too long to close: what was noted last may not be written")
 
     def forget_left(self) -> None:
-        """Wait until the memos that runs have left are deleted, unless that fails."""
+        """Delete the memos that completed and deleted runs left behind, and wait for it; gives up if a write fails."""
         while self._ledger.leftovers:
             self._forget_on()
             if (piece := self._forgetting) is not None:
@@ -277,7 +277,7 @@ class RunStore:
         self.file.close()
 
     def _leave(self) -> None:
-        """Be no owner any more; others would see it anyway, by the lock and the lease."""
+        """Delete this process from the owners; others would notice anyway, by its lock and its lease."""
         try:
             if (owner := self.ownership.end()) is not None:
                 self.writer.commit(lambda ledger: ledger.drop(owner))
@@ -310,12 +310,12 @@ class RunStore:
 
     def secret(self) -> bytes:
         """The secret that keys the digests of arguments."""
-        if self._secret is None or self.file.crowded:  # others may have made the tables anew; a server has just looked
+        if self._secret is None or self.file.crowded:  # a server's tables may be new; its `load` has read the secret
             self._secret = self.file.meta("secret")
         return self._secret
 
     def memory(self, run_id: str) -> Memory:
-        """What is known of the calls of a run."""
+        """What the store knows of the calls of a run."""
         rows = self.file.fetch("remembered", run_id)
         if not rows:
             raise RunNotFound(run_id)
@@ -323,7 +323,7 @@ class RunStore:
         with errors_of(self.file):
             state, head = unpack(snapshot, header), unpack_header(header)
         told = self.file.fetch("recalled", run)
-        # What an imported run gave is not believed: whoever wrote its events may have made it up.
+        # The results in an imported run's events are not trusted: the author of the import may have made them up.
         ended = [payload for type, payload in told if type in ENDS] if origin is None else []
         warned = [payload for type, payload in told if type not in ENDS]
         return Memory(known(ended, self.file.fetch("memos", run)), state, head, origin is not None, warned)
@@ -336,16 +336,16 @@ class RunStore:
         self.writer.commit(lambda ledger: ledger.keep(row))
 
     def cancels(self) -> list[tuple[str, str]]:
-        """The runs of this process that somebody wants cancelled, and why."""
+        """The runs of this process that are to be cancelled, and why."""
         owner = self.ownership.id
         return [(run, reason) for run, reason in self.file.fetch("cancels", owner)] if owner is not None else []
 
     # -- forks ---------------------------------------------------------------------------------------------------------
 
     def hold(self) -> Callable[[], None]:
-        """Let no other thread be inside the database while this one forks: its locks would be held for ever.
+        """Keep other threads out of the database while this one forks: the child's locks would stay locked for ever.
 
-        Gives what lets go again, here in the parent.
+        Return a function that lets them in again, in the parent.
         """
         with ExitStack() as held:
             if turn := self.writer.hold(FORK_PATIENCE):
@@ -357,7 +357,7 @@ class RunStore:
             return held.pop_all().close
 
     def after_fork(self) -> None:
-        """In a forked child: threads, locks and connections are the parent's."""
+        """In a forked child: start over, as threads, locks and connections are the parent's."""
         self.writer.after_fork()
         self.file.after_fork()
         self._bell.after_fork()
@@ -374,12 +374,12 @@ class RunStore:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _committed(self) -> None:
-        """Tell whoever waits for news. What was written is written, so nothing here may fail."""
+        """Tell owners and followers after a commit. The data is on disk already, so nothing here may fail."""
         woken = self._ledger.woken
         while woken:
             try:
                 self.ownership.wake(woken.popleft())
-            except IndexError:  # another thread tells them, too
+            except IndexError:  # another thread has told the last one
                 break
             except Exception as error:
                 _log.warning("the owner of a run could not be told to look: %s", error)
@@ -388,10 +388,10 @@ class RunStore:
         self._bell.ring()
 
     def _forget_on(self) -> None:
-        """Have memos that runs have left deleted, one small write after the other, unless that fails."""
+        """Queue a small write that deletes memos left behind by runs, unless one is queued or the last one failed."""
         if self._forgetting is not None and self._forgetting.error is not None:
             self._forgetting = None
-            self._ledger.leftovers.clear()  # the next process finds them
+            self._ledger.leftovers.clear()  # the next process deletes them
         elif self._forgetting is None or self._forgetting.done:
             self._forgetting = self.writer.submit(Ledger.forget_some)
 
@@ -399,12 +399,12 @@ class RunStore:
         return Bell(self.file.watch if self.file.path is not None else None)
 
     def _picture(self, live: Live) -> RunSnapshot:
-        """A copy of the state at hand."""
+        """A copy of the run's state, with its owner filled in."""
         row = self._ledger.owner(live.owner) if live.owner is not None else None
         return self._overlay(live.snapshot.copy(), row, live.fence)
 
     def _overlay(self, snapshot: RunSnapshot, row: OwnerRow | None, fence: int) -> RunSnapshot:
-        """Say who owns a run now, if anybody does."""
+        """Fill in *owner* and *interrupted*, which the events do not tell."""
         if not snapshot.status.is_terminal:
             alive = self.ownership.is_alive(row)
             snapshot.owner = f"{row.host}:{row.pid}" if row is not None and alive else None
@@ -412,7 +412,7 @@ class RunStore:
         return snapshot
 
     def is_silent(self, status: str, touched_at: int) -> bool:
-        """Whether whoever writes to a run without owning it, of whom nothing is known, has not done so for long."""
+        """True if a run has begun and had no event for `SILENT` seconds: its writer, if it is no owner, seems gone."""
         return status != RunStatus.CREATED and self.clock.time() - touched_at / 1000 > SILENT
 
     def snapshots(self, rows: list[tuple[Any, ...]]) -> list[RunSnapshot]:
@@ -429,7 +429,7 @@ class RunStore:
 
 
 def _check_text(name: str, value: str) -> None:
-    """A text that can be stored."""
+    """Raise a `ConfigError` unless *value* is a text that can be stored."""
     checks.text(name, value)
     if not checks.is_text(value):
         raise ConfigError(f"{name} = {checks.shown(value)}: must be a text that can be written as UTF-8")

@@ -1,7 +1,7 @@
-"""Wakes when a file changes: told by the system where it can tell (inotify), else by looking every few milliseconds.
+"""Wakes when a file changes: by inotify where the system has it, otherwise every few milliseconds.
 
-One thread waits, any may wake or close. Nothing here takes a lock, as the garbage collector may wake a watch in the
-middle of anything; what keeps a descriptor open is that somebody still holds the object it belongs to.
+One thread waits, any thread may wake or close. Nothing here takes a lock, as the garbage collector may wake a watch in
+the middle of anything; a descriptor stays open as long as there is a reference to the object it belongs to.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from holdfast.clock import SystemClock
 from holdfast.errors import StoreError, printable
 from holdfast.stores.inotify import ears_for
 
-_LONGEST = 86_400.0  # seconds; what the system can be asked to wait for ends at some weeks
+_LONGEST = 86_400.0  # seconds; the system accepts waits of up to some weeks
 _FIRST_GAP = 0.001
 
 
 class Watch:
-    """One file, which need not exist yet; the folder it is in must.
+    """Watches one file, which need not exist yet; the folder it is in must.
 
-    A write may be seen before it counts: SQLite fills its log first and shows the commit when that is on disk. With
-    *settle* a change is told again after it, at growing distances, until so many seconds have passed.
+    A write may be seen before it counts: SQLite fills its log first and shows the commit when that is on disk. So a
+    change is reported again, at growing intervals, for about *settle* seconds.
     """
 
     def __init__(self, path: str, *, poll: float = 0.025, settle: float = 0.0) -> None:
@@ -37,30 +37,30 @@ class Watch:
         self._every = poll
         self._settle = settle
         self._gap = _FIRST_GAP
-        self._again = math.inf  # when to tell once more
+        self._again = math.inf  # when to report the last change again
         self._pid = os.getpid()
         self._closed = False
         self._hearer: int | None = None  # the thread that waits
-        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()  # which may be put into anywhere
+        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()  # safe to put into from anywhere
         self._ears = ears_for(folder, name)
 
     @property
     def notified(self) -> bool:
-        """Whether the system tells us; else we poll."""
+        """True if the system reports changes; otherwise the watch polls."""
         return self._ears is not None
 
     @property
     def closed(self) -> bool:
-        """Whether it will tell nothing more; in a forked child it will not, as the events are the parent's."""
+        """True if it will report nothing more; always so in a forked child, as the events are the parent's."""
         return self._closed or self._pid != os.getpid()
 
     def wait(self, timeout: float | None) -> bool:
-        """Block until the file may have been written, created or replaced since the last wait: then true.
+        """Block until the file may have been written, created or replaced since the last wait, and return True.
 
-        False at the *timeout*, when woken and when closed. Where we poll, each wait ends with true after a short time.
+        False at the *timeout*, when woken and when closed. When polling, each wait returns True after a short time.
         """
         self._hearer = threading.get_ident()
-        end = math.inf if timeout is None else SystemClock.monotonic() + timeout  # what waits here is the system
+        end = math.inf if timeout is None else SystemClock.monotonic() + timeout  # this wait is real
         while not self.closed and (ears := self._ears) is not None:
             now = SystemClock.monotonic()
             try:
@@ -81,25 +81,25 @@ class Watch:
         return self._wait_a_little(end)
 
     def wake(self) -> None:
-        """Let `wait` return false: the one that runs now, else the next."""
-        if self._pid == os.getpid():  # what wakes the parent's wait is shared with its children
+        """Make `wait` return False: the one in progress, otherwise the next."""
+        if self._pid == os.getpid():  # the pipe that wakes the parent is shared with its children
             if self._wakes.empty():
                 self._wakes.put(None)
             if (ears := self._ears) is not None:
                 ears.wake()
 
     def close(self) -> None:
-        """End, and let whoever waits go; harmless when it has ended."""
+        """End the watch and wake the thread that waits; harmless when it has ended."""
         self._closed = True
         self.wake()
         ears, self._ears = self._ears, None
         if ears is not None and self._pid != os.getpid():
-            ears.shut()  # the thread that held them did not come along, but what it held did
+            ears.shut()  # the thread that waits is not in the child, but its references are
         elif ears is not None and self._hearer == threading.get_ident():
-            ears.deafen()  # here, and not in whichever thread has just woken this one: it takes milliseconds
+            ears.deafen()  # here, not in the thread that has just woken this one: it takes milliseconds
 
     def _wait_a_little(self, end: float) -> bool:
-        """Poll: true when the time is over, as nobody can say then that nothing has changed."""
+        """Poll: True when the time is over, as a change cannot be ruled out then."""
         left = min(self._every, end - SystemClock.monotonic())
         try:
             if not self.closed:
@@ -115,7 +115,7 @@ class Watch:
         return True
 
     def _took_wakes(self) -> bool:
-        """Whether there were any; none is left."""
+        """Remove all wakes from the queue; True if there were any."""
         woken = False
         while not self._wakes.empty():
             self._wakes.get()
