@@ -1,6 +1,6 @@
-"""A proxied server as the guards know it: its tools, what they say of themselves, and its own circuit.
+"""A proxied server as the guards know it: its tools, their annotations, and the server's own circuit.
 
-All sessions with the same server share it. A proxied tool is named SERVER.TOOL everywhere but towards the client.
+All sessions with the same server share it. A proxied tool is named SERVER.TOOL everywhere except towards the client.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MOST_TOOLS: Final = 10_000
 
 
 class Home(Protocol):
-    """What a proxy needs of a Holdfast."""
+    """The part of a `Holdfast` that a proxy needs."""
 
     @property
     def breaker(self) -> CircuitBreaker: ...
@@ -64,20 +64,20 @@ class Home(Protocol):
 
 
 class ProxiedServer:
-    """One server behind the guards of *hf*, as *name*; with *hides*, or by its policy, open tools leave the list."""
+    """One server called *name* behind the guards of *hf*; *hides*, or its policy, hides tools whose circuit is open."""
 
     def __init__(self, hf: Home, name: str, *, hides: bool = False) -> None:
         self.name = name
-        self.publish = hf.publish_soon  # when there is news for those who watch from elsewhere
+        self.publish = hf.publish_soon  # called when the server's state has changed, so that other processes see it
         self._hf = hf
         self._wants_hiding = hides
-        self._edition: object = None  # of the policies that the rules are from
+        self._edition: object = None  # of the policies that `_rules` are from
         self._rules: ServerRules
         self._circuit: Circuit | None = None
         self._bound: dict[str, Bound] = {}
-        self._hints: dict[str, _Hints] = {}  # those that were listed last are the last
+        self._hints: dict[str, _Hints] = {}  # the most recently listed tools are last
         self._sessions: set[Session] = set()
-        self._is_watching = False  # the circuits of its tools
+        self._is_watching = False  # it is told when a circuit changes
         self._hidden: frozenset[str] = frozenset()
         self._timer: Timer | None = None
         self._known()
@@ -104,7 +104,7 @@ class ProxiedServer:
         return self._hf.bind(self.full_name(name), attempt, dict.fromkeys(self._hints.get(name, _UNKNOWN).given, True))
 
     def has(self, full_name: str) -> bool:
-        """Have the tool of that *full_name* at hand, though nobody may have called it yet; false if it is another's."""
+        """Bind the tool *full_name*, even if it was never called; False if it is a tool of another server."""
         own = f"{self.name}."
         if not full_name.startswith(own):
             return False
@@ -112,7 +112,7 @@ class ProxiedServer:
         return True
 
     def learn(self, head: Head, event: Event, asker: bytes | None = None) -> Event:
-        """Take from a list of tools, as *asker* gets it, which may be repeated; without those that are hidden."""
+        """Learn from a list of tools for *asker* which may be repeated; return the list without the hidden ones."""
         try:
             tools = frames.read(_LIST, head.result).tools
         except msgspec.DecodeError:
@@ -132,7 +132,7 @@ class ProxiedServer:
         return event._replace(data=frames.with_result(event.data, tools=kept))
 
     def _learn(self, tool: _Tool, asker: bytes | None) -> None:
-        """Of a tool that says less of itself to one client than to another, the less counts for all."""
+        """Note a tool's annotations; if clients are shown different ones, only those shown to all of them count."""
         said = tool.annotations if isinstance(tool.annotations, dict) else {}
         hints = _Hints(frozenset(key for key, hint in _HINTS.items() if said.get(hint) is True), asker)
         known = self._hints.pop(tool.name, None)
@@ -143,7 +143,7 @@ class ProxiedServer:
         self._hints[tool.name] = hints
 
     def forget(self) -> None:
-        """The tools have changed: what they said of themselves no longer counts."""
+        """Forget the annotations, since the tools have changed."""
         self._hints.clear()
         self._bound.clear()
 
@@ -168,7 +168,7 @@ class ProxiedServer:
                 breaker.record_failure(self.name, category)
 
     def _breaker(self) -> CircuitBreaker | None:
-        """What has the server's circuit, with the settings of its policy; None if it is to have none."""
+        """The breaker with the server's circuit, set up as its policy says; None if it has no circuit."""
         config, breaker = self._known().breaker, self._hf.breaker
         if config is None:
             return None
@@ -177,7 +177,7 @@ class ProxiedServer:
         return breaker
 
     def _known(self) -> ServerRules:
-        """What its policy says, also when that has changed."""
+        """What the server's policy says, read again when the policies have changed."""
         policies = self._hf.policies
         if policies.edition is not self._edition:
             self._edition = policies.edition
@@ -191,17 +191,17 @@ class ProxiedServer:
     # -- hiding --------------------------------------------------------------------------------------------------------
 
     def join(self, session: Session) -> None:
-        """A session begins."""
+        """Add a session that begins."""
         self._sessions.add(session)
 
     def leave(self, session: Session) -> None:
-        """A session has ended."""
+        """Remove a session that has ended."""
         self._sessions.discard(session)
         if not self._sessions and self._timer is not None:
             self._timer.cancel()
 
     def announce(self, head: Head, event: Event) -> Event:
-        """The answer to a handshake, which promises news of the list of tools if tools are hidden."""
+        """The answer to a handshake; if tools may be hidden, it promises `tools/list_changed` notifications."""
         if not self._known().hides:
             return event
         try:
@@ -214,7 +214,7 @@ class ProxiedServer:
         return event._replace(data=frames.with_result(event.data, capabilities={**capabilities, "tools": tools}))
 
     def _watch(self) -> None:
-        """Be told of the circuits from now on."""
+        """Listen to the events of circuits from now on."""
         self._is_watching = True
         loop = asyncio.get_running_loop()
 
@@ -229,7 +229,7 @@ class ProxiedServer:
             self._look_and_tell()
 
     def _look(self) -> bool:
-        """See which tools are hidden now; whether they are others than before."""
+        """Find out which tools are hidden now, and set a timer for the next to come back; True if they have changed."""
         clock, breaker = self._hf.clock, self._hf.breaker
         waits = {
             name: breaker.remaining_backoff(name)
@@ -247,14 +247,16 @@ class ProxiedServer:
         return changed
 
     def _look_and_tell(self) -> None:
-        """Also when a tool may be tried again: it is shown, so that somebody tries it."""
+        """Tell the clients if other tools are hidden now; also called when a tool may be tried again, which is then
+        shown, so that a client can try it.
+        """
         if self._look():
             for session in self._sessions:
                 session.tools_changed()
 
 
 class _Hints(NamedTuple):
-    """What a tool says of itself, and to whom."""
+    """The annotations of a tool, and the client to which they were shown."""
 
     given: frozenset[str]
     asker: bytes | None
@@ -262,7 +264,7 @@ class _Hints(NamedTuple):
 
 class _Tool(msgspec.Struct, frozen=True, gc=False):
     name: str
-    annotations: Any = None  # of each by itself, so that an odd one is no loss for the others
+    annotations: Any = None  # checked for each tool by itself, so that odd ones do not spoil the whole list
 
 
 class _List(msgspec.Struct, frozen=True, gc=False):

@@ -1,7 +1,7 @@
-"""A client and its server: every frame between them goes through here, and all but a few go through as they are.
+"""A client and its server: every frame between them goes through here, and all except a few pass unchanged.
 
-From the client: `tools/call` becomes a guarded call, a cancel reaches the call it is for. From the server: answers
-find who asked, `tools/list` tells which tools may be repeated. Nothing here waits.
+From the client: a `tools/call` becomes a guarded call, a cancel goes to its call. From the server: an answer goes to
+its request, `tools/list` tells which tools may be repeated. Passing a frame on never waits.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from holdfast.mcp.questions import Questions
 from holdfast.mcp.server import ProxiedServer
 from holdfast.mcp.wire import Channel, Event, ServerLost, Upstream
 
-MOST_STOPPED: Final = 1000  # cancelled calls whose answers are waited for
-MOST_SENDS: Final = 3  # of a request that changes nothing, to one server after another
-# Requests that change nothing, and may be sent to a new server if the old one died over them.
+MOST_STOPPED: Final = 1000  # cancelled requests whose late answers are still passed on
+MOST_SENDS: Final = 3  # of one request that changes nothing, each to another server process
+# Requests that change nothing, and may be sent to a new server if the old one died before it answered.
 SAFE: Final = {
     "initialize", "ping", "tools/list", "resources/list", "resources/templates/list", "resources/read",
     "resources/subscribe", "resources/unsubscribe", "prompts/list", "prompts/get", "completion/complete",
     "logging/setLevel", "server/discover", "subscriptions/listen", "tasks/get", "tasks/list", "tasks/result",
 }  # fmt: skip
-# What a client says, and is not only for its server; and the other way round.
+# Methods of the client that the session deals with, instead of only passing them on; then those of the server.
 _TAKEN: Final = {"tools/call", "notifications/cancelled"}
 _HEEDED: Final = {"notifications/progress", "notifications/tools/list_changed", "notifications/cancelled"}
 
@@ -41,7 +41,7 @@ _log = logging.getLogger("holdfast")
 
 
 class Passed:
-    """A request that is no guarded call, on its way to the server; the client knows it under *id*."""
+    """A request that is not a guarded call, on its way to the server; the client knows it under *id*."""
 
     __slots__ = ("channel", "data", "head", "id", "sends")
 
@@ -54,16 +54,16 @@ class Passed:
 
     @property
     def may_be_sent_again(self) -> bool:
-        """Whether the next server may have it, since this one died over it."""
+        """True if it may be sent to the next server, since this one died before it answered."""
         return self.head.method in SAFE and self.sends < MOST_SENDS
 
     def reply(self, event: Event, head: Head) -> None:
-        """Hand an answer of the server's to the client, under the id that it expects."""
+        """Send an answer of the server to the client, under the id that the client expects."""
         self.channel.send(event.under(self.id, head))
 
 
 class Session:
-    """The conversation of one client with one server; *tell* hands the client what belongs to no request."""
+    """The conversation of one client with one server; *tell* sends the client what belongs to no request."""
 
     def __init__(
         self, server: ProxiedServer, upstream: Upstream, tell: Callable[[Event], object], clock: Clock
@@ -74,43 +74,43 @@ class Session:
         self.transport = "tcp"  # between the client and us; pipe, if it is standard input and output
         self.handshake = Handshake()
         self.alarm = Alarm(clock)
-        self.is_patient = True  # a call begins with the next turn of the loop: the client may take it back till then
-        self.hold: Callable[[bool], object] = lambda held: None  # the client
+        self.is_patient = True  # a call begins in the next turn of the event loop: until then the client can cancel it
+        self.hold: Callable[[bool], object] = lambda held: None  # stops reading from the client
         self.changed = server.publish
         self._tell = tell
         self._running: set[Call] = set()
-        self._calls: dict[Any, Call] = {}  # the same, by the id that the client knows; of several, the last
+        self._calls: dict[Any, Call] = {}  # the same by the client's id; the last of several with one id
         self._progress: dict[Any, Progress] = {}  # by token
-        self._pending: dict[Any, Call | Passed] = {}  # what the server is to answer, by the id that it knows
-        # Cancelled by the client and not answered by the server, the oldest first; the client may be told yet.
+        self._pending: dict[Any, Call | Passed] = {}  # what the server has to answer, by the id that it knows
+        # Cancelled by the client and not answered by the server, the oldest first; the client gets a late answer.
         self._stopped: dict[Any, Call | Passed] = {}
-        self._questions = Questions(self.alarm.hold)  # who is asked something has all the time to answer
+        self._questions = Questions(self.alarm.hold)  # no time limit runs while a person or a model answers
         self._idle = asyncio.Event()
         self._renamed = 0
 
     def open(self) -> None:
-        """Begin."""
+        """Begin the session, and start the server if it is a process."""
         self.server.join(self)
         self.upstream.attach(self, self.handshake)
 
     async def close(self) -> None:
-        """End calls and server."""
+        """End the calls and the server."""
         calls = list(self._running)
         for call in calls:
             call.stop()
         try:
             await asyncio.gather(*(call.task for call in calls if call.task is not None), return_exceptions=True)
-        finally:  # also of who is cancelled over it: no process is left behind
+        finally:  # also if this task is cancelled: no server process is left behind
             self.alarm.close()
             self.server.leave(self)
             await self.upstream.close()
 
     def facts(self) -> dict[str, object]:
-        """What is to be known of the server."""
+        """The facts of the server for the dashboard and other processes."""
         return self.upstream.condition.facts(self.server.name, self.handshake)
 
     async def idle(self) -> None:
-        """Wait until nobody waits for an answer."""
+        """Wait until the client waits for no answer."""
         while self._pending or self._running:
             self._idle.clear()
             await self._idle.wait()
@@ -122,7 +122,7 @@ class Session:
     # -- from the client -----------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes, channel: Channel) -> None:
-        """A frame, or a batch of them, came from the client; answers go to *channel*."""
+        """Take a frame or a batch from the client; answers go to *channel*."""
         try:
             if frames.is_batch(data):
                 self._receive_batch(data, channel)
@@ -165,14 +165,14 @@ class Session:
             self.upstream.send(data, head, channel)
 
     def _pass(self, head: Head, data: bytes, channel: Channel) -> None:
-        """Hand on a request that is no call."""
+        """Pass on a request that is not a guarded call."""
         self._note(head, data)
         data, sent = frames.renamed(data, head, self.free_id(head.id))
         self._pending[sent.id] = Passed(head.id, sent, data, channel)
         self.upstream.send(data, sent, channel)
 
     def _answer_question(self, head: Head, data: bytes, channel: Channel) -> None:
-        """Hand on what the client answers to a request of the server."""
+        """Pass on the client's answer to a request of the server."""
         if isinstance(head.id, Id):
             id = self._questions.answered(head.id)
             if id is None:
@@ -185,7 +185,7 @@ class Session:
             self.handshake.note(head, data)
 
     def _call(self, head: Head, data: bytes, channel: Channel) -> bool:
-        """Whether it could be read, and is a guarded call now."""
+        """Begin a guarded call; False if its parameters cannot be read."""
         try:
             params = frames.call_params(head)
         except msgspec.DecodeError:
@@ -223,11 +223,11 @@ class Session:
             del self._stopped[next(iter(self._stopped))]
 
     def is_asked(self, id: Any) -> bool:
-        """Whether the client waits for an answer to a request of that id."""
+        """True if the client waits for the answer to a request with that *id*."""
         return id in self._calls or id in self._pending
 
     def drop(self, id: Any) -> None:
-        """Nobody waits for the answer to a request any more."""
+        """Forget the request *id*, for whose answer the client no longer waits."""
         self._pending.pop(id, None)
         self._settled()
 
@@ -239,12 +239,12 @@ class Session:
         self.upstream.send(data, head, call.channel)
 
     def unask(self, call: Call) -> None:
-        """A call no longer waits for its answer."""
+        """Note that *call* no longer waits for its answer."""
         if self._pending.get(call.wire_id) is call:
             del self._pending[call.wire_id]
 
     def free_id(self, id: Any) -> Any:
-        """*id*, or another if the server has a request of that id; a client should not use one twice, but may."""
+        """*id*, or another if the server still has a request with that id: a client should not reuse an id, but may."""
         return id if id not in self._pending else self.next_id()
 
     def next_id(self) -> str:
@@ -253,13 +253,13 @@ class Session:
         return f"holdfast/{self._renamed}"
 
     def forsake(self, id: Id) -> None:
-        """A call took too long: tell the server that nobody waits, and see whether it lives."""
+        """Tell the server that a call took too long and is cancelled, and check whether the server lives."""
         data = frames.cancel(id, "holdfast: no answer in time")
         self.upstream.send(data, frames.head(data))
         self.upstream.suspect()
 
     def over(self, call: Call) -> None:
-        """A call has ended."""
+        """Forget a call that has ended."""
         self._running.discard(call)
         if not self._running:
             self._questions.rest()
@@ -272,9 +272,9 @@ class Session:
     # -- from the server -----------------------------------------------------------------------------------------------
 
     def arrive(self, event: Event, channel: Channel | None = None) -> bool:
-        """A frame came from the server; false if it is none."""
+        """Take a frame or a batch from the server; False if it is neither."""
         data = event.data
-        if not data:  # over HTTP, a place to resume from
+        if not data:  # over HTTP, only a place to resume from
             self._hand_on(event, channel)
             return True
         try:
@@ -286,7 +286,7 @@ class Session:
         return True
 
     def expects(self, id: Any) -> bool:
-        """Whether the client waits for an answer to *id*, or has cancelled what it is the answer to."""
+        """True if the client waits for an answer to *id*, or has cancelled that request."""
         return any(each in self._pending or each in self._stopped for each in (id, frames.as_number(id)))
 
     def _arrive_batch(self, data: bytes, event: Event, channel: Channel | None) -> bool:
@@ -324,11 +324,11 @@ class Session:
         (self._tell if channel is None else channel.send)(event)
 
     def _question(self, head: Head, event: Event) -> Event:
-        """A request of the server, as the client is to get it."""
+        """Note a request of the server; return it as the client gets it."""
         return event.under(self._questions.ask(head.id, head.method), head) if isinstance(head.id, Id) else event
 
     def _withdraw(self, head: Head, event: Event) -> Event:
-        """A cancel of such a request, as the client is to get it."""
+        """Note that the server cancels such a request; return the cancel as the client gets it."""
         own = frames.params(head).requestId
         if own is None or (id := self._questions.withdraw(own)) == own:
             return event
@@ -346,13 +346,13 @@ class Session:
         elif (number := frames.as_number(head.id)) is not None and self.expects(number):
             data, head = frames.renamed(event.data, head, number)
             self._answer(head, event._replace(data=data))
-        elif head.id is None:  # the server could not tell what it answers
+        elif head.id is None:  # the server could not read the id of what it answers
             self._tell(event)
         else:
             _log.debug("%s: an answer that nobody waits for was dropped", self.server.name)
 
     def _learn(self, asked: Passed, head: Head, event: Event) -> Event:
-        """Take from an answer what has to be known; it may be changed where tools are hidden."""
+        """Learn from an answer about the server and its tools; return it, without tools that are hidden."""
         method = asked.head.method
         if method in ("initialize", "server/discover") and head.result:
             self.handshake.answered(head)
@@ -371,7 +371,7 @@ class Session:
             self._settled()
 
     def lost(self, error: ServerLost) -> None:
-        """The server died: what changes nothing is asked of the next one, the rest is answered by us."""
+        """Note that the server died: requests that change nothing go to the next one, all others fail."""
         for id in self._questions.orphan():
             self._tell(Event(frames.cancel(id, str(error))))
         self._stopped.clear()
@@ -387,7 +387,7 @@ class Session:
     # -- what we tell the client ourselves -----------------------------------------------------------------------------
 
     def tools_changed(self) -> None:
-        """Tell the client that the list of tools is another."""
+        """Tell the client that the list of tools has changed."""
         method = "notifications/tools/list_changed"
         if not self.handshake.is_modern:
             if self.handshake.is_done:

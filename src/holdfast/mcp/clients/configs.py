@@ -1,7 +1,7 @@
 """The MCP servers that a client's configuration lists: `mcpServers`, or the `servers` of VS Code.
 
-What is read is the server itself: of an entry that goes through Holdfast already, the one behind it. Placeholders such
-as `${input:token}` are the client's to fill in, and stay as they are unless somebody stands in its place.
+An entry that goes through Holdfast already is read as the server behind it. Placeholders such as `${input:token}` are
+for the client to fill in; they stay as they are, unless a gateway is to run the servers in the client's place.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from holdfast.mcp.clients.placeholders import filled
 
 STDIO: Final = "stdio"
 HTTP: Final = "http"
-SSE: Final = "sse"  # HTTP with two endpoints, as until the protocol of 2025-03-26
+SSE: Final = "sse"  # HTTP with two endpoints, from before protocol version 2025-03-26
 TRANSPORTS: Final[Mapping[str, str]] = {
     "stdio": STDIO,
     "local": STDIO,
@@ -31,20 +31,20 @@ TRANSPORTS: Final[Mapping[str, str]] = {
     "streamableHttp": HTTP,
     "sse": SSE,
 }
-OTHERS: Final[Mapping[str, str]] = {".toml": "TOML", ".yaml": "YAML", ".yml": "YAML"}  # what is no JSON, by its ending
+OTHERS: Final[Mapping[str, str]] = {".toml": "TOML", ".yaml": "YAML", ".yml": "YAML"}  # not JSON, by file ending
 # Options of `wrap` that have a value.
 VALUED: Final = frozenset({"--name", "--policy", "--store", "--url", "--type", "--header", "--header-env"})
 
-_ELSEWHERE: Final = re.compile("mcp|context_servers", re.IGNORECASE)  # where other clients list their servers
-_ADDRESS: Final = re.compile("ur[il]$", re.IGNORECASE)  # what other clients call an address
+_ELSEWHERE: Final = re.compile("mcp|context_servers", re.IGNORECASE)  # keys of the tables of other clients
+_ADDRESS: Final = re.compile("ur[il]$", re.IGNORECASE)  # keys that other clients use for an address
 
 
 class OtherFormat(ConfigError):
-    """The file is of a client that lists its servers in a way that is not read here."""
+    """The file belongs to a client that lists its servers in a way that is not read here."""
 
 
 class Wrapping(NamedTuple):
-    """What the arguments of `holdfast wrap` say; *command* and *url* are places in the arguments of the entry."""
+    """The arguments of `holdfast wrap`, parsed; *command* and *url* are indexes into the arguments of the entry."""
 
     type: str | None
     command: int | None
@@ -56,7 +56,7 @@ class Wrapping(NamedTuple):
 class ServerEntry(Struct, frozen=True, kw_only=True):
     """One server; *project* is the folder it is meant for, where the file has servers of several projects.
 
-    *wrapping* is how it goes through Holdfast, if it does. *problem* is why it is not clear what the server would be.
+    *wrapping* is how it goes through Holdfast, if it does. *problem* is why the entry cannot be read or filled in.
     """
 
     name: str
@@ -75,7 +75,7 @@ class ServerEntry(Struct, frozen=True, kw_only=True):
 
 
 class Listed(NamedTuple):
-    """An entry as it stands in the file: `mcpServers` of the whole file, or of one *project*."""
+    """An entry as it stands in the file, in a *table* of the whole file, or of one *project*."""
 
     table: str
     project: str | None
@@ -88,16 +88,16 @@ class Listed(NamedTuple):
 
 
 def servers(text: str, name: str, env: Mapping[str, str] | None = None) -> list[ServerEntry]:
-    """The servers that *text* lists; a `ConfigError` with the *name* of the file if it is no such text.
+    """The servers that *text* lists; raise a `ConfigError` with the *name* of the file if it is not a configuration.
 
-    A mistake in one entry is the `problem` of that server. With *env*, the environment of who is to run them, headers
-    that are held there are read, and placeholders are filled in.
+    A mistake in one entry is the `problem` of that server. *env* is the environment of the process that is to run the
+    servers: with it, headers are read from its variables, and placeholders are filled in.
     """
     return [_server_or_problem(listed, env) for listed in entries(text, name)]
 
 
 def entries(text: str, name: str) -> list[Listed]:
-    """The entries that count, in the order of the file; of two with one name the client takes the later one."""
+    """The entries that count, in the order of the file; of two with the same name the client takes the later one."""
     if (kind := OTHERS.get(os.path.splitext(name)[1].lower())) is not None:
         raise OtherFormat(f"{name}: is {kind}, and only JSON is read")
     root = parse(text, name)
@@ -116,7 +116,7 @@ def entries(text: str, name: str) -> list[Listed]:
 
 
 def server(listed: Listed, env: Mapping[str, str] | None = None) -> ServerEntry:
-    """The server that an entry stands for; a `ConfigError` says why it stands for none."""
+    """The server that an entry stands for; raise a `ConfigError` if the entry has a mistake."""
     entry = listed.member.value
     if not isinstance(entry, Object):
         raise ConfigError("must be an object")
@@ -154,7 +154,7 @@ def _server_or_problem(listed: Listed, env: Mapping[str, str] | None) -> ServerE
 
 
 def wrapping_of(command: str, args: Sequence[str]) -> Wrapping | None:
-    """What `holdfast wrap` is told by this command line; None if it does not run it, by whatever path."""
+    """The arguments of `holdfast wrap` in this command line; None if it does not run `holdfast wrap` by any path."""
     before = command
     for index, word in enumerate(args):
         if word == "wrap" and is_holdfast(before):
@@ -171,7 +171,7 @@ def is_holdfast(word: str) -> bool:
 
 
 def _behind(entry: ServerEntry, env: Mapping[str, str] | None) -> ServerEntry:
-    """The server behind *entry*, which is itself if it does not go through Holdfast, with its transport."""
+    """The server behind *entry*, or *entry* itself if it does not go through Holdfast, with its transport."""
     wrapping = None if entry.command is None else wrapping_of(entry.command, entry.args)
     if wrapping is None:
         return replace(entry, transport=_transport(entry))
@@ -224,7 +224,7 @@ def _tables(root: Object) -> Iterator[tuple[str, str | None, Value]]:
 
 
 def _elsewhere(root: Object) -> str | None:
-    """The key under which a file seems to list its servers, where that is none of ours."""
+    """The key under which a file seems to list its servers, if that is one which we do not read."""
     for member in root.members:
         if _ELSEWHERE.search(member.name) and isinstance(member.value, Object):
             if any(isinstance(inner.value, Object) for inner in member.value.members):
@@ -303,7 +303,7 @@ def _texts(entry: Object, key: str) -> list[str]:
 
 
 def _pairs(entry: Object, key: str) -> dict[str, str]:
-    """Texts by name; numbers are taken as texts, and what is null is not there, as VS Code has it."""
+    """Texts by name; as in VS Code, numbers are taken as texts, and nulls are left out."""
     value = entry.get(key)
     pairs = {} if value is None else plain(value)
     if not isinstance(pairs, dict):

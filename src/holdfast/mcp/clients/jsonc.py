@@ -1,7 +1,7 @@
 """JSON with comments and trailing commas, read with the place of every value.
 
-Rewriting a file that belongs to somebody else is done by edits of single places: whatever no edit names stays as it
-was, to the byte. Strict JSON is read just as well. Of a key that is there twice the last one counts, as in the clients.
+A file that belongs to another program is rewritten by edits of single places: all other bytes stay as they were.
+Strict JSON is read just as well. If a key is there twice, the last one counts, as in the clients.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from holdfast.errors import ConfigError, printable
 
-DEEPEST: Final = 200  # levels of nesting; each takes frames of Python's own
+DEEPEST: Final = 200  # levels of nesting; each takes some frames of Python's stack
 BOM: Final = "\ufeff"
 
 _SPACE: Final = re.compile(r"(?:[ \t\r\n]+|//[^\r\n]*|/\*.*?\*/)*", re.DOTALL)
@@ -58,7 +58,7 @@ class Member(NamedTuple):
 
 
 class Object(NamedTuple):
-    """An object and where it stands, braces included; *members* in their order, with those that a later one hides."""
+    """An object and where it stands, braces included; *members* in their order, overridden ones included."""
 
     start: int
     end: int
@@ -78,7 +78,7 @@ Value: TypeAlias = "Scalar | Array | Object"
 
 
 class Edit(NamedTuple):
-    """Put *text* in the place of what stands from *start* to *end*."""
+    """Replaces the characters from *start* to *end* by *text*."""
 
     start: int
     end: int
@@ -86,7 +86,7 @@ class Edit(NamedTuple):
 
 
 def parse(text: str, name: str) -> Value:
-    """The one value in *text*; bad syntax is a `ConfigError` with the *name* of the file, line and column."""
+    """The one value in *text*; bad syntax raises a `ConfigError` with the file's *name*, line and column."""
     reader = _Reader(text, name)
     at = reader.skip(len(BOM) if text.startswith(BOM) else 0)
     value = reader.value(at, 0)
@@ -122,7 +122,7 @@ def instead(value: Value, text: str) -> Edit:
 
 
 def removal(text: str, items: Sequence[Value | Member], unwanted: Iterable[int]) -> list[Edit]:
-    """The edits that take the *unwanted* ones of the neighbours *items* away, with their commas."""
+    """The edits that remove the *unwanted* ones, by index, of the items of one array or object, with their commas."""
     gone = set(unwanted)
     kept = [index for index in range(len(items)) if index not in gone]
     if not gone:
@@ -140,7 +140,7 @@ def removal(text: str, items: Sequence[Value | Member], unwanted: Iterable[int])
 
 
 def quoted(text: str) -> str:
-    """*text* as JSON, letters of all scripts as they are."""
+    """*text* as a JSON string, with the letters of all scripts unescaped if all of it is printable."""
     return json.dumps(text, ensure_ascii=not text.isprintable())
 
 
@@ -243,11 +243,11 @@ class _Reader:
 
 
 def _shown(text: str) -> str:
-    return repr(printable(text, 40)).replace("\\\\", "\\")  # escaped once is enough
+    return repr(printable(text, 40)).replace("\\\\", "\\")  # `printable` has escaped it before `repr` did
 
 
 def _behind(what: re.Pattern[str], text: str, at: int) -> int:
-    """The end of *what*, which may be nothing, at *at*."""
+    """Where *what* ends if it matches at *at*; otherwise *at*."""
     found = what.match(text, at)
     return at if found is None else found.end()
 

@@ -1,7 +1,7 @@
-"""Placeholders in a client's configuration, filled in where somebody stands in the client's place.
+"""Placeholders in a client's configuration, filled in if a gateway runs the servers in the client's place.
 
-`${env:NAME}` is of Cursor and VS Code, `${NAME}` and `${NAME:-default}` are of Claude Code. What only a client can
-know, such as `${input:token}`, is a mistake; whatever else begins with a dollar is the server's.
+`${env:NAME}` is from Cursor and VS Code, `${NAME}` and `${NAME:-default}` are from Claude Code. A placeholder that only
+a client can fill in, such as `${input:token}`, is a mistake; any other text with a dollar is left to the server.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PLACEHOLDER: Final = re.compile(
 
 
 def filled(text: str, env: Mapping[str, str]) -> str:
-    """*text* with the values of *env*; a `ConfigError` if one is not there."""
+    """*text* with its placeholders filled in from *env*; raise a `ConfigError` if a value is missing."""
 
     def value(found: re.Match[str]) -> str:
         variable, clients, name, default = found.groups()

@@ -1,4 +1,4 @@
-"""Where the clients that have a name for us keep their configuration, and which of their files is meant."""
+"""Where the clients that we know by name keep their configuration, and which of their files is meant."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CLIENTS: Final = ("claude-desktop", "cursor", "vscode", "claude-code")
 
 
 def client_file(client: str, *, folder: str, home: str, platform: str, environment: Mapping[str, str]) -> str:
-    """The file of *client* that exists: the project's in *folder*, where it has one there, else the user's own."""
+    """The file of *client* that exists: that of the project in *folder* if there is one, otherwise the user's own."""
     tried = places(client, folder=folder, home=home, platform=platform, environment=environment)
     for path in tried:
         if os.path.exists(path):
@@ -21,7 +21,7 @@ def client_file(client: str, *, folder: str, home: str, platform: str, environme
 
 
 def places(client: str, *, folder: str, home: str, platform: str, environment: Mapping[str, str]) -> list[str]:
-    """Where *client* may have its file, the one that counts first."""
+    """The paths where *client* may have its file; the first that exists counts."""
     if platform == "darwin":
         settings = os.path.join(home, "Library", "Application Support")
     else:

@@ -10,7 +10,7 @@ only move. So unwrapping needs no backup, and whatever was edited meanwhile stay
                                                        "--header-env", "Authorization=HOLDFAST_HEADER_AUTHORIZATION"],
                                               "env": {"HOLDFAST_HEADER_AUTHORIZATION": V}}
 
-A header's value goes by the environment, since arguments are for everybody on the machine to see.
+A header's value goes into the environment, since every user of the machine can see arguments.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ UNWRAPPED: Final = "unwrapped"
 ALREADY: Final = "already"
 NOT_WRAPPED: Final = "not wrapped"
 LEFT_ALONE: Final = "left alone"
-# Keys by which a client signs in.
+# Keys of an entry for whose server the client signs in.
 SIGN_IN: Final = frozenset({"auth", "oauth", "headersHelper", "authProviderId", "authProviderType"})
 BY_HAND: Final = "put `holdfast wrap --name NAME --` before the command of each server by hand"
 
@@ -41,7 +41,7 @@ _NO_VARIABLE: Final = re.compile(r"[^0-9A-Z]+")
 
 
 class Outcome(NamedTuple):
-    """What became of one server; *why* it was left alone, or what to know about it."""
+    """What became of one server; *why* is the reason if it was left alone, or what its user should know."""
 
     name: str
     project: str | None
@@ -60,7 +60,7 @@ class Rewritten(NamedTuple):
 
 
 def wrap(text: str, name: str, executable: Sequence[str], only: Collection[str] = ()) -> Rewritten:
-    """*text* with its servers, or those of the names *only*, going through *executable*; *name* is the file's."""
+    """*text* with its servers, or those named in *only*, going through *executable*; *name* is the file's."""
     try:
         listed = entries(text, name)
     except OtherFormat as error:
@@ -69,12 +69,12 @@ def wrap(text: str, name: str, executable: Sequence[str], only: Collection[str] 
 
 
 def unwrap(text: str, name: str, only: Collection[str] = ()) -> Rewritten:
-    """*text* with its servers, or those of the names *only*, run by the client itself again."""
+    """*text* with its servers, or those named in *only*, run by the client itself again."""
     return _rewritten(text, _chosen(entries(text, name), name, only), _Unwrapper(text))
 
 
 class UnknownServer(ConfigError):
-    """The file lists no server of a name that was asked for."""
+    """The file lists no server with a name that was asked for."""
 
 
 def _chosen(listed: Iterable[Listed], name: str, only: Collection[str]) -> list[Listed]:
@@ -133,7 +133,7 @@ class _Wrapper:
         assert isinstance(args.value, Array)
         path = instead(command.value, quoted(self.executable[0]))
         if not args.value.items:
-            # The space tells, on the way back, that there was an empty list and not none.
+            # The space tells `unwrap` that there was an empty list of arguments, not a missing one.
             return [path, Edit(args.value.start + 1, args.value.start + 1, f" {', '.join(words)}")]
         first = args.value.items[0].start
         comma = f",{_between_items(self.text, args.value)}"
@@ -157,9 +157,9 @@ class _Wrapper:
         return edits + self._arguments(url, words)
 
     def _arguments(self, member: Member, words: list[str]) -> list[Edit]:
-        """The edits that make of *member* a command and its arguments, which are *words*.
+        """The edits that turn *member* into a command and its arguments, which are *words*.
 
-        Its colon, and the comments around that, stay where they are.
+        The colon of *member*, and the comments around it, stay where they are.
         """
         colon = _colon(self.text, member)
         comma = f",{_between_members(self.text, member)}"
@@ -207,7 +207,7 @@ class _Unwrapper:
         if before:
             (edit,) = removal(self.text, array.items, range(at + 1))
             after = self.text[edit.end : array.end - 1]
-            if before == " ":  # as we wrote it
+            if before == " ":  # the space that `_Wrapper` wrote into an empty list
                 return [path, Edit(array.start + 1, edit.end, "")]
             blank = not before.strip() and not after.strip()
             return [path, Edit(array.start + 1, array.end - 1, "") if blank else edit]
@@ -232,7 +232,7 @@ class _Unwrapper:
         return edits + removal(self.text, body.members, [body.members.index(command)])
 
     def _headers(self, body: Object, args: Member, wrapping: Wrapping) -> list[Edit]:
-        """The edits that make headers again of what holds them: arguments, and variables, of which others stay."""
+        """The edits that turn arguments and variables back into the headers that they hold; other variables stay."""
         if not wrapping.headers and not wrapping.header_envs:
             return []
         env = body.member("env")
@@ -264,7 +264,7 @@ def _check_name(name: str) -> None:
 
 
 def _check_url(found: ServerEntry, body: Object) -> str | None:
-    """That a server at an address can be wrapped; gives what its user should know."""
+    """Raise a `ConfigError` if a server at an address cannot be wrapped; return what its user should know."""
     if found.transport == SSE:
         raise ConfigError("HTTP+SSE is not spoken by Holdfast; if the server knows streamable HTTP, use type http")
     if sign_in := sorted(SIGN_IN & {member.name for member in body.members}):
@@ -298,7 +298,7 @@ def _address(url: str) -> tuple[str | None, str | None]:
 
 
 def _variables(headers: Sequence[str]) -> dict[str, str]:
-    """A variable of its own for each header."""
+    """The names of variables for *headers*, all different."""
     found: dict[str, str] = {}
     for header in headers:
         name = variable = f"HOLDFAST_HEADER_{_NO_VARIABLE.sub('_', header.upper())}"
@@ -319,7 +319,7 @@ def _raw(text: str, value: Value) -> str:
 
 
 def _between_items(text: str, array: Array) -> str:
-    """What stands between the items of an array, behind the comma."""
+    """The space after a comma between the items of an array, as the file is written."""
     line = _line_before(text, array.items[0].start)
     if line:
         return line
@@ -328,12 +328,12 @@ def _between_items(text: str, array: Array) -> str:
 
 
 def _between_members(text: str, member: Member) -> str:
-    """What stands between a member and the one before, behind the comma."""
+    """The space after the comma before a member, as the file is written."""
     return _line_before(text, member.start) or ("" if _colon(text, member) == ":" else " ")
 
 
 def _line_before(text: str, at: int) -> str:
-    """The end of the line and the spaces before *at*, if *at* is the first on its line."""
+    """The line break and the indentation before *at*; empty if something else is before it on its line."""
     start = at
     while start and text[start - 1] in " \t":
         start -= 1

@@ -27,7 +27,7 @@ class Loaded(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What is in it."""
+        """The content as text."""
         try:
             return self.data.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -36,7 +36,7 @@ class Loaded(NamedTuple):
 
 
 def load(path: str) -> Loaded:
-    """The file at *path*, all of it."""
+    """Read the whole file at *path*."""
     real = os.path.realpath(path)
     try:
         if not stat.S_ISREG(os.stat(real).st_mode):  # anything else might block, or never end
@@ -54,9 +54,9 @@ def load(path: str) -> Loaded:
 
 
 def save(loaded: Loaded, text: str) -> str:
-    """Write *text* in the place of what was *loaded*, and give the path of the backup of that.
+    """Replace the *loaded* file by *text*, and return the path of the backup.
 
-    If the file was changed since, or anything else fails, it is a `ConfigError` and the file is as it was.
+    If the file was changed since, or anything else fails, raise a `ConfigError` and leave the file as it was.
     """
     try:
         _check_unchanged(loaded)
@@ -75,7 +75,7 @@ def save(loaded: Loaded, text: str) -> str:
 
 
 def _check_unchanged(loaded: Loaded) -> None:
-    """As close to the replacement as can be: other programs know no lock of ours."""
+    """Raise a `ConfigError` if the file was changed. Called as late as possible: other programs take no lock."""
     now = load(loaded.path)
     if now.data != loaded.data:
         raise ConfigError(f"{loaded.path}: was changed by somebody else just now; nothing was written, try again")
@@ -91,7 +91,7 @@ def _back_up(loaded: Loaded) -> str:
             continue
         temporary = _write_beside(loaded, loaded.data)
         try:
-            os.link(temporary, backup)  # fails where a rename would write over what came in between
+            os.link(temporary, backup)  # fails where a rename would overwrite a file that was made in between
         except FileExistsError:
             continue
         except OSError:  # a file system without hard links
@@ -105,7 +105,7 @@ def _back_up(loaded: Loaded) -> str:
 
 
 def _write_beside(loaded: Loaded, data: bytes) -> str:
-    """The path of a new file with *data*, on disk, of the same owner and mode as what was loaded."""
+    """Write *data* to a new file on disk, with the owner and mode of the loaded one, and return its path."""
     folder, name = os.path.split(loaded.path)
     number, path = tempfile.mkstemp(prefix=f".{name}.", suffix=".tmp", dir=folder)
     try:
