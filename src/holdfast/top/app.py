@@ -1,6 +1,7 @@
 """The program `holdfast top`: its bar, its five screens and the way between them.
 
-Knows where one is, what filters what, and which line is chosen; what a screen says is made in the file of its name.
+Knows which screen is shown, what filters it, and which line is chosen; what a screen says is made in the module of its
+name.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from holdfast.wording.shown import resume_of
 MOST_RUNS: Final = 5000
 WIDE: Final = 140  # columns from which on calls and events are side by side
 SAID: Final = 6.0  # seconds that a message stays
-NOTHING_SAID: Final = (Text(""), 0.0)  # and until when
+NOTHING_SAID: Final = (Text(""), 0.0)  # a message, and until when it is shown
 SCREENS: Final = ("tools", "tool", "runs", "run", "servers")
 UP: Final = {"tool": "tools", "run": "runs"}
 LISTS: Final = {"tools": tools.contents, "runs": runs.contents, "servers": servers.contents}
@@ -51,9 +52,9 @@ HINTS: Final = {
 
 
 class Top(App[None]):
-    """Shows *store*, and what *book* says of tools that nobody has called yet.
+    """Shows *store*, and tools that *book* names even before their first call.
 
-    *named* is what commands have to call the store by, where it is not the one they use anyway.
+    *named* is the store that the commands shown to the user must name, if they would not use it by default.
     """
 
     CSS_PATH = "style.tcss"
@@ -92,7 +93,7 @@ class Top(App[None]):
         self._story = Story()
         self._complaint = ""
         self._said = NOTHING_SAID
-        self._framed: dict[str, str] = {}  # what is around the screens, to draw it again only if it is different
+        self._framed: dict[str, str] = {}  # what bar, summary and foot show, to redraw each only if it changes
 
     # -- the screen ----------------------------------------------------------------------------------------------------
 
@@ -114,7 +115,7 @@ class Top(App[None]):
         yield Static(id="foot")
 
     def on_mount(self) -> None:
-        """Begin to look."""
+        """Start watching the store."""
         if not self.is_headless:
             end_with_terminal(self.exit)
         self._sheet("tools").focus()
@@ -122,14 +123,14 @@ class Top(App[None]):
         self.run_worker(self._watcher.watch(), name="watch")
 
     async def on_unmount(self) -> None:
-        """Wait for the last look to end."""
+        """Wait for the last read of the store to end."""
         await self._watcher.close()
 
     def _sheet(self, name: str) -> Sheet:
         return self.query_one(f"#{name}", Sheet)
 
     def _main(self) -> Sheet | Page:
-        """What the keys of the place are for."""
+        """The widget that gets the keys on the current screen."""
         if self._place == "tool":
             return self.query_one("#tool", Page)
         return self._sheet("calls" if self._place == "run" else self._place)
@@ -137,30 +138,30 @@ class Top(App[None]):
     # -- looking -------------------------------------------------------------------------------------------------------
 
     def wanted(self) -> Look:
-        """What is to be seen now."""
+        """What to read for the current screen."""
         look = self._looks[self._place]
         return look._replace(after=self._story.last) if look.screen == "run" else look
 
     def _change(self, **what: Any) -> None:
-        """Have something else to be seen on this screen, and read it."""
+        """Change what the current screen shows, and read it."""
         self._looks[self._place] = self._looks[self._place]._replace(**what)
         self.look_soon()
 
     def complain(self, message: str) -> None:
-        """Say what is wrong with the store, until it is right."""
+        """Show what is wrong with the store in the last line, until *message* is empty."""
         if message != self._complaint:
             self._complaint = message
             self._frame()
 
     def look_soon(self) -> None:
-        """Read at once, though it may be paused: somebody wants to see something else."""
+        """Read at once, even while paused: the user wants to see something else."""
         self.run_worker(self._watcher.look(), name="look")
 
     # -- showing -------------------------------------------------------------------------------------------------------
 
     def show(self, picture: Picture) -> bool:
         """Show what was read; true if there is more to be read at once."""
-        if not self.is_running:  # it came when the screen was being taken down
+        if not self.is_running:  # the picture came while the program was ending
             return False
         self.picture = picture
         match picture.look.screen:
@@ -183,16 +184,16 @@ class Top(App[None]):
         self.query_one("#facts", Static).update(one_run.facts(picture, self._story.first, self._named))
         calls, log = self._sheet("calls"), self._sheet("events")
         room = -1
-        while room != calls.room:  # how long the bars may be shows when the names have found their place
+        while room != calls.room:  # the room for the bars is known once the columns before them have a width
             room = calls.room
             calls.show(one_run.call_contents(self._story, picture.look, picture.at, room))
         log.show(one_run.event_contents(self._story, log.size.width))
 
     def _frame(self) -> None:
-        """What is around the screens."""
+        """Draw what is around the screens: bar, summary and foot."""
         if not self.is_running:
             return
-        wordings = (("Holdfast  ", True), ("", True), ("", False))  # the first for which there is room
+        wordings = (("Holdfast  ", True), ("", True), ("", False))  # the first one that fits is used
         bars = [self._bar(title, named=named) for title, named in wordings]
         self._put("bar", next((bar for bar in bars if bar.cell_len <= self.size.width - 2), bars[-1]))
         self._put("summary", self._summary())
@@ -201,7 +202,7 @@ class Top(App[None]):
         self._put("foot", Text(self._complaint, style="bold red") if self._complaint else foot)
 
     def _bar(self, title: str, *, named: bool) -> Text:
-        """The screens, by name or but for the one that is shown by number, and whether it is live."""
+        """The screens, by name or (except for the current one) by number, and whether the view is live."""
         bar = Text(title, style="bold")
         for number, name in enumerate(SCREENS, 1):
             here = name == self._place
@@ -236,10 +237,10 @@ class Top(App[None]):
         self._said = (Text(message, style=style), self._clock.monotonic() + SAID)
         self._frame()
 
-    # -- going about ---------------------------------------------------------------------------------------------------
+    # -- moving and filtering ------------------------------------------------------------------------------------------
 
     def go(self, place: str, name: str | None = None) -> None:
-        """Show another screen; of *name*, if it is about one thing."""
+        """Show another screen; *name* is the tool or run that it is about, if any."""
         self._place, self._said = place, NOTHING_SAID
         if name is not None and self._looks[place].name != name:
             self._looks[place] = Look(place, name)
@@ -252,7 +253,7 @@ class Top(App[None]):
         self.look_soon()
 
     async def action_go(self, place: str) -> None:
-        """To a screen; for one tool or run, to the last that was looked at, else the worst or the newest."""
+        """Go to a screen; Tool and Run show the last one looked at, else the worst tool or the newest run."""
         name = None
         with self._told():
             if place in UP and not self._looks[place].name:
@@ -269,7 +270,7 @@ class Top(App[None]):
         return found[0].id if found else None
 
     def on_sheet_opened(self, message: Sheet.Opened) -> None:
-        """See more of a line."""
+        """Show the tool, run, server, call or event of a line."""
         key = message.key
         match message.sheet.id:
             case "tools":
@@ -302,7 +303,7 @@ class Top(App[None]):
             self.call_after_refresh(self.show, self.picture)
 
     def action_leave(self) -> None:
-        """Close, clear, or go up."""
+        """Close and clear the filter; without one, go up to the list."""
         look = self._looks[self._place]
         if look.text or look.failed or self._is_filtering:
             self._close_filter()
@@ -311,7 +312,7 @@ class Top(App[None]):
             self.go(UP[self._place])
 
     def action_filter(self) -> None:
-        """Let only some lines through."""
+        """Open the field of the filter."""
         if self._place == "tool":
             return
         field = self.query_one("#filter", Input)
@@ -320,9 +321,9 @@ class Top(App[None]):
         self.set_focus(field)
 
     def on_key(self, event: Key) -> None:
-        """Give the filter what was typed so soon after / that it went to where the keys were before."""
+        """Give the filter a key that was typed so soon after / that it still went to the previous widget."""
         field = self.focused
-        if event.is_printable and isinstance(field, Input):  # a field keeps to itself what it was given
+        if event.is_printable and isinstance(field, Input):  # keys that the field itself gets never come here
             event.stop().prevent_default()
             field.post_message(Key(event.key, event.character))
 
@@ -331,13 +332,13 @@ class Top(App[None]):
         return self.query_one("#filter").has_class("shown")
 
     def _close_filter(self) -> None:
-        """Keep what it says, and go back to the lines."""
+        """Hide the field of the filter, keep its text, and focus the screen."""
         self.query_one("#filter").remove_class("shown")
         self._main().focus()
         self._frame()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Filter while somebody types."""
+        """Filter while the user types."""
         if self._is_filtering:
             self._change(text=event.value.strip())
 
@@ -346,11 +347,11 @@ class Top(App[None]):
         self._close_filter()
 
     def action_failed(self) -> None:
-        """Show what failed, or everything."""
+        """Switch between what failed and everything."""
         self._change(failed=not self._looks[self._place].failed)
 
     def action_pause(self) -> None:
-        """Stand still, or go on."""
+        """Pause, or go on."""
         self.paused = not self.paused
         self._frame()
         if not self.paused:
@@ -363,14 +364,14 @@ class Top(App[None]):
     # -- changing something --------------------------------------------------------------------------------------------
 
     def action_order(self, order: str) -> None:
-        """Ask, and have a circuit opened, closed, let go of or reset, in all processes."""
+        """After a question, hold a circuit open or closed, release or reset it, in all processes."""
         if self._place in ("tools", "tool"):
             name = self._looks["tool"].name if self._place == "tool" else self._sheet("tools").chosen
             if isinstance(name, str) and name:
                 self._ask(steering.order(self._store, order, name))
 
     async def action_cancel(self) -> None:
-        """Ask, and cancel a run, whichever process runs it."""
+        """After a question, cancel a run, whichever process runs it."""
         run = await self._chosen_run()
         if run is not None and run.status.is_terminal:
             self.say("the run is over")
@@ -378,7 +379,7 @@ class Top(App[None]):
             self._ask(steering.cancel(self._store, run))
 
     async def _chosen_run(self) -> RunSnapshot | None:
-        if not self._is_read():  # its screen was only just asked for
+        if not self._is_read():  # its screen was only just opened, and has not been read
             await self._watcher.look()
         picture = self.picture
         if picture is None or not self._is_read():
@@ -389,7 +390,7 @@ class Top(App[None]):
         return next((run for run in picture.runs.runs if run.id == chosen), None)
 
     def _is_read(self) -> bool:
-        """Whether what was read last is of the screen that is to be seen now, whatever filters it."""
+        """True if the last picture is of the current screen, whatever its filter."""
         seen, wanted = self.picture, self.wanted()
         return seen is not None and (seen.look.screen, seen.look.name) == (wanted.screen, wanted.name)
 
@@ -406,7 +407,7 @@ class Top(App[None]):
         await self._watcher.look()
 
     async def action_copy(self) -> None:
-        """Copy the command that goes on with a run, where there is one."""
+        """Copy the command that resumes a run, if there is one."""
         run = await self._chosen_run()
         if run is None:
             return
@@ -418,7 +419,7 @@ class Top(App[None]):
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Have it said if what is done inside fails."""
+        """Show the error in the last line if the code inside fails."""
         try:
             yield
         except HoldfastError as error:

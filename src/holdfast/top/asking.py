@@ -1,4 +1,4 @@
-"""What covers a screen for a moment: a question before something is changed, the list of keys, a text in full."""
+"""Modal screens: a question before something is changed, the list of keys, a text in full."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ BARS: Final = (
 
 
 class Ask(ModalScreen[bool]):
-    """One question, which names what it is about; true for yes."""
+    """A question that names the object of the deed; its result is True for yes."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y,Y,enter", "answer(True)", show=False),
@@ -64,12 +64,12 @@ class Ask(ModalScreen[bool]):
             yield Static(text)
 
     def action_answer(self, answer: bool) -> None:
-        """Say it to whoever asked."""
+        """Close the question with this answer."""
         self.dismiss(answer)
 
 
 class Reading(ModalScreen[None]):
-    """A text, as long as it may be."""
+    """A text of any length."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,enter,q,question_mark", "close", show=False),

@@ -1,6 +1,6 @@
-"""Events of a run, put together into calls: what waited when, which attempts there were, what came of it.
+"""Puts the events of a run together into calls: when each waited, which attempts it made, how it ended.
 
-Pure: the same events give the same calls, however they come in.
+Pure: the same events give the same calls, in whatever batches they arrive.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ MARKS = {
 }  # fmt: skip
 TROUBLE = {"failed", "timed_out", "denied", "unknown"}
 NO_BAR = {"mark", "cached", "denied"}
-MOST_EVENTS = 100_000  # of one run that are kept, the last ones
+MOST_EVENTS = 100_000  # of one run; the last ones are kept
 
 
 class Fail(NamedTuple):
-    """An attempt that failed, after how many milliseconds the next is planned, and how many it took itself."""
+    """A failed attempt: when it ended, the planned wait before the next, and how long it took, in milliseconds."""
 
     at: float
     retry: float | None
@@ -63,7 +63,7 @@ class Call(msgspec.Struct):
 
 
 class Story:
-    """The calls of one run, in the order in which they began; of a long one those of its last events."""
+    """The calls of one run, in the order in which they began; for a long run, only those of its last events."""
 
     def __init__(self) -> None:
         self.last = -1
@@ -76,30 +76,30 @@ class Story:
         self._ids: dict[str, Call] = {}
 
     def add(self, found: Iterable[RunEventRecord]) -> None:
-        """Take in events; those that are known are passed over."""
+        """Take in events; those already known are skipped."""
         for event in found:
             if event.sequence <= self.last:
                 continue
             self.last = event.sequence
             self._keep(event)
         if len(self.events) > MOST_EVENTS:
-            kept = self.events[-(MOST_EVENTS // 2) :]  # so many, that this is seldom done
+            kept = self.events[-(MOST_EVENTS // 2) :]  # half of them, so that this is seldom done
             self._begin()
             for event in kept:
                 self._keep(event)
 
     @property
     def first(self) -> int:
-        """The number of the first event of the run that is known here."""
+        """The sequence of the first event that is kept."""
         return self.events[0].sequence if self.events else 0
 
     def event(self, sequence: int) -> RunEventRecord | None:
-        """The event of this number, if it is kept; there are no gaps."""
+        """The event with this *sequence*, if it is kept; sequences have no gaps."""
         place = sequence - self.events[0].sequence if self.events else -1
         return self.events[place] if 0 <= place < len(self.events) else None
 
     def abandon(self) -> None:
-        """Nobody works on the run: what became of the calls that never ended is unknown, unless it is told later."""
+        """Mark open calls as unknown, since no process works on the run; a later event may still end them."""
         for call in self._open.values():
             call.end = call.end or self.events[-1].timestamp_ms
             call.status = "unknown"
@@ -150,7 +150,7 @@ class Story:
         else:
             call = self._make(event, "step" if event.type == events.STEP_ENDED else "call", "success")
         call.end, call.facts = event.timestamp_ms, payload
-        if not call.fails and not payload.get("cached"):  # its start may have been written late, when there was time
+        if not call.fails and not payload.get("cached"):  # the start may have been recorded with a delay
             call.at = min(call.at, call.end - _number(payload.get("duration_ms")))
         call.status = "cached" if payload.get("cached") is True else _word(payload.get("status")) or "success"
 
@@ -171,10 +171,10 @@ class Story:
 
 
 def bars(call: Call, now: float) -> list[Bar]:
-    """The bars of a call until *now*: waits before its start, attempts, and what was between them.
+    """The bars of a call until *now*: the wait before its start, its attempts, and the waits between them.
 
-    The log has the ends of attempts and the planned waits, not when a later attempt began; that is worked out from how
-    long it took. Old logs tell that of the last attempt alone, as the rest of the time inside the tool.
+    The log has the ends of attempts and the planned waits, not when a later attempt began: that is computed from how
+    long the attempt took. In old logs this is known only for the last attempt: the rest of the time inside the tool.
     """
     if call.status in NO_BAR:
         return []
@@ -187,7 +187,7 @@ def bars(call: Call, now: float) -> list[Bar]:
 
 
 def _tries(call: Call, until: float) -> tuple[list[Bar], float]:
-    """The attempts and the waits between them, and how long these took in all."""
+    """The attempts and the waits between them, and how long the waits took in all."""
     ended = call.end is not None and call.status != "unknown"
     fails = [fail for fail in call.fails if fail.at >= call.at]
     made: list[Bar] = []
@@ -213,14 +213,14 @@ def _tries(call: Call, until: float) -> tuple[list[Bar], float]:
 
 
 class Scale:
-    """Where on a line of *width* places a time is, when long idle times are cut short."""
+    """Maps times to places on a line of *width* places; long idle times are cut short."""
 
     def __init__(self, calls: Iterable[Call], now: float, width: int) -> None:
         busy = list(_merged(calls, now))
         total = sum(end - start for start, end in busy)
         idle = max(total * 0.1, 1.0)
         self._starts = [start for start, _ in busy]
-        self._pieces: list[tuple[float, float, float]] = []  # start, end, and where it is on the line of time
+        self._pieces: list[tuple[float, float, float]] = []  # start, end, place of the start with idle times cut short
         place, before = 0.0, busy[0][0] if busy else now
         for start, end in busy:
             place += min(start - before, idle)
@@ -239,7 +239,7 @@ class Scale:
 
 
 def _merged(calls: Iterable[Call], now: float) -> Iterator[tuple[float, float]]:
-    """The times in which anything was going on."""
+    """The spans of time in which at least one call was going on."""
     start = end = None
     for call in sorted(calls, key=lambda each: each.at):
         waited = _number(call.facts.get("waited_ms")) if not call.fails else 0.0

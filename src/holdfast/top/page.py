@@ -1,4 +1,4 @@
-"""A page: lines that are read, not chosen from; the keys that move in a sheet move it."""
+"""A page: lines to read, not to choose from; the keys that move in a sheet scroll it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from textual.widgets import Static
 
 
 class Page(VerticalScroll):
-    """Lines, as many as there may be."""
+    """Any number of lines."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [  # beside those that its class has
+    BINDINGS: ClassVar[list[BindingType]] = [  # in addition to those of VerticalScroll
         Binding("j", "scroll_down", show=False),
         Binding("k", "scroll_up", show=False),
         Binding("ctrl+d", "page_down", show=False),
@@ -29,7 +29,7 @@ class Page(VerticalScroll):
         self._text = Text("\n").join(lines)
 
     def compose(self) -> ComposeResult:
-        """One text."""
+        """All lines as one text."""
         yield Static(self._text)
 
     def show(self, lines: Sequence[Text]) -> None:
@@ -40,5 +40,5 @@ class Page(VerticalScroll):
             self.query_one(Static).update(text)
 
     def forget(self) -> None:
-        """Begin at the top, with other things to show."""
+        """Scroll to the top, before other contents are shown."""
         self.scroll_home(animate=False, immediate=True)

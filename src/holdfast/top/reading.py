@@ -1,4 +1,4 @@
-"""Reading: one look at the store, as much of it as a screen needs. Blocks, so it is done in a thread of its own."""
+"""Reads from the store what one screen needs. Blocks, so it runs in a thread of its own."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from holdfast.stores.searching import STATUSES, RunPage, Wanted, header_of, sear
 from holdfast.top import calls
 from holdfast.wording.shown import ShownTools
 
-PAGE = 100  # runs that are read, and as many more whenever the end comes near
-EVENTS = 2000  # of a run in one look
-SAMPLES = 60  # seconds of calls that are remembered
+PAGE = 100  # runs that are read, and as many more whenever the user comes near the end
+EVENTS = 2000  # events of a run in one read
+SAMPLES = 60  # values kept per tool, one a second
 FIELDS = ("status", "session", "tool")
 
 
 class Look(NamedTuple):
-    """What is to be seen: *name* is a tool or the id of a run, *text* and *failed* filter, *after* is an event.
+    """What to read: *name* is a tool or the id of a run, *text* and *failed* filter.
 
-    *most* is how many runs are listed.
+    *most* is how many runs are listed; events of a run are read from behind the sequence *after*.
     """
 
     screen: str
@@ -37,7 +37,7 @@ class Look(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """What was seen *at* a time, in seconds since the epoch; None for what nobody looked at, or what is not there."""
+    """What was read *at* a time, in seconds since the epoch; None for what was not asked for or does not exist."""
 
     look: Look
     at: float
@@ -53,7 +53,7 @@ class Picture(NamedTuple):
 
 
 class Reader:
-    """Looks at *store*; tools that *book* names are seen before anybody calls them."""
+    """Reads *store*; tools that *book* names are listed even before their first call."""
 
     def __init__(self, store: RunStore, book: PolicyBook | None = None) -> None:
         self._store = store
@@ -63,7 +63,7 @@ class Reader:
         self._sampled = 0.0
 
     def look(self, look: Look) -> Picture:
-        """What there is to see now."""
+        """Read what *look* asks for."""
         tools = self._tools()
         speeds = {name: tuple(speed) for name, speed in self._speeds.items()}
         picture = Picture(look, self._store.clock.time(), tools, speeds)
@@ -101,7 +101,7 @@ class Reader:
             if after < 0:
                 after = max(-1, self._store.snapshot(name).event_count - 1 - calls.MOST_EVENTS)
             page = self._store.event_page(name, after, EVENTS)
-            run = self._store.snapshot(name)  # read last: a run that is over or left is so for all of these events
+            run = self._store.snapshot(name)  # read last: if it is over or interrupted, it is so after these events
         except RunNotFound:
             return picture
         return picture._replace(run=run, events=page, header=header_of(self._store, name) if run.interrupted else None)

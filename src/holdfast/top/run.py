@@ -26,11 +26,11 @@ NONE_LIKE: Final = ("No call is like this; esc shows all of them.",)
 NO_EVENTS: Final = ("No event yet.",)
 LONGEST: Final = 20_000  # characters of one value in full
 LETTERS: Final = {"wait": "░", "backoff": "·"}
-OUTCOMES: Final = {"failed": "×", "timed_out": "×", "unknown": "?"}  # of an attempt; all others are solid
+OUTCOMES: Final = {"failed": "×", "timed_out": "×", "unknown": "?"}  # of an attempt; all others are solid bars
 
 
 def facts(picture: Picture, first: int, named: str | None = None) -> Text:
-    """A run in a few lines, with events from *first* on; *named* is what commands have to call its store by."""
+    """A run in a few lines; its events are known from *first* on, and commands name its store as *named*."""
     run = picture.run
     if run is None:
         name = printable(picture.look.name, 200)
@@ -54,7 +54,7 @@ def facts(picture: Picture, first: int, named: str | None = None) -> Text:
 
 
 def call_contents(story: Story, look: Look, at: float, room: int) -> Contents:
-    """The calls of a run, each with its bars, for which there is so much *room*."""
+    """The calls of a run, each with its bars, which are *room* columns wide."""
     text, now = look.text.casefold(), at * 1000
     shown = [
         call
@@ -120,12 +120,12 @@ def _outcome(call: Call) -> Text:
 
 
 def _drawn(call: Call, scale: Scale, now: float) -> Text:
-    """The bars of a call: ░ in line, × an attempt that failed, · between two, █ in the tool."""
+    """The bars of a call: ░ waiting in line, × a failed attempt, · the wait before the next, █ in the tool."""
     found = bars(call, now)
     if not found:
         return Text(" " * scale.place(call.at)).append(sign(call.status), style=TONES.get(call.status, ""))
     line: dict[int, tuple[str, str]] = {}
-    for bar in sorted(found, key=lambda each: each.kind == "attempt"):  # the last one drawn is seen
+    for bar in sorted(found, key=lambda each: each.kind == "attempt"):  # attempts last: they cover waits
         for place in range(scale.place(bar.start), scale.place(bar.end) + 1):
             line[place] = _letter(bar)
     text = Text(" " * min(line))

@@ -75,12 +75,12 @@ def summary(picture: Picture) -> Text:
 
 
 def began(run: RunSnapshot, now: float) -> str:
-    """How long ago a run began; of one that nobody has begun, how long it is there."""
+    """How long ago a run began; if it has not begun, how long ago it was created."""
     return age(run.started_at_ms or run.created_at_ms, now)
 
 
 def took(run: RunSnapshot, now: float) -> str:
-    """How long a run has been going on, or went on; nothing of one that has not begun."""
+    """How long a run has been going on, or went on; empty if it has not begun."""
     if run.status == "created" and not run.interrupted:
         return ""
     over = run.status.is_terminal or run.interrupted

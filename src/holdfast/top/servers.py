@@ -35,7 +35,7 @@ NOTHING: Final = (
     "",
     "Or send all servers of a client through Holdfast:  holdfast install CLIENT",
 )
-AT_EASE: Final = ("ready", "idle")  # idle: behind a gateway, and nobody has asked for it
+AT_EASE: Final = ("ready", "idle")  # idle: behind a gateway, and no client uses it
 NO_MATCH: Final = ("No server is like this; esc shows all of them.",)
 
 
@@ -68,7 +68,7 @@ def summary(picture: Picture) -> Text:
 
 
 def key(line: ServerLine) -> tuple[str, str]:
-    """What a server is known by."""
+    """The key of a server's line: the process of its proxy, and its name."""
     return line.process, line.server.name
 
 

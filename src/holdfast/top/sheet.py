@@ -1,7 +1,7 @@
 """A sheet: lines of cells that are drawn again only where they have changed.
 
-Only what is in sight is ever made, so a list may be as long as it likes. Cells are texts, never markup; where there is
-no room for all columns, those least needed go first.
+Only the lines in sight are ever made, so a list may have any length. Cells are texts, never markup; if there is no room
+for all columns, the least needed ones go first.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from textual.strip import Strip
 from holdfast.wording.columns import GAP, LEAST, Column, fitted, fitting, total
 
 HEAD = 1  # line of titles
-MARK = "▸ "  # before the line that is chosen, as colour alone says nothing to some
+MARK = "▸ "  # before the chosen line, since some users do not see its colour
 
 Cells = Sequence[Text]
 
 
 class Contents(NamedTuple):
-    """What a sheet shows: the *keys* of its lines, and *cells* that makes one; *empty* is said if there is none."""
+    """What a sheet shows: the *keys* of its lines, and *cells*, which makes one; *empty* is shown if there is none."""
 
     columns: Sequence[Column]
     keys: Sequence[Hashable]
@@ -53,7 +53,7 @@ class Sheet(ScrollView, can_focus=True):
     ]
 
     class Opened(Message):
-        """Somebody wants to see more of the line *key*."""
+        """The user opened the line *key*."""
 
         def __init__(self, sheet: Sheet, key: Hashable) -> None:
             super().__init__()
@@ -67,9 +67,9 @@ class Sheet(ScrollView, can_focus=True):
         super().__init__(id=id)
         self.stays = stays
         self.at = 0  # the place of the line that is chosen
-        self.redrawn = 0  # lines, since it is there
+        self.redrawn = 0  # lines redrawn so far, for tests
         self._contents = Contents((), (), lambda at: ())
-        self._widths: dict[int, int] = {}  # of the columns that are shown, by their place
+        self._widths: dict[int, int] = {}  # of the shown columns, by their place
         self._strips: list[Strip] = []  # what is on the screen, line by line
         self._looks: dict[Hashable, Strip] = {}  # lines on the screen, by what they are made of
 
@@ -82,7 +82,7 @@ class Sheet(ScrollView, can_focus=True):
         return keys[self.at] if self.at < len(keys) else None
 
     def show(self, contents: Contents) -> None:
-        """Show *contents* from now on; the line that was chosen stays so, wherever it has gone."""
+        """Show *contents* from now on; the chosen line stays chosen, wherever it has moved."""
         before, self._contents = self._contents, contents
         was, chosen = self.at, before.keys[self.at] if self.at < len(before.keys) else None
         if self.stays == "end" and self.at >= len(before.keys) - 1:
@@ -96,7 +96,7 @@ class Sheet(ScrollView, can_focus=True):
             self._reveal()
 
     def forget(self) -> None:
-        """Begin at the top, with other things to show."""
+        """Go to the top, before other contents are shown."""
         self.at, self._widths = 0, {}
         self.scroll_to(y=0, animate=False, immediate=True)
 
@@ -104,7 +104,7 @@ class Sheet(ScrollView, can_focus=True):
 
     @property
     def room(self) -> int:
-        """How wide the last column is; until there is one, as wide as the sheet."""
+        """The width of the last column; until it is known, that of the sheet."""
         return self._widths.get(len(self._contents.columns) - 1, self._width)
 
     @property
@@ -116,11 +116,11 @@ class Sheet(ScrollView, can_focus=True):
         return max(0, self.size.height - HEAD)
 
     def _measure(self) -> None:
-        """Say how much there is to scroll."""
+        """Set how much there is to scroll."""
         self.virtual_size = Size(self._width, len(self._contents.keys) + HEAD)
 
     def _fit(self, lines: Sequence[Cells]) -> None:
-        """Give each column its width, the last one what is left. Widths only grow, so that nothing jumps."""
+        """Give each column its width, and the last one what is left. Widths only grow, so that nothing jumps."""
         columns, last = self._contents.columns, len(self._contents.columns) - 1
         if not columns or not self._width:
             return
@@ -129,7 +129,7 @@ class Sheet(ScrollView, can_focus=True):
         for place, column in enumerate(columns[:-1]):
             widest = max((cells[place].cell_len for cells in lines), default=0)
             most = column.most if place else min(column.most, max(LEAST, room * 28 // 100))
-            if widest or place in self._widths or not place:  # one that has nothing in it goes
+            if widest or place in self._widths or not place:  # an empty column is left out
                 widths[place] = max(min(most, max(widest, len(column.title))), self._widths.get(place, 0))
         wanted = max(len(columns[last].title), *(cells[last].cell_len for cells in lines), 0)
         widths = fitting(columns, {**widths, last: min(wanted, max(LEAST, room // 6))}, room)
@@ -138,7 +138,7 @@ class Sheet(ScrollView, can_focus=True):
     # -- drawing -------------------------------------------------------------------------------------------------------
 
     def _draw(self) -> None:
-        """Make the lines in sight, and have those drawn that are not so on the screen."""
+        """Make the lines in sight, and redraw those that differ from what is on the screen."""
         contents, top = self._contents, self.scroll_offset.y
         lines = [contents.cells(at) for at in range(top, min(top + self._height, len(contents.keys)))]
         self._fit(lines)
@@ -149,7 +149,7 @@ class Sheet(ScrollView, can_focus=True):
                 self.refresh(Region(0, y, self._width, 1))
 
     def _made(self, lines: Sequence[Cells]) -> list[Strip]:
-        """The whole screen: titles and *lines*, or what is said where there are none."""
+        """The whole screen: titles and *lines*, or the text for an empty list."""
         height = self.size.height
         if self._contents.keys:
             made = self._table([[Text(column.title, style="bold") for column in self._contents.columns], *lines])
@@ -158,7 +158,7 @@ class Sheet(ScrollView, can_focus=True):
         return [*made, *[Strip.blank(self._width, self.rich_style)] * (height - len(made))][:height]
 
     def _table(self, lines: Sequence[Cells]) -> list[Strip]:
-        """Titles and lines, each made only if none of the last time looks like it."""
+        """Titles and lines; a line that looks like one of the last time is not made again."""
         before, self._looks, made = self._looks, {}, []
         frame = (self._width, self.has_focus, self.rich_style, *self._widths.items())
         chosen = self.at - self.scroll_offset.y + HEAD
@@ -178,7 +178,7 @@ class Sheet(ScrollView, can_focus=True):
         mark = MARK if chosen else " " * len(MARK)
         segments = Text.assemble(mark, line).render(self.app.console)
         bar = Style(reverse=self.has_focus, bold=True) if chosen else None
-        if bar is not None:  # it says more than the colours below it
+        if bar is not None:  # the style of the chosen line replaces the colours of its cells
             segments = (Segment(each.text, bar) for each in segments)
         return Strip(segments).adjust_cell_length(self._width, bar).apply_style(self.rich_style)
 
@@ -189,24 +189,24 @@ class Sheet(ScrollView, can_focus=True):
     # -- moving --------------------------------------------------------------------------------------------------------
 
     def action_move(self, delta: int) -> None:
-        """So many lines on."""
+        """Choose the line *delta* lines further down."""
         self._go(self.at + delta)
 
     def action_turn(self, pages: int) -> None:
-        """By a whole height."""
+        """Move by whole pages."""
         self.action_move(pages * max(1, self._height - 1))
 
     def action_edge(self, side: int) -> None:
-        """To the first or the last."""
+        """Choose the first or the last line."""
         self.action_move(side * max(1, len(self._contents.keys)))
 
     def action_open(self) -> None:
-        """See more of the line that is chosen."""
+        """Open the chosen line."""
         if self.chosen is not None:
             self.post_message(self.Opened(self, self.chosen))
 
     def on_click(self, event: events.Click) -> None:
-        """Choose a line; again, open it."""
+        """Choose the clicked line; open it on a double click."""
         at = event.y - HEAD + self.scroll_offset.y
         if not 0 <= at < len(self._contents.keys) or event.y < HEAD:
             return
@@ -216,18 +216,18 @@ class Sheet(ScrollView, can_focus=True):
             self._go(at)
 
     def on_resize(self) -> None:
-        """Find room for the columns anew."""
+        """Fit the columns to the new width."""
         self._widths = {}
         self._measure()
         self._reveal()
 
     def watch_has_focus(self, _has_focus: bool) -> None:
-        """Show whether it has the keys."""
+        """Redraw, since the chosen line shows whether the sheet has the focus."""
         super().watch_has_focus(_has_focus)
         self._draw()
 
     def watch_show_vertical_scrollbar(self) -> None:
-        """Make room for the bar, or take its place."""
+        """Redraw, since the scroll bar changes the width."""
         self._draw()
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
@@ -243,12 +243,12 @@ class Sheet(ScrollView, can_focus=True):
             self.post_message(self.Moved())
 
     def _reveal(self) -> None:
-        """Draw it with the chosen line in sight."""
+        """Scroll the chosen line into sight, and draw."""
         top = self.scroll_offset.y
         if self._height:
             wanted = min(max(top, self.at - self._height + 1), self.at)
-            self.scroll_to(y=wanted, animate=False, immediate=True, force=True)  # though no bar may be there yet
-        if self.scroll_offset.y == top:  # else it was drawn as it scrolled
+            self.scroll_to(y=wanted, animate=False, immediate=True, force=True)  # forced: there may be no bar yet
+        if self.scroll_offset.y == top:  # otherwise scrolling has drawn it
             self._draw()
 
 

@@ -1,4 +1,4 @@
-"""Signs: what a state looks like, in shape, word and colour, so that none of them is needed to know it."""
+"""How a state looks: its shape, word and colour, so that a reader can do without any one of them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def tool_state(line: ToolLine) -> Text:
 
 
 def run_state(run: RunSnapshot) -> Text:
-    """How far a run is."""
+    """The status of a run."""
     word = standing(run)
     return Text.assemble((f"{sign(word.plain)} ", word.style), word)
 

@@ -1,4 +1,4 @@
-"""What can be done to a circuit or a run: asked for once, with the name of what it is done to. What acts blocks."""
+"""What can be done to a circuit or a run, after one question that names it. `Deed.act` blocks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ORDERS: Final = {
 
 
 class Deed(NamedTuple):
-    """Something to be done to *object* if the *question* is answered with yes; *act* does it and says how it went."""
+    """Something to do to *object* if the *question* is answered with yes; *act* does it and returns how it went."""
 
     question: str
     object: str
@@ -42,7 +42,7 @@ class Deed(NamedTuple):
 
 
 def order(store: RunStore, order: str, tool: str) -> Deed:
-    """Have a circuit opened, closed, let go of or reset, in all processes."""
+    """Hold a circuit open or closed, release it or reset it, in all processes."""
     question, note, done = ORDERS[order]
     shown = printable(tool, 200)
 

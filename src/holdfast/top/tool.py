@@ -1,4 +1,4 @@
-"""The screen Tool: why its circuit changed, how long calls take, the last ones, which policy holds, and where."""
+"""The screen Tool: why its circuit changed, how long calls take, recent calls, the policy in force, the processes."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from holdfast.wording.tools import (
 )
 
 WIDE: Final = 150  # columns from which on there are two blocks side by side
-MOST: Final = 50  # lines of one kind
+MOST: Final = 50  # transitions or recent calls that are shown
 LABEL: Final = 12  # columns of the name of a fact
-VALUE: Final = 12  # columns of a setting; what is longer moves its origin
+VALUE: Final = 12  # columns of a setting's value; a longer one shifts its origin to the right
 
 Details = Sequence[tuple[ToolInProcess, ToolDetail]]
 
@@ -128,7 +128,7 @@ def _recent(line: ToolLine, details: Details, picture: Picture) -> Iterator[Text
         yield said
     if not shown and found:
         yield Text("  none of the last calls failed", style="dim")
-    elif not shown:  # a process keeps the last calls of all its tools together: those of a rare one may be gone
+    elif not shown:  # a process keeps the last calls of all its tools together: those of a rarely used one may be gone
         was = "of the last calls of its processes, none was of this tool" if line.calls else "no call has ended yet"
         yield Text(f"  {was}", style="dim")
 
@@ -178,9 +178,9 @@ def _heading(title: str) -> tuple[Text, Text]:
 
 
 def _beside(left: list[Text], right: list[Text], width: int) -> list[Text]:
-    """Two blocks as one."""
+    """Two blocks side by side."""
     lines = []
-    for one, other in zip_longest(left, right[1:], fillvalue=Text("")):  # a block begins with an empty line
+    for one, other in zip_longest(left, right[1:], fillvalue=Text("")):  # the right one begins with an empty line
         cut = one.copy()
         cut.truncate(width, overflow="ellipsis", pad=True)
         lines.append(Text.assemble(cut, "  ", other))

@@ -1,4 +1,4 @@
-"""The screen Tools: a line a tool, the worst first."""
+"""The screen Tools: one line per tool, the worst first."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COLUMNS: Final = (
     Column("procs", right=True, need=0),
     Column("last error"),
 )
-SPARK: Final = 20  # columns of the last minute
+SPARK: Final = 20  # columns of the sparkline "last minute"
 NOTHING: Final = (
     "No process on this store has a tool yet.",
     "",
@@ -60,7 +60,7 @@ def contents(picture: Picture) -> Contents:
 
 
 def chosen(picture: Picture) -> list[ToolLine]:
-    """The tools that the filter means."""
+    """The tools that the filter lets through."""
     text, failed = picture.look.text.casefold(), picture.look.failed
     return [
         line
@@ -88,12 +88,12 @@ def summary(tools: Sequence[ToolLine]) -> Text:
 
 
 def speed(value: float) -> str:
-    """Something a second."""
+    """A number of calls a second, rounded to fit a column."""
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2g}"
 
 
 def trip(line: ToolLine) -> str:
-    """How far the circuit is from opening, as failures of so many; else the share of failed calls at which it opens."""
+    """The failures so far of those that open the circuit ("3 of 7"), else the share of failed calls that opens it."""
     worst = max((each.tool for each in line.processes), key=lambda tool: tool.failure_count, default=None)
     if worst is None or worst.failure_threshold is None or not (worst.failure_count or line.failure_rate is None):
         return percent(line.failure_rate)

@@ -1,4 +1,4 @@
-"""Watching the store: a look about once a second, sooner when it tells of a change, at once when somebody wants it.
+"""Watches the store: reads it about once a second, sooner when it changes, at once when the user asks for something.
 
 One thread reads and writes for the whole program; the event loop never waits for the store.
 """
@@ -20,28 +20,28 @@ from holdfast.wording import one_line
 
 R = TypeVar("R")
 
-PERIOD: Final = 1.0  # seconds between two looks where nothing tells of a change
-GAP: Final = 0.2  # seconds between two looks, at least
-SHARE: Final = 4  # times as long as a look took, nothing is read
+PERIOD: Final = 1.0  # seconds between two reads if the store reports no change
+GAP: Final = 0.2  # seconds between two reads, at least
+SHARE: Final = 4  # after a read, none follows for this many times as long as it took
 
 
 class Watched(Protocol):
-    """Who wants to see something."""
+    """The program that shows what is read."""
 
     paused: bool
 
     def wanted(self) -> Look:
-        """What is to be seen now."""
+        """What to read now."""
 
     def show(self, picture: Picture) -> bool:
         """Show it; true if there is more to be read at once."""
 
     def complain(self, message: str) -> None:
-        """Say what is wrong with the store, or with an empty text that nothing is."""
+        """Show what is wrong with the store; an empty *message* means that nothing is."""
 
 
 class Watcher:
-    """Looks at *store* for *screen*."""
+    """Reads *store* for *screen*."""
 
     def __init__(self, screen: Watched, store: RunStore, book: PolicyBook | None) -> None:
         self._screen = screen
@@ -53,7 +53,7 @@ class Watcher:
         self._shown: Look | None = None
 
     async def watch(self) -> None:
-        """Look again and again, unless it is paused."""
+        """Read again and again, except while the screen is paused."""
         clock = self._store.clock
         async with aclosing(changes(self._store, PERIOD)) as changed:
             while True:
@@ -64,7 +64,7 @@ class Watcher:
                 await anext(changed)
 
     async def look(self) -> None:
-        """Read what is wanted and have it shown before this returns; asked while it reads, it reads once more."""
+        """Read what is wanted and show it before this returns; if called during a read, read once more."""
         self._again = True
         async with self._looking:
             while self._again:
@@ -72,11 +72,11 @@ class Watcher:
                 await self._look_once()
 
     async def do(self, fn: Callable[[], R]) -> R:
-        """Call *fn*, which blocks, in the thread."""
+        """Call *fn*, which blocks, in the one thread for the store."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, fn)
 
     async def close(self) -> None:
-        """Wait for the last look to end."""
+        """Wait for the last read to end."""
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
 
     async def _look_once(self) -> None:
@@ -89,7 +89,7 @@ class Watcher:
         self._screen.complain("")
         place = look._replace(after=-1)
         if self._screen.paused and not was_paused and place == self._shown:
-            return  # who pauses keeps what is to be seen in that moment
+            return  # paused during this read: the screen keeps what it showed at that moment
         if look != self._screen.wanted():
             self._again = True
             return
