@@ -20,7 +20,7 @@ class ToolFailed(Exception):
     def __init__(self, text: str, category: ErrorCategory, code: int | None = None) -> None:
         super().__init__(text)
         self.category = category
-        self.code = code  # of the JSON-RPC error; None if a result says that it failed
+        self.code = code  # of the JSON-RPC error; None if the result reports the failure
         self.answer: tuple[Event, Head]  # to the call that was made; identical calls may have waited for it
 
 

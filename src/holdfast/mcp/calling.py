@@ -69,7 +69,7 @@ class Call:
         self._permit: Permit | None = None  # of the server's circuit, until it is settled
         self._outcome: msgspec.Raw | ToolFailed | ServerLost | None = None  # of the current attempt, once it has one
         self._is_late = False  # an attempt has reached its time limit
-        self._is_sent = False  # the server got it at least once
+        self._is_sent = False  # to the server, at least once
         self._is_called = False  # an attempt may have reached the tool, even if later ones did not
         self._is_answered = False
         self._is_stopped = False  # by the client, or by the end of the session
@@ -134,7 +134,7 @@ class Call:
         execution = self._execution(tool, {}, arguments)
         fallback = execution.policy.fallback
         if fallback is not None and fallback.tool is not None and not self._session.server.has(fallback.tool):
-            execution = self._execution(tool, ONE_HOP, arguments)  # the fallback is another server's
+            execution = self._execution(tool, ONE_HOP, arguments)  # the fallback's server is not the session's
         if execution.is_watched:
             execution.origin = self._origin()
         return execution

@@ -16,7 +16,7 @@ RUNNERS: Final = {
     "npx", "bunx", "uvx", "pipx", "bun", "deno", "node", "npm", "pnpm", "yarn", "dlx", "uv", "docker", "podman", "env",
     "python", "sh", "bash", "run", "exec", "x", "tsx", "ts-node", "java", "dotnet", "go",
 }  # fmt: skip
-VAGUE: Final = {"index", "main", "cli", "mcp", "mcp-server"}  # half of all servers: the folder or npm scope says more
+VAGUE: Final = {"index", "main", "cli", "mcp", "mcp-server"}  # names of half of all servers; folder or scope says more
 INNER: Final = {"dist", "build", "src", "lib", "out", "bin"}  # folders whose names say as little
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})  # names and addresses of this machine
 _VERSION: Final = re.compile(r"(?<=.)(?:@[\w.^~-]+|[=~<>]=.*)$")

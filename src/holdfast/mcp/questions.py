@@ -24,7 +24,7 @@ class Questions:
     def __init__(self, on_ponder: Callable[[bool], object] = lambda ponders: None) -> None:
         self._open: dict[Id, Id] = {}  # the server's ids by the client's
         self._known: dict[Id, Id] = {}  # the client's ids by the server's
-        self._withdrawn: dict[Id, Id] = {}  # the same for withdrawn questions, the oldest first
+        self._withdrawn: dict[Id, Id] = {}  # like `_open`, for withdrawn questions; the oldest first
         self._orphaned: dict[Id, None] = {}  # the client's ids of questions whose server died, the oldest first
         self._pondered: set[Id] = set()  # the client's ids of open questions for a person or a model
         self._on_ponder = on_ponder

@@ -112,7 +112,7 @@ class ProxiedServer:
         return True
 
     def learn(self, head: Head, event: Event, asker: bytes | None = None) -> Event:
-        """Learn from a list of tools for *asker* which may be repeated; return the list without the hidden ones."""
+        """Learn which tools may be repeated from the list that client *asker* gets; return it without hidden tools."""
         try:
             tools = frames.read(_LIST, head.result).tools
         except msgspec.DecodeError:

@@ -75,7 +75,7 @@ class Session:
         self.handshake = Handshake()
         self.alarm = Alarm(clock)
         self.is_patient = True  # a call begins in the next turn of the event loop: until then the client can cancel it
-        self.hold: Callable[[bool], object] = lambda held: None  # stops reading from the client
+        self.hold: Callable[[bool], object] = lambda held: None  # stops reading from the client, or resumes
         self.changed = server.publish
         self._tell = tell
         self._running: set[Call] = set()
@@ -352,7 +352,7 @@ class Session:
             _log.debug("%s: an answer that nobody waits for was dropped", self.server.name)
 
     def _learn(self, asked: Passed, head: Head, event: Event) -> Event:
-        """Learn from an answer about the server and its tools; return it, without tools that are hidden."""
+        """Learn from an answer about the server and its tools; return it, changed if tools are hidden."""
         method = asked.head.method
         if method in ("initialize", "server/discover") and head.result:
             self.handshake.answered(head)

@@ -122,7 +122,7 @@ class ServerLost(Exception):
 
     @property
     def blame(self) -> ErrorCategory | None:
-        """The failure for the server's circuit; None below status 500: a server that says what is wrong is well."""
+        """The category for the server's circuit; None below status 500: a server that says what is wrong is healthy."""
         if self.answer is not None and self.answer.status < 500:
             return None
         return ErrorCategory.CANCELLED if self.counted else self.category

@@ -35,7 +35,7 @@ OTHERS: Final[Mapping[str, str]] = {".toml": "TOML", ".yaml": "YAML", ".yml": "Y
 # Options of `wrap` that have a value.
 VALUED: Final = frozenset({"--name", "--policy", "--store", "--url", "--type", "--header", "--header-env"})
 
-_ELSEWHERE: Final = re.compile("mcp|context_servers", re.IGNORECASE)  # keys of the tables of other clients
+_ELSEWHERE: Final = re.compile("mcp|context_servers", re.IGNORECASE)  # keys of the server tables of other clients
 _ADDRESS: Final = re.compile("ur[il]$", re.IGNORECASE)  # keys that other clients use for an address
 
 

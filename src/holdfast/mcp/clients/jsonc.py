@@ -243,7 +243,7 @@ class _Reader:
 
 
 def _shown(text: str) -> str:
-    return repr(printable(text, 40)).replace("\\\\", "\\")  # `printable` has escaped it before `repr` did
+    return repr(printable(text, 40)).replace("\\\\", "\\")  # undo the second escape: `printable` has escaped it
 
 
 def _behind(what: re.Pattern[str], text: str, at: int) -> int:

@@ -32,7 +32,7 @@ UNWRAPPED: Final = "unwrapped"
 ALREADY: Final = "already"
 NOT_WRAPPED: Final = "not wrapped"
 LEFT_ALONE: Final = "left alone"
-# Keys of an entry for whose server the client signs in.
+# Keys that say how the client signs in to the server.
 SIGN_IN: Final = frozenset({"auth", "oauth", "headersHelper", "authProviderId", "authProviderType"})
 BY_HAND: Final = "put `holdfast wrap --name NAME --` before the command of each server by hand"
 

@@ -197,7 +197,7 @@ class Child:
                 os.killpg(self._process.pid, number)
 
     def _wait(self, loop: asyncio.AbstractEventLoop, process: subprocess.Popen[bytes]) -> None:
-        # It is not reaped here: as a zombie it keeps its process id, by which `_exited` kills the rest of its group.
+        # Not reaped here where `waitid` exists: a zombie keeps its process id, by which `_exited` kills its group.
         if hasattr(os, "waitid"):
             with suppress(ChildProcessError):  # the process that started us ignores SIGCHLD, and we inherited that
                 _await_leader(process.pid)

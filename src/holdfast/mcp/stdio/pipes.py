@@ -78,7 +78,7 @@ class LineReader:
         self._on_line = on_line
         self._on_end = on_end
         self._on_data = on_data
-        self._pipe: IO[bytes] | None = None  # if the loop watches it; None if a thread reads
+        self._pipe: IO[bytes] | None = None  # None if a thread reads instead of the loop
         self._held = self._closed = self._ended = False
         self._flows = threading.Event()
         self._flows.set()
