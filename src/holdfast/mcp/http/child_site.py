@@ -1,7 +1,7 @@
-"""A stdio server for clients over HTTP: one process for each client session. The sessions are ours.
+"""A stdio server for clients over HTTP: one process for each client session. The gateway makes the session ids.
 
-Clients of the versions without sessions share a process as long as they are the same client by token and name; since
-their requests know nothing of each other, ids and progress tokens are made unique on the way.
+Clients of protocol versions without sessions share a process if they have the same tokens and name. Since they choose
+ids and progress tokens independently of each other, these are made unique on the way.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from holdfast.mcp.stdio.upstream import ChildUpstream
 from holdfast.mcp.wire import Event
 
 VERSIONS: Final = frozenset({"2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"})
-MOST_CLIENTS: Final = 100  # of one server, since each has a process; more only while all are at something
-MOST_KEPT: Final = 1000  # frames for a client that does not listen; no more bytes than for one that reads slowly
+MOST_CLIENTS: Final = 100  # of one server, since each has a process; more only while all have open requests
+MOST_KEPT: Final = 1000  # frames kept for a client that does not listen; at most MOST_QUEUED bytes together
 SUBSCRIPTION: Final = "io.modelcontextprotocol/subscriptionId"
 
 
@@ -46,17 +46,17 @@ class Talk:
             site.hf, name, target, begin=self.session.open, on_end=on_end, close=self.session.close, alive=site.alive
         )
         self.getter: Exchange | None = None
-        self.asked = 0  # requests of clients without session, which the process knows by their number
-        self.translated: dict[Any, Translated] = {}  # those that have not ended, by that
+        self.asked = 0  # requests of clients without session so far; the process knows each by its number
+        self.translated: dict[Any, Translated] = {}  # those that have not ended, by that number
         self._kept: deque[Event] = deque()
         self._kept_size = 0  # bytes in it
         self._full = 0
         self._useful = False
 
     def send(self, event: Event) -> None:
-        """Hand on what belongs to no request: to where the client listens, or to its newest request."""
+        """Send a frame that belongs to no request to the stream where the client listens, or to its newest request."""
         if self.asked and (id := _owner(event.data)) is not None:
-            if (owner := self.translated.get(id)) is not None:  # else it has ended, and is no matter to others
+            if (owner := self.translated.get(id)) is not None:  # else its request has ended, and others must not get it
                 owner.send(event)
         elif self.getter is not None and self.getter.is_open:
             self.getter.send(event)
@@ -66,7 +66,7 @@ class Talk:
             self._keep(event)
 
     def listen(self, exchange: Exchange) -> None:
-        """The client listens for what belongs to no request."""
+        """Send frames that belong to no request to *exchange* from now on, beginning with those that were kept."""
         self.getter = exchange
         self.join(exchange)
         exchange.stream()
@@ -75,7 +75,7 @@ class Talk:
         self._kept_size = 0
 
     def join(self, exchange: Exchange) -> None:
-        """A request of the client begins."""
+        """Add a request of the client."""
         self.conversation.join(exchange)
         exchange.on_full = self._hold
         exchange.when_done(lambda: self._leave(exchange))
@@ -85,7 +85,7 @@ class Talk:
         return next((exchange for exchange in exchanges if exchange.is_open and exchange.due), None)
 
     def _keep(self, event: Event) -> None:
-        """Until the client listens; of too much, the oldest goes."""
+        """Keep a frame until the client listens; if there are too many, the oldest are dropped."""
         self._kept.append(event)
         self._kept_size += len(event.data)
         while len(self._kept) > MOST_KEPT or self._kept_size > MOST_QUEUED:
@@ -94,7 +94,7 @@ class Talk:
     def _leave(self, exchange: Exchange) -> None:
         self._useful = self._useful or self.session.handshake.is_done or (exchange.is_modern and exchange.status < 400)
         if not self._useful and not self.conversation.exchanges:
-            # It was only asked whether it speaks a version, or cannot be started.
+            # The client only asked whether the server speaks a version, or the process cannot be started.
             self.conversation.conclude()
 
     def _hold(self, held: bool) -> None:
@@ -103,7 +103,7 @@ class Talk:
 
 
 class Translated:
-    """A request of a client without session: its id and progress token are others for the process."""
+    """A request of a client without session: the process gets another id and progress token for it."""
 
     def __init__(self, talk: Talk, exchange: Exchange, head: Head, params: AnyParams) -> None:
         self.exchange = exchange
@@ -143,19 +143,19 @@ class Translated:
 
 
 class ChildSite:
-    """The server, behind one path of a gateway; *make* gives a process that is not started."""
+    """The server, behind one path of a gateway; *make* returns a process that is not started."""
 
     def __init__(self, hf: Home, server: ProxiedServer, make: Callable[[], ChildUpstream]) -> None:
         self.hf = hf
         self.server = server
         self.make = make
-        self._talks: dict[str, Talk] = {}  # by session
-        self._known: dict[str, Talk] = {}  # by who the client is
+        self._talks: dict[str, Talk] = {}  # by session id
+        self._known: dict[str, Talk] = {}  # of clients without session, by `client_key`
         self.alive: set[Conversation] = set()
         idle = make().condition
         idle.turn("idle")
         self._idle = idle.facts(server.name, Handshake())
-        self._failed: dict[str, object] | None = None  # the last that ended, if it could not be started
+        self._failed: dict[str, object] | None = None  # of the last process, if that could not be started
 
     def facts(self) -> list[dict[str, object]]:
         talks = [*self._talks.values(), *self._known.values()]
@@ -197,7 +197,7 @@ class ChildSite:
     # -- sessions ------------------------------------------------------------------------------------------------------
 
     def _new(self, talks: dict[str, Talk], key: str) -> Talk:
-        """A client, which is *key* of *talks* until it ends."""
+        """A new client, at *key* of *talks* until it ends; if there are too many, the one idle for longest ends."""
 
         def ended() -> None:
             forget(talks, key, talk)
@@ -217,7 +217,7 @@ class ChildSite:
         return self._enter(talk, exchange, heads)
 
     def _found(self, exchange: Exchange) -> Talk | None:
-        """The client's session; it is told if there is none."""
+        """The client's session; if there is none, the request is answered with an error."""
         id = exchange.headers.get(SESSION)
         if id is None:
             exchange.fail(400, f"the header {SESSION} is missing: begin with initialize")
@@ -254,7 +254,7 @@ class ChildSite:
         head = heads[0]
         params = frames.params(head)
         if not head.is_request:
-            exchange.answer(202)  # the end of a stream is how a request is cancelled, and there is nothing else to tell
+            exchange.answer(202)  # ignored: the end of a stream cancels a request, and there is nothing else to notify
             return None
         if (wrong := _mismatch(exchange, head, params)) is not None:
             exchange.fail(400, wrong, id=head.id, code=frames.HEADER_MISMATCH)  # type: ignore[arg-type]
@@ -281,7 +281,7 @@ class ChildSite:
 
 
 def _owner(data: bytes) -> Id | None:
-    """The request that a notification belongs to, as the process knows it."""
+    """The process's id of the request that a notification belongs to; None if it belongs to none."""
     head = frames.peek(data)
     if head is None:
         return None
@@ -291,7 +291,7 @@ def _owner(data: bytes) -> Id | None:
 
 
 def _mismatch(exchange: Exchange, head: Head, params: AnyParams) -> str | None:
-    """What the headers say otherwise than the request."""
+    """How the headers contradict the request; None if they agree."""
     wanted = {VERSION: params.protocol, METHOD: head.method, NAME: name_in(head, params)}
     for name, value in wanted.items():
         found = exchange.headers.get(name)

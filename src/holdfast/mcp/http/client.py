@@ -1,7 +1,7 @@
-"""The HTTP client behind an endpoint: its connections, its proxy, its certificates. No other file knows the library.
+"""The HTTP client behind an endpoint: its connections, its proxy, its certificates. No other module calls aiohttp.
 
-A POST is written to one connection at most. Before one that was kept is used again, it is asked whether the server has
-closed it, since what is written to such a one is lost.
+A POST is written to one connection at most. So before a kept connection is used again, it is checked whether the server
+has closed it: what is written to a closed one is lost.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT: Final = 10.0
 KEEP_ALIVE: Final = 4.0  # seconds an idle connection is kept: less than most servers keep theirs
-MOST_IDLE: Final = 100  # connections that are kept: many calls at once give back many at once
+MOST_IDLE: Final = 100  # idle connections that are kept: many calls at once give back many at once
 LONGEST_ANSWER: Final = 64 * 2**20  # bytes
 LONGEST_FIELD: Final = 2**16  # bytes of a header, or of the line with the status
 MOST_FIELDS: Final = 500
-LARGE: Final = 2**20  # bytes of a body, which is written in pieces, so that others have their turn
+LARGE: Final = 2**20  # bytes from which on a body is written in pieces, so that other tasks have their turn
 
 _HOST: Final = re.compile(r"[\w.:%-]+", re.ASCII)
 _UNSAFE: Final = re.compile(r"[^!$&-;=?-Z_a-z~%]|%(?![0-9A-Fa-f]{2})")  # in a path or a query
 
 
 class Address(NamedTuple):
-    """Where requests go, and the `Authorization` that its user and password make, if it has any."""
+    """The URL for requests, and the `Authorization` made from the user and password of the address, if it has any."""
 
     url: URL
     auth: str | None
 
 
 class Response:
-    """What a server answers; its body is to be read, and it is to be closed."""
+    """The response of a server; the caller must read its body and close it."""
 
     __slots__ = ("status", "reason", "pairs", "headers", "media_type", "_answer", "_target", "_broken")
 
@@ -55,7 +55,7 @@ class Response:
         self.status = answer.status
         self.reason = answer.reason or ""
         self.pairs: Pairs = [(name.lower(), _as_sent(value)) for name, value in answer.headers.items()]
-        self.headers = dict(self.pairs)  # those that come more than once as one
+        self.headers = dict(self.pairs)  # repeated ones are joined
         if len(self.headers) < len(self.pairs):
             self.headers = {}
             for name, value in self.pairs:
@@ -67,34 +67,34 @@ class Response:
 
     @property
     def is_success(self) -> bool:
-        """Whether the status says yes."""
+        """True if the status is one of success."""
         return 200 <= self.status < 300
 
     @property
     def is_stream(self) -> bool:
-        """Whether the server says yes, and goes on with events."""
+        """True if the server answers with a stream of events."""
         return self.is_success and self.media_type == MEDIA_TYPE
 
     @property
     def url(self) -> str:
-        """What was asked."""
+        """The address that was asked."""
         return str(self._answer.url)
 
     async def read(self) -> bytes:
-        """The next bytes of the body, as they come; none at its end. A `ServerLost` if it breaks off."""
+        """The next bytes of the body, as they come; empty at its end. Raise `ServerLost` if it breaks off."""
         if self._broken is not None:
             raise lost(self._target, self._broken) from self._broken
         content = self._answer.content
         try:
             return await content.readany()
         except _errors() as error:
-            # What came before is still there, but would not be given out any more.
+            # Data that came before the error is still there, but aiohttp would not return it any more.
             self._broken = error
             content.set_exception(None)  # type: ignore[arg-type]
             return content.read_nowait() or await self.read()
 
     async def body(self, limit: int = LONGEST_ANSWER) -> bytes:
-        """The whole body; a `ServerLost` if it breaks off, or is longer than *limit*."""
+        """The whole body; raise `ServerLost` if it breaks off, or is longer than *limit*."""
         parts, size = [], 0
         while data := await self.read():
             size += len(data)
@@ -104,7 +104,7 @@ class Response:
         return b"".join(parts)
 
     async def events(self, flows: Callable[[], Awaitable[object]] | None = None) -> AsyncGenerator[Event, None]:
-        """The events of a stream as they come, like `read`; *flows* is awaited before more is read."""
+        """The events of a stream as they come; raises like `read`. *flows* is awaited before more is read."""
         parser = Parser()
         try:
             while chunk := await self.read():
@@ -116,12 +116,12 @@ class Response:
             raise ServerLost(f"{self._target}: {error}") from error
 
     def close(self) -> None:
-        """Let go of it; if it was not read to its end, the connection is closed."""
+        """Release the connection; it is closed if the body was not read to its end."""
         self._answer.close()
 
 
 class Client:
-    """The connections to the server at *url*, which is called *target* where it is spoken of; for one event loop."""
+    """The connections to the server at *url*, which messages call *target*; for one event loop."""
 
     def __init__(self, target: str, url: URL, *, keeps_cookies: bool) -> None:
         import aiohttp
@@ -133,7 +133,7 @@ class Client:
             connector=aiohttp.TCPConnector(
                 limit=0,
                 keepalive_timeout=KEEP_ALIVE,
-                resolver=aiohttp.ThreadedResolver(),  # the system's: it knows names that are in no DNS
+                resolver=aiohttp.ThreadedResolver(),  # the system's: it also knows names that are not in DNS
                 ssl=_trust() if is_secure else True,
             ),
             timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_TIMEOUT),
@@ -145,7 +145,7 @@ class Client:
         )
 
     async def send(self, method: str, url: URL, headers: Pairs, data: bytes | None) -> Response:
-        """Send a request, whose *headers* are of the kind that can be sent; no redirect is followed."""
+        """Send a request, whose *headers* the caller has checked; no redirect is followed."""
         skipped = None if data is None or any(name == "content-type" for name, _ in headers) else ("content-type",)
         if self._session.closed:
             raise ServerLost(f"{self._target} cannot be asked: the connections to it are closed", sent=False)
@@ -161,7 +161,7 @@ class Client:
                     skip_auto_headers=skipped,
                 )
             except _Stale:
-                continue  # there are only so many that were kept
+                continue  # this ends: only so many connections were kept
             except _errors() as error:
                 raise lost(self._target, error) from error
             return Response(answer, self._target)
@@ -172,7 +172,7 @@ class Client:
 
 
 def address(text: str) -> Address:
-    """Where *text* points to, path and query as they stand there; a `ValueError` if it is no address of a server."""
+    """Parse the address *text*; path and query stay as they are. Raise a `ValueError` if it is no server's address."""
     from yarl import URL
 
     given = URL(text)
@@ -189,7 +189,7 @@ def address(text: str) -> Address:
 
 
 def require() -> None:
-    """Raise the `ConfigError` that says what is to be installed, if it is not."""
+    """Raise a `ConfigError` that says what to install, if a package for HTTP is missing."""
     try:
         import aiohttp  # noqa: F401
         import certifi  # noqa: F401
@@ -198,7 +198,7 @@ def require() -> None:
 
 
 def lost(target: str, error: Exception) -> ServerLost:
-    """An error of the connection as what it means for a request."""
+    """An error of the connection as a `ServerLost`, which says whether the request may have been sent."""
     import aiohttp
 
     unsent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError | aiohttp.InvalidURL)
@@ -235,7 +235,7 @@ def _errors() -> tuple[type[Exception], ...]:
 
 
 def _as_sent(value: str) -> str:
-    """The value of a header, one character a byte."""
+    """The value of a header, with one character for each byte."""
     return value if value.isascii() else value.encode("utf-8", "surrogateescape").decode("latin-1")
 
 
@@ -243,11 +243,11 @@ def _as_sent(value: str) -> str:
 
 
 class _Stale(Exception):
-    """The server has closed a connection that was kept, or said something unasked; nothing was written to it."""
+    """The server has closed a kept connection, or sent data that was not asked for; nothing was written to it."""
 
 
 def _requests(idle: set[asyncio.Transport]) -> type[aiohttp.ClientRequest]:
-    """The kind of request that looks at its connection before and after; *idle* are those that are kept."""
+    """The class of requests that check their connection before and after use; *idle* are the kept connections."""
     from aiohttp import ClientRequest
 
     class Request(ClientRequest):
@@ -264,7 +264,7 @@ def _requests(idle: set[asyncio.Transport]) -> type[aiohttp.ClientRequest]:
 
 
 def _given_back(conn: Connection, idle: set[asyncio.Transport]) -> None:
-    """A request is over: its connection will be kept or closed."""
+    """Keep or close the connection of a request that is over."""
     transport: Any = conn.transport
     if transport is None or conn.protocol is None:
         return
@@ -280,7 +280,7 @@ def _given_back(conn: Connection, idle: set[asyncio.Transport]) -> None:
 
 
 def _is_readable(transport: asyncio.Transport) -> bool:
-    """Whether something came on a connection on which nothing is due: its end, as a rule, not seen by the loop yet."""
+    """True if something came on an idle connection: usually its end, which the event loop has not seen yet."""
     descriptor: int = transport.get_extra_info("socket").fileno()
     if descriptor < 0:
         return True
@@ -290,7 +290,7 @@ def _is_readable(transport: asyncio.Transport) -> bool:
 
 
 def _trust() -> ssl.SSLContext:
-    """Certificates that the system trusts, and those that browsers do: some systems have none."""
+    """Trusts the certificates of the system and those of browsers, because some systems have none."""
     import ssl
 
     import certifi
@@ -302,7 +302,7 @@ def _trust() -> ssl.SSLContext:
 
 
 def _proxy(target: str, url: URL) -> URL | None:
-    """The proxy that the user has set for *url*, as all programs have it: `HTTP_PROXY`, `NO_PROXY` and their kin."""
+    """The proxy that the user has set for *url*, by `HTTP_PROXY`, `NO_PROXY` and the like."""
     from urllib.request import getproxies, proxy_bypass
 
     from yarl import URL

@@ -1,5 +1,5 @@
-"""One client of a gateway: a run, in whose context its calls are made, until the client says goodbye or is silent for
-too long.
+"""One client of a gateway is one run, in whose context its calls are made. The run ends when the client ends its
+session, or is silent for too long.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from holdfast.errors import RunCancelled
 from holdfast.mcp.http.exchange import Exchange
 from holdfast.mcp.server import Home
 
-IDLE: Final = 1800.0  # seconds of silence after which a client is taken for gone
+IDLE: Final = 1800.0  # seconds of silence after which a client counts as gone
 
 _log = logging.getLogger("holdfast")
 
@@ -27,10 +27,10 @@ async def _nothing() -> None:
 
 
 class Conversation:
-    """A client, as the run *name*, from now on; it is in *alive* until all of it is done.
+    """The run *name* of a client, which begins now; it is in *alive* until the run has ended.
 
-    *begin* is called in the run, *on_end* at its end; then who waits for an answer is told, and *close* ends what was
-    begun in it.
+    *begin* is called inside the run, and *on_end* at its end. Then requests that are still open get an error, and
+    *close* ends what was begun in the run.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Conversation:
         close: Callable[[], Awaitable[object]] = _nothing,
         alive: set[Conversation],
     ) -> None:
-        self.exchanges: dict[Exchange, None] = {}  # that are being answered, the newest last
+        self.exchanges: dict[Exchange, None] = {}  # requests that are being answered, the newest last
         self._hf = hf
         self._name = name
         self._prompt = prompt
@@ -62,40 +62,40 @@ class Conversation:
 
     @property
     def is_open(self) -> bool:
-        """Whether it has not ended."""
+        """True until it ends, or is about to."""
         return not self._over.is_set() and not self._task.done()
 
     @property
     def idle_since(self) -> float:
-        """When it was last heard of; never, while something is being answered."""
+        """When the client was last heard; infinity while a request is being answered."""
         return math.inf if self.exchanges else self._heard
 
     def perform(self, do: Callable[[], object]) -> Awaitable[None] | None:
-        """Do it so that guarded calls in it belong to the run: at once, or else as soon as that has begun."""
+        """Call *do* so that its guarded calls belong to the run: at once, or as soon as the run has begun."""
         if not self._opened.is_set():
             return self._perform_later(do)
         self._perform(do)
         return None
 
     def join(self, exchange: Exchange) -> None:
-        """A request of the client begins."""
+        """Add a request of the client, until that is answered."""
         self.exchanges[exchange] = None
         exchange.when_done(partial(self.exchanges.pop, exchange, None))
 
     async def end(self, *, interrupted: bool = False) -> None:
-        """End it: as completed, or as one that was abandoned."""
+        """End the run as completed, or as *interrupted*, and wait until it has ended."""
         if interrupted:
             self.interrupt()
         self.conclude()
         await asyncio.wait({self._task})
 
     def conclude(self) -> None:
-        """Have it end as completed; from now on it is not open."""
+        """Let the run end as completed; from now on it is not open."""
         self._over.set()
 
     def interrupt(self) -> None:
-        """Have it end as one that was abandoned."""
-        if not self._over.is_set():  # else it is ending, and not to be disturbed
+        """Let the run end as interrupted."""
+        if not self._over.is_set():  # otherwise it is already ending, which must not be cancelled
             self._task.cancel()
 
     async def _perform_later(self, do: Callable[[], object]) -> None:
@@ -135,7 +135,7 @@ class Conversation:
         await self._close()
 
     def _watch(self) -> None:
-        """End it when it has been silent for too long."""
+        """Interrupt the run when the client has been silent for too long."""
         now = self._hf.clock.monotonic()
         if self.exchanges:
             self._heard = now

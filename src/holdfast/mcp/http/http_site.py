@@ -1,5 +1,5 @@
-"""A server over HTTP behind one path of a gateway. Sessions are the server's; of one that it forgets and whose
-handshake is known, a new one is begun behind the client's.
+"""A server over HTTP behind one path of a gateway. The server makes the session ids. If it forgets a session whose
+handshake is known here, a new one is begun for which the client keeps its id.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ class Talk:
         self.session = Session(site.server, self.passing, self.send, site.hf.clock)
         self.http.handshake = self.session.handshake
         self.getter: Exchange | None = None
-        self.exchanges: set[Exchange] = set()  # that are being answered
-        self.is_known = False  # to the server
-        self.conversation: Conversation | None = None  # once a tool is called, or the server knows the session
+        self.exchanges: set[Exchange] = set()  # requests that are being answered
+        self.is_known = False  # True once the server has shown that it knows the session
+        self.conversation: Conversation | None = None  # set once a tool is called, or the server knows the session
 
     def send(self, event: Event) -> None:
-        """Hand on what belongs to no request."""
+        """Send a frame that belongs to no request to the stream where the client listens."""
         if self.getter is not None:
             self.getter.send(event)
 
     async def close(self) -> None:
-        """End what was begun."""
+        """End its calls and requests."""
         await self.session.close()
         await self.http.close()
 
@@ -58,17 +58,17 @@ class HttpSite:
         self.tasks: set[asyncio.Task[None]] = set()
         self.condition = Condition(hf.clock, "http", endpoint.target, "idle")
         self.condition.on_change = server.publish
-        self._talks: dict[str, Talk] = {}  # by the client's name for the session
-        self._known: dict[str, Conversation] = {}  # by who the client is, where there are no sessions
+        self._talks: dict[str, Talk] = {}  # by the session id that the client knows
+        self._known: dict[str, Conversation] = {}  # of clients without session, by `client_key`
         self._alive: set[Conversation] = set()
-        self._single: dict[Exchange, Session] = {}  # of one request each
+        self._single: dict[Exchange, Session] = {}  # each is for one request
 
     def facts(self) -> list[dict[str, object]]:
         shake = next((talk.session.handshake for talk in reversed(self._talks.values())), Handshake())
         return [self.condition.facts(self.server.name, shake)]
 
     async def close(self) -> None:
-        while self._alive or self.tasks:  # what is on its way may begin another
+        while self._alive or self.tasks:  # a request that is on its way may begin another conversation
             for task in self.tasks:
                 task.cancel()
             ends = (each.end(interrupted=True) for each in self._alive)
@@ -108,11 +108,11 @@ class HttpSite:
         talk = self._talk(exchange.headers.get(SESSION))
         self._enter(talk, exchange)
         await talk.passing.follow(exchange)
-        if talk.conversation is not None and (exchange.status < 300 or exchange.status == 404):  # it is no more
+        if talk.conversation is not None and (exchange.status < 300 or exchange.status == 404):  # it has ended
             await talk.conversation.end()
 
     def _receive(self, exchange: Exchange, heads: list[Head], talk: Talk) -> Awaitable[None] | None:
-        """A frame within a session."""
+        """Handle a frame within a session."""
         self._enter(talk, exchange)
         if cancelled(heads) and talk.is_known and talk.passing.is_strange(exchange):
             return self._receive_strange(exchange, heads, talk)
@@ -127,7 +127,7 @@ class HttpSite:
         return _within(talk.conversation, hand_on)
 
     async def _receive_strange(self, exchange: Exchange, heads: list[Head], talk: Talk) -> None:
-        """A cancel from who may be a stranger, or has new tokens: nothing ends here before the server has taken it."""
+        """Handle a cancel with new tokens, perhaps another client's: nothing ends here unless the server accepts it."""
         if exchange.due:
             exchange.fail(403, "this client may not cancel here: send the cancel by itself")
         elif await talk.passing.is_taken(exchange):
@@ -137,7 +137,7 @@ class HttpSite:
                     each.forgo(id)
 
     def _receive_single(self, exchange: Exchange, heads: list[Head]) -> Awaitable[None] | None:
-        """A frame that knows of no other."""
+        """Handle a frame that belongs to no session."""
         passing = Passing(self.endpoint, self.condition, self.tasks)
         session = Session(self.server, passing, exchange.send, self.hf.clock)
         session.open()
@@ -159,9 +159,9 @@ class HttpSite:
         return _within(conversation, hand_on)
 
     def _receiver(self, session: Session, heads: list[Head], exchange: Exchange) -> Session:
-        """Who a frame is for: *session*, unless it cancels a request of the same client, which no session knows.
+        """The session that a frame is for: *session*, unless it cancels another request of the same client.
 
-        Which one, cannot be told where several have its id: they may be of as many clients that look the same.
+        If several requests have that id, it goes to none of them: they may come from different clients that look alike.
         """
         for id in cancelled(heads):
             who = self._key(exchange)
@@ -174,7 +174,7 @@ class HttpSite:
     # -- who it is -----------------------------------------------------------------------------------------------------
 
     def _talk(self, id: str | None) -> Talk:
-        """The session of that name; one that nobody knows here may be known to the server."""
+        """The session *id*; one that is unknown here may still be known to the server."""
         talk = self._talks.get(id) if id is not None else None
         if talk is None or (talk.conversation is not None and not talk.conversation.is_open):
             talk = Talk(self, id)
@@ -184,7 +184,7 @@ class HttpSite:
         return talk
 
     def keep(self, talk: Talk) -> None:
-        """The server knows a session."""
+        """Note that the server knows a session; it is a run from now on."""
         id = talk.passing.id
         assert id is not None
         talk.is_known = True
@@ -192,7 +192,7 @@ class HttpSite:
             self._begin(talk, id)
 
     def _begin(self, talk: Talk, id: str) -> None:
-        """A session is a run from now on."""
+        """Begin the run of a session."""
         self._talks[id] = talk
         ended = partial(forget, self._talks, id, talk)
         talk.conversation = Conversation(
@@ -210,7 +210,7 @@ class HttpSite:
             talk.exchanges.discard(exchange)
             if talk.is_known or talk.exchanges:
                 return
-            if talk.conversation is None:  # the server knows nothing of it
+            if talk.conversation is None:  # the server does not know it
                 self.server.leave(talk.session)
                 if talk.passing.id is not None:
                     self._talks.pop(talk.passing.id, None)
@@ -231,7 +231,7 @@ class HttpSite:
         return conversation
 
     def _new_conversation(self, key: str) -> Conversation:
-        left: list[Session] = []  # in which calls may be under way when it ends
+        left: list[Session] = []  # those in which calls may be under way when the run ends
 
         def ended() -> None:
             forget(self._known, key, conversation)
@@ -252,7 +252,10 @@ def _calls(heads: list[Head]) -> list[Head]:
 
 
 def _pass_rest(exchange: Exchange, passing: Passing) -> None:
-    """See to a frame that asks nothing, and that the guards had no use for; what it answers may be asked elsewhere."""
+    """Handle a frame without requests that the session did not pass on.
+
+    An answer goes to the server, which may have asked in another session; anything else only gets status 202.
+    """
     if exchange.due or exchange.is_taken:
         return
     head = frames.head(exchange.body) if not frames.is_batch(exchange.body) else None
@@ -263,7 +266,7 @@ def _pass_rest(exchange: Exchange, passing: Passing) -> None:
 
 
 def _within(conversation: Conversation | None, do: Callable[[], None]) -> Awaitable[None] | None:
-    """Do it as a part of *conversation*, if it is of one."""
+    """Call *do* in the run of *conversation*, if there is one."""
     if conversation is not None:
         return conversation.perform(do)
     do()

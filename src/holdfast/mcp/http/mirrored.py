@@ -1,5 +1,5 @@
-"""What a request says of itself in HTTP headers from version 2026-07-28 on: method, name, and the arguments that a tool
-asks to see there (`x-mcp-header` in its schema).
+"""The parts of a request that HTTP headers repeat from version 2026-07-28 on: method, name, and the arguments that a
+tool asks to see there (`x-mcp-header` in its schema).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Path = tuple[str, ...]
 
 
 def mirrored(head: Head, params: AnyParams) -> dict[str, str]:
-    """The headers that say what a request is."""
+    """The headers that repeat the method and the name of a request."""
     headers = {METHOD: encoded(head.method or "")}
     if (named := name_in(head, params)) is not None:
         headers[NAME] = encoded(named)
@@ -40,20 +40,20 @@ def mirrored(head: Head, params: AnyParams) -> dict[str, str]:
 
 
 def name_in(head: Head, params: AnyParams) -> str | None:
-    """What a request is about, if it is of a kind that says so."""
+    """The name or URI that a request is about, if its method has one."""
     field = NAMED.get(head.method or "")
     return None if field is None else params.name if field == "name" else params.uri
 
 
 def encoded(value: str) -> str:
-    """*value* as the value of a header, whatever it is."""
+    """*value* as the value of a header; as Base64 if a header cannot hold it as it is."""
     if _PLAIN.fullmatch(value) and not _ENCODED.fullmatch(value):
         return value
     return f"=?base64?{base64.b64encode(value.encode('utf-8', 'replace')).decode()}?="
 
 
 def decoded(value: str) -> str | None:
-    """What a header says; None if that cannot be read."""
+    """The text that the *value* of a header stands for; None if it cannot be decoded."""
     if (found := _ENCODED.fullmatch(value)) is None:
         return value
     try:
@@ -63,13 +63,13 @@ def decoded(value: str) -> str | None:
 
 
 class ToolHeaders:
-    """Which arguments of which tools are to be seen in headers, as the last list of tools has it."""
+    """Which arguments of which tools go into headers, as the last list of tools says."""
 
     def __init__(self) -> None:
         self._wanted: dict[str, dict[Path, str]] = {}
 
     def learn(self, head: Head, event: Event) -> Event:
-        """Take what a list of tools asks for; without the tools that ask for what cannot be."""
+        """Note what a list of tools asks for; return the list without tools that ask for something invalid."""
         tools = _tools(head)
         for tool in tools:
             self._wanted.pop(str(tool.get("name")), None)
@@ -101,7 +101,7 @@ class ToolHeaders:
 
 
 def wanted_by(schema: object) -> dict[Path, str] | None:
-    """The arguments that *schema* wants in headers, by their place; None if it asks for what cannot be."""
+    """The arguments that *schema* wants in headers, by their path; None if it asks for something invalid."""
     wanted: dict[Path, str] = {}
     for path, node in _places(schema, (), 0):
         token = node["x-mcp-header"]
@@ -114,7 +114,7 @@ def wanted_by(schema: object) -> dict[Path, str] | None:
 
 
 def _places(node: object, path: Path | None, depth: int) -> Iterator[tuple[Path | None, dict[str, Any]]]:
-    """The parts of a schema that are marked; their path is None where it is no chain of properties."""
+    """The parts of a schema that are marked; a path is None if it is not a chain of properties alone."""
     if depth > MOST_DEEP:
         return
     if isinstance(node, list):
@@ -127,7 +127,7 @@ def _places(node: object, path: Path | None, depth: int) -> Iterator[tuple[Path 
             if key == "properties" and isinstance(value, dict):
                 for name, part in value.items():
                     yield from _places(part, None if path is None else (*path, name), depth + 1)
-            elif key not in ("default", "examples", "const", "enum"):  # which are no schemas
+            elif key not in ("default", "examples", "const", "enum"):  # not schemas
                 yield from _places(value, None, depth + 1)
 
 

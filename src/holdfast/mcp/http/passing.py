@@ -1,5 +1,5 @@
-"""A server over HTTP as clients over HTTP get it: one request of a client is one request to the server, and what the
-server answers, its status, its headers and the places to resume from, goes through as it is.
+"""Passes requests of clients over HTTP to a server over HTTP: one request of a client is one request to the server, and
+the status, headers and event ids of the server's response go through as they are.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from holdfast.mcp.http.session import HttpSession, forgo_later, says_lost, take_
 from holdfast.mcp.http.sites import tokens
 from holdfast.mcp.wire import Channel, Condition, Event, Listener, Pairs, ServerLost
 
-MOST_BROKEN: Final = 100  # answers that a client may want to take up again
+MOST_BROKEN: Final = 100  # broken streams that a client may want to resume
 
-# What a client says with a request that does not tell who it is, beside its arguments.
+# Headers of a client that do not tell who it is; nor do those that repeat its arguments.
 IMPERSONAL: Final = frozenset(
     {"accept", "content-type", "user-agent", "traceparent", "tracestate", "x-request-id"}
     | {LAST_EVENT, VERSION, METHOD, NAME}
 )
 
-# Origin and its kind say where a web page lives, and were checked here.
+# Origin and the like say which web page asks, and were checked here.
 NOT_TO_SERVER: Final = frozenset(
     {*HOP, "host", "accept-encoding", "expect", "origin", "referer", "x-holdfast-token", SESSION}
     | {"sec-fetch-dest", "sec-fetch-mode", "sec-fetch-site", "forwarded", "x-forwarded-for", "x-forwarded-host"}
@@ -55,9 +55,9 @@ _log = logging.getLogger("holdfast")
 
 
 class Post:
-    """What a client sends, on its way: a frame, a batch, or nothing; it `asks` if there are requests in it.
+    """What a client sends, on its way: a frame, a batch, or nothing; `asks` is True if there are requests in it.
 
-    Those that are not answered are `waiting`.
+    `waiting` are the ids of those that are not answered.
     """
 
     __slots__ = ("asks", "data", "exchange", "head", "waiting")
@@ -71,9 +71,9 @@ class Post:
 
 
 class Passing:
-    """The server, as one client sees it in its session *http*, or as one request does where there are no sessions.
+    """The server for one client in its session *http*, or for one request if there are no sessions.
 
-    What it does is in *tasks*. *on_named* is called whenever the server shows that it knows the session.
+    Its tasks are also in *tasks*. *on_named* is called whenever the server shows that it knows the session.
     """
 
     ready = None
@@ -86,7 +86,7 @@ class Passing:
         http: HttpSession | None = None,
         on_named: Callable[[], object] = lambda: None,
     ) -> None:
-        self.id = http.id if http is not None else None  # the client's name for it; the server may have another since
+        self.id = http.id if http is not None else None  # the id that the client knows; the server may use another
         self.condition = condition
         self._endpoint = endpoint
         self._tasks = tasks
@@ -95,16 +95,16 @@ class Passing:
         self._listener: Listener  # from `attach` on
         self._posts: dict[asyncio.Task[None], Post] = {}
         self._broken: deque[Exchange] = deque(maxlen=MOST_BROKEN)  # streams that ended before the answer
-        # The client's headers, for what we say ourselves: the first that came, then the last that the server took.
+        # The client's headers, for frames of our own: the first that came, then the last that the server accepted.
         self._client: tuple[Pairs, dict[str, str]] | None = None
-        self._welcome: dict[str, str] = {}  # the last with which the server took a request
+        self._welcome: dict[str, str] = {}  # the last headers with which the server accepted a request
 
     def attach(self, listener: Listener, handshake: Handshake) -> None:
         self._listener = listener
 
     def send(self, data: bytes, head: Head | None, channel: Channel | None = None) -> None:
         exchange = _exchange(channel)
-        if exchange is None:  # these are words of our own, and nobody waits for what the server says to them
+        if exchange is None:  # a frame of our own: no client waits for the response
             exchange = Exchange("POST", *(self._client or ([], {})), None)
             exchange.is_modern = self._http is None
         elif self._client is None:
@@ -116,33 +116,33 @@ class Passing:
         self._start(self._perform(post), post)
 
     def asker(self, channel: Channel) -> bytes | None:
-        """The digest of what a client shows to the server of itself: its token, its cookies, any header of its own."""
+        """A digest of what tells the server who a client is: its token, its cookies, any other header of its own."""
         exchange = _exchange(channel)
         shown = passed(exchange.pairs, NOT_TO_SERVER) if exchange is not None else []
         personal = [pair for pair in shown if pair[0] not in IMPERSONAL and not pair[0].startswith(PARAM)]
         return hashlib.sha256(msgspec.json.encode(personal)).digest() if personal else None
 
     def is_strange(self, exchange: Exchange) -> bool:
-        """Whether who asks shows other tokens than the client whom the server took last: it may be somebody else."""
+        """True if the request has other tokens than the last one that the server accepted: it may be another client."""
         return tokens(exchange.headers) != tokens(self._welcome)
 
     async def is_taken(self, exchange: Exchange) -> bool:
-        """Pass on what asks nothing, and wait for what the server says to it; whether it took it."""
+        """Pass on a body without requests, and wait for the response; True if the server accepted it."""
         await self._perform(Post(exchange, exchange.body))
         return exchange.status < 300
 
     def listen(self, exchange: Exchange, on_stream: Callable[[], object]) -> None:
-        """A client asks for a stream; *on_stream* is called when the server gives it."""
+        """Pass on a client's request for a stream; *on_stream* is called when the server opens it."""
         exchange.when_done(self._start(self.follow(exchange, on_stream), Post(exchange)).cancel)
 
     def suspect(self) -> None:
-        """There is nothing to be seen of a server over HTTP that the next request would not show."""
+        """Do nothing: whether a server over HTTP still lives, the next request shows."""
 
     def hold(self, held: bool) -> None:
-        """A stream is read as fast as its client takes it; there is nothing else to hold."""
+        """Do nothing: each stream is read only as fast as its client takes it."""
 
     async def close(self) -> None:
-        """End all that is on its way."""
+        """Cancel all requests that are on their way."""
         for task in self._posts:
             task.cancel()
         await asyncio.gather(*self._posts, return_exceptions=True)
@@ -156,10 +156,10 @@ class Passing:
         return task
 
     def _cancel(self, head: Head, exchange: Exchange) -> bool:
-        """End the request that a cancel is for; whether that says all."""
+        """End the request that a cancel is for; True if the server needs no further notice."""
         id = frames.params(head).requestId
         task, post = next((each for each in self._posts.items() if id in each[1].waiting), (None, None))
-        is_all = self._http is None and exchange.is_modern  # the end of the stream is the message
+        is_all = self._http is None and exchange.is_modern  # the server learns of it by the end of the stream
         if task is not None and post is not None:
             task.cancel() if is_all else forgo_later(post.waiting, id, task.cancel)
         return is_all
@@ -189,7 +189,7 @@ class Passing:
             _pass_refusal(post.exchange, error)
 
     async def _open(self, method: str, post: Post) -> Response:
-        """Send a request for that of a client; once more if the server has forgotten the session."""
+        """Send a client's request to the server; do it again in a new session if the server has forgotten this one."""
         given, http = self._given(post), self._http
         if http is None:
             return await self._ask(method, given, post)
@@ -200,12 +200,12 @@ class Passing:
             return response
         error = await self._endpoint.refusal(response)
         if not says_lost(error) or self.is_strange(post.exchange):
-            raise error  # to a stranger, whom the server may refuse by the same words, it is nobody's session
+            raise error  # the server may refuse another client in the same words, though it knows the session
         await http.renew(id, error, {name: value for name, value in given if name not in (LAST_EVENT, VERSION)})
         return await self._ask(method, _within(http.id, given), post)
 
     async def _ask(self, method: str, headers: Pairs, post: Post) -> Response:
-        """Send it once; what the server gives to this client goes to it, who knows the session by its first name."""
+        """Send it once; cookies and the session's id are for this client, which gets the id that it knows."""
         response = await self._endpoint.open(method, headers, post.data)
         if response.is_success:
             self._client, self._welcome = (post.exchange.pairs, post.exchange.headers), post.exchange.headers
@@ -217,11 +217,11 @@ class Passing:
         return response
 
     def _given(self, post: Post) -> Pairs:
-        """The client's headers, as the server is to get them."""
+        """The client's headers, as the server gets them."""
         exchange, given = post.exchange, passed(post.exchange.pairs, NOT_TO_SERVER)
         if post.head is None or post.data is exchange.body or NAME not in exchange.headers:
             return given
-        changed = mirrored(post.head, frames.params(post.head))  # it is another tool that is called
+        changed = mirrored(post.head, frames.params(post.head))  # it may call another tool
         return [(name, changed.get(name, value)) for name, value in given]
 
     # -- an answer of the server ---------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ class Passing:
                 raise ServerLost(f"{self._endpoint.target} answered with HTTP status {response.status} and no answer")
 
     async def _refused(self, post: Post, response: Response) -> None:
-        """A status that says no: with the server's own error for the request, if it gives one."""
+        """Pass on the server's own error for the request, if the error status came with one; else raise."""
         error = await self._endpoint.refusal(response)
         said = error.answer
         assert said is not None
@@ -259,7 +259,7 @@ class Passing:
         def done() -> None:
             is_broken = exchange.is_left or exchange.successor is not None
             if is_broken and resumable and self._http is not None and task is not None:
-                self._broken.append(exchange)  # the client will come back for the rest, if it has not yet
+                self._broken.append(exchange)  # the client will come back for the rest, or has done so
                 task.cancel()
 
         exchange.when_done(done)
@@ -270,7 +270,7 @@ class Passing:
             raise ServerLost(f"{self._endpoint.target} ended the stream before the answer")
 
     def _hand_on(self, post: Post, event: Event, met: Start | None = None) -> bool:
-        """Give what the server says to the session; whether all is answered now."""
+        """Pass an event of the server to the session; True if all requests are answered now."""
         try:
             ids = frames.answered(event.data) if event.data else []
         except msgspec.DecodeError:
@@ -282,7 +282,7 @@ class Passing:
         return not post.waiting
 
     async def follow(self, exchange: Exchange, on_stream: Callable[[], object] = lambda: None) -> None:
-        """Pass on what a client asks for without a frame: a stream, or the end of its session."""
+        """Pass on a request without a frame: for a stream, or for the end of the session."""
         post = Post(exchange)
         last = exchange.headers.get(LAST_EVENT)
         if last is not None and self._http is not None:
@@ -307,21 +307,24 @@ class Passing:
             exchange.end()
 
     def _take_up(self, last: str, exchange: Exchange) -> None:
-        """A client goes on after the event *last*, with a stream that may break in its turn."""
+        """A client resumes after the event *last*: *exchange* succeeds the broken stream, and may break in its turn."""
         for broken in self._broken:
             if last in broken.ids:
                 broken.successor = exchange
         self._broken.append(exchange)
 
     def _go_on(self, last: str, exchange: Exchange) -> None:
-        """The server lets it do so: the client may know of a break that we have yet to see."""
+        """The server resumes after *last*: end the old stream, whose break the client may have noticed before us."""
         for broken in [*self._broken, *(post.exchange for post in self._posts.values())]:
             if last in broken.ids:
                 broken.successor = exchange
                 broken.end()
 
     def _repeat(self, event: Event, exchange: Exchange) -> bool:
-        """Whether an answer is said again, to a client that has missed it; guards and records have had it before."""
+        """Pass a repeated answer to a client that missed it, past guards and records, which saw it before.
+
+        False if the event is not a repeated answer.
+        """
         head = frames.peek(event.data)
         if head is None or not head.is_answer or self._listener.expects(head.id):
             return False
@@ -329,7 +332,7 @@ class Passing:
         return True
 
     def _headers(self, response: Response) -> Pairs:
-        """The headers that go on to the client, beside those that are for it alone; they may name the session."""
+        """The headers that go on to any client; also notes the session that they name."""
         if self._http is not None and response.is_success:
             if self.id is None:
                 self.id = self._http.id = response.headers.get(SESSION)
@@ -339,19 +342,19 @@ class Passing:
 
 
 def _exchange(channel: Channel | None) -> Exchange | None:
-    """The request of a client to which an answer goes by *channel*."""
+    """The request of a client that is answered by *channel*."""
     if isinstance(channel, Batch):
         channel = channel.channel
     return channel if isinstance(channel, Exchange) else None
 
 
 def _within(session: str | None, given: Pairs) -> Pairs:
-    """The headers of a request within a session."""
+    """The headers of a request, with the id of its session if there is one."""
     return given if session is None else [*given, (SESSION, session)]
 
 
 def _pass_refusal(exchange: Exchange, error: ServerLost) -> None:
-    """Tell a client what came of a request to which there is no answer in the protocol."""
+    """Answer a request that gets no JSON-RPC answer: with the server's refusal, or with status 502."""
     if error.answer is None:
         exchange.fail(502, str(error), code=frames.LOST)
     else:

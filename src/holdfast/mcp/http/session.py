@@ -1,5 +1,5 @@
-"""A session with a server over HTTP, as the versions with a handshake have it: begun anew when the server has forgotten
-it, once for all who notice. Below it, what all share who ask a server over HTTP.
+"""A session with a server over HTTP, in protocol versions with a handshake. If the server has forgotten it, a new one
+is begun, once for all requests that notice. Below it are functions for all code that asks a server over HTTP.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SESSION: Final = re.compile(r"\bsession", re.IGNORECASE)
 
 
 class HttpSession:
-    """What a server calls the session of one client; *on_renewed* is called when it is another."""
+    """The server's *id* for the session of one client; *on_renewed* is called when a new session has replaced it."""
 
     def __init__(
         self,
@@ -45,28 +45,28 @@ class HttpSession:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What goes with every request that is no `initialize`."""
+        """The headers of every request except `initialize`."""
         headers = {} if self.id is None else {SESSION: self.id}
         if self.handshake.is_done and self.handshake.protocol is not None:
             headers[VERSION] = self.handshake.protocol
         return headers
 
     async def settled(self) -> None:
-        """Wait until nobody is beginning it anew."""
+        """Wait until no new session is being begun."""
         if self._renewing is not None and not self._renewing.done():
             await asyncio.shield(self._renewing)
 
     async def renew(self, id: str, lost: ServerLost, headers: Mapping[str, str]) -> None:
-        """Begin it anew in place of *id*, with *headers*; raises *lost* where nobody knows how it was begun."""
+        """Begin a new session in place of *id*, with *headers*; raise *lost* if the client's handshake is not known."""
         if self.id == id and (self._renewing is None or self._renewing.done()):
             if (begins := self.handshake.begins) is None:
                 raise lost
             self._renewing = asyncio.ensure_future(self._begin_anew(begins, headers))
             self._renewing.add_done_callback(lambda task: task.cancelled() or task.exception())
-        await self.settled()  # also who finds another name already: the server may have yet to be told the rest
+        await self.settled()  # even if there is a new id already: the server may not have been told the rest
 
     async def close(self) -> None:
-        """Stop beginning it anew."""
+        """Stop beginning a new session."""
         if self._renewing is not None:
             self._renewing.cancel()
             await asyncio.gather(self._renewing, return_exceptions=True)
@@ -81,7 +81,7 @@ class HttpSession:
                 sent=False,
             ) from None
         except ServerLost as error:
-            error.sent = False  # whatever was asked for was refused, with the session that is no more
+            error.sent = False  # the client's request was refused together with the old session
             raise
         self._condition.restarts += 1
         self._on_renewed()
@@ -97,7 +97,7 @@ class HttpSession:
             await self._ask(data, {**headers, **self.headers})
 
     async def _ask(self, data: bytes, headers: Mapping[str, str]) -> tuple[Mapping[str, str], Head | None]:
-        """Send a frame of our own; the headers of the answer, and the answer if one is due."""
+        """Send a frame of our own; return the headers of the response, and the answer if one is due."""
         with closing(await self._endpoint.open("POST", {**headers, **ACCEPT}, data)) as response:
             if not response.is_success:
                 raise await self._endpoint.refusal(response)
@@ -113,7 +113,7 @@ class HttpSession:
             return response.headers, found
 
     async def _answer_to(self, id: str, response: Response) -> Head | None:
-        """The answer to *id* in a stream, which may go on for as long as it likes."""
+        """The answer to *id* in a stream, without waiting for the end of the stream."""
         async with aclosing(response.events()) as stream:
             async for event in stream:
                 head = frames.head(event.data) if event.data else None
@@ -123,15 +123,13 @@ class HttpSession:
 
 
 def take_off(waiting: set[Any], ids: Iterable[Any]) -> None:
-    """Wait for the answers to *ids* no more; a number may have come back as a text."""
+    """Remove *ids*, which are answered, from *waiting*; a number may have come back as a text."""
     for id in ids:
         waiting.discard(id if id in waiting else frames.as_number(id))
 
 
 def forgo_later(waiting: set[Any] | list[Any], id: Id | None, end: Callable[[], object]) -> None:
-    """A request was cancelled: if it is not answered in a moment, wait for it no more, and *end* what waits for nothing
-    else.
-    """
+    """Remove *id*, which was cancelled, from *waiting* after GRACE seconds; if nothing else waits then, call *end*."""
 
     def forgo() -> None:
         if id in waiting:
@@ -143,19 +141,19 @@ def forgo_later(waiting: set[Any] | list[Any], id: Id | None, end: Callable[[], 
 
 
 def says_lost(refusal: ServerLost) -> bool:
-    """Whether the refusal of a request with a session id says that there is no such session."""
+    """True if the refusal of a request with a session id says that there is no such session."""
     answer = refusal.answer
     if answer is None or answer.status not in (400, 404):
         return False
     head = rpc_error(answer)
     if answer.status == 404:
-        # A method that is not there is something else.
+        # An unknown method is also a 404, but says nothing about the session.
         return head is None or frames.rpc_error(head).code != frames.METHOD_NOT_FOUND
-    # Many servers say so in this way, against the letter of the protocol; some in plain words.
+    # Many servers report a lost session with a 400, against the letter of the protocol; some as plain text.
     said = answer.body[:300].decode(errors="replace") if head is None else frames.rpc_error(head).message
     return bool(_SESSION.search(said))
 
 
 def one_line(data: bytes) -> bytes:
-    """A frame without line ends, which may stand between its parts."""
+    """A frame without the line breaks that may stand between its parts."""
     return data.replace(b"\n", b" ").replace(b"\r", b" ") if b"\n" in data or b"\r" in data else data

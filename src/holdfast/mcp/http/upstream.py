@@ -1,5 +1,5 @@
-"""A server over streamable HTTP, for a client that knows nothing of HTTP: sessions, streams and their resumption are
-looked after here. One request of the client is one request on the wire.
+"""A server over streamable HTTP, for a client that does not speak HTTP: sessions, streams and their resumption are
+handled here. One request of the client is one request on the wire.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from holdfast.mcp.http.session import ACCEPT, HttpSession, forgo_later, one_line
 from holdfast.mcp.http.sse import MEDIA_TYPE
 from holdfast.mcp.wire import Channel, Condition, Event, Listener, ServerLost
 
-RETRY: Final = 1.0  # seconds before a stream is taken up again, where the server names none
-SHORTEST_RETRY: Final = 0.1  # where it names less
-LONGEST_RETRY: Final = 30.0  # of those that grow with each failure
-LONGEST_NAMED: Final = 300.0  # of those that the server names
-MOST_RESUMES: Final = 5  # in a row that bring nothing
-GRACE: Final = 2.0  # seconds for a server to end a stream after its answer, or to take our farewell
-HEARING: Final = 1.0  # seconds for a server to open the stream of what belongs to no request
-IN_ORDER: Final = 5.0  # seconds that frames wait for a notification before them to be taken
-# What may help where a handshake is refused; a server that knows only the HTTP+SSE of 2024-11-05 takes no POST.
+RETRY: Final = 1.0  # seconds before a stream is resumed, if the server names no pause
+SHORTEST_RETRY: Final = 0.1  # seconds, if the server names less
+LONGEST_RETRY: Final = 30.0  # seconds that a pause may reach by growing with each failure
+LONGEST_NAMED: Final = 300.0  # seconds of a pause that the server names
+MOST_RESUMES: Final = 5  # resumptions in a row that bring no new event
+GRACE: Final = 2.0  # seconds for a server to end a stream after its answer, or to end the session
+HEARING: Final = 1.0  # seconds for a server to open the stream of frames that belong to no request
+IN_ORDER: Final = 5.0  # seconds that a frame waits until the server has accepted the notification before it
+# Advice for a refused handshake; a server that speaks only the HTTP+SSE of 2024-11-05 accepts no POST.
 OAUTH: Final = "give a token with --header-env, or have Holdfast wrap `npx -y mcp-remote URL`, which can sign in"
 HTTP_SSE: Final = "if it speaks HTTP+SSE only: Holdfast does not, but can wrap `npx -y mcp-remote URL`, which does"
 ADVICE: Final = {401: OAUTH, 404: HTTP_SSE, 405: HTTP_SSE}
-MOST_POSTS: Final = 2000  # on their way before the client is asked to pause
+MOST_POSTS: Final = 2000  # frames on their way before the client is asked to pause
 
 _log = logging.getLogger("holdfast")
 
 
 class Post:
-    """A frame of the client, or a batch, on its way; what the server says to it is for *channel*."""
+    """A frame of the client, or a batch, on its way; what the server answers goes to *channel*."""
 
     def __init__(self, data: bytes, head: Head | None, channel: Channel | None) -> None:
         self.data = data
         self.head = head
         self.channel = channel
         self.method = head.method if head is not None else ""
-        self.waiting = frames.asked(data, head)  # that are not answered
+        self.waiting = frames.asked(data, head)  # ids that are not answered
         self.params = frames.params(head) if head is not None and head.method else frames.AnyParams()
         self.version = self.params.protocol  # None if it belongs to a session
         self.last_id: str | None = None
@@ -72,7 +72,7 @@ class HttpUpstream:
         self._session = HttpSession(endpoint, self.condition, on_renewed=self._renewed)
         self._posts: dict[Id, Post] = {}  # by the ids of their requests
         self._tasks: set[asyncio.Task[None]] = set()
-        self._ordered: asyncio.Task[None] | None = None  # the last notification
+        self._ordered: asyncio.Task[None] | None = None  # sends the last notification
         self._listening: asyncio.Task[None] | None = None
         self._flows = asyncio.Event()
         self._flows.set()
@@ -95,13 +95,13 @@ class HttpUpstream:
             self._ordered = post.task
 
     def asker(self, channel: Channel) -> None:
-        """It has one client, as far as it knows."""
+        """None: the server has one client only."""
 
     def suspect(self) -> None:
-        """There is nothing to be seen of a server over HTTP that the next request would not show."""
+        """Do nothing: whether a server over HTTP still lives, the next request shows."""
 
     def hold(self, held: bool) -> None:
-        """Read no more streams for the moment, or do again."""
+        """Stop reading streams for the moment, or go on."""
         if held:
             self._flows.clear()
         else:
@@ -109,7 +109,7 @@ class HttpUpstream:
 
     async def close(self) -> None:
         """End the session."""
-        if self._ordered is not None and not self._ordered.done():  # perhaps that a call is cancelled
+        if self._ordered is not None and not self._ordered.done():  # it may cancel a call
             await asyncio.wait({self._ordered}, timeout=GRACE)
         tasks = [*self._tasks, *([self._listening] if self._listening is not None else [])]
         for task in tasks:
@@ -145,7 +145,7 @@ class HttpUpstream:
             await asyncio.wait({before}, timeout=IN_ORDER)
         try:
             if post.method == "notifications/initialized" and self._listening is None:
-                await self._listen()  # before the server has anything to say there
+                await self._listen()  # before the server sends anything there
             await self._deliver(post)
             if post.waiting:
                 raise ServerLost(f"{self._endpoint.target} did not answer the request")
@@ -158,7 +158,7 @@ class HttpUpstream:
             self.condition.judge(None)
 
     def _forget(self, id: Id, post: Post, task: asyncio.Task[None]) -> None:
-        """Of a *task* that has ended, also of one that was cancelled before it had begun."""
+        """Forget a post whose *task* has ended, also one that was cancelled before it began."""
         if self._posts.get(id) is post:
             del self._posts[id]
 
@@ -168,7 +168,7 @@ class HttpUpstream:
             self._listener.failed(id, error)
 
     async def _deliver(self, post: Post) -> None:
-        """Send a frame and take the answer; once more if the server has forgotten the session."""
+        """Send a frame and pass on the answer; do it again if the server has forgotten the session."""
         session = self._session
         await session.settled()
         id = session.id if post.method != "initialize" else None
@@ -186,7 +186,7 @@ class HttpUpstream:
             self._hand_on_own(post, refusal)
 
     async def _ask(self, post: Post) -> ServerLost | None:
-        """Send a frame and take the answer; what comes back is a status that says no."""
+        """Send a frame and pass on the answer; return the refusal if the status is an error."""
         response = await self._endpoint.open("POST", self._headers(post), post.data)
         if not response.is_success:
             return await self._endpoint.refusal(response)
@@ -203,7 +203,7 @@ class HttpUpstream:
         return dict(ACCEPT) if post.method == "initialize" else {**ACCEPT, **self._session.headers}
 
     def _hand_on_own(self, post: Post, refusal: ServerLost) -> None:
-        """Give the client the server's own error for the request, if the refusal came with one; else raise it."""
+        """Give the client the server's own error for the request, if *refusal* came with one; else raise *refusal*."""
         assert refusal.answer is not None
         status, _, body = refusal.answer
         head = rpc_error(refusal.answer)
@@ -214,7 +214,7 @@ class HttpUpstream:
         if head.id != id or type(head.id) is not type(id):
             if not 400 <= status < 500 or status in (401, 403, 429):
                 raise refusal
-            answer = frames.with_id(answer, id)  # it could not tell which request it was, but refused this one
+            answer = frames.with_id(answer, id)  # the server could not tell which request it refused
         post.waiting.clear()
         self._listener.arrive(Event(answer), post.channel)
 
@@ -236,7 +236,7 @@ class HttpUpstream:
             )
 
     async def _follow(self, post: Post, response: Response) -> None:
-        """Take what a stream says, until the request is answered; take the stream up again if it ends before that."""
+        """Pass on what a stream brings until the request is answered; resume the stream if it ends before that."""
         failures = 0
         stream: Response | None = response
         while True:
@@ -250,7 +250,7 @@ class HttpUpstream:
                 if stream is not None:
                     error = broken
                 elif broken.answer is not None:
-                    broken.sent = True  # the request itself, whose stream it is
+                    broken.sent = True  # the request itself was sent; only its stream could not be resumed
                     raise
             if not post.waiting:
                 return
@@ -261,9 +261,9 @@ class HttpUpstream:
             await self._clock.asleep(RETRY if post.retry is None else post.retry)
 
     async def _read(self, post: Post, response: Response) -> None:
-        """Take what a stream says, and close it.
+        """Pass on what a stream brings, and close it.
 
-        After the answer it is given a moment to end, so that its connection can be kept.
+        After the answer the server has a moment to end the stream, so that its connection can be kept.
         """
         farewell: asyncio.TimerHandle | None = None
         try:
@@ -285,7 +285,7 @@ class HttpUpstream:
             await self._flows.wait()
 
     async def _resume(self, last_id: str | None) -> Response:
-        """A stream of what belongs to no request, or of what follows *last_id*."""
+        """Open a stream of frames that belong to no request, or of the events after *last_id*."""
         headers = {"accept": MEDIA_TYPE, **self._session.headers}
         if last_id is not None:
             headers[LAST_EVENT] = last_id
@@ -309,7 +309,7 @@ class HttpUpstream:
     # -- what belongs to no request ------------------------------------------------------------------------------------
 
     async def _listen(self) -> None:
-        """Begin to listen; wait a moment until the server has said whether there is anything to be heard."""
+        """Begin to listen; wait a moment until the server has opened the stream, or says that it has none."""
         if self._listening is not None:
             self._listening.cancel()
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -317,7 +317,7 @@ class HttpUpstream:
         await asyncio.wait({opened, self._listening}, timeout=HEARING, return_when=asyncio.FIRST_COMPLETED)
 
     async def _keep_listening(self, opened: asyncio.Future[None]) -> None:
-        """Read the stream of what belongs to no request, and take it up again, as long as the server has one."""
+        """Read the stream of frames that belong to no request, and reopen it as long as the server has one."""
         stream = Post(b"", None, None)
         failures = 0
         while True:
@@ -331,7 +331,7 @@ class HttpUpstream:
             except ServerLost as error:
                 failures += 1
                 if error.answer is not None and error.answer.status < 500:
-                    # In a session that never had a stream it says that there is none, and not that it is forgotten.
+                    # If there never was a stream, the refusal says just that, and not that the session is forgotten.
                     if id is not None and opened.done() and says_lost(error):
                         self._start(self._renew_quietly(id, error))
                     return
@@ -359,12 +359,12 @@ class HttpUpstream:
     # -- cancelling ----------------------------------------------------------------------------------------------------
 
     def _cancel(self, head: Head) -> bool:
-        """End the request that a cancel is for; whether that says all."""
+        """End the request that a cancel is for; True if the server needs no further notice."""
         id = frames.params(head).requestId
         post = self._posts.get(id) if id is not None else None
         if post is None or post.task is None:
             return self._session.handshake.is_modern
-        if post.version is not None:  # the end of the stream is the message
+        if post.version is not None:  # the server learns of it by the end of the stream
             post.task.cancel()
             return True
         forgo_later(post.waiting, id, post.task.cancel)
