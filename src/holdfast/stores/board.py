@@ -1,8 +1,8 @@
 """The board: what the processes on a store show of their tools, and what they are told to do with them.
 
-Each process writes its own rows; whoever reads leaves out the dead, which stay for a while for those who count. An
-order (open, close, auto, reset) is the last word on a tool: it is written first and the processes are woken after, so
-one that missed the wake finds it later.
+Each process writes its own rows; readers leave out dead processes, whose rows stay for a while for readers that add up
+counters. An order (open, close, auto, reset) replaces all earlier ones for its tool: it is written first and the
+processes are woken after, so one that missed the wake finds it later.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from holdfast.stores.store import RunStore
 from holdfast.stores.trouble import errors_of, reads_rows
 
 ORDERS = ("open", "close", "auto", "reset")
-KEPT = 300_000  # milliseconds that what a dead process counted stays: for longer, nobody waits between two scrapes
-FORGOTTEN = 86_400_000  # milliseconds after which an order that holds nothing goes
+KEPT = 300_000  # milliseconds that the counters of a dead process stay: scrapes are not further apart
+FORGOTTEN = 86_400_000  # milliseconds after which an order that holds no tool open or closed is deleted
 _STATES = {"open": "open", "close": "closed", "auto": None, "reset": None}
 
 
 class Board:
-    """The board of *store*; costs nothing to make, and makes no file by being read."""
+    """The board of *store*; costs nothing to make, and reading it creates no file."""
 
     def __init__(self, store: RunStore) -> None:
         self._store = store
@@ -47,11 +47,11 @@ class Board:
     # -- for those who look --------------------------------------------------------------------------------------------
 
     def processes(self) -> list[Process]:
-        """The processes that live, oldest first."""
+        """The processes that are alive, oldest first."""
         return [process for process, living in self._processes() if living]
 
     def ended(self) -> list[tuple[Process, list[ToolEntry]]]:
-        """The processes that ended of late, and what they showed last of their tools."""
+        """The processes that ended lately, and what they last showed of their tools."""
         found: dict[str, tuple[Process, list[ToolEntry]]] = {
             process.id: (process, []) for process in self._dead() if process.at_ms > self._kept_since()
         }
@@ -62,18 +62,18 @@ class Board:
         return list(found.values())
 
     def tools(self) -> list[ToolLine]:
-        """One line a name, the worst first; a name that is held by hand is there although no process has it."""
-        processes = self.processes()  # first: what they have seen must not be newer than what they show
+        """One line per name of a tool, the worst first; also for names that are held by hand and no process has."""
+        processes = self.processes()  # first: the orders they have seen must not be newer than their tools
         return self._lines(processes, self._file.fetch("tools"), {order.tool: order for order in self.orders()})
 
     def tool(self, name: str) -> ToolLine | None:
-        """The line of one name, if anything is known of it."""
+        """The line of one tool; None if nothing is known of it."""
         processes, rows = self.processes(), self._file.fetch("tools_of_name", name)
         lines = self._lines(processes, rows, {order.tool: order for order in self.orders() if order.tool == name})
         return lines[0] if lines else None
 
     def details(self, line: ToolLine) -> list[tuple[ToolInProcess, ToolDetail]]:
-        """What each process of *line* tells of its tool beyond that, where it has told anything."""
+        """The details that the processes of *line* show of their tool; those that show none are left out."""
         with errors_of(self._file):
             found = {id: unpack_detail(data) for id, data in self._file.fetch("details_of_name", line.name)}
         return [(each, found[each.process]) for each in line.processes if each.process in found]
@@ -99,7 +99,7 @@ class Board:
     # -- for those who steer -------------------------------------------------------------------------------------------
 
     def order(self, order: str, tools: Iterable[str]) -> None:
-        """Have all processes open, close, auto or reset *tools*; on disk when it returns, taken up soon after."""
+        """Tell all processes to open, close, auto or reset *tools*; on disk when it returns, taken up soon after."""
         checks.choice("order", order, ORDERS)
         names = list(dict.fromkeys(tools))
         for name in names:
@@ -119,7 +119,7 @@ class Board:
         self._store.writer.commit(write)
 
     def orders(self, after: int = -1) -> list[Order]:
-        """The last order for each tool, of those numbered above *after*, in their order."""
+        """The last order for each tool, if its number is above *after*, sorted by number."""
         with errors_of(self._file):
             return [_order(*row) for row in self._file.fetch("orders", after)]
 
@@ -132,7 +132,7 @@ class Board:
         gone: Sequence[str] = (),
         details: Sequence[tuple[str, bytes]] = (),
     ) -> None:
-        """Show *process* with *tools* and *details* that have changed, packed; the others stay, but those *gone*."""
+        """Write *process* and its changed *tools* and *details*, packed; delete those *gone* and keep all others."""
         facts = (process.id, process.host, process.pid, process.kind, process.name)
         row = (*facts, process.started_at_ms, process.at_ms, process.until_ms, process.seen, pack(process.servers))
 
@@ -147,7 +147,7 @@ class Board:
         self._store.writer.commit(write)
 
     def sweep(self) -> int:
-        """Delete what processes that are gone for a while have left; gives how many there were."""
+        """Delete the rows of processes that died a while ago; return how many there were."""
         dead = [process.id for process in self._dead() if process.at_ms <= self._kept_since()]
         if dead:
             self._store.writer.commit(lambda ledger: self._drop(dead))
@@ -167,7 +167,7 @@ class Board:
         return self._store.clock.time() * 1000 - KEPT
 
     def _processes(self) -> list[tuple[Process, bool]]:
-        """All that are written down, and whether they live."""
+        """All processes on the board, and whether each is alive."""
         with errors_of(self._file):
             found = [_process(row) for row in self._file.fetch("processes")]
         is_there = self._store.ownership.is_there
@@ -189,7 +189,7 @@ class Board:
 
 
 def _in_process(process: Process, data: bytes, orders: dict[str, Order]) -> ToolInProcess:
-    """One tool of one process; an order that it has not taken up yet is shown as if it had."""
+    """One tool of one process, as it will be once the process has taken up the last order."""
     tool = unpack_tool(data)
     order = orders.get(tool.name)
     pending = order is not None and order.number > process.seen

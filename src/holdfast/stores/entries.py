@@ -1,7 +1,7 @@
 """What a process shows of its tools and servers to others on the same store, and how that is put together for a reader.
 
-All of it is bounded before it is written: a name, an error, the last lines of a server's stderr. Times of day are
-milliseconds since the epoch, so that whoever reads later can tell what is left of a wait.
+Everything is cut to a bound before it is written: a name, an error, the last lines of a server's stderr. Times of day
+are milliseconds since the epoch, so that a later reader can tell what is left of a wait.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST_SERVERS = 1000  # of one process
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)  # seconds
 FINE_BOUNDS = tuple(
     step * 10**power for power in range(-4, 3) for step in (1, 2, 5) if step * 10**power <= 500
-)  # seconds, for whoever looks at one tool
+)  # seconds, for the details of one tool
 MOST_OF_EACH = 50  # transitions and recent calls of a tool
 
 N = TypeVar("N", int, float)
@@ -34,12 +34,12 @@ SEVERITY = {"open": 0, "half_open": 1, "closed": 2, OFF: 3}
 class ToolEntry(msgspec.Struct, kw_only=True):
     """One tool in one process: its circuit, its limits, its statistics.
 
-    *state* is closed, open, half_open or off; *forced* says that it is held there by hand, and *automatic* where it
-    would be if it were not. *until_ms* is when an open circuit lets a probe through. Rates are a second. What nobody
-    counts is None. *spent_ms* is the sum of all durations, *spread* how many were up to each of `BOUNDS`, and beyond;
-    *errors* are failures by category, *refusals* denied calls by what refused them, *fallbacks* those of both that
-    somebody else answered. *shared* is what a fleet decides of it now, of circuit, rate and concurrency; None where it
-    is in no *fleet*. *alone* says in words what is so while that is away, and *shut* that every call is refused then.
+    *state* is closed, open, half_open or off; *forced* is the state in which it is held by hand, *automatic* the one
+    that it would have otherwise. *until_ms* is when an open circuit lets a probe through. Rates are per second. What is
+    not counted is None. *spent_ms* is the sum of all durations, *spread* how many were up to each of `BOUNDS`, and
+    beyond; *errors* are failures by category, *refusals* denied calls by what refused them, *fallbacks* how many of
+    both a fallback answered. *shared* lists what a fleet decides now, of circuit, rate and concurrency; None if the
+    tool is in no *fleet*. *alone* says in words what happens while the fleet is away, *shut* that no call is made then.
     """
 
     name: str
@@ -73,19 +73,19 @@ class ToolEntry(msgspec.Struct, kw_only=True):
     in_flight: int | None = None
     limit: int | None = None
     waiting: int = 0
-    failure_threshold: int | None = None  # failures in a row, and
-    failure_rate: float | None = None  # the share of failed calls, at which the circuit opens
+    failure_threshold: int | None = None  # failures in a row at which the circuit opens
+    failure_rate: float | None = None  # share of failed calls at which the circuit opens
     last_error: str | None = None
     last_error_at_ms: int | None = None
     fleet: str | None = None
     shared: list[str] | None = None
     alone: str | None = None
     shut: bool = False
-    counter: int = 0  # which Holdfast of the process it is of
-    era: int = 0  # another where what was counted began anew, but for the circuit's
+    counter: int = 0  # identifies the `Holdfast` that it is from: a process may have several
+    era: int = 0  # changes when counting starts over from zero, except for the circuit's counts
 
     def refuses(self, now_ms: float) -> bool:
-        """Whether a call would be refused by the circuit; an open one whose wait is over lets the next call probe."""
+        """True if the circuit would refuse a call; an open one whose wait is over lets the next call probe."""
         return self.state == "open" and (self.until_ms is None or self.until_ms > now_ms)
 
 
@@ -98,9 +98,9 @@ class PolicyValue(msgspec.Struct, kw_only=True):
 
 
 class Transition(msgspec.Struct, kw_only=True):
-    """A change of a circuit: when, from where to where, after how many failures, for how long, of what kind.
+    """A change of a circuit's state: when, from which to which, after how many failures, for how long, of what kind.
 
-    *by_hand* if somebody held it, let go of it or reset it; then the rest says nothing about why.
+    *by_hand* if a user forced, released or reset it; then the other fields do not tell why it changed.
     """
 
     at_ms: int
@@ -124,10 +124,10 @@ class RecentCall(msgspec.Struct, kw_only=True):
 
 
 class ToolDetail(msgspec.Struct, kw_only=True):
-    """What is told of one tool of one process to whoever looks at it alone.
+    """What one process shows of one tool to a reader that looks at this tool alone.
 
-    *histogram* has upper bounds of durations, in milliseconds, the last of them None, and how many calls lie below each
-    and above the one before; *transitions* and *recent* begin with the newest.
+    *histogram* has upper bounds of durations, in milliseconds, None for those without one, and how many calls lie
+    between each and the bound before; *transitions* and *recent* begin with the newest.
     """
 
     policy: list[PolicyValue] = []
@@ -168,7 +168,7 @@ class Process(msgspec.Struct, kw_only=True):
 
 
 class Order(msgspec.Struct, frozen=True):
-    """The last word on a tool: held open or closed, or None for automatic; *reset* is the number of its last reset."""
+    """The last order on a tool: held open or closed, None for automatic; *reset* is the number of its last reset."""
 
     tool: str
     state: str | None
@@ -177,7 +177,7 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class ToolInProcess(msgspec.Struct, kw_only=True):
-    """One process of a line; *pending* if it is yet to take up the last order, which is shown as if it had."""
+    """One process of a line; *pending* if it has still to take up the last order; *tool* is shown as if it had."""
 
     process: str
     host: str
@@ -190,11 +190,11 @@ class ToolInProcess(msgspec.Struct, kw_only=True):
 
 
 class ToolLine(msgspec.Struct, kw_only=True):
-    """All processes' tools of one name: the worst state, the sum of calls, the slowest process's percentiles.
+    """The tools of one name in all processes: the worst state, the sum of calls, the slowest process's percentiles.
 
-    *forced* is what the store holds it at, for processes to come as well; *is_server* says that it is the circuit of a
-    server. *remaining_ms* is the longest wait until an open circuit lets a probe through. *sharing* processes are in a
-    fleet with it, and *alone* of them are without that now, as *why_alone* says.
+    *forced* is the state in which orders hold it, also for processes that start later; *is_server* says that it is the
+    circuit of a server. *remaining_ms* is the longest wait until an open circuit lets a probe through. *sharing* is how
+    many processes share it in a fleet, *alone* how many of these are cut off from the fleet now, *why_alone* a reason.
     """
 
     name: str
@@ -203,7 +203,7 @@ class ToolLine(msgspec.Struct, kw_only=True):
     is_server: bool = False
     refuses: bool = False
     calls: int = 0
-    calls_per_second: float | None = None  # left to whoever looks more than once, see rates.py
+    calls_per_second: float | None = None  # filled in by readers that look more than once, see rates.py
     failed: int = 0
     denied: int = 0
     cached: int = 0
@@ -247,7 +247,7 @@ unpack_servers = reads_rows(msgspec.msgpack.Decoder(list[ServerEntry]).decode)
 
 
 def server(facts: Mapping[str, Any]) -> ServerEntry:
-    """A server as somebody describes it, cut to what is kept; unknown facts are left out."""
+    """A server from the *facts* that its proxy gives, cut to what is kept; unknown facts are left out."""
     stderr = facts.get("stderr") or ()
     lines = list(stderr)[-MOST_LINES:] if not isinstance(stderr, str) else stderr.splitlines()[-MOST_LINES:]
     return ServerEntry(
@@ -274,7 +274,7 @@ def _whole(value: object) -> int | None:
 
 
 def _info(value: object) -> dict[str, Any] | None:
-    """What a server says of itself is its own to choose: plain texts are kept, and little of them."""
+    """At most ten short texts of what a server says of itself, which may be anything."""
     if not isinstance(value, Mapping):
         return None
     texts = [(key, text) for key, text in value.items() if isinstance(key, str) and isinstance(text, str)]
@@ -282,7 +282,7 @@ def _info(value: object) -> dict[str, Any] | None:
 
 
 def histogram(spread: Sequence[int]) -> list[tuple[float | None, int]]:
-    """How many durations there are up to each of `FINE_BOUNDS`, in milliseconds, from the first that has any."""
+    """How many durations are up to each of `FINE_BOUNDS`, in milliseconds, from just before the first that has any."""
     bounds: list[float | None] = [round(bound * 1000, 1) for bound in FINE_BOUNDS]
     filled = [(bound, count) for bound, count in zip([*bounds, None], spread, strict=True)]
     while filled and not filled[-1][1]:
@@ -295,7 +295,7 @@ def histogram(spread: Sequence[int]) -> list[tuple[float | None, int]]:
 
 
 def ordered(entry: ToolEntry, order: Order, seen: int) -> ToolEntry:
-    """*entry* as it will be once its process has taken up *order*; it has taken up those up to *seen*."""
+    """*entry* as it will be once its process has taken up *order*; so far it has taken up the orders up to *seen*."""
     if order.reset > seen:
         state = OFF if entry.state == OFF else "closed"
         entry = msgspec.structs.replace(
@@ -344,7 +344,7 @@ def line(name: str, forced: str | None, processes: list[ToolInProcess], now_ms: 
 
 
 def allowed(tools: Sequence[ToolEntry], guard: str, limits: Sequence[N | None]) -> N | None:
-    """What a *guard* lets through in all *tools* together: each has a limit of its own, but a fleet has one for all."""
+    """The limit of *guard* for all *tools* together: each has a limit of its own, but a fleet has one for all."""
     fleets: dict[str | None, N] = {}
     own: list[N] = []
     for tool, limit in zip(tools, limits, strict=True):
@@ -357,6 +357,6 @@ def allowed(tools: Sequence[ToolEntry], guard: str, limits: Sequence[N | None]) 
 
 
 def total(numbers: Sequence[N | None]) -> N | None:
-    """The sum of those that are numbers; None if none is."""
+    """The sum of those that are not None; None if all are."""
     counted = [number for number in numbers if number is not None]
     return sum(counted) if counted else None

@@ -1,7 +1,8 @@
-"""Who is alive on this host: a file for each owner of runs, beside the database, locked as long as its process lives.
+"""Shows which owners of runs are alive on this host: each has a file beside the database, locked while it is alive.
 
-The system takes the lock back when the process ends, however it ends. An owner locks its file before it has the name
-that others look for, and whoever asks takes a shared lock for a moment: so asking disturbs neither it nor other askers.
+The system releases the lock when the process ends, however it ends. An owner locks its file before the file gets the
+name that others look for, and a process that asks takes a shared lock for a moment: so it disturbs neither the owner
+nor other processes that ask.
 """
 
 from __future__ import annotations
@@ -21,41 +22,41 @@ from holdfast.stores.watch import Watch
 POLL = 0.25  # seconds between two looks at the mailbox where the system does not notify
 
 _OWNER, _NEW = ".owner", ".new"
-_NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}  # what a file system without them says
+_NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}  # errors of a file system without locks
 _TRIES = 100
 _log = logging.getLogger("holdfast")
 _UNLOCKED = b"no lock: the lease decides\n"  # after the first byte, which is for pokes
 
 
 class LockFiles:
-    """The files in *folder*, on this host: a lock of another host's process may not be seen here."""
+    """The owners' files in *folder*; the lock of a process on another host may not be visible here."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._host = this_host()
 
     def take(self, owner: str) -> OwnerFile:
-        """Have it be known that *owner*, this process, lives; what dead ones have left is removed on the way."""
-        with contextlib.suppress(OSError):  # what is wrong with it, the file will say
-            os.makedirs(os.path.dirname(self._folder), 0o700, exist_ok=True)  # we may be the first here
+        """Make the locked file of *owner*, which is this process; files of dead owners are removed on the way."""
+        with contextlib.suppress(OSError):  # making the file will say what is wrong
+            os.makedirs(os.path.dirname(self._folder), 0o700, exist_ok=True)  # this process may be the first here
         file = OwnerFile(self._folder, owner)
         try:
             self.sweep()
-        except StoreError as error:  # no reason not to work
+        except StoreError as error:  # no reason to fail
             _log.warning("files of dead owners could not be removed: %s", error)
         return file
 
     def is_living(self, owner: str, host: str, *, locked: bool | None) -> bool | None:
-        """Whether *owner* lives; None if that cannot be told."""
+        """True if *owner* is alive; None if that cannot be told, also where a lock of another *host* is not seen."""
         living = _asked(_path(self._folder, owner))
         return None if living is False and host != self._host else living
 
     def is_gone(self, owner: str) -> bool:
-        """Whether *owner*, a process of this host, has surely ended; false if it lives and if that cannot be told."""
+        """True if *owner*, a process of this host, has surely ended; False if it is alive or if that cannot be told."""
         return _asked(_path(self._folder, owner)) is False
 
     def poke(self, owner: str) -> None:
-        """Have a watch on the file of *owner* fire; nothing happens if it is gone, or another user's."""
+        """Write to the file of *owner*, so that its watch wakes; do nothing if the file is gone, or another user's."""
         path = _path(self._folder, owner)
         with _explained(path, "its owner cannot be woken; see that it is a file this user may write"):
             try:
@@ -68,25 +69,25 @@ class LockFiles:
                 os.close(fd)
 
     def sweep(self) -> int:
-        """Remove the files of owners that are gone; returns how many. Files that are not ours stay."""
+        """Remove the files of owners that have ended; return how many. Files that are no owner's stay."""
         removed = 0
         with _explained(self._folder, "cannot be tidied; see that it is a folder this user may write to"):
             for path in _files(self._folder):
                 if _living(path) is False:
-                    with contextlib.suppress(FileNotFoundError, PermissionError):  # others tidy too; it is theirs to do
+                    with contextlib.suppress(FileNotFoundError, PermissionError):  # swept by others, or another user's
                         os.unlink(path)
                         removed += 1
         return removed
 
 
 class OwnerFile:
-    """Our own: tells others that we live, until it is closed or our process ends.
+    """The file of this process: shows others that it is alive, until it is closed or the process ends.
 
-    *owner* is a token that nobody else has or had. Where the file system has no locks *locked* is false, and only the
-    lease tells whether we live.
+    *owner* is a token that no other process has or had. Where the file system has no locks, *locked* is False, and only
+    the lease shows that this process is alive.
     """
 
-    _fd: int | None = None  # also where it was interrupted before it had one
+    _fd: int | None = None  # also if `__init__` was interrupted before it had one
 
     def __init__(self, folder: str, owner: str) -> None:
         self.path = _path(folder, owner)
@@ -98,32 +99,32 @@ class OwnerFile:
             self._fd, self.locked = _make(folder, self.path)
 
     def close(self) -> None:
-        """Take the file away, and its folder if nothing else is in it; harmless when done already."""
+        """Remove the file, and its folder if nothing else is in it; harmless when done already."""
         if self._fd is not None and self._pid == os.getpid():
             with _explained(self.path, "cannot be removed; remove it when this process has ended"):
                 try:
-                    with contextlib.suppress(FileNotFoundError):  # somebody tidied
+                    with contextlib.suppress(FileNotFoundError):  # another process has swept it
                         os.unlink(self.path)
                 finally:
                     self._let_go()
-            with contextlib.suppress(OSError):  # not empty, or not for us to remove: it stays
+            with contextlib.suppress(OSError):  # not empty, or may not be removed: it stays
                 os.rmdir(self._folder)
         self._let_go()
 
     def __del__(self) -> None:
         if self._fd is not None:
-            with contextlib.suppress(StoreError, OSError):  # then it stays, no longer locked, for others to sweep
+            with contextlib.suppress(StoreError, OSError):  # then the file stays, unlocked, for others to sweep
                 self.close()
 
     def poked(self) -> bool:
-        """Whether somebody has poked since this was last asked; one system call where nobody has."""
+        """True if another process has poked this one since the last call; one system call if none has."""
         if self._fd is None or os.pread(self._fd, 1, 0) != b"\1":
             return False
-        os.pwrite(self._fd, b"\0", 0)  # before its reader looks for what is new: a poke from now on is another one
+        os.pwrite(self._fd, b"\0", 0)  # before the caller looks for what is new: a poke from now on is another one
         return True
 
     def mailbox(self) -> Watch:
-        """Wakes when another process has something for this one."""
+        """A watch that wakes when another process has poked this one."""
         return Watch(self.path, poll=POLL)
 
     def after_fork(self) -> None:
@@ -133,7 +134,7 @@ class OwnerFile:
     def _let_go(self) -> None:
         fd, self._fd = self._fd, None
         if fd is not None:
-            with contextlib.suppress(OSError):  # a daemon, say, has closed all that was open
+            with contextlib.suppress(OSError):  # a process that became a daemon, say, has closed all
                 os.close(fd)
 
 
@@ -152,11 +153,11 @@ def _files(folder: str) -> list[str]:
 
 
 def _make(folder: str, path: str) -> tuple[int, bool]:
-    """The new file, open, and whether it is locked; others may remove its folder while that is empty."""
+    """Make the file; return its descriptor and whether it is locked. Others may remove its empty folder meanwhile."""
     for _ in range(_TRIES):
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o700)
-        with contextlib.suppress(FileNotFoundError, BlockingIOError):  # who tidies holds what is not locked yet, too
+        with contextlib.suppress(FileNotFoundError, BlockingIOError):  # a sweep may hold the new file for a moment
             return _try_to_make(folder, path)
     raise FileNotFoundError(errno.ENOENT, "removed by others each time it was made")
 
@@ -182,7 +183,7 @@ def _asked(path: str) -> bool | None:
 
 
 def _living(path: str) -> bool | None:
-    """Whether the owner of a file lives; None if that cannot be told."""
+    """True if the owner of a file is alive; None if that cannot be told."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -191,7 +192,7 @@ def _living(path: str) -> bool | None:
         return None
     try:
         has_locks = _lock(fd, fcntl.LOCK_SH)
-        # Where the owner found no locks, that we can take one now says nothing.
+        # If the owner found no locks (its file is longer then), being able to take one now says nothing.
         return False if has_locks and os.fstat(fd).st_size <= 1 else None
     except BlockingIOError:  # the owner has it
         return True
@@ -200,9 +201,9 @@ def _living(path: str) -> bool | None:
 
 
 def _lock(fd: int, kind: int) -> bool:
-    """Take a lock, which lasts until the last copy of *fd* is closed; false where there are none.
+    """Take a lock, which lasts until the last copy of *fd* is closed; False if the file system has no locks.
 
-    A `BlockingIOError` says that somebody else has it.
+    Raises a `BlockingIOError` if another process has it.
     """
     try:
         fcntl.flock(fd, kind | fcntl.LOCK_NB)

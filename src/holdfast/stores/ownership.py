@@ -1,4 +1,4 @@
-"""Who owns runs: this process, and whether others that do are alive, by their leases and sooner by their locks."""
+"""The process as an owner of runs, and whether other owners are alive: by their leases, and sooner by their locks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.stores.neighbours import Lock, Locks, News, this_host
 
 
 class Ownership:
-    """One owner a process and store; its lock is one of *locks*, None if nobody else can open the store."""
+    """The one owner that this process is on a store; *locks* is None if no other process can open the store."""
 
     def __init__(self, locks: Locks | None, clock: Clock, lease: float) -> None:
         self.id: str | None = None
@@ -24,10 +24,10 @@ class Ownership:
         self._lock = threading.Lock()
         self._held: Lock | None = None
         self.on_wake: Callable[[], object] | None = None  # called when there is something for this process
-        self.on_order: Callable[[], object] | None = None  # the same; one looks after runs, the other after tools
+        self.on_order: Callable[[], object] | None = None  # the same, for tools; `on_wake` is for runs
 
     def row(self) -> OwnerRow:
-        """The row of this process, alive for one lease from now."""
+        """The row of this process, alive for one lease from now; the first call takes the lock."""
         with self._lock:
             if self.id is None:
                 owner = uuid.uuid4().hex
@@ -38,7 +38,7 @@ class Ownership:
             return OwnerRow(self.id, self._host, os.getpid(), until, self._held is not None and self._held.locked)
 
     def is_alive(self, row: OwnerRow | None) -> bool:
-        """Whether an owner is: it has given a sign of life, and its lock, where that can be told, is held."""
+        """True if an owner is alive: its lease has not run out, and its lock, if that can be checked, is held."""
         if row is None:
             return False
         if row.id == self.id:
@@ -48,7 +48,7 @@ class Ownership:
         return self._locks is None or self._locks.is_living(row.id, row.host, locked=row.locked) is not False
 
     def is_there(self, owner: str, host: str, until: int) -> bool:
-        """Whether a process that shows its tools still does: by its lock, else by the time of its last sign of life."""
+        """True if a process that shows its tools is alive: by its lock, or by *until* if that cannot be checked."""
         if owner == self.id:
             return True
         living = self._locks.is_living(owner, host, locked=None) if self._locks is not None else None
@@ -56,12 +56,12 @@ class Ownership:
 
     @property
     def is_locked(self) -> bool:
-        """Whether others can tell by a lock that this process lives, without a sign from it now and then."""
+        """True if a lock shows others that this process is alive, so that it need not give signs of life."""
         return self._locks is None or (self._held is not None and self._held.locked)
 
     def poked(self) -> bool:
-        """Whether another process has something for this one; says so once."""
-        with self._lock:  # nobody may close a file meanwhile, as its number may then be another file's
+        """True if another process has poked this one since the last call: there is something to read."""
+        with self._lock:  # no thread may close the file meanwhile: its descriptor may then be another's
             return self._held is not None and self._held.poked()
 
     def wake(self, owner: str) -> None:
@@ -74,11 +74,11 @@ class Ownership:
             self._locks.poke(owner)
 
     def mailbox(self) -> News | None:
-        """Wakes when another process has something for this one; None where nobody else can."""
+        """News that wakes when another process has poked this one; None if this process has no lock."""
         return self._held.mailbox() if self._held is not None else None
 
     def end(self) -> str | None:
-        """Own nothing any more; gives the id under which this process was known."""
+        """Stop being an owner and release the lock; return the id that this process had, if any."""
         with self._lock:
             owner, self.id = self.id, None
             held, self._held = self._held, None

@@ -1,7 +1,8 @@
-"""Runs as JSON lines: a store's at one moment out of it, and in again, all or nothing.
+"""Runs as JSON lines: exports those that a store has at one moment, and imports them again, all or nothing.
 
 An export has a first line that says what it is, one for each run and for each of its events, and a last one that counts
-them and has their checksum. What comes in is staged and checked aside (`staging`), then added in one transaction.
+them and has their checksum. An import is staged and checked outside the store (`staging`), then added in one
+transaction.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ class _Title(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Run(RunHeader, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    store: str  # whose secret keys the digests of its calls
+    store: str  # the id of the store whose secret keys the digests of its calls
     first: int = 0
-    base: RunSnapshot | None = None  # its prompt stands in the header alone
+    base: RunSnapshot | None = None  # without the prompt, which only the header has
 
 
 class _Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     sequence: int
     timestamp_ms: int
     type: str
-    payload: msgspec.Raw  # as it is kept
+    payload: msgspec.Raw  # as it is stored
     late: bool = False
 
 
@@ -67,7 +68,7 @@ _VALID = msgspec.json.Decoder(msgspec.Raw)
 
 
 def export(store: RunStore, fp: IO[str] | IO[bytes], run_ids: Sequence[str] | None = None) -> int:
-    """Write all runs, or those named, as JSON lines; gives the number of runs. Memos stay."""
+    """Write all runs, or those in *run_ids*, as JSON lines without their memos; return the number of runs."""
     if run_ids is not None and (isinstance(run_ids, str) or not all(isinstance(each, str) for each in run_ids)):
         raise ConfigError(f"run_ids = {shown(run_ids)}: must be a list of ids")
     checksum, runs, events = blake2b(digest_size=32), 0, 0
@@ -90,13 +91,13 @@ def export(store: RunStore, fp: IO[str] | IO[bytes], run_ids: Sequence[str] | No
 
 
 def import_(store: RunStore, fp: IO[str] | IO[bytes]) -> int:
-    """Read runs from JSON lines as `export` writes them, all or nothing; gives the number of new runs.
+    """Add runs from JSON lines as `export` writes them, all or nothing; return the number of new runs.
 
-    A run that is there with the same events is left as it is; one that differs is an error.
+    A run that is in the store with the same events is left as it is; one that differs is an error.
     """
     with Staging(store.file) as staging:
         _Reader(staging).read(fp)
-        if store.file.path is not None:  # nobody need wait while what is there already is compared
+        if store.file.path is not None:  # comparing with what is there must not make others wait
             with store.file.at_one_moment() as connection, errors_of(store.file):
                 staging.leave_out_known(connection)
         return store.writer.commit(staging.add) if staging.left else 0
@@ -106,7 +107,7 @@ def import_(store: RunStore, fp: IO[str] | IO[bytes]) -> int:
 
 
 def _into(fp: Any) -> Callable[[bytes], object]:
-    """How to write to *fp*, a file of text or of bytes."""
+    """A function that writes bytes to *fp*, a file of text or of bytes."""
     try:
         fp.write("")
     except TypeError:
@@ -163,14 +164,14 @@ def _event(sequence: int, at: int, type: str, late: int, payload: str) -> _Event
 
 
 class _Reader:
-    """Takes an export into *staging*, line by line; the first flaw is the end."""
+    """Reads an export into *staging*, line by line; the first flaw ends it with an error."""
 
     def __init__(self, staging: Staging) -> None:
         self._staging = staging
         self._number = 0
         self._checksum = blake2b(digest_size=32)
         self._run: Incoming | None = None
-        self._run_at = 0  # the line of the run in hand
+        self._run_at = 0  # the line number of the current run
 
     def read(self, fp: IO[str] | IO[bytes]) -> None:
         """Read all of *fp*."""
@@ -214,7 +215,7 @@ class _Reader:
         self._checksum.update(line)
 
     def _take(self, raw: bytes) -> _End | None:
-        """Take a line; gives the last one."""
+        """Take in a line; return its content if it is the last one."""
         if not raw:
             raise ValueError("the file ends here, in the middle: it was cut short")
         line = _LINE.decode(raw)

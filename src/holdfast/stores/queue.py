@@ -1,7 +1,7 @@
-"""The queue: runs that were submitted and wait for a worker. It is the table of runs; there is no other.
+"""The queue: runs that were submitted and wait for a worker. It is the table of runs, and has no table of its own.
 
-A run is taken in the transaction that finds it, by becoming its owner: so two workers never have the same one. What was
-begun and has lost its worker comes first, then the highest priority, then the oldest.
+A worker takes a run by becoming its owner in the transaction that finds it, so two workers never have the same one.
+Runs that have begun and lost their worker come first, then the highest priority, then the oldest.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from holdfast.stores.ledger import Claim, Ledger, Live, OwnerRow
 from holdfast.stores.store import RunStore
 
 LEAST_PRIORITY, MOST_PRIORITY = -100, 100
-ATTEMPTS = 20  # owners that a run may have before it is given up
+ATTEMPTS = 20  # owners that a run may have before it is failed
 
 Ask = Callable[..., list[tuple[Any, ...]]]
 _JSON = msgspec.json.Encoder(order="sorted")
 
 
 class Taken(NamedTuple):
-    """A run that this process owns now, and has yet to call; *is_new* if nobody has begun it before."""
+    """A run that this process owns now and has still to call; *is_new* if no worker has begun it before."""
 
     claim: Claim
     header: RunHeader
@@ -34,9 +34,9 @@ class Taken(NamedTuple):
 
 
 class Search(NamedTuple):
-    """What a worker takes: runs of these *targets*, at most *per_session* at once of a session in the whole fleet.
+    """Which runs a worker takes: those of *targets*, at most *per_session* of a session at once among all workers.
 
-    One that had *attempts* owners and has not ended is failed instead.
+    A run that has had *attempts* owners and has not ended is failed instead.
     """
 
     targets: Sequence[str]
@@ -48,7 +48,7 @@ class Search(NamedTuple):
 
 
 def submit(store: RunStore, header: RunHeader) -> RunSnapshot:
-    """Put a run into the queue; the same again gives the one that is there, queued, running or done."""
+    """Put a run into the queue; if the same one was submitted before, return that, be it queued, running or done."""
 
     def put(ledger: Ledger) -> None:
         live = ledger.find(header.id)
@@ -65,7 +65,7 @@ def submit(store: RunStore, header: RunHeader) -> RunSnapshot:
 
 
 def _facts(header: RunHeader) -> tuple[object, ...]:
-    entry = _JSON.encode(header.entry)  # in which 1, 1.0 and true are three
+    entry = _JSON.encode(header.entry)  # in JSON 1, 1.0 and true differ; in Python they are equal
     return (header.session_id, header.prompt, entry, header.priority)
 
 
@@ -73,10 +73,10 @@ def _facts(header: RunHeader) -> tuple[object, ...]:
 
 
 def take(store: RunStore, search: Search, *, thorough: bool = True, unsure: list[Claim] | None = None) -> Taken | None:
-    """Own the next run, if there is any; *thorough* also looks for those whose owner died without a word.
+    """Become the owner of the next run, if there is one; *thorough* also looks for runs whose owner has died.
 
-    What has to be given up is failed on the way. Nothing is written where there is nothing to take. If the store fails
-    in the middle of it, *unsure* gets what may be ours all the same.
+    Runs that have had too many owners are failed on the way. Nothing is written if there is nothing to take. If the
+    store fails in the middle of it, *unsure* gets the claims that may have been written all the same.
     """
     while _next(store, store.file.fetch, store.file.fetch, int(store.clock.time() * 1000), search, thorough):
         taking = _Taking(store, search, thorough, store.ownership.row(), [])
@@ -92,7 +92,7 @@ def take(store: RunStore, search: Search, *, thorough: bool = True, unsure: list
 
 
 def is_empty(store: RunStore, targets: Iterable[str]) -> bool:
-    """Whether nothing waits for a worker: neither what was never begun nor what has lost its worker."""
+    """True if no run waits for a worker: neither one that has not begun nor one that has lost its worker."""
     living = _list(_alive(store, store.file.fetch))
     return not any(
         store.file.fetch("next_queued", target, "[]") or store.file.fetch("any_begun", target, living)
@@ -101,12 +101,12 @@ def is_empty(store: RunStore, targets: Iterable[str]) -> bool:
 
 
 def counts(store: RunStore) -> dict[str, int]:
-    """How many runs are queued, by the function that they wait for."""
+    """The number of queued runs by target, the function that is to be called."""
     return {str(target): int(number) for target, number in store.file.fetch("count_queued")}
 
 
 def give_back(store: RunStore, claims: Sequence[Claim], reason: str) -> None:
-    """Leave runs to others: whoever still works on one of them may write no more."""
+    """Leave runs to other workers: code here that still works on one of them may no longer write to it."""
 
     def release(ledger: Ledger) -> None:
         for claim in claims:
@@ -123,7 +123,7 @@ def give_back(store: RunStore, claims: Sequence[Claim], reason: str) -> None:
 
 
 class _Taking(NamedTuple):
-    """Take the next run."""
+    """The write that takes the next run."""
 
     store: RunStore
     search: Search
@@ -132,9 +132,9 @@ class _Taking(NamedTuple):
     claimed: list[Claim]
 
     def write(self, ledger: Ledger) -> Taken | bool | None:
-        """Take it; true if one was given up instead."""
+        """Take the next run; True if one was cancelled or failed instead."""
         self.claimed.clear()
-        ledger.step_aside()  # what came before in this transaction must be seen, and nothing at hand be believed
+        ledger.step_aside()  # the search must see earlier writes of this transaction, and no cached run
         tables, file = ledger.tables, self.store.file
         if self.search.per_session is not None:
             file.writing().execute(file.sql("hold_queue"))
@@ -142,7 +142,7 @@ class _Taking(NamedTuple):
         live = None if run_id is None else ledger.find(run_id)
         if live is None or live.snapshot.status.is_terminal or ledger.is_owned(live):
             return None
-        if live.cancel is not None:  # asked of an owner who died before it was done
+        if live.cancel is not None:  # asked of an owner that died before it did so
             ledger.cancel(live.header.id, live.cancel or None)
             return True
         if live.fence >= self.search.attempts:
@@ -178,12 +178,12 @@ def _next(store: RunStore, ask: Ask, pick: Ask, now: int, search: Search, thorou
 
 
 def _alive(store: RunStore, ask: Ask) -> list[str]:
-    """The owners that are."""
+    """The ids of the owners that are alive."""
     return [row.id for row in (OwnerRow(*found) for found in ask("owning")) if store.ownership.is_alive(row)]
 
 
 def _full(store: RunStore, ask: Ask, per_session: int | None) -> str:
-    """The sessions of which as many runs are at work as may be."""
+    """The sessions that have *per_session* runs at work already, as a JSON list."""
     if per_session is None:
         return "[]"
     alive = set(_alive(store, ask))

@@ -1,6 +1,6 @@
-"""Calls a second, from what processes show of their calls at two moments: theirs are counts, the rate is the reader's.
+"""Calls per second, computed by a reader from the counts of calls that processes show at two moments.
 
-Counted process by process, so one that comes with a past, or goes, is no burst of calls.
+Counted process by process, so that one which appears with past calls, or disappears, does not look like a burst.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from collections.abc import Iterable
 from holdfast.stores.entries import ToolLine
 
 WINDOW = 5.0  # seconds over which calls are averaged
-GAP = 1.0  # seconds between two samples, at least: processes show their calls no oftener
+GAP = 1.0  # seconds between two samples, at least: processes do not show their calls more often
 
 
 class Rates:
-    """Told of the lines as they are read; says how many calls a second there were. Safe to share by threads."""
+    """Is given the lines as they are read, and fills in how many calls per second there were. Threads may share it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counted: dict[tuple[str, str], int] = {}  # calls by process and tool, when last looked at
-        self._made: dict[str, int] = {}  # calls of a tool that were made while we looked
+        self._counted: dict[tuple[str, str], int] = {}  # calls by process and tool, at the last look
+        self._made: dict[str, int] = {}  # calls by tool that were made since the first look
         self._samples: dict[str, deque[tuple[float, int]]] = {}
 
     def note(self, lines: Iterable[ToolLine], now: float) -> None:
-        """Fill in `calls_per_second` of all *lines* there are, read at *now*; None until there was a second look."""
+        """Fill in `calls_per_second` of *lines*, all there are, read at *now*; None until there was a second look."""
         with self._lock:
             counted, made, samples = {}, {}, {}
             for line in lines:
@@ -40,7 +40,7 @@ class Rates:
             self._counted, self._made, self._samples = counted, made, samples
 
     def fill(self, line: ToolLine) -> None:
-        """Fill in what is known of one line that was read alone."""
+        """Fill in `calls_per_second` of one line that was read alone, as far as it is known."""
         with self._lock:
             kept = self._samples.get(line.name)
             line.calls_per_second = _rate(kept) if kept else None

@@ -1,6 +1,6 @@
-"""All runs of a store at one moment as records, out of it and in again; `portable` does the same with a file.
+"""All runs that a store has at one moment, as records, and how to replace them; `portable` does the same with a file.
 
-What comes in is staged and checked aside (`staging`), then put in the place of everything in one transaction.
+New records are staged and checked outside the store (`staging`), then replace everything in one transaction.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OBJECT = msgspec.json.Decoder(dict[str, Any])
 
 
 class ShortenedRecord(RunRecord, frozen=True):
-    """A run whose first events are gone, and *base*, its state before those that are left."""
+    """A run whose first events were deleted; *base* is its state before those that are left."""
 
     base: RunSnapshot
 
@@ -40,9 +40,9 @@ def records(store: RunStore) -> list[RunRecord]:
 
 
 def replace_records(store: RunStore, records: Iterable[RunRecord]) -> None:
-    """Put *records* in the place of everything that is in the store; all or nothing.
+    """Replace everything in the store by *records*; all or nothing.
 
-    A run that is there unchanged stays, with what it remembers; of any other the finished calls count as in doubt.
+    A run that is in the store unchanged stays, with its memos; of any other, the finished calls count as in doubt.
     """
     origin = store.file.meta("store")
     with Staging(store.file, lack_headers=True) as staging:
@@ -67,7 +67,7 @@ def _record(store: RunStore, connection: Connection, key: int) -> RunRecord:
 
 
 def _stage(staging: Staging, record: RunRecord, origin: str) -> None:
-    """Take a record in; what its snapshot says must be what its events give."""
+    """Stage a record; its snapshot must be what its events fold to."""
     if not isinstance(record, RunRecord) or not isinstance(record.snapshot, RunSnapshot):
         raise TypeError(f"{shown(record)} is not a RunRecord")
     given = record.snapshot

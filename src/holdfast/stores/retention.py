@@ -1,7 +1,7 @@
-"""Retention: old runs go, and the old events of long ones; never those of a run that is being run.
+"""Retention: deletes old runs, and old events of finished runs; never anything of a run that a living process owns.
 
 A run that loses its first events keeps the state that they led to as its base, so that it still folds. Everything is
-done in small writes, between which others get their turn.
+done in small writes, between which other writers get their turn.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from holdfast.stores.database import Connection
     from holdfast.stores.store import RunStore
 
-ROWS = 500  # events, at most, that go in one write; it takes some 40 ms if all are as long as they may be
-PAGES = 300  # of the file, at most, that are given back in one write
-RUNS = 500  # that are looked at, at most, in one write
-FOUND = 10_000  # runs that are sought at once: to find which must go may take a look at all
-PAUSE = 0.005  # seconds between two writes in which others may write
-SHARE = 2  # times as long as a write took, others may write, where nobody waits for the end of it
+ROWS = 500  # events deleted in one write, at most; it takes some 40 ms if all are as long as they may be
+PAGES = 300  # pages of the file given back in one write, at most
+RUNS = 500  # runs looked at in one write, at most
+FOUND = 10_000  # runs found by one query: to find those to delete, it may have to look at all runs
+PAUSE = 0.005  # seconds between two writes, at least, in which others may write
+SHARE = 2  # pause after each write, in multiples of its duration, when no caller waits for the end
 DAY = 86_400.0
-UNFINISHED = 600.0  # seconds after which pruning that has not ended is taken up by another: its process may have gone
-MOST = 2**62  # earlier than any run, with a minus
+UNFINISHED = 600.0  # seconds after which another process takes over pruning that has not ended: the first may be dead
+MOST = 2**62  # -MOST is earlier than any run
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +62,7 @@ DEFAULT = Limits(max_age=30 * DAY, max_bytes=10**9)
 
 
 def prune_if_due(store: RunStore, limits: Limits) -> tuple[int, int]:
-    """Prune, unless some process has done so within the last day; gives how many runs and events went."""
+    """Prune, unless some process has done so within the last day; return how many runs and events were deleted."""
     if not store.file.exists or not _is_due(store.file.fetch("pruned_at"), store.clock.time()):
         return 0, 0
 
@@ -84,7 +84,10 @@ def prune_if_due(store: RunStore, limits: Limits) -> tuple[int, int]:
 
 
 def prune(store: RunStore, limits: Limits, *, share: float = 0) -> tuple[int, int]:
-    """Delete what is beyond *limits*, and rest *share* times as long; gives how many runs and events went."""
+    """Delete what is beyond *limits*; return how many runs and events were deleted.
+
+    After each write it pauses *share* times as long as the write took.
+    """
     if not store.file.exists:
         return 0, 0
     pruning = _Pruning(store, share)
@@ -108,14 +111,14 @@ def _is_due(rows: list[tuple[Any, ...]], now: float) -> bool:
 
 
 class _Task(NamedTuple):
-    """What is to be done with a run: keep its events from *first* on, or delete it."""
+    """What is to be done with a run: keep only its events from *first* on, or delete it if that is None."""
 
     run_id: str
     first: int | None = None
 
 
 class _Row(NamedTuple):
-    """What has to be known of a run before anything of it goes."""
+    """What must be known of a run before anything of it is deleted."""
 
     key: int
     status: str
@@ -143,7 +146,7 @@ class _Done(NamedTuple):
     runs: int
     events: int
     left: list[_Task]
-    is_heavy: bool = False  # whether memos of a run that is gone are left
+    is_heavy: bool = False  # whether memos of a deleted run are left
 
 
 T = TypeVar("T")
@@ -151,7 +154,7 @@ MayGo = Callable[[Ledger, _Row], bool]
 
 
 class _Pruning:
-    """One round of it."""
+    """One round of pruning."""
 
     def __init__(self, store: RunStore, share: float) -> None:
         self._store = store
@@ -162,14 +165,14 @@ class _Pruning:
     # -- what goes -----------------------------------------------------------------------------------------------------
 
     def delete_old(self, before: int) -> None:
-        """Delete what nobody has touched since *before*: runs that ended, or were left; not those in the queue."""
+        """Delete runs without a write since *before* that ended or were abandoned; not those in the queue."""
 
         def may_go(ledger: Ledger, row: _Row) -> bool:
             if row.touched_at >= before or row.is_terminal:
                 return row.touched_at < before
             if row.owner is not None and self._store.ownership.is_alive(ledger.owner(row.owner)):
                 return False
-            if row.is_waiting:  # what was accepted is not lost
+            if row.is_waiting:  # a run that was accepted is not lost
                 return False
             if row.fence > 0 or row.status == RunStatus.CREATED:
                 return True
@@ -179,7 +182,7 @@ class _Pruning:
             self._do([_Task(run_id) for _, _, run_id in page], may_go)
 
     def delete_surplus(self, most: int) -> None:
-        """Delete the oldest finished runs but for *most*."""
+        """Delete the oldest finished runs until at most *most* are left."""
         while found := self._store.file.fetch("surplus", FOUND, most):
             self._do([_Task(run_id) for (run_id,) in found], _is_terminal)
 
@@ -189,7 +192,7 @@ class _Pruning:
             self._do([_Task(run_id) for (run_id,) in found], _is_terminal, most)
 
     def shorten(self, which: str, most: int) -> None:
-        """Keep the last events of finished runs, as the statement *which* says; the very last stays in any case."""
+        """Keep only the last events of finished runs, as the statement *which* says; the very last always stays."""
         for page in self._pages("finished"):
             tasks = []
             for _, key, run_id in page:
@@ -197,26 +200,26 @@ class _Pruning:
             self._do(tasks, _is_terminal)
 
     def give_back(self) -> None:
-        """Let the database shrink by what is no longer used."""
+        """Shrink the database by the space that is no longer used."""
         while self._write(lambda ledger: self._store.file.give_back(PAGES)):
             continue
 
     # -- how it goes ---------------------------------------------------------------------------------------------------
 
     def _pages(self, name: str, *parameters: int) -> Iterator[list[tuple[int, int, str]]]:
-        """Runs of the statement *name*, oldest first, some at a time: when created, key, id."""
+        """The runs that the statement *name* finds, oldest first, some at a time: time of creation, key, id."""
         place: tuple[int, int] = (-MOST, 0)
         while page := self._store.file.fetch(name, *parameters, *place, FOUND):
             place = page[-1][:2]
             yield page
 
     def _do(self, tasks: list[_Task], may_go: MayGo, until: int | None = None) -> None:
-        """Do *tasks*, as far as each run *may_go*, or until the database is no larger than *until*."""
+        """Do *tasks* for the runs that *may_go*, until the database is no larger than *until* bytes."""
         while tasks:
             done = self._write(partial(self._step, tasks=tasks, may_go=may_go, until=until))
             self.runs += done.runs
             self.events += done.events
-            if done.is_heavy:  # before anybody asks how large the database is
+            if done.is_heavy:  # before the size of the database is asked again
                 self._store.forget_left()
             tasks = done.left
 
@@ -229,7 +232,7 @@ class _Pruning:
         return done
 
     def _step(self, ledger: Ledger, tasks: list[_Task], may_go: MayGo, until: int | None) -> _Done:
-        """As many of *tasks* as one write may do."""
+        """Do as many of *tasks* as one write may."""
         ledger.step_aside()
         connection = self._store.file.writing()
         runs = events = weight = 0
@@ -259,7 +262,7 @@ class _Pruning:
         return _Done(runs, events, [])
 
     def _shorten(self, connection: Connection, row: _Row, first: int) -> None:
-        """Take the events before *first* into the base, and what only they say of results into memos."""
+        """Delete the events before *first*: fold them into the base, and keep results that only they have as memos."""
         gone = connection.execute(self._sql("page"), (row.key, row.first - 1, first - row.first)).fetchall()
         if row.status != RunStatus.COMPLETED:
             for memo in known((payload for _, _, type, _, payload in gone if type in ENDS), ()):

@@ -1,7 +1,7 @@
 """Finding runs: by status, session, tool and text, the newest first, a bounded piece of the store at a time.
 
-Status, session and tool have an index; a text is looked for in the runs themselves. Whoever searches on goes on where
-the last piece ended, found or not.
+Status, session and tool have an index; a text is looked for in the runs themselves. The next search goes on where the
+last one ended, whether that found anything or not.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from holdfast.stores.trouble import errors_of
 if TYPE_CHECKING:
     from holdfast.stores.store import RunStore
 
-INTERRUPTED = "interrupted"  # no status of a run, but one of its process
-ALIVE = "alive"  # all that have not ended
+INTERRUPTED = "interrupted"  # not a status in the table: it depends on whether the run's process is alive
+ALIVE = "alive"  # all runs that have not ended
 STATUSES = (*RunStatus, INTERRUPTED, ALIVE)
 MOST_A_PAGE = 10_000
 MOST_LOOKED_AT = 20_000  # runs in one search
@@ -30,7 +30,7 @@ LATEST = 2**62  # milliseconds; later than any run
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """What runs to find; None for what does not matter. A text is found in id, session, prompt, result and error."""
+    """Which runs to find; None means any. *text* is looked for in id, session, prompt, result and error."""
 
     status: str | None = None
     session_id: str | None = None
@@ -38,7 +38,7 @@ class Wanted(msgspec.Struct, frozen=True):
     text: str | None = None
 
     def check(self) -> None:
-        """That it can be asked."""
+        """Raise a `ConfigError` if a value is not allowed."""
         if self.status is not None:
             checks.choice("status", self.status, STATUSES)
         for name in ("session_id", "tool", "text"):
@@ -46,7 +46,7 @@ class Wanted(msgspec.Struct, frozen=True):
                 checks.text(name, value)
 
     def fits(self, run: RunSnapshot) -> bool:
-        """Whether a run is wanted, as far as it can tell; it does not know its tools."""
+        """True if a run is wanted, as far as its snapshot tells, which does not know the run's tools."""
         if self.status == INTERRUPTED:
             if not run.interrupted:
                 return False
@@ -61,7 +61,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class RunPage(msgspec.Struct, frozen=True):
-    """Some runs; *next* is the id to go on before, None if there are no more."""
+    """Some runs; *next* is the *before* of the next search, None if there are no more."""
 
     runs: list[RunSnapshot]
     next: str | None
@@ -75,7 +75,7 @@ def search(
     before: str | None = None,
     most_looked_at: float = MOST_LOOKED_AT,
 ) -> RunPage:
-    """The newest runs that are *wanted*, at most *limit*; fewer if so many were looked at before they were found."""
+    """The newest runs that are *wanted*, at most *limit*; fewer if *most_looked_at* runs were looked at before that."""
     checks.whole("limit", limit, most=MOST_A_PAGE)
     wanted.check()
     found: list[RunSnapshot] = []
@@ -92,16 +92,16 @@ def search(
 def every(
     store: RunStore, wanted: Wanted, *, before: str | None = None, first: int = MOST_A_PAGE
 ) -> Iterator[RunSnapshot]:
-    """All runs that are *wanted*, the newest first, read in pieces as they are asked for, the *first* at most so long.
+    """All runs that are *wanted*, the newest first, read in pieces as they are asked for.
 
-    Any of them may go meanwhile.
+    The first piece has at most *first* runs. Runs may be deleted meanwhile.
     """
     wanted.check()
     return filter(wanted.fits, _candidates(store, wanted, before, first))
 
 
 def _candidates(store: RunStore, wanted: Wanted, before: str | None, first: int) -> Iterator[RunSnapshot]:
-    """All runs that an index can find, the newest first; each is read when it is asked for, in small pieces."""
+    """All runs that an index can find, the newest first, read in small pieces as they are asked for."""
     name, filters = _statement(wanted)
     place = _where(store, before)
     piece = min(PIECE, first) if wanted.text is None else PIECE
@@ -115,7 +115,7 @@ def _candidates(store: RunStore, wanted: Wanted, before: str | None, first: int)
 
 
 def _statement(wanted: Wanted) -> tuple[str, list[Any]]:
-    """The statement that has to look at the fewest, and what it asks for."""
+    """The name of the statement that looks at the fewest runs, and its first parameters."""
     if wanted.tool is not None:
         return "list_of_tool", [wanted.tool]
     if wanted.status in (INTERRUPTED, ALIVE):
@@ -130,7 +130,7 @@ def _statement(wanted: Wanted) -> tuple[str, list[Any]]:
 
 
 def _where(store: RunStore, before: str | None) -> tuple[int, int]:
-    """The place in the list that the run *before* has, or its beginning."""
+    """The place of the run *before* in the list; the list's beginning if that is None."""
     if before is None:
         return (LATEST, 0)
     checks.text("before", before)
@@ -142,16 +142,16 @@ def _where(store: RunStore, before: str | None) -> tuple[int, int]:
 
 
 def header_of(store: RunStore, run_id: str) -> RunHeader | None:
-    """What is known of a run before its first event, if it is there."""
+    """The header of a run; None if there is no such run."""
     rows = store.file.fetch("head", run_id)
     with errors_of(store.file):
         return unpack_header(rows[0][1]) if rows else None
 
 
 def ids_like(store: RunStore, beginning: str) -> list[str]:
-    """The ids that begin so, those of the newest runs first."""
+    """The ids that start with *beginning*, those of the newest runs first."""
     if not checks.is_name(beginning):
-        return []  # no id has it
+        return []  # no id can start with it
     behind = beginning[:-1] + chr(ord(beginning[-1]) + 1)
     return [run_id for (run_id,) in store.file.fetch("named_like", beginning, behind)]
 

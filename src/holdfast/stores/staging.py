@@ -1,7 +1,7 @@
-"""A place aside for runs that are to come into a store: checked one by one, then added all at once or not at all.
+"""Stages runs that are to be added to a store: checked one by one, then added all at once or not at all.
 
-Nothing is believed that can be folded from the events. What is staged lies in a temporary database, however much it is;
-the write that adds it can be made again if it fails.
+Everything that can be folded from the events is folded, not taken from the input. Staged runs are in a temporary
+database, however many they are; the write that adds them can be made again if it fails.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 CHUNK = 500  # events that are read at once
 BATCH = 1000  # rows that are written to the temporary database at once
-MOST = 2**62  # of times and counts: all that is calculated from them fits into the tables
-FLAWS = (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError)  # what bad data makes of a check
+MOST = 2**62  # largest time or count: everything that is calculated from them fits into the tables
+FLAWS = (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError)  # errors that bad data may raise
 
-_COPIED = {  # the statement that puts something into the store, and the one that has it ready
+_COPIED = {  # the statement that writes rows to the store, and the one that reads them from the staged ones
     "add_event": "staged_events",
     "put_run": "staged_runs",
     "add_memo": "staged_memos",
@@ -42,7 +42,7 @@ _COUNTS = ("event_count", "tool_calls", "tool_failures", "tool_denials", "cached
 
 
 class Incoming:
-    """One run on its way in."""
+    """One run that is being staged."""
 
     __slots__ = ("at", "base", "cancel", "first", "header", "is_left", "number", "origin", "snapshot", "start")
 
@@ -59,11 +59,11 @@ class Incoming:
         self.snapshot = begin(header) if base is None else unpack(pack(base), pack_header(header))
         self.at = self.snapshot.updated_at_ms
         self.cancel: str | None = None
-        self.is_left = True  # whoever ran it does not run it here
+        self.is_left = True  # counts as interrupted: the process that ran it does not run it here
         self.number = self.start = 0
 
     def take(self, event: RunEventRecord) -> tuple[str, str] | None:
-        """Take an event into its state; gives the key and name of the call that it ended."""
+        """Apply an event to the run's state; return the key and name of the call that it ended, if any."""
         at, type, payload = event.timestamp_ms, event.type, event.payload
         if event.sequence != self.snapshot.event_count:
             raise ValueError(f"sequence {event.sequence!r} where {self.snapshot.event_count} should follow")
@@ -84,7 +84,7 @@ class Incoming:
         return (call.key, call.name) if call is not None else None
 
     def row(self) -> tuple[object, ...]:
-        """What is written of it, without its key."""
+        """The run's row, without its key."""
         header, snapshot = self.header, self.snapshot
         ended = snapshot.status.is_terminal
         fence = int(not ended and snapshot.event_count > 0 and self.is_left)
@@ -94,7 +94,7 @@ class Incoming:
 
 
 class Staging:
-    """Runs that are to come into *file*. They *lack_headers* if only what a snapshot shows of these is known."""
+    """Runs to be added to *file*; with *lack_headers*, only the header fields that snapshots have are known."""
 
     def __init__(self, file: Database, *, lack_headers: bool = False) -> None:
         import sqlite3
@@ -107,7 +107,7 @@ class Staging:
         self._memos: list[tuple[object, ...]] = []
         self._tools: list[tuple[int, str]] = []
         with errors_of(file):
-            self._db = sqlite3.connect("", isolation_level=None, check_same_thread=False)  # a file that nobody can see
+            self._db = sqlite3.connect("", isolation_level=None, check_same_thread=False)  # a temporary file
             for statement in ("PRAGMA journal_mode = OFF", "PRAGMA synchronous = OFF", *self._tables(), "BEGIN"):
                 self._db.execute(statement)
 
@@ -120,20 +120,20 @@ class Staging:
     # -- staging -------------------------------------------------------------------------------------------------------
 
     def begin(self, header: RunHeader, *, origin: str, first: int = 0, base: RunSnapshot | None = None) -> Incoming:
-        """The next run, whose events from *first* on follow; *base* is what those before led to."""
+        """Begin the next run, whose events from *first* on follow; *base* is the state that those before led to."""
         run = Incoming(header, origin, first, base)
         self.runs += 1
         run.number, run.start = self.runs, self.events
         return run
 
     def take(self, run: Incoming, event: RunEventRecord, encoded: str) -> None:
-        """The next event of *run*; its payload is what *encoded* says."""
+        """Add the next event of *run*; *encoded* is its payload as JSON."""
         check_depth(encoded.encode(), 2 * DEEPEST)
         ended = run.take(event)
         self.events += 1
         row = (self.events, run.number, event.sequence, event.timestamp_ms, event.type, event.late, encoded)
         self._events.append(row)
-        if ended is not None and (key := _from_hex(ended[0])):  # a guarded block has none, and is never asked for again
+        if ended is not None and (key := _from_hex(ended[0])):  # a guarded block has none, as resume never looks it up
             self._memos.append((run.number, key, ended[1]))
         if event.type in USES and isinstance(tool := event.payload.get("tool"), str):
             self._tools.append((run.number, tool))
@@ -141,7 +141,7 @@ class Staging:
             self._flush()
 
     def end(self, run: Incoming) -> None:
-        """*run* is whole."""
+        """End *run*: it has all its events."""
         import sqlite3
 
         self._flush()
@@ -154,17 +154,17 @@ class Staging:
 
     @property
     def left(self) -> int:
-        """How many runs are staged and not known."""
+        """The number of staged runs that are not in the store already."""
         (count,) = self._db.execute(self._sql["staged_new"]).fetchone()
         return int(count)
 
     def leave_out_known(self, connection: Connection) -> None:
-        """Forget what is in the store already; a run that is there and differs is an error."""
+        """Drop the staged runs that are in the store already; raise a `StoreError` if one is there and differs."""
         self._find_known(connection)
         self._db.execute(self._sql["leave_out_known"])
 
     def add(self, ledger: Ledger) -> int:
-        """Add what is staged, as a write; gives the number of new runs."""
+        """Add the staged runs, as a write; return the number of new runs."""
         began = ledger.now_ms()
         ledger.step_aside()
         connection = self.file.writing()
@@ -174,7 +174,7 @@ class Staging:
         return self.left
 
     def replace(self, ledger: Ledger, is_alive: Callable[[OwnerRow], bool]) -> None:
-        """Leave nothing in the store but what is staged, as a write."""
+        """Replace everything in the store by the staged runs, as a write; raise if a living process owns runs there."""
         ledger.step_aside()
         connection, sql = self.file.writing(), self.file.sql
         connection.execute(sql("hold_still"))
@@ -200,7 +200,7 @@ class Staging:
             rows.clear()
 
     def _copy(self, connection: Connection) -> None:
-        """Copy what is not known into the store."""
+        """Copy the staged runs that are not known into the store."""
         new = [number for (number,) in self._db.execute(self._sql["staged_numbers"])]
         self._db.executemany(self._sql["stage_key"], zip(self.file.new_keys(len(new)), new, strict=False))
         for put, staged in _COPIED.items():
@@ -211,7 +211,7 @@ class Staging:
             raise StoreError(f"run {run_id!r} is in the store already and differs from this one; nothing was imported")
 
     def _compare(self, connection: Connection) -> str | None:
-        """Mark the runs that are in the store as they are here; gives one that is there and differs."""
+        """Mark the staged runs that the store has just the same as known; return the id of one that differs, if any."""
         sql = self.file.sql
         known, differs = [], None
         for number, start, stop, run_id, *mine in self._db.execute(self._sql["staged_heads"]).fetchall():
@@ -226,7 +226,7 @@ class Staging:
                 known.append((key, number))
             else:
                 differs = run_id
-        self._db.execute(self._sql["stage_unknown"])  # this may not be the first attempt
+        self._db.execute(self._sql["stage_unknown"])  # an earlier try of this write may have marked some
         self._db.executemany(self._sql["stage_known"], known)
         return differs
 
@@ -260,7 +260,7 @@ def _base(header: str, first: int, base: bytes | None) -> tuple[int, RunSnapshot
 
 
 def _are_same_events(mine: Iterable[tuple[Any, ...]], theirs: Iterable[tuple[Any, ...]]) -> bool:
-    """Whether both have the same events; a payload may be spelt in two ways."""
+    """True if both have the same events; the JSON of a payload may be spelt in two ways."""
     return all(
         one == other or (one is not None and other is not None and event(one) == event(other))
         for one, other in zip_longest(mine, theirs)
@@ -279,7 +279,7 @@ def _check_header(header: RunHeader, origin: str) -> None:
 
 
 def _check_base(base: RunSnapshot, header: RunHeader, first: int) -> None:
-    """That *base* can be the state of the run before its event *first*."""
+    """Raise a `ValueError` unless *base* can be the state of the run before its event *first*."""
     start = begin(header)
     fixed = ("id", "session_id", "prompt", "created_at_ms", "forked_from", "owner", "interrupted")
     if any(getattr(base, name) != getattr(start, name) for name in fixed):
@@ -297,5 +297,5 @@ def _check_base(base: RunSnapshot, header: RunHeader, first: int) -> None:
 def _from_hex(key: str) -> bytes:
     try:
         return bytes.fromhex(key)
-    except ValueError:  # the event is a user's own
+    except ValueError:  # an event that a user recorded
         return b""
