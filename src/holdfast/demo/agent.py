@@ -22,11 +22,11 @@ STUBBORN: Final = 10  # turns where it is stuck
 AT_ONCE: Final = 4  # trips in work at the same time
 
 CITIES: Final = ("Lisbon", "Kyoto", "Tallinn", "Oaxaca", "Bergen", "Tbilisi", "Hobart", "Cusco")
-STUCK: Final = 5  # of eleven trips, the one on which the model mistypes an address and does not see it
+STUCK: Final = 5  # of every eleven trips, the model mistypes an address on this one and does not notice
 
 
 class Progress(Enum):
-    """How far the agent is with a trip, as it is drawn."""
+    """How far the agent is with a trip; the value is the character that is drawn."""
 
     WAITING = "·"
     IN_WORK = "□"
@@ -47,7 +47,7 @@ class GaveUp(Exception):
 
 
 class Agent:
-    """Plans *trips*, several at once, with *tools*; *run* is what it enters around each, *mishap* hears of failures."""
+    """Plans *trips* with *tools*, several at once; enters *run* around each, and reports failures to *mishap*."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Agent:
     ) -> None:
         self.progress = dict.fromkeys(trips, Progress.WAITING)
         self.turns = 0
-        self.failed_calls = 0  # whose answer was an error of the tool, or the refusal of a guard
+        self.failed_calls = 0  # calls answered by an error of the tool or a refusal of a guard
         self.finished_at: float | None = None
         self._tools = tools
         self._clock = clock
@@ -68,7 +68,7 @@ class Agent:
         self._mishap = mishap
 
     def count(self, progress: Progress) -> int:
-        """How many trips are so far."""
+        """Return how many trips have this progress."""
         return sum(each is progress for each in self.progress.values())
 
     async def work(self) -> None:
@@ -117,9 +117,9 @@ class Agent:
             raise GaveUp(f"{tool} did not work, and asking again would not help")
 
     async def _use(self, tool: str, *arguments: str, stuck: bool = False) -> bool:
-        """Call *tool* with each of *arguments* at once, the failed ones again next turn; false if told not to.
+        """Call *tool* with each of *arguments* at once, and failed ones again in the next turn; False if told not to.
 
-        A model that is *stuck* reads no error; only a refusal gets through to it.
+        A model that is *stuck* ignores errors; only a refusal stops it.
         """
         tries = STUBBORN if stuck else TRIES
         for _ in range(tries):

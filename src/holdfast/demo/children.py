@@ -1,4 +1,4 @@
-"""Processes that the demo starts. Each ends with its standard input, so none outlives whoever started it."""
+"""Child processes of the demo. Each ends when its standard input is closed, so none outlives its parent."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import IO, Final, NamedTuple
 
-PATIENCE: Final = 5.0  # seconds for one to end by itself
-PYTHON: Final = (sys.executable, "-P", "-m")  # without whatever lies in the current folder
+PATIENCE: Final = 5.0  # seconds for a child to end by itself
+PYTHON: Final = (sys.executable, "-P", "-m")  # -P: imports nothing from the current folder
 
 
 @asynccontextmanager
 async def child(*arguments: str, errors: IO[bytes] | int | None = None) -> AsyncIterator[Child]:
-    """`python -m ARGUMENTS`, ended with the block; its stderr is ours, or goes to *errors*."""
+    """Run `python -m ARGUMENTS` until the block ends; its stderr goes to *errors*, or is that of this process."""
     process = await asyncio.create_subprocess_exec(
         *PYTHON, *arguments,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
-        start_new_session=True,  # a Ctrl-C is for us alone
+        start_new_session=True,  # Ctrl-C reaches only the demo itself
     )  # fmt: skip
     assert process.stdin is not None
     assert process.stdout is not None
@@ -36,7 +36,7 @@ async def child(*arguments: str, errors: IO[bytes] | int | None = None) -> Async
 
 
 class Child(NamedTuple):
-    """One of them, and its pipes."""
+    """A child process and its pipes."""
 
     process: asyncio.subprocess.Process
     input: asyncio.StreamWriter

@@ -1,4 +1,4 @@
-"""An MCP client of the demo: a real `holdfast wrap` around the travel office, spoken to in lines of JSON."""
+"""The demo's MCP client: talks to a real `holdfast wrap` around the travel office, in lines of JSON."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ max_wait = 15.0
 
 
 class Gone(HoldfastError):
-    """The proxy has ended, and answers nobody."""
+    """The proxy has ended, and answers no more calls."""
 
 
 class Reply(NamedTuple):
@@ -47,17 +47,17 @@ class Reply(NamedTuple):
 
     @property
     def refused(self) -> bool:
-        """Whether a guard said no, and the tool was not called."""
+        """True if a guard refused the call, and the tool was not called."""
         return self.failed and "was not called" in self.text
 
     @property
     def unknown(self) -> bool:
-        """Whether the tool was called, and nobody knows what came of it."""
+        """True if the tool was called, and its outcome is unknown."""
         return self.failed and "outcome is unknown" in self.text
 
 
 class Client:
-    """Speaks to the *proxy*; several calls may be under way at once. What the proxy complains of is in *errors*."""
+    """Talks to the *proxy*; several calls may be in flight at once. The file *errors* has the proxy's stderr."""
 
     def __init__(self, proxy: Child, errors: Path) -> None:
         self._proxy = proxy
@@ -67,7 +67,7 @@ class Client:
         self._gone: Gone | None = None
 
     async def greet(self) -> None:
-        """Shake hands, and learn what tools there are."""
+        """Initialize the session, and list the tools."""
         about = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "demo", "version": "1"}}
         await self._ask("initialize", about)
         self._send({"jsonrpc": "2.0", "method": "notifications/initialized"})
@@ -81,7 +81,7 @@ class Client:
         return Reply(result["content"][0]["text"], bool(result.get("isError")), took)
 
     async def listen(self) -> None:
-        """Hand answers to those who wait for them, until the proxy ends."""
+        """Hand answers to the calls that wait for them, until the proxy ends."""
         async for line in self._proxy.output:
             frame = msgspec.json.decode(line)
             waiting = self._waiting.pop(frame.get("id"), None)
@@ -107,7 +107,7 @@ class Client:
 
 @asynccontextmanager
 async def wrapped(folder: Path) -> AsyncIterator[Client]:
-    """A client of the travel office behind `holdfast wrap`; all that they write is in *folder*."""
+    """Yield a client of the travel office behind `holdfast wrap`; both write their files into *folder*."""
     policies, said = folder / "office.toml", folder / "office.err"
     policies.write_text(POLICIES)
     server = [*PYTHON, "holdfast.demo.office", str(folder / "office.log")]
@@ -125,5 +125,5 @@ async def wrapped(folder: Path) -> AsyncIterator[Client]:
 
 
 def asked(folder: Path) -> list[str]:
-    """What the office was asked, and what it did, line by line."""
+    """Return what the office was asked and what it did, line by line."""
     return (folder / "office.log").read_text(encoding="utf-8").splitlines()

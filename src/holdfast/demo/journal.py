@@ -1,4 +1,4 @@
-"""What the guards do in the first scene, in plain words and in numbers: a sink for their events, and mishaps."""
+"""The journal of the first scene: what the guards did, in words and numbers. A sink for events, and for mishaps."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from holdfast.category import ErrorCategory
 from holdfast.clock import Clock
 from holdfast.events import Event
 
-TOGETHER: Final = 1.0  # seconds within which lines that say the same are one
-PACED: Final = 100  # milliseconds in line from which on a call counts as held back
+TOGETHER: Final = 1.0  # seconds within which equal lines are merged into one
+PACED: Final = 100  # milliseconds of waiting from which on a call counts as held back
 
-GOOD, CARE, BAD = "green", "yellow", "red"  # what a line means to whoever reads it
+GOOD, CARE, BAD = "green", "yellow", "red"  # what a line means to the viewer
 
 
 class Line(NamedTuple):
@@ -28,7 +28,7 @@ class Line(NamedTuple):
 
 
 class Journal:
-    """Writes lines, and counts what the guards did, in one word each."""
+    """Writes lines, and counts what the guards did, by keyword."""
 
     def __init__(self, clock: Clock, policies: Mapping[str, Mapping[str, Any]]) -> None:
         self.lines: list[Line] = []
@@ -62,7 +62,7 @@ class Journal:
                 self.write(tool, "circuit CLOSED: the probe was answered", GOOD)
 
     def write(self, who: str, text: str, style: str) -> None:
-        """Add a line, or one more time to the last one, if it says the same."""
+        """Add a line, or count the last one once more if it says the same."""
         now = self._clock.monotonic()
         last = self.lines[-1] if self.lines else None
         if last is not None and (last.who, last.text) == (who, text) and now - last.at < TOGETHER:

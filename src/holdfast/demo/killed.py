@@ -1,7 +1,7 @@
 """The second scene: an agent that books trips is killed with kill -9, twice, and goes on each time. All of it is real.
 
-A child process books; the parent kills it in the middle of a booking, and starts another that resumes the run. What was
-booked stands in a file, one line each, so everybody can count.
+A child process books; the parent kills it in the middle of a booking, and starts another that resumes the run. Bookings
+stand in a file, one line each, so that they can be counted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ async def scene(stage: Stage, folder: Path) -> Played:
         "kills": len(KILLED_AT),
         "booked": len(set(booked)),
         "twice": len(booked) - len(set(booked)),
-        "in_doubt": said["finds"],  # bookings of which nobody knew whether they were made, until their key was found
+        "in_doubt": said["finds"],  # bookings in doubt, until their key was found in the file
         "from_the_log": said["knows"],  # calls that were answered without being made again
     }
     stage.say(f"{killed['booked']} trips are booked, {killed['twice']} of them twice; the run is {status}")
@@ -42,7 +42,7 @@ async def scene(stage: Stage, folder: Path) -> Played:
 
 
 async def _life(stage: Stage, folder: Path, killed_at: str) -> Counter[str]:
-    """One life of the agent, up to the booking in which it is killed; gives how often it said what."""
+    """Run one process of the agent, up to the booking in which it is killed; return how often it said each word."""
     said: Counter[str] = Counter()
     async with child("holdfast.demo.killed", str(folder)) as agent:
         stage.say(f"process {agent.process.pid} {'resumes the run' if _bookings(folder) else 'begins to book'}")
@@ -73,7 +73,7 @@ def _bookings(folder: Path) -> list[str]:
 def agent(folder: Path) -> None:
     """Look each trip up and book it; go on with the run if there is one."""
     with holdfast.open(folder / "runs.db", policies={}) as hf:
-        made: set[str] = set()  # what this life has called
+        made: set[str] = set()  # calls that this process has made
 
         @hf.tool(read_only=True)
         def search(trip: str) -> int:
@@ -87,7 +87,7 @@ def agent(folder: Path) -> None:
             with open(folder / "bookings", "a") as file:
                 file.write(f"{key}\n")
             _say("books", trip)
-            sys.stdin.readline()  # the parent kills us here, or lets us go on
+            sys.stdin.readline()  # here the parent kills this process, or lets it go on
             return f"{trip} for {price}"
 
         known = any(run.id == RUN for run in hf.runs.list_runs())

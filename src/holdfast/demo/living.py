@@ -1,4 +1,4 @@
-"""Who is at work while the dashboard is there: agents, each in a process of its own, and a client of the proxy.
+"""What works while the dashboard is shown: agents, each in a process of its own, and a client of the proxy.
 
 The agents are those of the first scene, in real time. All have their runs and tools in one store.
 """
@@ -28,7 +28,7 @@ from holdfast.demo.world import World
 from holdfast.errors import RunCancelled
 
 NAMES: Final = ("planner-1", "planner-2")
-APART: Final = 1003  # trips, so that no two agents plan the same ones
+APART: Final = 1003  # trips from one agent's first to the next agent's first, so that no two agents plan the same ones
 PAUSE: Final = 0.2  # seconds between two calls of the client
 QUESTIONS: Final = (
     ("weather", CRASHES),
@@ -41,7 +41,7 @@ QUESTIONS: Final = (
 
 @asynccontextmanager
 async def at_work(folder: Path, seed: int) -> AsyncIterator[None]:
-    """Agents and the client, on the store in *folder*, for as long as the block takes."""
+    """Run the agents and the client on the store in *folder* for as long as the block takes."""
     async with AsyncExitStack() as stack:
         for number, name in enumerate(NAMES):
             arguments = (str(folder / "runs.db"), name, str(seed), str(1 + number * APART))
@@ -53,11 +53,11 @@ async def at_work(folder: Path, seed: int) -> AsyncIterator[None]:
             asking.cancel()
             await asyncio.wait({asking})
         if not asking.cancelled():
-            asking.result()  # why it ended by itself
+            asking.result()  # raises the error that ended it
 
 
 async def _keep_asking(folder: Path) -> None:
-    """Have a client call the travel office; a proxy ends when its run is cancelled on the page, and is replaced."""
+    """Have a client call the travel office; start a new proxy when the user ends it by cancelling its run."""
     while True:
         try:
             async with wrapped(folder) as client, asyncio.TaskGroup() as group:
@@ -65,7 +65,7 @@ async def _keep_asking(folder: Path) -> None:
                     group.create_task(client.call(tool, subject))
                     await SystemClock().asleep(PAUSE)
         except* Gone:
-            pass  # of those under way, too, or in the middle of the handshake
+            pass  # raised by all calls in flight, or in the middle of the handshake
 
 
 # -- the process of an agent -------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ async def live(store: str, name: str, seed: int, first: int) -> None:
             try:
                 async with hf.run(name, trip):
                     yield
-            except RunCancelled:  # from the page: that trip is over, the agent goes on with the next
+            except RunCancelled:  # cancelled on the page: that trip is over, the agent goes on with the next
                 return
 
         for number in itertools.count(first, AT_ONCE):
@@ -92,7 +92,7 @@ async def live(store: str, name: str, seed: int, first: int) -> None:
 
 def _end_with_input() -> None:
     sys.stdin.read()
-    os._exit(0)  # the store is thrown away: there is nothing to tidy
+    os._exit(0)  # the store is thrown away: there is nothing to clean up
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """A travel office as an MCP server on standard input and output, in plain Python. It crashes, hangs, is down for a
 while and answers 429; it knows nothing of guards.
 
-What it is asked stands in a file, one line each, so that everybody can count. What it does next follows from these
-lines, so that one that was started again goes on where the last one crashed.
+It writes what it is asked to a file, one line each, so that calls can be counted. What it does next follows from these
+lines, so that a restarted office goes on where the last one crashed.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from typing import Any, Final, NoReturn
 from holdfast.clock import SystemClock
 from holdfast.parts.limiters import RateLimiter
 
-HANG: Final = 60.0  # seconds that nothing is heard of a night train
-CRASHES: Final = "Reykjavik"  # every other time its weather is asked for
+HANG: Final = 60.0  # seconds for which a question about the night train hangs
+CRASHES: Final = "Reykjavik"  # asking for its weather crashes the office every other time
 NIGHT: Final = "the night train"
-DOWN: Final = 3  # of so many questions
-OF: Final = 12  # … visa_rules cannot answer the first ones
+DOWN: Final = 3  # of every OF questions, visa_rules cannot answer the first DOWN
+OF: Final = 12
 
 TOOLS: Final = ("weather", "trains", "visa_rules", "exchange_rate", "pay_invoice", "find_payment")
 
 
 class Failed(Exception):
-    """What a tool has to say instead of an answer."""
+    """A tool's failure; its text is told in place of an answer."""
 
 
 class Office:
@@ -102,11 +102,11 @@ def _crash(why: str) -> NoReturn:
 
 
 def serve(office: Office) -> None:
-    """Answer one JSON object a line until there are no more."""
+    """Answer requests, one JSON object per line, until there are no more."""
     for line in sys.stdin.buffer:
         frame = json.loads(line)
         method, id, params = frame.get("method"), frame.get("id"), frame.get("params") or {}
-        if method == "tools/call":  # beside the others: one that hangs keeps nobody waiting
+        if method == "tools/call":  # in a thread: a call that hangs does not block the others
             threading.Thread(target=_call, args=(office, id, params), daemon=True).start()
         elif id is not None:
             _answer(id, _about(method, params))
@@ -141,7 +141,7 @@ def _call(office: Office, id: object, params: Mapping[str, Any]) -> None:
 
 
 def _answer(id: object, result: Mapping[str, object]) -> None:
-    # One write: shorter than what a pipe keeps together, so that threads do not mix their lines.
+    # One write, short enough for a pipe to keep it together, so that threads do not mix their lines.
     os.write(1, json.dumps({"jsonrpc": "2.0", "id": id, "result": result}).encode() + b"\n")
 
 

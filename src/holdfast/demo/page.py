@@ -1,6 +1,6 @@
 """The fourth scene: the dashboard, over the store that all processes of the demo share, while agents are at work.
 
-In a terminal it stays until Ctrl-C, elsewhere it is looked at once.
+In a terminal it stays until Ctrl-C; otherwise the demo itself fetches it once.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from holdfast.stores.board import Board
 from holdfast.wording import plural
 
 HOST: Final = "127.0.0.1"
-PATIENCE: Final = 15.0  # seconds for all to be seen on the page
+PATIENCE: Final = 15.0  # seconds for all processes to appear on the page
 LOOK_EVERY: Final = 0.3  # seconds
-PROCESSES: Final = len(NAMES) + 1  # that show their tools: the agents and the proxy
+PROCESSES: Final = len(NAMES) + 1  # processes that show their tools: the agents and the proxy
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 WORTH_A_LOOK: Final = """\
 Two agents and the proxy go on working, so that there is something to see:
@@ -39,7 +39,7 @@ Two agents and the proxy go on working, so that there is something to see:
 
 
 async def scene(stage: Stage, folder: Path) -> Played:
-    """Show what all processes do on a page; without the libraries for it, say so."""
+    """Show on a page what all processes do; if the libraries for it are missing, say so."""
     try:
         import holdfast.web.app  # noqa: F401
     except ModuleNotFoundError as error:
@@ -61,7 +61,7 @@ async def scene(stage: Stage, folder: Path) -> Played:
 
 @asynccontextmanager
 async def _served(store: RunStore) -> AsyncIterator[tuple[str, str]]:
-    """The dashboard on any free port of this machine; gives its address, and what one has to show to see it."""
+    """Serve the dashboard on any free port of this machine; yield its address, and the token that it demands."""
     from holdfast.web.app import App
     from holdfast.web.security import rules
     from holdfast.web.serving import Server, bind
@@ -78,7 +78,7 @@ async def _served(store: RunStore) -> AsyncIterator[tuple[str, str]]:
 
 
 def _counted(board: Board) -> dict[str, int]:
-    """What the processes have counted that are at work."""
+    """Return what the processes at work have counted."""
     tools = [each.tool for line in board.tools() for each in line.processes]
     return {
         "calls": sum(tool.calls + tool.denied for tool in tools),
@@ -88,11 +88,11 @@ def _counted(board: Board) -> dict[str, int]:
     }
 
 
-# -- looked at once ----------------------------------------------------------------------------------------------------
+# -- fetched once ------------------------------------------------------------------------------------------------------
 
 
 def _look(stage: Stage, site: str, token: str) -> dict[str, int]:
-    """Ask the page as a browser does until it shows tools of all processes, or for long enough; tell what it shows."""
+    """Fetch the page as a browser does until it shows tools of all processes, or time is up; return what it shows."""
     clock = SystemClock()
     until = clock.monotonic() + PATIENCE
     while True:
@@ -138,7 +138,7 @@ async def _stay(stage: Stage, address: str) -> None:
 
 
 def _opened(address: str) -> bool:
-    """Open a browser that has a window of its own; one for terminals would take this one."""
+    """Open a browser that has a window of its own; one for terminals would take over this terminal."""
     try:
         browser = webbrowser.get()
     except webbrowser.Error:

@@ -21,11 +21,11 @@ INVOICE: Final = "17"
 CURRENCIES: Final = ("EUR", "JPY", "SEK", "BRL", "INR", "CHF", "NOK", "MXN", "PLN", "ZAR", "THB", "NZD")
 COUNTRIES: Final = ("Japan", "Georgia", "Peru", "Norway", "Estonia", "Mexico", "Portugal", "Chile", "Kenya")
 CITIES: Final = ("Bergen", "Lisbon", "Kyoto")
-AGAIN: Final = 0.5  # seconds between two questions whether a circuit lets a probe through
+AGAIN: Final = 0.5  # seconds between two calls while the circuit does not let a probe through
 
 
 async def scene(stage: Stage, folder: Path) -> Played:
-    """Have a client call what does not work, and tell what comes of it."""
+    """Have a client call tools that do not work, and tell what happens."""
     async with wrapped(folder) as client:
         reply = await client.call("weather", CRASHES)
         _say(stage, "weather", f"crashes the server: restarted, asked again, {_outcome(reply)}", reply)
@@ -38,14 +38,14 @@ async def scene(stage: Stage, folder: Path) -> Played:
     lines = asked(folder)
     paid = [line for line in lines if line.startswith("paid ")]
     proxied = {
-        "crashes": lines.count("started") - 1,  # of the server; it was started again after each
-        "repeated": lines.count(f"weather {CRASHES}") - 1,  # calls that only read, so that they could be made again
-        "in_doubt": in_doubt,  # payments of which nobody knew whether they were made
+        "crashes": lines.count("started") - 1,  # crashes of the server, which was restarted after each
+        "repeated": lines.count(f"weather {CRASHES}") - 1,  # calls that could be repeated, since they only read
+        "in_doubt": in_doubt,  # payments whose outcome was unknown
         "paid": len(set(paid)),
         "paid_twice": len(paid) - len(set(paid)),
-        "refused": refused,  # calls that were not made to a tool that was down
-        "paced": paced,  # calls that were answered although there were too many of them
-        "too_many": lines.count("429"),  # answers on the way there
+        "refused": refused,  # calls to a tool that was down, which were refused instead of made
+        "paced": paced,  # calls that were answered although there were too many at once
+        "too_many": lines.count("429"),  # 429 answers meanwhile
     }
     twice = in_doubt - proxied["paid_twice"]
     saved = {Saving.CALLS: refused, Saving.TWICE: twice, Saving.CRASHES: proxied["crashes"]}
@@ -53,7 +53,7 @@ async def scene(stage: Stage, folder: Path) -> Played:
 
 
 async def _pay(stage: Stage, client: Client) -> int:
-    """Pay an invoice, as a careful agent does: look before it pays again; gives how many were in doubt."""
+    """Pay an invoice like a careful agent, which looks before it pays again; return how many were in doubt."""
     payment = await client.call("pay_invoice", INVOICE)
     if not payment.unknown:
         _say(stage, "pay_invoice", _outcome(payment), payment)
@@ -65,7 +65,7 @@ async def _pay(stage: Stage, client: Client) -> int:
 
 
 async def _wear_out(stage: Stage, client: Client) -> int:
-    """Call what is down until its circuit opens, and go on calling; gives how many calls were refused."""
+    """Call a tool that is down until its circuit opens, and go on calling; return how many calls were refused."""
     for country in COUNTRIES[:DOWN]:
         broken = await client.call("visa_rules", country)
     _say(stage, "visa_rules", f"fails {DOWN} times ({broken.text}): its circuit opens")
@@ -80,7 +80,7 @@ async def _wear_out(stage: Stage, client: Client) -> int:
 
 
 async def _hurry(stage: Stage, client: Client, folder: Path) -> int:
-    """Call more often than is allowed; gives how many calls were answered."""
+    """Call more often than is allowed; return how many calls were answered."""
     replies = await asyncio.gather(*(client.call("exchange_rate", currency) for currency in CURRENCIES))
     paced = sum(not reply.failed for reply in replies)
     too_many = asked(folder).count("429")
@@ -90,7 +90,7 @@ async def _hurry(stage: Stage, client: Client, folder: Path) -> int:
 
 
 async def _recover(stage: Stage, client: Client) -> None:
-    """Call what was down when it has rested."""
+    """Call the tool that was down until its circuit lets a probe through."""
     while (reply := await client.call("visa_rules", COUNTRIES[-1])).refused:
         await SystemClock().asleep(AGAIN)
     _say(stage, "visa_rules", f"rested; one call is let through as a probe: {_outcome(reply)}", reply)

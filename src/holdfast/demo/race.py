@@ -1,6 +1,6 @@
-"""Two agents at work in the same world, one with bare tools and one with guarded ones, and what came of it.
+"""Two agents at work in the same world, one with bare tools and one with guarded ones, and their results.
 
-Both live on one clock that jumps to whatever comes next, so a seed gives the same numbers on every machine.
+Both use one clock, which jumps to the next thing that is due, so a seed gives the same numbers on every machine.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ POLICIES: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 class Row(NamedTuple):
-    """One thing to compare, of which less is better, and what made it less: a difference may be a *saving*."""
+    """One number to compare, where less is better, and what reduced it; the difference may be a *saving*."""
 
     label: str
     counted: Callable[[Agent, World], float]
-    thanks: str  # with what the guards did in braces
+    thanks: str  # with names of the guards' counts in braces
     saving: Saving | None = None
 
     def shown(self, amount: float) -> str:
-        """An amount of it, for people."""
+        """Return an amount as text for people."""
         return f"{amount:,.0f}" if self.saving is None else self.saving.shown(amount)
 
 
@@ -69,7 +69,7 @@ ROWS: Final = (
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Both agents side by side, row by row, and how often the guards did what for one of them."""
+    """Both agents side by side, row by row, and how often the guards did what for the guarded one."""
 
     seed: int
     bare: dict[str, float]
@@ -78,7 +78,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Race:
-    """Both agents, their worlds and the guards of one of them; `run` lets them work, the rest may be watched."""
+    """Both agents, their worlds and the guards of one; `run` lets them work, the rest can be watched meanwhile."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -99,8 +99,8 @@ class Race:
         )
 
     async def run(self) -> Report:
-        """Let both work until they are done."""
-        random.seed(self.seed)  # from which the guards draw their jitter
+        """Let both agents work until they are done."""
+        random.seed(self.seed)  # the guards draw their jitter from it
         async with self.holdfast, asyncio.TaskGroup() as group:
             group.create_task(self.bare.work())
             group.create_task(self.guarded.work())
@@ -113,5 +113,5 @@ class Race:
 
 
 def guarded(hf: app.Holdfast, world: World) -> Mapping[str, Service]:
-    """The services of *world* as tools that *hf* guards."""
+    """Return the services of *world* as tools that *hf* guards."""
     return {name: hf.tool(name, **POLICIES[name])(service) for name, service in world.services().items()}

@@ -1,4 +1,4 @@
-"""The scenes in their order, on one store in a temporary folder; it goes at the end, and all processes before it."""
+"""Plays the scenes in order, on one store in a temporary folder; all processes have ended before it is deleted."""
 
 from __future__ import annotations
 

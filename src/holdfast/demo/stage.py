@@ -1,4 +1,4 @@
-"""What all scenes have in common: where they are told, what they come to, and the table of what the guards saved."""
+"""What all scenes share: where they print, what they return, and the table of what the guards saved."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ INDENT: Final = 3
 
 
 class Stage(NamedTuple):
-    """How it is played: *draws* on a terminal that can move its cursor, *stays* until Ctrl-C, *opens* a browser.
+    """How the demo is played: *draws* on a terminal that can move its cursor, *stays* until Ctrl-C, *opens* a browser.
 
-    The story is told on *out*, what changes meanwhile on *messages*.
+    The story is printed on *out*, and what changes meanwhile on *messages*.
     """
 
     out: Console
@@ -30,12 +30,12 @@ class Stage(NamedTuple):
     opens: bool
 
     def say(self, line: str, style: str = "") -> None:
-        """Say one line, whole, also where it is longer than the terminal is wide."""
+        """Print one line without wrapping it, even if it is longer than the terminal is wide."""
         self.out.print(Text(f"{'':{INDENT}}{line}", style=style), soft_wrap=True)
 
 
 class Saving(StrEnum):
-    """What guards can save somebody from."""
+    """What guards can save the user from."""
 
     TRIPS = "trips given up"
     WAITING = "waiting for answers that never came"
@@ -46,20 +46,20 @@ class Saving(StrEnum):
     CRASHES = "crashes that end the work"
 
     def shown(self, amount: float) -> str:
-        """An amount of it, for people."""
+        """Return an amount as text for people."""
         form = {Saving.WAITING: "{:,.0f} s", Saving.DOLLARS: "${:,.0f}"}.get(self, "{:,.0f}")
         return form.format(amount)
 
 
 class Played(NamedTuple):
-    """What a scene came to: its *numbers* by name, and what the guards saved in it. Every number was counted."""
+    """The outcome of a scene: its *numbers* by name, and what the guards saved in it. Every number was counted."""
 
     numbers: Mapping[str, object] = {}
     saved: Mapping[Saving, float] = {}
 
 
 def savings(story: Mapping[int, Played]) -> dict[Saving, dict[int, float]]:
-    """What was saved in which scene, where anything was."""
+    """Return what was saved in which scene, without what was not saved at all."""
     found = {
         what: {scene: played.saved[what] for scene, played in story.items() if what in played.saved} for what in Saving
     }
@@ -67,7 +67,7 @@ def savings(story: Mapping[int, Played]) -> dict[Saving, dict[int, float]]:
 
 
 def closing(story: Mapping[int, Played], width: int) -> Table:
-    """What was saved, for people; scene by scene where there is room."""
+    """Return the table of what was saved; scene by scene if there is room."""
     scenes = list(story) if width >= 80 and len(story) > 1 else []
     table = plain_table("what the guards saved you from")
     for scene in scenes:
@@ -80,7 +80,7 @@ def closing(story: Mapping[int, Played], width: int) -> Table:
 
 
 def plain_table(title: str) -> Table:
-    """A table without a frame; *title* stands over its first column."""
+    """Return a table without a frame; *title* stands over its first column."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column(title, no_wrap=True, overflow="ellipsis")
     return table

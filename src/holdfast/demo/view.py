@@ -1,5 +1,5 @@
-"""The first scene: the race, told line by line, and its result. On a terminal it is slowed down for the eye, and below
-the lines stands how far both agents are. It says in words whatever it colours.
+"""The first scene: the race, told line by line, and its result. On a terminal it is slowed down for the eye, and the
+progress of both agents stands below the lines. Everything that is coloured is also said in words.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from holdfast.demo.stage import Played, Stage, plain_table
 from holdfast.demo.world import World
 
 FRAMES: Final = 12  # a second
-SPEED: Final = 4.0  # seconds of the demo's clock in one of the viewer's
+SPEED: Final = 4.0  # seconds of the demo's clock per second of the viewer's
 FORWARD: Final = 20.0  # the same, once only the bare agent is at work
-SKIP: Final = 1.0  # seconds of the demo's clock between two frames where nobody wants to wait
+SKIP: Final = 1.0  # seconds of the demo's clock between two frames in fast mode
 
 STYLES: Final[Mapping[Progress, str]] = {
     Progress.DONE: "green",
@@ -52,7 +52,7 @@ async def scene(stage: Stage, folder: Path) -> Played:
 
 
 async def _watch(race: Race, console: Console, fast: bool) -> Report:
-    """Let them race, and hold their clock back while the viewer looks at a frame."""
+    """Let the agents race, and hold their clock back while the viewer looks at a frame."""
     eye, told, racing = SystemClock(), 0, asyncio.create_task(race.run())
     try:
         with Live(console=console, auto_refresh=False) as live:
@@ -72,7 +72,7 @@ async def _watch(race: Race, console: Console, fast: bool) -> Report:
 
 
 def _tell(race: Race, console: Console, told: int, before: float = math.inf) -> int:
-    """Print the lines after those *told* that are so old that they say all; gives how many are told now."""
+    """Print the lines after the first *told* up to the time *before*; later ones may change. Return the new *told*."""
     for line in race.journal.lines[told:]:
         if line.at > before:
             break
@@ -91,7 +91,7 @@ def _shown(line: Line) -> Text:
 
 
 def standing(race: Race, speed: str) -> RenderableType:
-    """How far both agents are."""
+    """Return how far both agents are, as something to draw."""
     time = Text(f"{race.clock.monotonic():6.1f} s{speed}", style="dim")
     agents = (("guarded", race.guarded, race.guarded_world), ("bare", race.bare, race.bare_world))
     return Group(Text(), *(_progress(*each) for each in agents), time)
@@ -120,7 +120,7 @@ def result(report: Report, width: int) -> RenderableType:
     table.add_column("guarded", justify="right", no_wrap=True)
     if width >= 80:
         table.add_column("thanks to", style="dim", no_wrap=True, overflow="ellipsis")
-    did = Counter(report.guards)  # what was never done is nought
+    did = Counter(report.guards)  # a missing count is 0
     for row in ROWS:
         bare, guarded = report.bare[row.label], report.guarded[row.label]
         shown = Text(row.shown(guarded), style="bold green" if guarded < bare else "")

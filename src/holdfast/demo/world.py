@@ -1,7 +1,7 @@
 """The world of the demo: services that hang, lose answers, refuse and go down, the same ones for the same seed.
 
-What becomes of a request depends on the seed, on the request and on how often it came before, never on who asks:
-two agents with different habits live in the same world. The world counts what reaches it; nobody else does.
+What becomes of a request depends on the seed, on the request and on how often it came before, never on which agent
+asks: two agents with different habits live in the same world. Only the world counts what reaches it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Service = Callable[[str], Awaitable[str]]
 
 HANG: Final = 60.0  # seconds until the other side closes a connection on which nothing happens
 DAY: Final = 90.0  # seconds
-DOWN: Final = (10.0, 40.0)  # when in a day translate is down
+DOWN: Final = (10.0, 40.0)  # seconds of each day between which translate is down
 GATEWAY: Final = 5.0  # seconds a gateway waits for a service that is down
 
 
 class HttpError(Exception):
-    """An answer with an HTTP status that is not a good one."""
+    """An answer with an HTTP status that means an error."""
 
     def __init__(self, status_code: int, text: str) -> None:
         super().__init__(f"{status_code} {text}")
@@ -34,11 +34,11 @@ class HttpError(Exception):
 
 
 class World:
-    """The services of a travel agency; each takes one text and answers with one. *mishap* is told of bad bookings."""
+    """The services of a travel agency; each takes one text and returns one. *mishap* is told of double bookings."""
 
     def __init__(self, seed: int, clock: Clock, mishap: Callable[[str], object] = lambda text: None) -> None:
         self.requests: Counter[str] = Counter()  # by service
-        self.lost = 0.0  # seconds that requests took which brought no answer
+        self.lost = 0.0  # seconds spent on requests that brought no answer
         self.hanging = 0  # requests in flight that will not be answered
         self.too_many = 0  # 429 answers
         self.in_vain = 0  # requests to a service that was down
@@ -56,7 +56,7 @@ class World:
         return {service.__name__: service for service in (*reading, self.book_flight)}
 
     async def geocode(self, place: str) -> str:
-        """Where *place* is: dependable, but paid by the request."""
+        """Return where *place* is; dependable, but paid per request."""
         async with self._request("geocode", place) as fate:
             await self._clock.asleep(latency(fate) / 2)
             return f"{fate.uniform(-60, 60):.4f}, {fate.uniform(-180, 180):.4f}"
@@ -78,7 +78,7 @@ class World:
             return f"all about {url}"
 
     async def prices(self, flight: str) -> str:
-        """The price of a flight, for so many requests a second; whoever asks for more gets a 429."""
+        """Return the price of a flight; more than so many requests a second get a 429."""
         async with self._request("prices", flight) as fate:
             if wait := self._limit.try_acquire("prices"):
                 self.too_many += 1
@@ -88,7 +88,7 @@ class World:
             return f"{fate.randrange(90, 480)} USD"
 
     async def translate(self, text: str) -> str:
-        """Translate, and be down for a while: then a gateway says so, after a long wait."""
+        """Translate a text; while the service is down, a gateway says so after a long wait."""
         async with self._request("translate", text) as fate:
             if DOWN[0] <= (self._clock.monotonic() - self._begun) % DAY < DOWN[1]:
                 self.in_vain += 1
@@ -104,7 +104,7 @@ class World:
             return f"{text}, word by word"
 
     async def book_flight(self, trip: str) -> str:
-        """Book; of one booking in five the answer is lost on the way back, though it was made."""
+        """Book a trip; for one booking in five the answer is lost on the way back, though it was made."""
         async with self._request("book_flight", trip) as fate:
             await self._clock.asleep(latency(fate))
             self.bookings[trip] += 1
@@ -122,12 +122,12 @@ class World:
 
     @property
     def rebooked(self) -> int:
-        """How many bookings were made of trips that were booked already."""
+        """How many bookings were made for trips that were booked already."""
         return self.bookings.total() - len(self.bookings)
 
     @asynccontextmanager
     async def _request(self, service: str, argument: str) -> AsyncIterator[Random]:
-        """Count one request, and give what chance has in store for it."""
+        """Count one request, and yield the random numbers that decide what becomes of it."""
         self.requests[service] += 1
         nth = self._seen[service, argument]
         self._seen[service, argument] += 1

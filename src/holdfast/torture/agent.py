@@ -73,8 +73,7 @@ class Agent:
     async def _call(self, tool: str, label: str) -> str:
         return await self._desk.settle(lambda: self._tools[tool](label))
 
-    # -- bodies of the tools
-    # -----------------------------------------------------------------------------------------------
+    # -- bodies of the tools -------------------------------------------------------------------------------------------
 
     async def _act(self, tool: str, label: str) -> Receipt:
         key = self._desk.begin(tool, label)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-JUDGE: Final = 0  # the number of the judge, which is no process of a run
+JUDGE: Final = 0  # stands for the judge, which only watches
 
 # Words about a life as a whole.
 ENTERED, CONFLICT, LOST, CANCELLED, DONE, ERROR = "entered", "conflict", "lost", "cancelled", "done", "error"

@@ -1,4 +1,4 @@
-"""Workers: runs that somebody submits, and processes that take them from the queue, call them and see them through."""
+"""Workers: programs submit runs, and worker processes take them from the queue, call them and see them through."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """How a worker calls the function of a run it has taken: plain functions in threads, coroutine functions in the lane.
 
-Whatever the function raises is the run's own affair: it is recorded there, and the worker goes on.
+An error of the function concerns only its run: it is recorded there, and the worker goes on.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ Done = Callable[["Slot", BaseException | None], object]
 
 
 class Slot:
-    """One run in hand."""
+    """One run that a worker has in hand."""
 
     __slots__ = ("cancel", "is_left", "is_stopped", "run", "taken")
 
     def __init__(self, home: Home, taken: Taken, *, repeats: bool) -> None:
         header = taken.header
         self.taken = taken
-        self.cancel: Callable[[], object] | None = None  # interrupts its task, if it is one
-        self.is_stopped = False  # its task is interrupted, if it is one: the time of its worker is over
-        self.is_left = False  # it was given to others, though its function may still run
+        self.cancel: Callable[[], object] | None = None  # interrupts the run's task; None if it has none
+        self.is_stopped = False  # the worker stops, and interrupts the run's task if it has one
+        self.is_left = False  # the run was left to other workers, though its function may still run
         self.run = Run(
             home,
             Plan(
@@ -45,29 +45,29 @@ class Slot:
         )
 
     def stop(self) -> None:
-        """Interrupt its task, if it is one."""
+        """Interrupt the run's task, if it has one."""
         self.is_stopped = True
         if self.cancel is not None:
             self.cancel()
 
     def leave(self) -> None:
-        """It is for others now: what its function still asks for is refused."""
+        """Leave the run to other workers: what its function still asks for is refused."""
         self.is_left = True
         self.run.log.lost = LeaseLost(self.run.id)
 
     @property
     def target(self) -> str:
-        """The function that it calls."""
+        """The name of the function to call."""
         return str((self.taken.header.entry or {}).get("target"))
 
     @property
     def args(self) -> tuple[Any, ...]:
-        """What it calls it with."""
+        """The arguments to call it with."""
         return tuple((self.taken.header.entry or {}).get("args", ()))
 
 
 def begin(home: Home, lane: Lane, slot: Slot, done: Done) -> None:
-    """Call the function of *slot* in its run, elsewhere; *done* is called when it has ended, in a thread."""
+    """Call the function of *slot* in its run, in another thread; *done* is called in a thread when it has ended."""
 
     def call() -> None:
         error: BaseException | None = None
@@ -77,7 +77,7 @@ def begin(home: Home, lane: Lane, slot: Slot, done: Done) -> None:
                 slot.cancel = lane.begin(lambda: _acall(home, slot, function, done))
                 return
             call_inside(slot.run, lambda *args: _plainly(slot, function, args), slot.args)
-        except BaseException as raised:  # this thread is ours: nobody is above to hear of it
+        except BaseException as raised:  # the worker's own thread: nothing above would handle it
             error = raised
         done(slot, error)
 
@@ -96,11 +96,11 @@ async def _acall(home: Home, slot: Slot, function: Callable[..., Any], done: Don
     error: BaseException | None = None
     try:
         await acall_inside(slot.run, tried, slot.args)
-    except BaseException as raised:  # the loop is ours, too, and others are in it
+    except BaseException as raised:  # the worker's own loop, which other runs share
         error = raised
     try:
         Job(home.workers, home.clock, lambda: done(slot, error)).start()
-    except RuntimeError:  # no thread is to be had
+    except RuntimeError:  # no thread can be started
         done(slot, error)
 
 
@@ -114,8 +114,9 @@ def _plainly(slot: Slot, function: Callable[..., Any], args: tuple[Any, ...]) ->
 
 
 def _is_final(error: BaseException, slot: Slot) -> bool:
-    """Whether an error that would leave the run interrupted is its end: nobody is here to decide what is in doubt, the
-    process is not the function's own to end, and a cancellation that is not of our making is its own, too.
+    """True if an error that would leave the run interrupted must end it: there is no user here to decide a call in
+    doubt, the function must not end the worker's process, and a cancellation that the worker did not make is the
+    function's own.
     """
     if slot.run.cancelled.is_set():
         return False
@@ -126,11 +127,11 @@ def _is_final(error: BaseException, slot: Slot) -> bool:
 
 
 def _function(target: str) -> Callable[..., Any]:
-    """The function that *target* names, else one that says why it cannot be called, inside the run."""
+    """Return the function that *target* names, or one that raises, inside the run, why it cannot be called."""
     try:
         found = load_target(target)
         shape = shape_of(found)
-    except BaseException as error:  # whatever the module does when it is imported
+    except BaseException as error:  # the module may raise anything when it is imported
         return _raising(error)
     if shape in (Shape.GENERATOR, Shape.ASYNC_GENERATOR):
         return _raising(ConfigError(f"{target} is {shape.value}: wrap it in a function that uses it up"))

@@ -1,4 +1,4 @@
-"""The ear of a worker: a thread that waits for commits of any process, and wakes the worker, not too often."""
+"""A worker's ear: a thread that waits for commits of any process, and wakes the worker, but not too often."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from collections.abc import Callable
 
 from holdfast.stores import RunStore
 
-GAP = 0.02  # seconds between two calls: on a busy store there is a commit every moment
-SHARE = 10  # of what a look takes, that lie between two looks: a long queue of full sessions must not cost all the time
+GAP = 0.02  # seconds between two wake-ups: a busy store has a commit every moment
+# Pause between two looks at the queue, as a multiple of what a look takes: a long queue of full sessions must not cost
+# all the time.
+SHARE = 10
 
 
 class Ear:
     """Calls *hear* whenever something was written to *store*; a context manager.
 
-    *cost* is what whoever hears it needs to look, in seconds.
+    *cost* is how many seconds the worker needs for a look at the queue; the worker sets it.
     """
 
     def __init__(self, store: RunStore, hear: Callable[[], object]) -> None:
@@ -38,5 +40,5 @@ class Ear:
         while not self._listener.closed:
             if self._listener.wait():
                 self._hear()
-                # What waits here is the system; what rings meanwhile is told after it.
+                # The operating system waits here, not a clock; commits made meanwhile are reported right afterwards.
                 self._closed.wait(max(GAP, SHARE * self.cost))

@@ -1,6 +1,6 @@
 """The lane: one event loop in a thread of its own, for all coroutine functions that a worker calls.
 
-One for all, so that what a module opens once, the connections of a client say, serves all its runs.
+All share one loop, so that what a module opens once, such as the connections of a client, serves all its runs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _log = logging.getLogger("holdfast")
 
 STOPPED = "its worker was stopped"
 LAST = 1.0  # seconds that tasks have to end when the lane is closed
-GONE = 5.0  # seconds after which a loop that is blocked is left behind
+GONE = 5.0  # seconds after which a blocked loop is left behind
 
 
 class Lane:
@@ -30,7 +30,7 @@ class Lane:
         self._tasks: set[asyncio.Task[None]] = set()  # held here: a loop itself may lose a task that only waits
 
     def begin(self, make: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], object]:
-        """Run the coroutine that *make* makes, which must raise nothing; gives what cancels it."""
+        """Run the coroutine that *make* makes, which must raise nothing; return a function that cancels it."""
         loop = self._started()
         tasks: list[asyncio.Task[None]] = []
 
@@ -44,14 +44,14 @@ class Lane:
             tasks[0].cancel(STOPPED)
 
         def cancel() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed, and the task gone with it
-                loop.call_soon_threadsafe(cancel_task)  # after the task was made
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and the task has ended with it
+                loop.call_soon_threadsafe(cancel_task)  # runs after `make_task`
 
         loop.call_soon_threadsafe(make_task)
         return cancel
 
     def close(self) -> None:
-        """Cancel what is left, and end; a task that will not go is left behind."""
+        """Cancel the tasks that are left, and end the loop; a task that does not end is left behind."""
         with self._lock:
             loop, self._loop = self._loop, None
             thread, self._thread = self._thread, None
@@ -60,7 +60,7 @@ class Lane:
             thread.join(GONE)
 
     def _stop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """In the loop itself: from now on nobody has anything for it."""
+        """Stop the loop, from inside it: from now on no thread gives it work."""
         self._stopped.add(loop)
         loop.stop()
 
@@ -94,7 +94,7 @@ class Lane:
 
 
 async def _leave() -> None:
-    """End what is left in the loop, as far as it will."""
+    """Cancel the tasks that are left in the loop, and wait a moment for them to end."""
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
         task.cancel()

@@ -1,6 +1,6 @@
-"""Submitting: a run is written down with what is to be called, and left to whichever worker takes it.
+"""Submitting: writes a run into the store, with the function to be called, for any worker to take.
 
-The function is not imported here: who submits need not have its code.
+The function is not imported here: the process that submits need not have its code.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def submit(
 ) -> RunSnapshot:
     """Put a run of *target*, `module:function` or a function that can be imported, into the queue.
 
-    *args* must be what JSON can hold. Asked again with the same *run_id* and all else, gives the run that is there.
+    *args* must be JSON values. Called again with the same *run_id* and otherwise equal, returns the run that is there.
     """
     name = target_of(target)
     checks.whole("priority", priority, least=queue.LEAST_PRIORITY, most=queue.MOST_PRIORITY)
@@ -37,7 +37,7 @@ def submit(
 
 
 def target_of(target: object) -> str:
-    """The name under which a worker finds *target*, or why it could not."""
+    """Return the name under which a worker finds *target*; raise `ConfigError` if no worker could."""
     name = target if isinstance(target, str) else _name(target)
     module, _, path = name.partition(":")
     if len(name) > 500 or not all(part.isidentifier() for part in (*module.split("."), *path.split("."))):

@@ -1,7 +1,7 @@
 """The worker: takes runs from the queue as long as it has room, and sees each through to its end.
 
-One thread decides, and is woken by commits, by runs that end and by time. Nothing is held in memory that is not in the
-store: a worker that dies loses nothing but the lease of what it had in hand.
+One thread decides; commits, ending runs and the clock wake it. Everything that must last is in the store: a worker that
+dies loses only the lease of the runs that it had in hand.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from holdfast.workers.ear import SHARE, Ear
 from holdfast.workers.lane import STOPPED, Lane
 from holdfast.workers.submitting import target_of
 
-LOOKS = 3  # for what dead workers left, in the time of one lease
+LOOKS = 3  # looks per lease for runs that dead workers left
 LONGEST = 5.0  # seconds between two looks at the queue
-LAST = 2.0  # seconds that tasks have to end when they are interrupted
+LAST = 2.0  # seconds that tasks have to end after they were interrupted
 MOST_AT_ONCE = 10_000
-MOST_SAID = 10  # troubles with the store that are told apart
+MOST_SAID = 10  # different errors of the store that are logged until it works again
 
 _log = logging.getLogger("holdfast")
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker does: runs of these *targets*, *concurrency* at once, at most *per_session* of a session in the
-    whole fleet.
+    """What a worker does: it calls runs of these *targets*, *concurrency* at once, and at most *per_session* of a
+    session in the whole fleet.
 
-    *in_doubt* is as for `resume`. *grace* is how long running ones have when it stops; *drain* ends it when the queue
-    is empty. A run that had *attempts* owners and has not ended is failed.
+    *in_doubt* is as for `resume`. *grace* is how many seconds running functions have when the worker stops; *drain*
+    ends it when the queue is empty. A run that had *attempts* owners and has not ended is failed.
     """
 
     targets: tuple[str, ...]
@@ -66,7 +66,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ended(NamedTuple):
-    """A run that left the hands of a worker; *status* is interrupted if it is for others to go on with."""
+    """A run that left the hands of a worker; its *status* is interrupted if another worker is to go on with it."""
 
     run_id: str
     target: str
@@ -78,7 +78,7 @@ class Ended(NamedTuple):
 class Worker:
     """Takes runs from the queue of a store and calls their functions, until it is stopped.
 
-    *on_end* is told of each run that has left its hands, in a thread.
+    *on_end* is called, in a thread, with each run that has left its hands.
     """
 
     def __init__(self, home: Home, config: WorkerConfig, *, on_end: Callable[[Ended], object] | None = None) -> None:
@@ -94,9 +94,9 @@ class Worker:
         self._lane = Lane()
         self._lock = threading.Lock()
         self._slots: dict[str, Slot] = {}
-        self._unsure: list[Claim] = []  # what may be ours, after the store failed
+        self._unsure: list[Claim] = []  # runs that this worker may own, after the store failed
         self._stopping = False
-        self._until: float | None = None  # when those that run are left, if it was stopped
+        self._until: float | None = None  # when running functions are left behind, if the worker was stopped
         self._pause = min(LONGEST, home.store.lease / LOOKS)
         self._thorough_at = self._clock.monotonic()
 
@@ -108,14 +108,14 @@ class Worker:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether it was told to stop."""
+        """True if it was told to stop."""
         return self._stopping
 
     def run(self) -> None:
-        """Work until it is stopped or, if it drains, until nothing is left; a store that cannot be used at first is an
-        error, one that fails later is waited for.
+        """Work until stopped or, with *drain*, until nothing is left. Raise if the store cannot be used at first; if it
+        fails later, wait for it.
         """
-        self._store.writer.commit(Ledger.drop_old_owners)  # a write: one that is read-only would take an empty one
+        self._store.writer.commit(Ledger.drop_old_owners)  # a real write: a read-only store would accept an empty one
         with Ear(self._store, self._signal.fire) as ear:
             try:
                 self._work(ear)
@@ -123,9 +123,9 @@ class Worker:
                 self._wind_up()
 
     def stop(self, grace: float | None = None) -> None:
-        """Take nothing new, and leave those that run after *grace*, else the configured one.
+        """Take no new runs, and leave the running ones behind after *grace* seconds, or the configured ones.
 
-        From any thread, but not from the handler of a signal: that would hang if it came at the wrong moment.
+        Call it from any thread, but not from a signal handler: that could hang, if the signal came at the wrong moment.
         """
         until = self._clock.monotonic() + (self._config.grace if grace is None else grace)
         with self._lock:
@@ -136,7 +136,7 @@ class Worker:
     # -- working -------------------------------------------------------------------------------------------------------
 
     def _work(self, ear: Ear) -> None:
-        said: set[str] = set()  # of what is wrong with the store
+        said: set[str] = set()  # errors of the store that were logged
         while not self._stopping:
             self._signal.rearm()
             begun = self._clock.monotonic()
@@ -157,10 +157,10 @@ class Worker:
         return not self._slots and not self._unsure and queue.is_empty(self._store, self._search.targets)
 
     def _look(self) -> None:
-        """Take what there is and there is room for."""
+        """Take runs from the queue as long as there is room."""
         if unsure := tuple(self._unsure):
             queue.give_back(self._store, unsure, "its worker lost sight of it")
-            del self._unsure[: len(unsure)]  # not those that came meanwhile
+            del self._unsure[: len(unsure)]  # keeps those that were added meanwhile
         thorough = self._config.drain or self._clock.monotonic() >= self._thorough_at
         while not self._stopping and len(self._slots) < self._config.concurrency:
             taken = queue.take(self._store, self._search, thorough=thorough, unsure=self._unsure)
@@ -177,7 +177,7 @@ class Worker:
             with self._lock:
                 self._slots[taken.claim.run_id] = slot
             begin(self._home, self._lane, slot, self._done)
-        except Exception as error:  # no thread is to be had, say
+        except Exception as error:  # for instance because no thread can be started
             _log.error("run %r could not be begun: %s", taken.claim.run_id, in_words(error))
             with self._lock:
                 self._slots.pop(taken.claim.run_id, None)
@@ -188,11 +188,11 @@ class Worker:
     # -- when a run has ended ------------------------------------------------------------------------------------------
 
     def _done(self, slot: Slot, error: BaseException | None) -> None:
-        """The function has returned, or raised *error*; in the thread that called it."""
+        """Finish a run whose function has returned, or raised *error*; called in another thread."""
         if slot.is_left:
             return
         try:
-            if error is not None:  # what was not even begun, or whose end was not written, is for others
+            if error is not None:  # the run was not even begun, or its end was not written: another worker takes it
                 queue.give_back(self._store, [slot.taken.claim], in_words(error))
         except HoldfastError:
             with self._lock:
@@ -217,7 +217,7 @@ class Worker:
             why = why or in_words(trouble)
         try:
             self._on_end(Ended(run_id, slot.target, slot.taken.header.session_id, status, why))
-        except KeyboardInterrupt:  # of whoever waits for the worker to end
+        except KeyboardInterrupt:  # of the thread that waits for the worker to end
             raise
         except BaseException:
             _log.exception("on_end failed for run %r", run_id)
@@ -225,7 +225,7 @@ class Worker:
     # -- stopping ------------------------------------------------------------------------------------------------------
 
     def _wind_up(self) -> None:
-        """Let those that run end, as long as there is time; then leave them to others."""
+        """Let running functions end while there is time; then leave their runs to other workers."""
         self._wait_while(self._left, lambda: self._until or 0.0)
         for slot in self._left():
             slot.stop()
@@ -244,7 +244,7 @@ class Worker:
         self._lane.close()
 
     def _wait_while(self, left: Callable[[], list[Slot]], until: Callable[[], float]) -> None:
-        """Wait as long as something is *left*, and there is time: *until* may be sooner when one looks again."""
+        """Wait while something is *left* and there is time; *until* is asked again, since `stop` may shorten it."""
         while True:
             self._signal.rearm()
             if not left() or self._clock.monotonic() >= until():
