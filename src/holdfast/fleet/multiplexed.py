@@ -137,7 +137,7 @@ class Multiplexed:
         gets, waiting = self._reader.gets, self._waiting
         late_by = self._loop.time() + self._bound
         while (reply := gets()) is not False:
-            if not waiting:  # so earlier tasks may have got answers to questions of others
+            if not waiting:  # then earlier tasks may have got answers to the questions of other tasks
                 self._lost()
                 raise Away(f"{self._link.node.shown}: answered what nobody asked")
             future, late_at, asker = waiting.popleft()

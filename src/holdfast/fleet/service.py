@@ -105,7 +105,7 @@ class Service:
                 pause = min(pause * 2, LONGEST_PAUSE)
         finally:
             self._closing.clear()
-            self._rung = False  # whoever rings from now on may still find this thread running: see `_is_needed`
+            self._rung = False  # a caller that rings from now on may still find this thread running: see `_is_needed`
 
     def _is_needed(self) -> bool:
         """True if there was a ring while the thread was about to end, and no `close` since."""

@@ -1,4 +1,4 @@
--- Settle what is told, admit what is asked, write what has changed, publish it and answer.
+-- Settle the outcomes, admit the attempt that is asked for, write what has changed, publish it and answer.
 
 -- ---- settle --------------------------------------------------------------------------------------------------------
 
