@@ -84,7 +84,7 @@ class Exchange:
         self._pinging: asyncio.TimerHandle | None = None
         self._on_done: list[Callable[[], object]] | None = []  # None once they were called
 
-    # -- for those who answer ------------------------------------------------------------------------------------------
+    # -- for the code that answers -------------------------------------------------------------------------------------
 
     def send(self, event: Event) -> None:
         if not self.is_open:

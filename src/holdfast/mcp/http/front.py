@@ -87,7 +87,8 @@ class HttpFront:
             kind, _, given = exchange.headers.get("authorization", "").partition(" ")
             if kind.lower() != "bearer":
                 return False
-            exchange.pairs = [(name, value) for name, value in exchange.pairs if name != "authorization"]  # for us
+            # This token is for us: the server must not get it.
+            exchange.pairs = [(name, value) for name, value in exchange.pairs if name != "authorization"]
             exchange.headers = dict(exchange.pairs)
         return hmac.compare_digest(given.strip().encode(), self._token.encode())
 

@@ -171,7 +171,7 @@ class HttpSite:
                 posts[0].forgo(id)
         return session
 
-    # -- who it is -----------------------------------------------------------------------------------------------------
+    # -- sessions and runs of clients ----------------------------------------------------------------------------------
 
     def _talk(self, id: str | None) -> Talk:
         """The session *id*; one that is unknown here may still be known to the server."""

@@ -136,7 +136,7 @@ class Passing:
         exchange.when_done(self._start(self.follow(exchange, on_stream), Post(exchange)).cancel)
 
     def suspect(self) -> None:
-        """Do nothing: whether a server over HTTP still lives, the next request shows."""
+        """Do nothing: the next request shows whether a server over HTTP still lives."""
 
     def hold(self, held: bool) -> None:
         """Do nothing: each stream is read only as fast as its client takes it."""

@@ -229,7 +229,7 @@ class Connection(asyncio.BufferedProtocol):
             self._server.front.serve(site, self._exchange)
 
     def _refuse(self, refused: Refused) -> None:
-        """Answer why this is no request, and close: it is not known where the next one begins."""
+        """Say why the data is not a request, and close: it is not known where the next request begins."""
         self._keeps = False
         self._site = None  # no server is asked, whatever else comes
         exchange = self._exchange

@@ -88,7 +88,7 @@ def forget(known: dict[str, Any], key: str, gone: object) -> None:
 
 
 def client_key(server: str, headers: Mapping[str, str], params: AnyParams) -> str:
-    """Identifies a client without session by its tokens, of which only a digest is kept, and by its name for itself."""
+    """The key of a client without session: its name for itself, and a digest that covers its tokens."""
     info: Any = params.meta.client if params.meta is not None else None
     name = info.get("name") if isinstance(info, dict) else None
     who = [tokens(headers), info if info is not None else headers.get("user-agent")]

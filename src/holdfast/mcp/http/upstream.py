@@ -98,7 +98,7 @@ class HttpUpstream:
         """None: the server has one client only."""
 
     def suspect(self) -> None:
-        """Do nothing: whether a server over HTTP still lives, the next request shows."""
+        """Do nothing: the next request shows whether a server over HTTP still lives."""
 
     def hold(self, held: bool) -> None:
         """Stop reading streams for the moment, or go on."""
