@@ -1,6 +1,6 @@
-"""The policies of a process: asked for each tool, read anew when their file changes.
+"""The policies of a process: resolved for each tool, read again when their file changes.
 
-No thread and no timer: whoever makes calls compares the time with `next_check` and calls `refresh` when it is due.
+No thread and no timer: the code that makes calls compares the time with `next_check` and calls `refresh` when due.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Reload(msgspec.Struct, frozen=True):
 
 
 class ServerRules(msgspec.Struct, frozen=True):
-    """What holds for a proxied server: its own circuit, and whether tools whose circuit is open leave its list."""
+    """The rules of a proxied server: its own circuit, and whether tools whose circuit is open are left off its list."""
 
     breaker: BreakerConfig | None
     hides: bool
@@ -48,11 +48,11 @@ class _State(msgspec.Struct, frozen=True):
 
 
 class PolicyBook:
-    """What a process knows of policies."""
+    """All policies that a process knows."""
 
     def __init__(self) -> None:
         self.path: str | None = None
-        # Of the file first read: a process does not move to another store, or to another fleet.
+        # From the first reading of the file: a process does not move to another store, or to another fleet.
         self.store: str | None = None
         self.redis: str | None = None
         self.on_outage: str | None = None
@@ -62,7 +62,7 @@ class PolicyBook:
         self._state = _State(Rules(), None)
         self._lock = threading.Lock()
         self._looking = False
-        self._proxied: set[str] = set()  # servers whose tools nobody decorates
+        self._proxied: set[str] = set()  # servers whose tools have no decorators
 
     @classmethod
     def load(
@@ -93,24 +93,24 @@ class PolicyBook:
 
     @property
     def edition(self) -> object:
-        """Another object after each reload, so that whoever keeps what was resolved can tell."""
+        """Another object after each reload, so that code that keeps a resolved policy can tell that it is old."""
         return self._state.rules
 
     def resolve(
         self, tool: str, given: Mapping[str, object] | None = None, call: Mapping[str, object] | None = None
     ) -> Policy:
-        """The policy of *tool*, whose decorator has *given* and whose *call* adds its own."""
+        """Return the policy of *tool*; *given* are the settings of its decorator, *call* those of a single call."""
         return self._resolve(self._state.rules, tool, given, call)[0]
 
     def origins(
         self, tool: str, given: Mapping[str, object] | None = None, call: Mapping[str, object] | None = None
     ) -> dict[str, str]:
-        """Where each value of what `resolve` answers comes from; the fields of tables have dotted names."""
+        """Return where each value of the resolved policy comes from; the fields of tables have dotted names."""
         policy, layers = self._resolve(self._state.rules, tool, given, call)
         return origins(layers, policy)
 
     def said(self, tool: str, given: Mapping[str, object] | None = None) -> list[tuple[str, object, str]]:
-        """What is said of *tool*, and where, though it may make no policy: name, value and origin of each setting."""
+        """Return name, value and origin of each setting given for *tool*, even if they make no valid policy."""
         place = Place("", [])
         return list(said(self._layers(self._state.rules, tool, (_in_code(given, tool, place), {}))))
 
@@ -122,7 +122,7 @@ class PolicyBook:
 
     @property
     def tools(self) -> list[str]:
-        """Those of `names` that are tools and no patterns."""
+        """Those of `names` that are tools, not patterns."""
         return sorted(name for name in self.names if not is_pattern(name))
 
     @property
@@ -131,18 +131,18 @@ class PolicyBook:
         return list(self._state.rules.servers)
 
     def hides(self, server: str) -> bool:
-        """Whether tools whose circuit is open leave the list of a *server*."""
+        """True if tools whose circuit is open are left out of the tool list of *server*."""
         return self._state.rules.hiding.get(server, False)
 
     def server(self, name: str) -> ServerRules:
-        """What holds for a proxied server as a whole; from now on the document has to do for its tools by itself."""
+        """Return the rules of a proxied server as a whole; from now on the document alone must do for its tools."""
         self._proxied.add(name)
         return ServerRules(self._check_server(self._state.rules, name).breaker, self.hides(name))
 
     def refresh(self, now: float, known: Iterable[tuple[str, Mapping[str, object] | None]] = ()) -> Reload | None:
-        """Look, at most once a second of *now*, whether the file changed; if so, take its policies or say why not.
+        """Check, at most once a second of *now*, whether the file changed; if so, apply its policies or report why not.
 
-        *known* are tools with what their decorators gave: a file that does not go with them is a bad one.
+        *known* are tools with the settings of their decorators: a file that does not fit them is a bad one.
         """
         path = self.path
         if path is None:
@@ -158,7 +158,7 @@ class PolicyBook:
             self._looking = False
 
     def after_fork(self) -> None:
-        """In a forked child: whoever was looking at the file is not here."""
+        """Reset in a forked child: the thread that was checking the file does not exist there."""
         self._lock = threading.Lock()
         self._looking = False
 
@@ -175,13 +175,13 @@ class PolicyBook:
             for server in tuple(self._proxied):
                 self._check_server(new.rules, server)
         except ConfigError as error:
-            self._state = msgspec.structs.replace(self._state, seen=seen)  # so that it is said once
+            self._state = msgspec.structs.replace(self._state, seen=seen)  # so that the error is reported once
             return Reload(path, error)
         self._state = new
         return Reload(path)
 
     def _check_server(self, rules: Rules, server: str) -> Policy:
-        """The policy of a *server* itself; an error also for each tool of it that *rules* name with a wrong one."""
+        """Return the policy of a *server* itself; raise one error for all wrong policies of it and its named tools."""
         own = f"{server}."
         tools = [tool for tool in rules.named if tool.startswith(own) and not is_pattern(tool.removeprefix(own))]
         mistakes: list[str] = []
@@ -208,7 +208,7 @@ class PolicyBook:
         return policy, layers
 
     def _layers(self, rules: Rules, tool: str, code: tuple[Mapping[str, object], Mapping[str, object]]) -> list[Layer]:
-        """All that is said of *tool*, lowest first; *code* is what its decorator and its call say."""
+        """Return all layers of settings for *tool*, lowest first; *code* is what its decorator and its call give."""
         decorator, call = code
         below, above = (self._defaults, rules.base, Layer("decorator", decorator)), rules.above(tool)
         return [_apart(layer, tool) for layer in (*below, *above, Layer("call", call))]
@@ -227,14 +227,14 @@ def _in_code(given: object, tool: str | None, place: Place) -> dict[str, object]
 
 
 def _check_cache(values: Mapping[str, object], read_only: bool, place: Place) -> None:
-    """Code that asks for a cache must mark the tool; what a file says of unmarked tools is passed over."""
+    """Code that asks for a cache must mark the tool read-only; a file that asks for an unmarked tool is ignored."""
     cache = values.get("cache")
     if isinstance(cache, dict) and not read_only:
         place.refuse("cache", cache, "needs read_only=True, as only what changes nothing may be answered from memory")
 
 
 def _apart(layer: Layer, tool: str) -> Layer:
-    """*layer* as it applies to *tool*: a pattern may match the very tool that it falls back to."""
+    """Return *layer* without a fallback to *tool* itself: a pattern may match the very tool that it falls back to."""
     fallback = layer.values.get("fallback")
     if isinstance(fallback, dict) and fallback.get("tool") == tool:
         return layer._replace(values={key: value for key, value in layer.values.items() if key != "fallback"})

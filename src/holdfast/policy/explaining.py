@@ -1,4 +1,4 @@
-"""A policy for people: each setting in force, its value as plain data, and who says so."""
+"""A policy for people: each setting in force, its value as plain data, and where it comes from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.policy.book import PolicyBook
 from holdfast.policy.settings import Policy
 from holdfast.values.redaction import redact
 
-LONGEST = 500  # bytes of a value
+LONGEST = 500  # bytes of a value that is shown as data
 INCOMPLETE = "incomplete"
 CODE = "the code may say the rest"
 
@@ -27,9 +27,9 @@ class Setting(NamedTuple):
 
 
 def explain(book: PolicyBook, tool: str, given: Mapping[str, object] | None = None) -> list[Setting]:
-    """All settings of *tool*, whose decorator has *given*; values are plain, short and without secrets.
+    """Return all settings of *tool*, whose decorator has *given*; values are plain, short and without secrets.
 
-    What makes a policy only with more than is known here is told as it stands, with what is wanted.
+    Settings that make no valid policy by themselves are returned as they are, followed by what is missing.
     """
     try:
         policy = book.resolve(tool, given)
@@ -52,7 +52,7 @@ def _sorted(value: object) -> object:
 
 
 def _plain(value: object) -> Any:
-    """*value* as JSON has it, else in words: the value of a fallback may be anything."""
+    """Return *value* as plain JSON data, else as text: the value of a fallback may be any object."""
     try:
         plain = redact(msgspec.to_builtins(value, str_keys=True))
         return plain if len(msgspec.json.encode(plain)) <= LONGEST else checks.shown(plain)

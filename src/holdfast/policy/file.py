@@ -1,4 +1,4 @@
-"""The policy file: read whole or not at all, and told from a changed one by a glance at its metadata."""
+"""The policy file: it is read whole or not at all, and its metadata tell whether it has changed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Signature = tuple[int, ...]
 
 
 def glance(path: str) -> Signature | None:
-    """What is different after the file was changed, written anew or replaced; None if there is no file."""
+    """Return a signature that differs after the file was changed, rewritten or replaced; None if there is no file."""
     try:
         return _signature(os.stat(path))
     except FileNotFoundError:
@@ -35,7 +35,7 @@ def read_file(path: str, name: str) -> tuple[dict[str, Any], Signature]:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise broken([f"{name}: is not UTF-8 text (at line {line})"]) from None
-    import tomllib  # most have no file
+    import tomllib  # most processes have no file
 
     try:
         return tomllib.loads(text), signature
@@ -52,7 +52,7 @@ def absolute_store(store: str, path: str) -> str:
     local = rest if slashes and scheme == "sqlite" else store
     if local in {"", ":memory:"} or local.startswith("~") or "://" in local:
         return store
-    if local is store and not checks.is_path(store):  # whoever opens it says what is wrong with it
+    if local is store and not checks.is_path(store):  # the code that opens it reports what is wrong with it
         return store
     found = os.path.join(os.path.dirname(path), local)
     return found if local is store else f"sqlite:///{found}"
@@ -73,5 +73,5 @@ def _bytes(path: str, name: str) -> tuple[bytes, Signature]:
 
 
 def _signature(status: os.stat_result) -> Signature:
-    # Who unpacks or copies files may set their time to what it was; and a mode that lets nobody read may be mended.
+    # The ctime, too: programs that unpack or copy files may restore the mtime, and a corrected mode leaves it as it is.
     return (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino, status.st_dev)

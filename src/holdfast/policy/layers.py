@@ -1,6 +1,6 @@
-"""Layers of settings laid over each other, lowest first: key by key, tables field by field, False removes.
+"""Layers of settings merged in order, lowest first: key by key, tables field by field, False removes.
 
-`merge` knows nothing of what the values mean, so that the same walk can say where each of them comes from.
+`merge` knows nothing of what the values mean, so that it can also tell where each of them comes from.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def build(layers: Sequence[Layer], where: str) -> Policy:
     settings["fallback"] = Fallback(**fallback) if fallback else None
     try:
         return Policy(**settings)
-    except ConfigError as error:  # good settings that do not go together
+    except ConfigError as error:  # settings that are valid alone, but not together
         given = [f"{name}: {origin}" for name, _, origin in said(layers) if name.startswith(("priority", "rate"))]
         raise broken([f"{where} {error} ({', '.join(given)})"]) from None
 
@@ -78,7 +78,7 @@ def origins(layers: Sequence[Layer], policy: Policy) -> dict[str, str]:
 
 
 def said(layers: Sequence[Layer]) -> Iterator[tuple[str, object, str]]:
-    """Each setting that *layers* give, though they may make no policy: its name, its value and where it comes from."""
+    """Yield name, value and origin of each setting that *layers* give, even if they make no valid policy."""
     traces = _traces(layers)
     for key, value in merge(layer.values for layer in layers).items():
         trace = traces[key]
@@ -89,7 +89,7 @@ def said(layers: Sequence[Layer]) -> Iterator[tuple[str, object, str]]:
 
 
 def _names(value: object) -> Iterable[str]:
-    """The names within a setting that is a table."""
+    """Return the names of the fields of a setting that is a table."""
     if isinstance(value, Fallback):
         return ("value",) if value.tool is None else ("tool",)
     if isinstance(value, msgspec.Struct):
@@ -98,7 +98,7 @@ def _names(value: object) -> Iterable[str]:
 
 
 def _traces(layers: Iterable[Layer]) -> dict[str, object]:
-    """What `merge` makes of *layers* if each value in them is its origin."""
+    """Merge *layers* with each value replaced by its origin."""
     return merge(
         {key: dict.fromkeys(value, origin) if isinstance(value, dict) else origin for key, value in values.items()}
         for origin, values in layers
@@ -111,7 +111,7 @@ def _default(key: str, values: Mapping[str, object]) -> object:
 
 
 def _config(key: str, fields: dict[str, Any], layers: Sequence[Layer], place: Place) -> msgspec.Struct | None:
-    """The settings of one guard; or None and a mistake, for fields that are good alone may not go together."""
+    """Return the settings of one guard; or None and note a mistake, as fields valid alone may not fit together."""
     table = TABLES[key]
     missing = sorted(table.required - fields.keys())
     if missing:

@@ -1,4 +1,4 @@
-"""Mistakes in settings: where they are, and one error for all of them, so that they are mended in one go."""
+"""Mistakes in settings: where they are, and one error for all of them, so that they can be corrected in one go."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Place(msgspec.Struct, frozen=True):
     def unknown(
         self, key: object, value: object, allowed: Collection[str], *, within: str = "", hint: str = ""
     ) -> None:
-        """Note that nothing is called *key*, and what is; *hint* is for those who meant a table."""
+        """Note that *key* is unknown, and which keys are *allowed*; *hint* is added if *value* is a table."""
         import difflib  # costs a fifth of the whole import, and only mistakes need it
 
         near = difflib.get_close_matches(str(key), allowed, 1)
@@ -40,7 +40,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def objection(check: Callable[[], object], settings: Mapping[str, object]) -> tuple[str, str] | None:
-    """Which of *settings* the *check* refuses, and why; None if it takes them all."""
+    """Return which of *settings* the *check* refuses, and why; None if it accepts them all."""
     try:
         check()
     except ConfigError as error:
@@ -49,7 +49,7 @@ def objection(check: Callable[[], object], settings: Mapping[str, object]) -> tu
 
 
 def reason(error: ConfigError, settings: Mapping[str, object]) -> tuple[str, str]:
-    """The setting that a check refused, and why, from its text `name = value: why`."""
+    """Return the setting that a check refused, and why, from the error's text `name = value: why`."""
     name, _, rest = str(error).partition(" = ")
     value = checks.shown(settings[name]) if name in settings else rest.partition(": ")[0]
     return name, rest.removeprefix(f"{value}: ")
@@ -63,7 +63,7 @@ def broken(mistakes: Sequence[str]) -> ConfigError:
 
 
 def shown(value: object) -> str:
-    """*value* as one would write it in a file, short and printable."""
+    """Return *value* as it is written in a policy file, short and printable."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
@@ -72,6 +72,6 @@ def shown(value: object) -> str:
 
 
 def quoted(key: object) -> str:
-    """*key* as one would write it in a file."""
+    """Return *key* as it is written in a policy file."""
     text = str(key)
     return printable(text) if re.fullmatch(r"[A-Za-z0-9_-]+", text) else shown(text)

@@ -1,6 +1,6 @@
 """One table of settings, from code or from a file, and every mistake in it, not only the first.
 
-Shorthands become tables here. What comes out holds only what was given: the value of a plain setting, a dict with the
+Shorthands become tables here. The result holds only what was given: the value of a plain setting, a dict with the
 fields of a table, False for what was removed.
 """
 
@@ -22,7 +22,7 @@ from holdfast.policy.tables import TABLES
 
 KEYS: Final = Policy.__struct_fields__
 SECONDS: Final = ("timeout", "deadline", "max_wait")
-FLAGS: Final = ("read_only", "idempotent", "remember")  # false is a value of theirs, and removes nothing
+FLAGS: Final = ("read_only", "idempotent", "remember")  # for these, false is a value, and removes nothing
 
 
 def parse(
@@ -33,9 +33,9 @@ def parse(
     beside: Sequence[str] = (),
     hint: str = "",
 ) -> dict[str, object]:
-    """The settings given in *table*; of use only if *place* has no new mistakes afterwards.
+    """Return the settings given in *table*; valid only if *place* has no new mistakes afterwards.
 
-    *tool* is the one tool it is about, where there is one; *beside* names keys that somebody else reads.
+    *tool* is the one tool that the table is for, if any; *beside* names keys that the caller reads itself.
     """
     values: dict[str, object] = {}
     for key, value in table.items():
@@ -98,7 +98,7 @@ def _fields(key: str, given: Mapping[str, object], place: Place) -> dict[str, ob
 
 
 def _blame(key: str, fields: Mapping[str, object], together: tuple[str, str], place: Place) -> None:
-    """Note each field that is wrong by itself or, if none is, why they do not go *together*."""
+    """Note each field that is wrong by itself or, if none is, why they do not fit *together*."""
     table = TABLES[key]
     alone = {name: table.objection({name: value}) for name, value in fields.items()}
     wrong = {name: refused for name, refused in alone.items() if refused} or {together[0]: together}

@@ -1,6 +1,7 @@
-"""The tables of one document, and which of them are about which tool.
+"""The tables of one document, and which of them apply to which tool.
 
-A table names a tool, or is a glob over the names of tools. The more it says of a name, the more it weighs.
+A table is for one tool by name, or for all tools whose name matches a glob. A glob with more literal characters wins
+over one with fewer, and a name over globs.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from holdfast.policy.layers import Layer, build
 from holdfast.policy.mistakes import Place, quoted
 from holdfast.policy.parsing import KEYS, parse
 
-HIDES: Final = "hide_open_tools"  # the one setting of a proxied server that is none of its tools
+HIDES: Final = "hide_open_tools"  # the one setting of a proxied server that its tools do not have
 _TOP: Final = ("on_outage", "policy", "redis", "server", "store", "tool")
-OUTAGES: Final = ("local", "refuse")  # who decides while Redis is away
+OUTAGES: Final = ("local", "refuse")  # while Redis is away, local guards decide or calls are refused
 _WILD: Final = re.compile(r"\[!?\]?[^\]]*\]|[*?]")
 
 
 class Pattern(msgspec.Struct, frozen=True):
-    """A table for all tools whose name it matches; *literals* of its characters are not wild."""
+    """A table for all tools whose name it matches; *literals* is how many of its characters are not wild."""
 
     literals: int
     matches: Callable[[str], object]
@@ -32,7 +33,7 @@ class Pattern(msgspec.Struct, frozen=True):
 
 
 def is_pattern(name: str) -> bool:
-    """Whether *name* is a glob rather than the name of one tool."""
+    """True if *name* is a glob rather than the name of one tool."""
     return _WILD.search(name) is not None
 
 
@@ -44,7 +45,7 @@ class Rules:
     def __init__(self) -> None:
         self.base = Layer("", {})
         self.servers: dict[str, Layer] = {}
-        self.hiding: dict[str, bool] = {}  # servers that say whether tools whose circuit is open leave their list
+        self.hiding: dict[str, bool] = {}  # by server: are tools whose circuit is open left out of its list?
         self.patterns: list[Pattern] = []
         self.named: dict[str, list[Layer]] = {}
         self.store: str | None = None
@@ -62,7 +63,7 @@ class Rules:
         return rules
 
     def above(self, tool: str) -> Iterator[Layer]:
-        """The layers about *tool* that lie over its decorator's, lowest first."""
+        """Yield the layers for *tool* that win over its decorator's, lowest first."""
         for place, letter in enumerate(tool):
             if letter == "." and (server := self.servers.get(tool[:place])):
                 yield server
@@ -82,7 +83,8 @@ class _Reader:
         self.top = Place(f"{name}:", [])
 
     def document(self, document: Mapping[str, object]) -> None:
-        for key, value in sorted(document.items(), key=lambda item: item[0] == "server"):  # which decide over others
+        # The servers last, so that their tables win over other tables for the same tool.
+        for key, value in sorted(document.items(), key=lambda item: item[0] == "server"):
             if key in {"store", "redis"}:
                 self._address(key, value)
             elif key == "on_outage":
@@ -105,7 +107,7 @@ class _Reader:
         known = len(mistakes)
         self.rules.base = self._layer("policy", table)
         if len(mistakes) == known:
-            try:  # it has to do for a tool of which nothing else is said
+            try:  # it has to be valid alone, for tools that have no other settings
                 build([self.rules.base], f"{self._name}: [policy]")
             except ConfigError as error:
                 mistakes.extend(error.problems)

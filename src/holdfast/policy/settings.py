@@ -1,4 +1,4 @@
-"""What a policy is. Each record is checked when it is made, so that whoever holds one need not ask again."""
+"""What a policy is. Each record is checked when it is made, so that code that holds one need not check again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fallback(msgspec.Struct, frozen=True, kw_only=True):
-    """What answers instead of a tool that cannot: another *tool*, or a fixed *value*; exactly one of them."""
+    """What answers instead of a tool that cannot answer: another *tool*, or a fixed *value*; exactly one of them."""
 
     tool: str | None = None
     value: object = msgspec.UNSET

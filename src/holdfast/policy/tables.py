@@ -1,4 +1,4 @@
-"""The settings that are tables: what each makes, which fields it has, and the shorthand that may stand for it."""
+"""The settings that are tables: the record each one becomes, its fields, and the shorthand that may replace it."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _UNITS: Final[Mapping[str, float]] = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class Table(msgspec.Struct, frozen=True):
-    """A setting that is a table: what it makes, and what may stand for it."""
+    """A setting that is a table: the record it becomes, and the shorthand that may replace it."""
 
     config: Callable[..., msgspec.Struct]
     forms: str
     short: Callable[[object], dict[str, object] | None]
-    agreeable: Mapping[str, object]  # goes with any good value of the other fields: checks some without the rest
+    agreeable: Mapping[str, object]  # fits any valid value of the other fields: to check some without the rest
     fields: tuple[str, ...]
     required: frozenset[str]
     removable: frozenset[str]
 
     def objection(self, fields: Mapping[str, object]) -> tuple[str, str] | None:
-        """Which of *fields* is refused, and why; None if all are good, alone and together."""
+        """Return which of *fields* is refused, and why; None if all are valid, alone and together."""
         settings = {**self.agreeable, **fields}
         return objection(partial(self.config, **settings), settings)
 
