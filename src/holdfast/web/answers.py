@@ -1,6 +1,6 @@
-"""What the API says: one struct an answer, so that the description of the API is made from what is really sent.
+"""The answers of the API: one struct each, so that the description of the API is made from what is really sent.
 
-Texts of runs are cut where many runs are sent at once; one run alone is sent whole.
+The docstrings of these structs are part of that description. Texts of runs are cut in lists; one run alone is whole.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ def detail_line(where: ToolInProcess, detail: ToolDetail) -> DetailLine:
 
 
 def view(run: RunSnapshot, *, whole: bool = False) -> RunView:
-    """A run as it is sent; *whole* with all of its texts."""
+    """A run as it is sent; if *whole*, its texts are not cut."""
     fields = {name: getattr(run, name) for name in _SHARED}
     if not whole:
         for name in ("prompt", "result_text", "error"):

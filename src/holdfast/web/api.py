@@ -1,4 +1,4 @@
-"""The API: what is there, what to do, and streams of both. Each route is one method; what blocks runs in a thread."""
+"""The API: shows tools, servers and runs, takes orders, and streams. One method a route; threads do what blocks."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from holdfast.web.feed import Feed
 from holdfast.web.sse import BEAT, SIGN, EventStream, message, note
 from holdfast.wording.shown import resume_of
 
-MOST_CANCELLED = 500  # runs by one request
+MOST_CANCELLED = 500  # runs that one request may cancel
 PIECE = 64  # events that are read at once for a stream
-IN_MEMORY = 2**20  # bytes of an export that are not worth a file
+IN_MEMORY = 2**20  # bytes up to which an export is kept in memory instead of a file
 CHUNK = 2**16
 
 
@@ -41,7 +41,7 @@ class Api:
         self._metrics = StoreMetrics(desk.store)
 
     async def health(self, question: Question) -> Response:
-        """That the server is there; asks nobody."""
+        """Say that the server is alive, without asking the store."""
         return answer(answers.Health())
 
     async def metrics(self, question: Question) -> Response:
@@ -64,7 +64,7 @@ class Api:
     async def order(self, question: Question) -> Response:
         """Open, close, auto or reset a tool in all processes."""
         name, verb = question.named("name"), question.request.url.path.rpartition("/")[2]
-        await question.reason()  # nobody keeps it; what is wrong with it is said all the same
+        await question.reason()  # is not kept, but a mistake in it is reported
         return answer(answers.Ordered(tool=await self._desk.run(self._order, verb, name)))
 
     async def servers(self, question: Question) -> Response:
@@ -78,7 +78,7 @@ class Api:
         return answers.OneTool(at_ms=self._desk.now_ms(), tool=line, details=details)
 
     def _order(self, verb: str, name: str) -> ToolLine:
-        if verb in ("auto", "reset") or not name.isprintable():  # the others hold for processes to come as well
+        if verb in ("auto", "reset") or not name.isprintable():  # open and close hold for later processes, too
             self._line(name)
         self._desk.board.order(verb, [name])
         return self._desk.tools.one(name) or ToolLine(name=name, state="closed")
@@ -92,7 +92,7 @@ class Api:
     # -- runs ----------------------------------------------------------------------------------------------------------
 
     async def runs(self, question: Question) -> Response:
-        """The newest runs that the filters mean."""
+        """The newest runs that match the filters."""
         limit = question.number("limit", asking.USUAL_RUNS, least=1, most=asking.MOST_RUNS)
         wanted, before = question.wanted(), question.given.get("before")
         page = await self._desk.run(search, self._desk.store, wanted, limit=limit, before=before)
@@ -100,7 +100,7 @@ class Api:
         return answer(answers.Runs(at_ms=self._desk.now_ms(), runs=runs, next=page.next))
 
     async def run(self, question: Question) -> Response:
-        """One run, whole."""
+        """One run, with its texts in full."""
         return answer(await self._desk.run(self._one_run, question.named("id")))
 
     async def events(self, question: Question) -> Response:
@@ -119,7 +119,7 @@ class Api:
         return answer(answers.Cancelled(result=result))
 
     async def cancel_many(self, question: Question) -> Response:
-        """Cancel all runs that the filters mean and that have not ended."""
+        """Cancel all runs that match the filters and have not ended."""
         if question.given.get("all", "true") != "true":
             raise asking.bad("all: must be true")
         if not question.given.keys() & {*asking.FILTERS, "all"}:
@@ -157,12 +157,12 @@ class Api:
         )
 
     def _export(self, run_id: str) -> IO[str]:
-        self._desk.store.snapshot(run_id)  # whether it is there
+        self._desk.store.snapshot(run_id)  # raises RunNotFound if it does not exist
         with ExitStack() as stack:
             file = stack.enter_context(tempfile.SpooledTemporaryFile(IN_MEMORY, "w+", encoding="utf-8", newline="\n"))
             self._desk.store.export(file, [run_id])
             file.seek(0)
-            stack.pop_all()  # whoever reads it closes it
+            stack.pop_all()  # `_pieces` closes the file
         return file
 
     async def _pieces(self, file: IO[str]) -> AsyncIterator[str]:
@@ -184,14 +184,14 @@ class Api:
         name, told = ("Last-Event-ID", last) if last else ("after", question.given.get("after"))
         after = asking.number(name, told, -1, least=-1, most=asking.LAST)
         run_id = question.named("id")
-        await self._desk.run(self._desk.store.event_page, run_id, after, 1)  # what is wrong is said at once
+        await self._desk.run(self._desk.store.event_page, run_id, after, 1)  # an error is raised now, not in the stream
         return EventStream(self._desk, self._follow(run_id, after))
 
     async def _follow(self, run_id: str, after: int) -> AsyncIterator[bytes]:
         try:
             async for piece in self._events(run_id, after):
                 yield piece
-        except HoldfastError as error:  # it was there a moment ago
+        except HoldfastError as error:  # the run was there when the stream began
             yield note("store", in_words(error))
 
     async def _events(self, run_id: str, after: int) -> AsyncIterator[bytes]:
@@ -211,6 +211,6 @@ class Api:
                         yield SIGN
 
     def _look(self, run_id: str, after: int) -> tuple[RunStatus, EventPage]:
-        """The status first: what was there when the run had ended is all there is."""
+        """Read the status before the events: if the run has ended by then, no event can be missing."""
         status = self._desk.store.snapshot(run_id).status
         return status, self._desk.store.event_page(run_id, after, PIECE)

@@ -33,10 +33,10 @@ _log = logging.getLogger("holdfast")
 
 
 class App:
-    """The page and the API over *store*, by *rules*; an ASGI app. The store is the caller's to close.
+    """The page and the API over *store*, by *rules*; an ASGI app. The caller closes the store.
 
-    *book* names tools that are to be shown before any process has them; *named* is what commands have to call the store
-    by, where it is not the one they use anyway.
+    *book* names tools that are shown even before a process has them; *named* is the store that commands shown to the
+    user must name, if they would not use it by default.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class App:
         self._app = Gate(inner, rules)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request; its path is taken as it was sent, so that a slash in a name stays one."""
+        """Answer one request; its path is routed undecoded, so that a percent-encoded slash may be in a name."""
         if scope["type"] == "http":
             raw = scope.get("raw_path")
             path = raw.decode("latin-1") if raw is not None else quote(scope["path"])
@@ -99,7 +99,7 @@ def _post(path: str, endpoint: Endpoint, *known: str) -> Route:
 
 
 def _route(method: str, path: str, endpoint: Endpoint, known: Sequence[str]) -> Route:
-    """A route whose *endpoint* is asked only with parameters that are *known*."""
+    """A route whose *endpoint* is called only with parameters that are *known*."""
 
     async def asked(request: Request) -> ASGIApp:
         return await endpoint(Question(request, *known))
@@ -150,5 +150,6 @@ def _problem(error: Exception) -> Problem:
     return Problem(500, "failed", "the server has failed at this request", "see what holdfast ui says")
 
 
-# By their names, though one function answers all: what only Exception stands for is raised again once it is answered.
+# Each type is listed, though one function answers all: Starlette raises what only Exception matches again after it is
+# answered.
 _ANSWERED = (Problem, RunNotFound, ConfigError, StoreError, HTTPException, ClientDisconnect, Exception)

@@ -1,4 +1,4 @@
-"""Reading requests: strictly, so that what is misspelt is said and not ignored."""
+"""Reads requests strictly: what is misspelt is reported, not ignored."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_RUNS = 1000  # in one answer
 MOST_EVENTS = 1000
 USUAL_RUNS = 100
 USUAL_EVENTS = 256
-LAST = 2**53 - 1  # the largest number that a page can hold
+LAST = 2**53 - 1  # the largest whole number that JavaScript holds exactly
 LONGEST = 1000  # characters of a filter
 LONGEST_NAME = 200  # characters of an id or a name
 LONGEST_REASON = 2000
@@ -35,7 +35,7 @@ class Question:
         self.given = _parameters(request, known)
 
     def named(self, part: str) -> str:
-        """A part of the path; the path comes as it was sent, so a slash in a name is no other path."""
+        """A part of the path, decoded only here, so that a percent-encoded slash may be in a name."""
         try:
             name = unquote_to_bytes(self.request.path_params[part].encode("latin-1")).decode()
         except UnicodeDecodeError:
@@ -49,14 +49,14 @@ class Question:
         return number(name, self.given.get(name), usual, least=least, most=most)
 
     def wanted(self) -> Wanted:
-        """The runs that the filters mean."""
+        """The filters for runs among the parameters."""
         given = self.given
         if given.get("status", STATUSES[0]) not in STATUSES:
             raise bad(f"status: must be one of {', '.join(STATUSES)}")
         return Wanted(given.get("status"), given.get("session"), given.get("tool"), given.get("text"))
 
     async def reason(self) -> str | None:
-        """Why something is to be done, if the body says so."""
+        """The reason for an order, if the body gives one."""
         body = await _body(self.request)
         if not body:
             return None
@@ -73,7 +73,7 @@ class Question:
 
 
 def number(name: str, text: str | None, usual: int, *, least: int, most: int) -> int:
-    """The whole number that *text* is, called *name*; the *usual* one where there is none."""
+    """*text* as a whole number, *usual* if it is None; errors call it *name*."""
     if text is None:
         return usual
     if _NUMBER.fullmatch(text) is None or not least <= int(text) <= most:

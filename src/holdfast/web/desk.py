@@ -1,6 +1,6 @@
-"""What all requests share: the store, its board, a few threads that read them, and the end of the server.
+"""What all requests share: the store, its board, a few threads that read them, and the event that ends the server.
 
-The store blocks; so nothing here asks it in the event loop, and no more wait for it than can be answered soon.
+The store blocks: it is never called in the event loop, and only a limited number of requests may wait for it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from holdfast.wording.shown import ShownTools
 P = ParamSpec("P")
 R = TypeVar("R")
 
-THREADS = 4  # more would only wait for each other: a store is read by one at a time
-MOST_WAITING = 200  # requests
+THREADS = 4  # more would only wait for each other: one thread at a time reads a store
+MOST_WAITING = 200  # requests that wait for the store
 MOST_STREAMS = 100
 
 
@@ -44,7 +44,7 @@ class Desk:
         return int(self.clock.time() * 1000)
 
     async def run(self, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call *fn*, which blocks, in a thread."""
+        """Call *fn*, which blocks, in a thread; raise a Problem (503) if too many requests wait."""
         if self._waiting >= MOST_WAITING or self.closing.is_set():
             raise Problem(503, "busy", "too many requests wait for the store", "try again in a moment")
         self._waiting += 1
@@ -54,20 +54,20 @@ class Desk:
             self._waiting -= 1
 
     async def read(self, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """The same for what all pages share, and nobody may be refused."""
+        """Like `run`, but never refused: for what all pages share, and for answers that have begun."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: fn(*args, **kwargs))
 
     def open_stream(self) -> None:
-        """Count a stream in; whoever does counts it out again."""
+        """Count a new stream, or raise a Problem (503) if there are too many; the caller calls `close_stream`."""
         if self._streams >= MOST_STREAMS:
             raise Problem(503, "too_many_streams", f"{MOST_STREAMS} pages are open", "close some of them")
         self._streams += 1
 
     def close_stream(self) -> None:
-        """One stream less."""
+        """Count the end of a stream."""
         self._streams -= 1
 
     def close(self) -> None:
-        """Let the threads end."""
+        """End all streams, and wait for the threads to end."""
         self.closing.set()
         self._threads.shutdown(wait=True, cancel_futures=True)

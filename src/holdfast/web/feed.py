@@ -1,8 +1,8 @@
-"""One feed for all pages: looks at the store while a page listens, and sends what is different from the last look.
+"""One feed for all pages: reads the store while a page listens, and sends what has changed since the last read.
 
-Every message has a number of this feed. The last ones are kept, so a page that comes back goes on where it was; one
-that was away too long gets everything anew. A page that does not read fast enough is let go with a note: it never keeps
-the others, and never the store.
+Every message has a number of this feed. The last ones are kept, so a page that reconnects goes on where it was; one
+that was away too long gets everything anew. A page that reads too slowly is disconnected with a note: it never holds up
+the other pages or the store.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from holdfast.web.answers import RunView, encode, view
 from holdfast.web.desk import Desk
 from holdfast.web.sse import BEAT, SIGN, message, note
 
-PERIOD = 1.0  # seconds between two looks where nothing tells of a change
-GAP = 0.1  # seconds between two looks, at least
-COUNTING = 10.0  # seconds between two looks whether runs were deleted, which takes counting all of them
+PERIOD = 1.0  # seconds between two reads if the store reports no change
+GAP = 0.1  # seconds between two reads, at least
+COUNTING = 10.0  # seconds between two checks whether runs were deleted, since each one counts all runs
 NEWEST = 100  # runs that a page begins with
-MOST_RUNS = 1000  # that are told of one by one; if more have changed, everything is sent anew
-MOST_EVENTS = 50_000  # of runs, between two looks; the same
-MOST_KNOWN = 5000  # runs of which is known what was sent last
-KEPT = 500  # messages, for pages that come back
+MOST_RUNS = 1000  # changed runs that are sent one by one; if more have changed, everything is sent anew
+MOST_EVENTS = 50_000  # new events of runs between two reads; if there are more, everything is sent anew
+MOST_KNOWN = 5000  # runs whose last sent state is remembered
+KEPT = 500  # messages, for pages that reconnect
 MOST_BEHIND = 4 * 2**20  # bytes that may wait for a page that reads slowly, or is away
 
 _log = logging.getLogger("holdfast")
@@ -72,12 +72,12 @@ class RunsChanged(msgspec.Struct, kw_only=True):
 
 
 class Feed:
-    """The feed of *desk*'s store; does nothing while nobody listens."""
+    """The feed of *desk*'s store; does nothing while no page listens."""
 
     def __init__(self, desk: Desk, *, read_only: bool = False) -> None:
         self._desk = desk
         self._read_only = read_only
-        self._start = secrets.token_hex(4)  # numbers of another start are not ours
+        self._start = secrets.token_hex(4)  # tells our numbers from those of an earlier start
         self._number = 0
         self._kept: deque[bytes] = deque()  # the last messages
         self._weight = 0
@@ -92,7 +92,7 @@ class Feed:
         """Everything, or what came after *last_id*; then what changes, as it changes."""
         reader = _Reader()
         try:
-            # A page that goes away now must not take the look with it: its thread would go on beside the next one.
+            # Shielded: a page that leaves now must not cancel the read, whose thread would go on beside the next read.
             await asyncio.shield(self._keep(self._join(reader, last_id)))
             async for piece in reader.read():
                 yield piece
@@ -109,17 +109,17 @@ class Feed:
             if not reader.left:
                 self._readers.add(reader)
             known = self._complaint
-            await self._look()  # which greets whoever is new
+            await self._look()  # which also greets new pages
             if self._complaint and (known or not reader.knows):
                 reader.put(note("store", self._complaint))
         if self._task is None or self._task.done():
             self._task = self._keep(self._serve())
 
     async def _greet(self) -> None:
-        """Send everything to those who have nothing to go on from."""
+        """Send everything to the pages that have nothing to go on from."""
         strangers = [reader for reader in self._readers if not reader.knows]
         if strangers:
-            # What is new in it is not noted as told: those who are here already have yet to hear of it.
+            # What is new in it is not marked as sent: the other pages have still to get it.
             everything = await self._desk.read(lambda: encode(self._everything()))
             hello = message(everything, event="hello", id=self._id())
             for reader in strangers:
@@ -127,7 +127,7 @@ class Feed:
                 reader.put(hello)
 
     def _keep(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """A task that nobody forgets before it has ended."""
+        """A task that is referenced until it ends, so that it is not garbage-collected."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -136,7 +136,7 @@ class Feed:
     # -- looking -------------------------------------------------------------------------------------------------------
 
     async def _serve(self) -> None:
-        """Look until nobody listens any more."""
+        """Read the store until no page listens any more."""
         try:
             async with aclosing(changes(self._desk.store, PERIOD)) as changed:
                 while self._readers:
@@ -149,7 +149,7 @@ class Feed:
             self._tell(note("failed", "the feed has failed; see what the server says"), last=True)
 
     async def _look(self) -> None:
-        """Send what has changed since the last look; a store that cannot be read is noted, and all told once it can."""
+        """Send what has changed since the last read; if it cannot be read, a note, and everything once it can."""
         try:
             for event, data in await self._desk.read(self._read):
                 if event == "hello":
@@ -185,7 +185,7 @@ class Feed:
         return f"{self._start}-{self._number}"
 
     def _missed(self, last_id: str | None) -> list[bytes] | None:
-        """The messages that came after *last_id*; None if that is not known."""
+        """The messages that came after *last_id*; None if it is not ours, or too old."""
         start, _, number = (last_id or "").partition("-")
         if start != self._start or not number.isascii() or not number.isdecimal() or len(number) > 15:
             return None
@@ -195,7 +195,7 @@ class Feed:
     # -- in a thread, one at a time ------------------------------------------------------------------------------------
 
     def _read(self) -> list[tuple[str, bytes]]:
-        """What is different from the last look, or everything where that is too much; the first look finds nothing."""
+        """The messages for what has changed since the last read, or for everything; the first read gives none."""
         desk, seen, messages = self._desk, self._seen, []
         at_ms = desk.now_ms()
         runs = seen.runs_changed(desk)
@@ -227,20 +227,20 @@ class Feed:
 
 
 class _Seen:
-    """What was sent last, to tell what is different now; what changes by time alone is no difference."""
+    """What was sent last, to find what has changed; values that change with time alone do not count."""
 
     def __init__(self) -> None:
         self.has_begun = False
-        self._event = self._key = 0  # the last ones in the store
+        self._event = self._key = 0  # the numbers of the last event and the last run in the store
         self._version: list[tuple[object, ...]] = []  # of the board
         self._looked_at = self._asked_at = self._counted_at = -math.inf
-        self._missing = math.inf  # numbers of runs that no run has
+        self._missing = math.inf  # how many numbers of runs are unused, since their runs were deleted
         self._tools: dict[str, bytes] = {}
         self._servers: list[tuple[str, bytes]] = []
         self._runs: OrderedDict[str, bytes] = OrderedDict()
 
     def board_changed(self, desk: Desk) -> bool:
-        """Whether somebody has written there, or nobody has looked for a second: a process may have died."""
+        """True if the board was written to, or the last look at it is a second ago: a process may have died since."""
         now = desk.clock.monotonic()
         version = [*desk.store.file.fetch("versions"), *desk.store.file.fetch("last_order")]
         if version == self._version and now < self._looked_at + PERIOD:
@@ -258,19 +258,19 @@ class _Seen:
         return before != self._servers
 
     def runs_changed(self, desk: Desk) -> list[RunView] | None:
-        """The runs that are different; None if there are too many to tell, or some that nobody can tell."""
+        """The runs that have changed; None if there are too many, or runs were deleted, which this cannot express."""
         file, now = desk.store.file, desk.clock.monotonic()
         event, key = _last(desk.store)
         (since_event, since_key), (self._event, self._key) = (self._event, self._key), (event, key)
         deleted = self._some_are_deleted(desk.store, now) or event < since_event
         rows: list[tuple[Any, ...]] = []
         if self.has_begun:
-            if deleted or event - since_event > MOST_EVENTS:  # which is an import
+            if deleted or event - since_event > MOST_EVENTS:  # so many come from an import
                 return None
             rows = file.fetch("changed", since_event, since_key, MOST_RUNS + 1)
             if len(rows) > MOST_RUNS:
                 return None
-        if now >= self._asked_at + PERIOD:  # whether their processes live
+        if now >= self._asked_at + PERIOD:  # runs change when their process dies
             self._asked_at = now
             rows += file.fetch("owned", MOST_RUNS)
         views = {run.id: view(run) for run in desk.store.snapshots(rows)}
@@ -279,7 +279,7 @@ class _Seen:
         return changed
 
     def _some_are_deleted(self, store: RunStore, now: float) -> bool:
-        """Whether more numbers are missing than at the last count."""
+        """True if more numbers of runs are unused than at the last count."""
         if now < self._counted_at + COUNTING:
             return False
         self._counted_at = now
@@ -287,7 +287,7 @@ class _Seen:
         return self._missing > before
 
     def know(self, runs: list[RunView]) -> None:
-        """These were sent."""
+        """Remember these runs as sent."""
         for run in runs:
             self._runs[run.id] = encode(run)
             self._runs.move_to_end(run.id)
@@ -296,21 +296,21 @@ class _Seen:
 
 
 class _Reader:
-    """One page: what waits for it, up to a limit."""
+    """One page that listens: the messages that wait for it, up to a limit."""
 
     def __init__(self) -> None:
         self._pieces: deque[bytes] = deque()
         self._weight = 0
         self._woken = asyncio.Event()
         self._over = False
-        self.knows = False  # where it stands: it has everything, or comes back
+        self.knows = False  # True once it was sent everything, or has come back and goes on where it was
         self.left = False
 
     def put(self, piece: bytes, *, last: bool = False) -> bool:
-        """Have *piece* sent; false if it is the *last*, or the page is too far behind and let go."""
+        """Queue *piece*; False if nothing may follow: it is the *last*, or the page is too far behind and is let go."""
         if self._over:
             return False
-        # Not by the first: one look may find so much to say, and says the rest of it in the same moment.
+        # The first piece does not count: one read may give a very large message and further ones in the same moment.
         if self._pieces and self._weight - len(self._pieces[0]) > MOST_BEHIND:
             self._pieces.clear()
             self._weight = 0
@@ -339,12 +339,12 @@ class _Reader:
 
 
 def _last(store: RunStore) -> tuple[int, int]:
-    """The last event and the last run, by their numbers."""
+    """The numbers of the last event and the last run."""
     rows = store.file.fetch("last_change")
     return rows[0] if rows else (0, 0)
 
 
 def _sign(line: ToolLine) -> bytes:
-    """All of a line but the times at which it was read and written."""
+    """All of a line, except for the times at which it was read and written."""
     processes = [msgspec.structs.replace(each, at_ms=0) for each in line.processes]
     return encode(msgspec.structs.replace(line, remaining_ms=None, processes=processes))

@@ -1,4 +1,4 @@
-"""The files of the page, as they are shipped: no other file can be named, whatever is asked for."""
+"""The files of the page, as they are shipped; a request cannot name any other file."""
 
 from __future__ import annotations
 

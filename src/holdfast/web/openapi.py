@@ -1,6 +1,7 @@
 """The description of the API (OpenAPI 3.1): every route, parameter, answer and error.
 
-The shapes come from the structs that are sent; the tests hold the rest against the running server.
+The shapes come from the structs that are sent, and their descriptions from the docstrings of these; tests compare the
+rest with the running server.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ event (RunEventRecord). `gap` (Gap) says that earlier events are no longer kept,
 
 
 def description(cookie: str | None) -> bytes:
-    """The whole, as JSON; *cookie* is the name of the one that holds the token, None if none is asked for."""
+    """The description as JSON; *cookie* is the name of the cookie for the token, None if no token is needed."""
     return msgspec.json.encode(
         {
             "openapi": "3.1.0",

@@ -1,8 +1,8 @@
-"""Who may ask what. Everything is refused that is not known to be meant: by the name the server was asked under, by the
-site that asks, and by the token that was printed when the server began.
+"""Decides which requests are allowed: by the name in their Host header, by the site they come from, and by the token
+that was printed when the server started. All others are refused.
 
-A name guards against foreign pages whose name leads here (DNS rebinding), the origin and the cookie's SameSite against
-foreign pages that post here, the token against other users of the machine.
+The Host name guards against foreign pages whose name resolves to this machine (DNS rebinding), the origin and the
+cookie's SameSite against foreign pages that post here, the token against other users of the machine.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ WITHOUT_TOKEN = """<!doctype html>
 
 
 class Rules(NamedTuple):
-    """What is allowed: the *hosts* under which the server may be asked, and by *any_address* all that are no names; the
-    *token* that must be shown, None for none; whether anything may be changed. In the address of the page *once* is as
-    good as the token, a single time.
+    """What is allowed: a Host header must be one of *hosts*, or, with *any_address*, an IP address; requests must show
+    the *token*, unless it is None; *read_only* forbids all changes. In the address of the page, *once* is accepted in
+    place of the token a single time.
     """
 
     hosts: frozenset[str]
@@ -64,12 +64,12 @@ class Rules(NamedTuple):
 
     @property
     def cookie(self) -> str:
-        """The name of the cookie: browsers share cookies between the ports of a host."""
+        """The name of the cookie, with the port in it: browsers share cookies between the ports of a host."""
         return f"holdfast_{self.port}"
 
     @property
     def ticket(self) -> str:
-        """What the cookie holds: proof of the token, not the token."""
+        """The value of the cookie: proof that the client knew the token, not the token itself."""
         return hmac.new((self.token or "").encode(), b"holdfast ui cookie", hashlib.sha256).hexdigest()
 
 
@@ -82,14 +82,14 @@ def rules(
     names: Iterable[str] = (),
     once: str | None = None,
 ) -> Rules:
-    """The rules for a server bound to *host*; it may be asked under that, the local names and *names*."""
+    """The rules for a server bound to *host*; Host headers may be that, the local names and *names*."""
     everywhere = not is_local(host)
     hosts = LOCAL | {host.lower().strip("[]"), *(name.lower().strip("[]") for name in names)}
     return Rules(frozenset(hosts), port, token, read_only, everywhere, once)
 
 
 def is_local(host: str) -> bool:
-    """Whether *host* is this machine as only it can be reached from itself."""
+    """True if *host* can be reached only from this machine."""
     if host.lower() == "localhost":
         return True
     try:
@@ -99,7 +99,7 @@ def is_local(host: str) -> bool:
 
 
 class Gate:
-    """Lets requests through to *app* by *rules*, and answers others."""
+    """Passes requests that *rules* allow to *app*, and answers the others itself."""
 
     def __init__(self, app: ASGIApp, rules: Rules) -> None:
         self._app = app
@@ -107,7 +107,7 @@ class Gate:
         self._once = rules.once
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Check one request, and pass it on or answer it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -124,7 +124,7 @@ class Gate:
         await (self._app if answer is None else answer)(scope, receive, secured)
 
     def _check(self, scope: Scope) -> Response | None:
-        """An answer where the request does not get through."""
+        """The answer to a request that is not passed on, else None."""
         headers = Headers(scope=scope)
         try:
             self._check_host(headers)
@@ -160,13 +160,13 @@ class Gate:
         if host is None or not self._rules.any_address:
             return False
         try:
-            ipaddress.ip_address(host)  # an address cannot be made to lead elsewhere
+            ipaddress.ip_address(host)  # an IP address is not resolved, so it cannot be rebound
         except ValueError:
             return False
         return True
 
     def _enter(self, scope: Scope) -> Response | None:
-        """The token in the address of the page becomes a cookie, and leaves the address."""
+        """Turn the token in the address of the page into a cookie, and redirect to the address without it."""
         query = scope["query_string"]
         if scope["path"] != "/" or scope["method"] not in SAFE or b"token=" not in query:
             return None
@@ -181,7 +181,7 @@ class Gate:
         return answer
 
     def _check_token(self, scope: Scope, headers: Headers) -> bool:
-        """Whether the token was shown in a header, which no foreign page can do."""
+        """True if the token was shown in a header, which no foreign page can do; raise a Problem if it is missing."""
         if self._rules.token is None:
             return False
         kind, _, given = headers.get("authorization", "").partition(" ")
@@ -201,7 +201,7 @@ class Gate:
         return False
 
     def _check_reader(self, scope: Scope, headers: Headers, *, bearer: bool) -> None:
-        """Foreign pages could not read the answer; they have no business here all the same."""
+        """Refuse foreign pages, although they could not read the answer."""
         if scope["path"] not in {"/", *OPEN} and not bearer and not _is_own_site(headers):
             raise _foreign()
 
@@ -209,23 +209,23 @@ class Gate:
         if self._rules.read_only:
             raise Problem(403, "read_only", "this server changes nothing", "start holdfast ui without --read-only")
         origin = headers.get("origin")
-        is_ours = bearer if origin is None else _is_same(origin, headers["host"])  # without, it is no browser
+        is_ours = bearer if origin is None else _is_same(origin, headers["host"])  # None: not a browser
         if not is_ours or not _is_own_site(headers):
             raise _foreign()
 
 
 def host_of(header: str) -> str | None:
-    """The name in a Host header, without its port; None if it is no name."""
+    """The name in a Host header, without its port; None if it is not valid."""
     try:
         parts = urlsplit(f"//{header}")
-        _ = parts.port  # raises where it is none
+        _ = parts.port  # raises ValueError if it is not a port
     except ValueError:
         return None
     return parts.hostname if parts.netloc == header and parts.hostname and "@" not in header else None
 
 
 def same(given: str, wanted: str) -> bool:
-    """Whether two secrets are the same, in a time that does not tell how far they are."""
+    """True if two secrets are equal; the time it takes does not reveal where they differ."""
     return hmac.compare_digest(given.encode("utf-8", "replace"), wanted.encode())
 
 

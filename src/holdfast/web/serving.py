@@ -15,13 +15,13 @@ from holdfast.errors import HoldfastError
 from holdfast.web.app import App
 
 PATIENCE = 2  # seconds that answers under way may take when the server ends
-BACKLOG = 128  # connections that wait to be taken
+BACKLOG = 128  # connections that wait to be accepted
 LONGEST_HEAD = 32_768  # bytes of a request before its body
-MOST_CONNECTIONS = 200  # each is a file, of which a process may have few
+MOST_CONNECTIONS = 200  # each needs a file descriptor, of which a process may have few
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket on *host* and *port*, any free one for 0; nobody else's."""
+    """A listening socket on *host* and *port*, any free port for 0; not shared with other processes."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -42,10 +42,10 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 class Connection(H11Protocol):
-    """One connection; where there are too many, the one goes that has asked for nothing for longest."""
+    """One connection; if there are too many, the one that has been idle for longest is closed."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """It begins; uvicorn calls it."""
+        """Begin the connection; called by uvicorn."""
         super().connection_made(transport)
         self._idle_since = self.loop.time()
         if len(self.connections) > MOST_CONNECTIONS:
@@ -55,7 +55,7 @@ class Connection(H11Protocol):
             longest.transport.abort()
 
     def on_response_complete(self) -> None:
-        """It was answered, and may ask again; uvicorn calls it."""
+        """Note that a request was answered, and that the connection is idle now; called by uvicorn."""
         self._idle_since = self.loop.time()
         super().on_response_complete()
 
@@ -64,7 +64,7 @@ class Connection(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """Serves *app*; tells it of the end before it waits for its streams to end."""
+    """Serves *app*; at the end, tells it to close its streams before waiting for them."""
 
     def __init__(self, app: App, *, on_ready: Callable[[], object] | None = None) -> None:
         super().__init__(
@@ -73,7 +73,7 @@ class Server(uvicorn.Server):
                 http=Connection,
                 ws="none",
                 lifespan="on",
-                backlog=1,  # are taken at once: with more, asyncio does nothing but try again where no file is left
+                backlog=1,  # accepts in a row: with more, asyncio only repeats failing ones if descriptors run out
                 access_log=False,
                 log_config=None,
                 server_header=False,
@@ -92,13 +92,13 @@ class Server(uvicorn.Server):
             asyncio.run(self.serve(sockets=[listening]))
 
     def stop(self) -> None:
-        """End; from any thread."""
+        """End the server; may be called from any thread."""
         self.should_exit = True
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._app.desk.closing.set)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin, and say so; uvicorn calls it."""
+        """Start, then call *on_ready*; called by uvicorn."""
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
         for listening in sockets or ():
@@ -107,7 +107,7 @@ class Server(uvicorn.Server):
             self._on_ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A signal came, in the middle of anything; uvicorn calls it."""
-        if sig == signal.SIGINT:  # which uvicorn raises again at the end; others are how a service is told to end
+        """Handle a signal, which may come at any point of the program; called by uvicorn."""
+        if sig == signal.SIGINT:  # uvicorn raises it again at the end; other signals are a normal way to end a service
             super().handle_exit(sig, frame)
         self.stop()

@@ -23,19 +23,19 @@ def message(data: bytes, *, event: str | None = None, id: str | int | None = Non
 
 
 def note(code: str, text: str) -> bytes:
-    """The event that says what is the matter."""
+    """The event `note`, which tells the page what is wrong."""
     return message(encode(Note(code=code, message=text)), event="note")
 
 
 class EventStream:
-    """Answers with what *source* gives; closes it whatever happens."""
+    """Answers with the pieces of *source*; closes it whatever happens."""
 
     def __init__(self, desk: Desk, source: AsyncIterator[bytes]) -> None:
         self._desk = desk
         self._source = source
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send until one side has had enough."""
+        """Send until the source ends, the reader goes, or the server ends."""
         self._desk.open_stream()
         try:
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
@@ -56,7 +56,7 @@ class EventStream:
             if tasks[1] not in done:
                 await send({"type": "http.response.body"})
             if tasks[0] in done:
-                tasks[0].result()  # what failed is told to whoever runs the server
+                tasks[0].result()  # raises an error of the source, so that the server logs it
         finally:
             self._desk.close_stream()
 
