@@ -1,7 +1,7 @@
-"""What kind of failure an error is, and how long the other side asks to wait; without importing anybody's library.
+"""What kind of failure an error is, and how long a server asks to wait; without importing the library that raised it.
 
 `kinds` holds the sixteen categories, `signs` reads exceptions, `words` reads text, `waits` reads `Retry-After`.
-They look at exceptions through `looking` alone: nothing that an exception does when it is looked at makes them raise.
+They look at exceptions only through `looking`: nothing that an exception does when it is read makes them raise.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ _C = ErrorCategory
 _TRIPPING: Final = frozenset({_C.NETWORK, _C.TIMEOUT, _C.SERVICE_UNAVAILABLE, _C.EXECUTION_ERROR})
 _RETRYABLE: Final = frozenset({_C.NETWORK, _C.TIMEOUT, _C.SERVICE_UNAVAILABLE, _C.RATE_LIMIT, _C.CIRCUIT_OPEN})
 
-# The label, then the suggestions. A model reads them with the error before it, so they say what to do and no more.
+# The label, then the suggestions. A model reads them after the error itself, so they say what to do and no more.
 _ADVICE: Final[Mapping[ErrorCategory, tuple[str, ...]]] = {
     _C.NETWORK: (
         "Network problem",

@@ -1,4 +1,4 @@
-"""Looking at exceptions that others wrote: no attribute, text or chain of theirs makes these raise or run for ever."""
+"""Reading foreign exceptions: none of their attributes, texts or chains makes these functions raise or run for ever."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _T = TypeVar("_T")
 
 
 def attribute(thing: object, name: str, kind: type[_T]) -> _T | None:
-    """The attribute *name* of *thing* if it is there and of that *kind*: a number or a text is a plain one, then."""
+    """Return the attribute *name* of *thing* if it is there and of that *kind*; an int, float or str as a plain one."""
     try:
         value = getattr(thing, name, None)
         return _PLAIN.get(kind, _same)(value) if isinstance(value, kind) else None
-    except Exception:  # a property of theirs, or a value that lies about its class and cannot keep it up
+    except Exception:  # a property that raises, or a value that lies about its class and cannot be converted
         return None
 
 
@@ -28,7 +28,7 @@ _PLAIN: Final[dict[type, Callable[[Any], Any]]] = {int: int.__index__, float: fl
 
 
 def entry(value: object, kind: type[_T], *path: str) -> _T | None:
-    """What nested dicts hold under the keys of *path*, if it is there and of that *kind*."""
+    """Return the value in nested dicts under the keys of *path*, if it is there and of that *kind*."""
     try:
         for key in path:
             value = dict.get(value, key) if isinstance(value, dict) else None
@@ -38,12 +38,12 @@ def entry(value: object, kind: type[_T], *path: str) -> _T | None:
 
 
 def is_a(error: object, kinds: type[_T] | tuple[type[_T], ...]) -> TypeGuard[_T]:
-    """Whether *error* is of one of these *kinds*; `isinstance` would ask the error itself, which may raise or lie."""
+    """True if *error* is of one of these *kinds*; `isinstance` would ask the error itself, which may raise or lie."""
     return issubclass(type(error), kinds)
 
 
 def text_of(error: BaseException) -> str:
-    """The text of *error*, empty where it has none to give."""
+    """Return the text of *error*; empty if `str` of it fails."""
     try:
         return str.__str__(str(error))  # a plain str: a subclass may do anything when it is cut
     except Exception:
@@ -51,15 +51,15 @@ def text_of(error: BaseException) -> str:
 
 
 def cut(text: str) -> str:
-    """The beginning and the end of *text*, where what matters stands."""
+    """Return the beginning and the end of a long *text*, where the important words are."""
     if len(text) <= MOST_TEXT:
         return text
     half = MOST_TEXT // 2
-    return f"{text[:half]}x x{text[-half:]}"  # the x's spoil what the cut left of a word or number
+    return f"{text[:half]}x x{text[-half:]}"  # the x's keep the rest of a cut word or number from being read as one
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
-    """*error*, then what it was raised from or wraps, and so on inwards."""
+    """Yield *error*, then the exception it was raised from or wraps, and so on inwards."""
     seen: set[int] = set()
     link: BaseException | None = error
     while link is not None and id(link) not in seen and len(seen) < _MOST_LINKS:
@@ -70,7 +70,7 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _wrapped(error: BaseException) -> BaseException | None:
-    # urllib and urllib3 keep the first error as `reason`, requests and many a tool as the first argument.
+    # urllib and urllib3 keep the first error as `reason`, requests and many tools as the first argument.
     reason = attribute(error, "reason", BaseException)
     if reason is not None:
         return reason
@@ -79,15 +79,15 @@ def _wrapped(error: BaseException) -> BaseException | None:
 
 
 def context(error: BaseException) -> BaseException | None:
-    """What was being handled when *error* was raised without `from`."""
+    """Return the exception that was being handled when *error* was raised without `from`."""
     replaced = attribute(error, "__context__", BaseException)
     return None if replaced is None or attribute(error, "__suppress_context__", bool) else replaced
 
 
 def leaves(error: BaseException, most: int = 64) -> list[BaseException]:
-    """The first exceptions of a group and of the groups in it, at *most* so many; of any other exception, itself."""
+    """Return the first *most* exceptions of a group and of the groups in it; for any other exception, itself."""
     found: list[BaseException] = []
-    rest, left = [error], 16 * most  # a group may say that it holds itself
+    rest, left = [error], 16 * most  # bounded, as a group may claim to hold itself
     while rest and len(found) < most and left:
         left -= 1
         node = rest.pop()
@@ -99,5 +99,5 @@ def leaves(error: BaseException, most: int = 64) -> list[BaseException]:
 
 
 def inside(group: BaseException) -> tuple[BaseException, ...]:
-    """What a group says that it holds; of any other exception, nothing."""
+    """Return the exceptions that a group claims to hold; for any other exception, none."""
     return attribute(group, "exceptions", tuple) or () if is_a(group, BaseExceptionGroup) else ()

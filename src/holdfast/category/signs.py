@@ -1,7 +1,7 @@
-"""The category of an exception, by the surest sign that it bears.
+"""The category of an exception, by the most reliable sign that it shows.
 
-In this order: what it says of itself; its type; the status or code of the answer that it carries; the name of its
-type; all that for what it was raised from; its text; and last, with care, what it replaced.
+In this order: its own `category`; its type; the status or code of the response that it carries; the name of its type;
+the same for the exceptions it was raised from; its text; and last, with care, the exception that it replaced.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MOST_GROUPS: Final = 8
 
 
 def classify(error: BaseException | int | str) -> ErrorCategory:
-    """The category of an exception, an HTTP status or a text; `EXECUTION_ERROR` where nothing tells more."""
+    """Return the category of an exception, an HTTP status or a text; `EXECUTION_ERROR` if nothing says more."""
     found: ErrorCategory | None = None
     if isinstance(error, BaseException):
         found = _of_exception(error, set())
@@ -34,15 +34,15 @@ def classify(error: BaseException | int | str) -> ErrorCategory:
 
 
 class _Kind(msgspec.Struct, frozen=True):
-    """What the type of an exception tells by itself."""
+    """What the type of an exception says by itself."""
 
     sure: ErrorCategory | None  # a type of the standard library that means one thing
-    named: ErrorCategory | None  # a library's type that we know, or one whose name speaks
+    named: ErrorCategory | None  # a known type of a library, or one whose name says it
     bug: bool  # a mistake in code: its text quotes the code, so it proves nothing
     group: bool
-    system: bool  # an OSError, whose number may tell
+    system: bool  # an OSError, whose errno may decide
     rpc: bool  # carries a JSON-RPC error
-    bare: bool  # an instance without attributes of its own has nothing more to show
+    bare: bool  # an instance without attributes of its own has no other signs
 
 
 def _of_exception(error: BaseException, groups: set[int]) -> ErrorCategory | None:
@@ -61,8 +61,8 @@ def _of_exception(error: BaseException, groups: set[int]) -> ErrorCategory | Non
 
 
 def _of_context(error: BaseException, groups: set[int]) -> ErrorCategory | None:
-    # Who forgets `from` still means the error that he replaced. But a cache that missed before the tool failed is a
-    # context too, so a context can explain a failure and never excuse one.
+    # Code that forgets `from` still means the error that it replaced. But a cache miss before the tool failed is a
+    # context, too, so a context may explain a failure and never excuse one.
     if (replaced := context(error)) is None:
         return None
     signs = (_sign(link, groups) for link in chain(replaced))
@@ -87,7 +87,7 @@ def _sign(error: BaseException, groups: set[int]) -> ErrorCategory | None:
 
 
 def _own(error: BaseException) -> ErrorCategory | None:
-    """What it says itself, as a category or as the text of one."""
+    """Return the exception's own `category`, a member or the text of one."""
     said = attribute(error, "category", str)
     return _BY_VALUE.get(str.__str__(said)) if said is not None and issubclass(type(said), str) else None
 
@@ -116,7 +116,7 @@ _base = cast("Callable[[type[BaseException]], type[BaseException]]", type.__dict
 def _kind(cls: type[BaseException]) -> _Kind:
     try:
         return _known_kind(cls)
-    except Exception:  # a metaclass of theirs: what the class is made from can tell
+    except Exception:  # a foreign metaclass that raises: its base class decides
         return msgspec.structs.replace(_kind(_base(cls)), bare=False)
 
 
@@ -148,7 +148,7 @@ def _status(error: BaseException, response: object) -> int:
     for thing in (error, response):
         numbers = (attribute(thing, name, int) for name in ("status_code", "status", "code"))
         status = next((number for number in numbers if number is not None), 0)
-        if 100 <= status <= 599:  # a vendor's own numbers are no statuses
+        if 100 <= status <= 599:  # a vendor's own numbers are not statuses
             return status
     return entry(response, int, "ResponseMetadata", "HTTPStatusCode") or 0
 
@@ -158,15 +158,15 @@ def _codes(error: BaseException, response: object) -> Iterator[str]:
     found = [entry(response, str, "Error", "Code")]
     found += [entry(body, str, "error", "code"), entry(body, str, "error", "type")]
     found += [entry(body, str, "code"), entry(body, str, "type")]
-    if attribute(error, "status", int) is None:  # aiohttp's errors have one, and warn whoever asks for their code
+    if attribute(error, "status", int) is None:  # aiohttp's errors have one, and reading their code gives a warning
         found.append(attribute(error, "code", str))
     found.append(attribute(error, "type", str))
     return (code for code in found if code is not None)
 
 
 def _says_quota(error: BaseException, response: object) -> bool:
-    # The public ways to a body may read from the network or decode megabytes: only what is kept already is looked at,
-    # as httpx and requests do it, or whoever has plain attributes.
+    # The public attributes for a body may read from the network or decode megabytes. So only what is stored already is
+    # read: where httpx and requests store it, or in plain attributes.
     kept = attribute(response, "__dict__", dict)
     body = next(filter(None, (entry(kept, bytes, name) for name in ("_content", "content"))), b"")
     texts = (body[:MOST_TEXT].decode(errors="replace"), entry(kept, str, "text") or "", text_of(error))
@@ -180,7 +180,7 @@ def _of_rpc(error: BaseException) -> ErrorCategory | None:
 
 
 def of_rpc(code: int, message: str) -> ErrorCategory:
-    """The category of an error of JSON-RPC or MCP."""
+    """Return the category of a JSON-RPC or MCP error."""
     said = of_status(code) or (None if message.lower() in _RPC_PHRASES else of_text(message))
     default, may_say = _RPC.get(code, (_C.EXECUTION_ERROR, _ANYTHING))
     return said if said in may_say else default
@@ -189,7 +189,7 @@ def of_rpc(code: int, message: str) -> ErrorCategory:
 # --- tables ---
 
 _BY_VALUE: Final[Mapping[str, ErrorCategory]] = {category.value: category for category in _C}
-# Of a group's categories the first here counts: what trips, and of that first what must not be repeated.
+# The first of these that is in a group counts: those that trip a breaker, and of them first those not to be repeated.
 _SEVERITY: Final = tuple(sorted(_C, key=lambda one: (one is _C.CANCELLED, not one.trips_breaker, one.retryable)))
 
 _SHOWN: Final = frozenset(
@@ -201,7 +201,7 @@ def _table(rows: Mapping[ErrorCategory, str]) -> Mapping[str, ErrorCategory]:
     return {name: category for category, names in rows.items() for name in names.split()}
 
 
-# By the first part of the module and the name of the class; a class counts for what inherits from it.
+# By the first part of the module and the name of the class; subclasses count as the class.
 _STANDARD: Final = _table(
     {
         _C.NETWORK: "builtins.ConnectionError socket.gaierror socket.herror ssl.SSLError http.BadStatusLine"
@@ -215,7 +215,7 @@ _STANDARD: Final = _table(
         " concurrent.CancelledError trio.Cancelled greenlet.GreenletExit",
     }
 )
-# Only those whose names do not speak for themselves, as ReadTimeout and APIConnectionError do.
+# Only those whose names do not say it by themselves, as ReadTimeout and APIConnectionError do.
 _FOREIGN: Final = _table(
     {
         _C.NETWORK: "httpx.RemoteProtocolError httpx.ProxyError httpx2.RemoteProtocolError httpx2.ProxyError"
@@ -230,7 +230,7 @@ _FOREIGN: Final = _table(
         _C.CIRCUIT_OPEN: "hyx.BreakerFailing purgatory.OpenedState",
         _C.AUTHENTICATION: "botocore.LoginError botocore.ProfileNotFound botocore.SSOError mcp.OAuthFlowError",
         _C.INVALID_PARAMETERS: "aiohttp.NonHttpUrlClientError",
-        _C.EXECUTION_ERROR: "requests.JSONDecodeError",  # an InvalidJSONError, which the caller's own JSON may be too
+        _C.EXECUTION_ERROR: "requests.JSONDecodeError",  # an InvalidJSONError, as errors in a request's JSON are
     }
 )
 
@@ -239,7 +239,7 @@ _ERRNOS: Final[Mapping[int, ErrorCategory]] = {
         (errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ENETRESET, errno.ENOTCONN),
         _C.NETWORK,
     ),
-    errno.EPROTOTYPE: _C.NETWORK,  # what macOS says of a connection that the other side is just closing
+    errno.EPROTOTYPE: _C.NETWORK,  # macOS, for a connection that the other side is just closing
     **dict.fromkeys(
         (errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ENOSPC), _C.RESOURCE_EXHAUSTED
     ),
@@ -249,7 +249,7 @@ _ERRNOS: Final[Mapping[int, ErrorCategory]] = {
     errno.EROFS: _C.PERMISSION_DENIED,
 }
 
-# For each code of JSON-RPC or MCP: what it means, and what its message may say instead.
+# For each code of JSON-RPC or MCP: its category, and those that its message may name instead.
 _ANYTHING: Final = frozenset(_C)
 _NOTHING: Final[frozenset[ErrorCategory]] = frozenset()
 _GONE: Final = frozenset({_C.TOOL_NOT_FOUND, _C.RESOURCE_NOT_FOUND, _C.NETWORK})

@@ -1,4 +1,4 @@
-"""How long the other side asks to wait: `Retry-After` in headers, an exception's own attribute, or a text."""
+"""How long a server asks to wait: `Retry-After` in headers, an exception's own attribute, or a text."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _DAY: Final = 86_400
 
 
 def retry_after(error: object, *, now: float | None = None) -> float | None:
-    """The seconds that the other side asks to wait, read from an exception, a response, its headers or a text.
+    """Return the seconds that a server asks to wait, read from an exception, a response, its headers or a text.
 
-    A date is compared with *now*, else with the response's own `Date`, else with the wall clock. What is negative, not
-    finite or more than a day is no answer. Of a group of exceptions the longest wait counts.
+    A date is compared with *now*, else with the response's own `Date`, else with the wall clock. A wait that is
+    negative, not finite or more than a day is ignored. Of a group of exceptions the longest wait counts.
     """
     if isinstance(error, BaseException):
         waits = [_of_chain(leaf, now) for leaf in leaves(error)]
@@ -31,7 +31,7 @@ def _of_chain(error: BaseException, now: float | None) -> float | None:
     for link in links:
         if (wait := _in_text(text_of(link))) is not None:
             return wait
-    replaced = context(links[-1])  # that counts last, and without its text, as it does for the category
+    replaced = context(links[-1])  # it counts last, and without its text, as in `classify`
     for link in chain(replaced) if replaced is not None else ():
         if (wait := _of_thing(link, now)) is not None:
             return wait
@@ -44,7 +44,7 @@ def _of_thing(thing: object, now: float | None) -> float | None:
             return wait
     response = attribute(thing, "response", object)
     places = (
-        {"retry-after": attribute(thing, "retry_after", str)},  # the header as it came
+        {"retry-after": attribute(thing, "retry_after", str)},  # the unparsed header
         thing,
         attribute(thing, "headers", object),
         attribute(response, "headers", object),
@@ -76,10 +76,10 @@ def _header(headers: object, name: str) -> str:
     try:
         get = getattr(headers, "get", None)
         value = get(name) if callable(get) else None
-        if value is None and isinstance(headers, dict):  # a plain dict minds the case
+        if value is None and isinstance(headers, dict):  # a plain dict is case-sensitive
             value = next((held for key, held in headers.items() if str(key).lower() == name), None)
         return str(value).strip()[:64] if isinstance(value, str | int | float) else ""
-    except Exception:  # a mapping of theirs
+    except Exception:  # a foreign mapping that raises
         return ""
 
 
@@ -87,7 +87,7 @@ def _epoch(date: str) -> float | None:
     if not date:
         return None
     from datetime import UTC
-    from email.utils import parsedate_to_datetime  # brings sockets along, so it waits until there is a date
+    from email.utils import parsedate_to_datetime  # imports sockets, so not before there is a date
 
     try:
         when = parsedate_to_datetime(date)
@@ -112,7 +112,7 @@ def _seconds(unit: str) -> float:
 
 
 def _sane(seconds: float | None) -> float | None:
-    return float(seconds) if seconds is not None and 0 <= seconds <= _DAY else None  # NaN and infinity are not
+    return float(seconds) if seconds is not None and 0 <= seconds <= _DAY else None  # excludes NaN and infinity, too
 
 
 _NUMBER: Final = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,12})?")
@@ -129,6 +129,6 @@ _WAIT: Final = (
 )
 
 
-@cache  # to compile both takes as long as to load ten modules, and where nothing fails nobody needs them
+@cache  # compiling both takes as long as loading ten modules, and only failures need them
 def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.IGNORECASE)

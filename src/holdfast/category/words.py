@@ -1,4 +1,4 @@
-"""Text read as whole words: phrases that name a category, and numbers that their neighbours make an HTTP status.
+"""Text read as whole words: phrases that name a category, and numbers that are an HTTP status by the words around them.
 
 `RateLimitError`, `rate_limit_error` and "rate limit" are the same two or three words here, so class names, vendors'
 error codes and messages share one list. Texts are cut first, and nothing here takes more than linear time.
@@ -16,8 +16,8 @@ from holdfast.category.looking import cut
 
 _C = ErrorCategory
 
-# Mistakes in code. Their texts quote the code, so what those say proves nothing. A ValueError is none of them: it may
-# well be about an argument of the model's, and then its text says so.
+# Mistakes in code. Their texts quote the code, so they prove nothing. A ValueError is not one of them: it may well be
+# about an argument that the model gave, and then its text says so.
 BUGS: Final = (
     *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, NotImplementedError),
     *(RecursionError, SyntaxError, TypeError, UnicodeError),
@@ -25,10 +25,10 @@ BUGS: Final = (
 
 
 def of_text(text: str) -> ErrorCategory | None:
-    """The category that a message or a tool's error text speaks of."""
+    """Return the category that a message or a tool's error text names, if any."""
     text = cut(text).strip()
     if all(part in text for part in _REFUSAL):
-        said = _of_words(_split(text.rpartition(_REFUSAL[0])[2]))  # the name of the tool stands before it
+        said = _of_words(_split(text.rpartition(_REFUSAL[0])[2]))  # without the tool's name, which comes before
         return _C.CIRCUIT_OPEN if said is None or said.trips_breaker else said
     if _TRACEBACK in text:
         text = text.rpartition("\n")[2]  # the lines above quote code
@@ -44,17 +44,17 @@ def of_text(text: str) -> ErrorCategory | None:
 
 
 def of_name(name: str) -> ErrorCategory | None:
-    """The category that the name of a class or an error code speaks of."""
+    """Return the category that the name of a class or an error code stands for, if any."""
     return _of_words(_split(cut(name)))
 
 
 def of_status(status: int, *, quota: bool = False) -> ErrorCategory | None:
-    """The category of an HTTP status; *quota* says that there is nothing left to wait for."""
+    """Return the category of an HTTP status; *quota* says that a quota is used up, so that waiting does not help."""
     if not 400 <= status <= 599:
         return None
     if status == 429 and quota:
         return _C.RESOURCE_EXHAUSTED
-    # A request that a server does not take is no sign that the server is broken, so no 4xx is a plain failure.
+    # A request that a server rejects does not show that the server is broken, so no 4xx is an execution error.
     return _STATUSES.get(status, _C.INVALID_PARAMETERS if status < 500 else _C.SERVICE_UNAVAILABLE)
 
 
@@ -94,19 +94,19 @@ def _is_status(number: int, before: tuple[str, ...], after: tuple[str, ...]) -> 
     reason = _REASONS.get(number)
     if reason is None:
         return False
-    # "returned 503", "a 404 from", "429": a well-known status, led to by a word, and not a number of things.
+    # "returned 503", "a 404 from", "429": a well-known status after a word that announces one, not a count of things.
     return after[: len(reason)] == reason or (before[-1] in _LEADS and after[0] in _FOLLOWS)
 
 
 _WORD: Final = re.compile(r"(?<![A-Za-z0-9.$#])[0-9]+(?!\.?[A-Za-z0-9])|[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_REFUSAL: Final = (" was not called: ", "Do not repeat this call")  # our own words, back from another process
+_REFUSAL: Final = (" was not called: ", "Do not repeat this call")  # Holdfast's own text, as another process returns it
 _TRACEBACK: Final = "Traceback (most recent call last)"
 _TOOL: Final = re.compile(r"\AError executing tool [^:\n]{1,200}: ?")
-# What JavaScript says of a network that failed, as if it were a mistake in code.
+# JavaScript's messages for a failed network, which look like a mistake in code.
 _FETCH: Final = re.compile(r"\ATypeError: (?:fetch failed|Failed to fetch\Z|NetworkError when attempting|terminated\Z)")
 _RAISED: Final = re.compile(r"(?:[A-Za-z_][A-Za-z0-9_]{0,60}\.){0,6}(?P<name>[A-Za-z_]{0,60}(?:Error|Exception)): ?")
 # The name of a file says what was asked for, not what failed: /repo/timeout, C:\timeout, src/timeout.ts. A word with
-# dots is one if it ends as files do, so `socket.timeout` is none.
+# dots counts as a file name if it ends like one, so `socket.timeout` does not.
 _FILE: Final = re.compile(
     r"(?<![\w./])(?:~|\.{1,2})?/(?!/)[\w.@+/-]+|(?<!\w)[A-Za-z]:\\[\w.@+\\-]+"
     r"|(?<![\w./@+-])[\w@+-]+(?:[./][\w@+-]+)*\.[a-z][a-z0-9]{0,3}(?!\.?\w)"
@@ -151,18 +151,18 @@ _REASONS: Final[Mapping[int, tuple[str, ...]]] = {
 }
 _STATUS_WORDS: Final = frozenset({"http", "status", "statuscode"})
 _STATUS_PAIRS: Final = frozenset(
-    {("http", word) for word in ("1", "2", "3", "error")}  # "HTTP/1.1 503" leaves one 1
+    {("http", word) for word in ("1", "2", "3", "error")}  # "HTTP/2 503"; "HTTP/1.1 503" gives only "http", "503"
     | {("status", word) for word in ("is", "of", "was")}
     | {(word, "code") for word in ("error", "http", "response", "status")}
 )
 _STATUS_ENDS: Final = frozenset({("client", "error"), ("server", "error"), ("error", "responses")})
-# An empty word is the beginning or the end of the text.
+# An empty word stands for the beginning or the end of the text.
 _LEADS: Final = frozenset(
     {"", "a", "an", "answered", "code", "error", "gave", "got", "received", "responded", "returned", "said", "with"}
 )
 _FOLLOWS: Final = frozenset({"", "after", "at", "by", "error", "for", "from", "message", "on", "response", "when"})
 
-# Words that say enough where they are all that is said; among others they may be about anything.
+# Words that decide only if they are the whole text; among other words they may be about anything.
 _ALONE: Final[Mapping[str, ErrorCategory]] = {
     "authentication": _C.AUTHENTICATION,
     "canceled": _C.CANCELLED,
@@ -171,7 +171,7 @@ _ALONE: Final[Mapping[str, ErrorCategory]] = {
     "unavailable": _C.SERVICE_UNAVAILABLE,
 }
 
-# The phrases that stand first win. Words are separated by a blank, phrases by a comma.
+# Earlier rows win over later ones. Words are separated by a blank, phrases by a comma.
 _PHRASES: Final[Sequence[tuple[ErrorCategory, str]]] = (
     (_C.EXECUTION_ERROR, "response validation"),
     (
