@@ -1,10 +1,10 @@
-"""Where a store on PostgreSQL is: a URL as libpq has it, and three settings of ours in it.
+"""The address of a store on PostgreSQL: a URL as libpq takes it, with three settings of ours in it.
 
-`schema` names the tables' schema, `pool=transaction` says that connections are lent by the transaction (which is also
-found out), `session` is the address for the one connection that must last, where the other leads to a pool.
+`schema` names the tables' schema, `pool=transaction` says that a pool lends connections for one transaction each (which
+is also detected), `session` is the address for the one connection that must last, if the other one leads to a pool.
 
-No error shows an address, as anything in it may be a password; libpq would quote one that it cannot read, so it gets
-none of those.
+No error shows an address, as any part of it may be a password; libpq would quote an address that it cannot parse, so it
+is given none of those.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.errors import ConfigError, printable
 SCHEMES = ("postgresql", "postgres")
 SCHEMA = "holdfast"
 LONGEST = 4096  # characters
-LONGEST_WAIT = 86_400.0  # seconds; the system takes no endless ones
+LONGEST_WAIT = 86_400.0  # seconds; the system accepts no endless waits
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,40}")
 _OURS = ("pool", "schema", "session")
 
@@ -35,12 +35,12 @@ _URL = re.compile(
 _WRONG = re.compile(r"[\0\s\ud800-\udfff]|%00|%(?![0-9A-Fa-f]{2})")
 
 
-# The system's own way to notice that the other side is gone; it also keeps what lies between from forgetting us.
+# By TCP keepalives the system notices that the server is gone, and firewalls in between do not drop idle connections.
 _ALIVE = {"keepalives_idle": "10", "keepalives_interval": "3", "keepalives_count": "3"}
 
 
 class Address(NamedTuple):
-    """The parts of a URL; *name* is what may be shown of it."""
+    """The parts of a URL; *name* is the part that may be shown."""
 
     url: str
     dsn: str
@@ -51,7 +51,7 @@ class Address(NamedTuple):
 
 
 def parse(url: str, setting: str = "dsn") -> Address:
-    """The parts of *url*, which is the value of *setting*."""
+    """The parts of *url*; errors call it by the name *setting*."""
     text = url.strip() if isinstance(url, str) else ""
     found = _URL.fullmatch(text) if len(text) <= LONGEST and not _WRONG.search(text) else None
     if found is None:
@@ -67,7 +67,7 @@ def parse(url: str, setting: str = "dsn") -> Address:
         raise ConfigError(f"schema = {shown(schema)}: must be 1 to 41 small letters, digits and underscores")
     choice("pool", pool or "session", ("session", "transaction"))
     rest = "&".join(pair for pair in given if pair.partition("=")[0] not in _OURS)
-    # With a slash before the query, for libpq takes whatever stands before an @ for the user until it sees one.
+    # With a slash before the query: up to the first slash, libpq takes everything before an @ for the user.
     dsn = f"{scheme}://{user}{password}{at}{hosts}{path or '/'}{'?' if rest else ''}{rest}"
     session = parse(ours["session"], "session").dsn if "session" in ours else dsn
     name = f"{scheme}://{user}{at}{hosts}{path}{'' if schema == SCHEMA else f'?schema={schema}'}"
@@ -75,9 +75,10 @@ def parse(url: str, setting: str = "dsn") -> Address:
 
 
 def parameters(dsn: str, seconds: float, *, gone: float, turn: int = 0) -> tuple[bytes, float]:
-    """What to connect with, and how long that may take: *seconds*, unless *dsn* says it.
+    """What to connect with, and how long connecting may take: *seconds*, unless *dsn* says it.
 
-    Who does not confirm what was sent for *gone* seconds is. Where several hosts are named, *turn* says who is first.
+    A server that does not acknowledge what was sent for *gone* seconds counts as gone. If several hosts are named,
+    *turn* says which is tried first.
     """
     import psycopg
     from psycopg.conninfo import conninfo_to_dict, make_conninfo

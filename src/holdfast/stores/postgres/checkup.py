@@ -1,4 +1,4 @@
-"""What there is to know of the server under a store, for whoever asks how it is. It changes nothing."""
+"""Facts about the server of a store, for `holdfast doctor`. It changes nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SELECT current_setting('server_version'),
 
 
 class Checkup(NamedTuple):
-    """A server, and our tables on it; *schema* is 0 where there are none."""
+    """A server, and our tables on it; *schema* is 0 if there are none."""
 
     version: str
     is_durable: bool

@@ -1,7 +1,7 @@
-"""The server's clock, seen from here: our monotonic clock, and how far the server's is from it.
+"""The server's clock, as seen from here: our monotonic clock plus the offset of the server's clock from it.
 
-The clocks of hosts differ, that of the server is one for all. It is measured again every few seconds that it is used;
-until it could be for the first time, our host's has to do.
+The clocks of hosts differ; the server's is the same for all processes. The offset is measured again every few seconds
+while the server is used; until it was measured for the first time, the host's clock has to do.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ FRESH = 10.0  # seconds for which a measurement is good
 
 
 class ServerClock:
-    """Dates by the server, waits by the system; *measure* is called, once, when the server was never heard of."""
+    """Dates by the server, waits by the system; *measure* is called, once at most, if no offset was set before."""
 
     monotonic = staticmethod(SystemClock.monotonic)
     sleep = staticmethod(SystemClock.sleep)
@@ -23,25 +23,25 @@ class ServerClock:
     def __init__(self, measure: Callable[[], float]) -> None:
         self._measure = measure
         self._system: Clock = SystemClock()
-        self._measured: tuple[float, float] | None = None  # when, and how far the clocks are from each other
-        self._is_away = False  # when it was asked for
+        self._measured: tuple[float, float] | None = None  # when it was measured, and the offset
+        self._is_away = False  # the server could not be reached when the time was first asked for
 
     def time(self) -> float:
         """Seconds since the epoch."""
         if self._measured is None and not self._is_away:
             try:
                 self.set(self._measure())
-            except StoreError:  # whoever needs the server is told so when it is written to
+            except StoreError:  # a caller that needs the server gets an error when it writes
                 self._is_away = True
         return self._system.time() if self._measured is None else self._measured[1] + SystemClock.monotonic()
 
     def set(self, offset: float) -> None:
-        """The server's clock is so far from our monotonic one now."""
+        """Set the offset of the server's clock from our monotonic clock, measured now."""
         self._measured = (SystemClock.monotonic(), offset)
 
     @property
     def is_fresh(self) -> bool:
-        """Whether it was measured lately."""
+        """True if the offset was measured lately."""
         return self._measured is not None and SystemClock.monotonic() - self._measured[0] < FRESH
 
     async def asleep(self, seconds: float) -> None:

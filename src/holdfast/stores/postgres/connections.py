@@ -1,6 +1,7 @@
-"""The connections of a store on PostgreSQL: one to write with and a few to read with, made anew when they fail.
+"""The connections of a store on PostgreSQL: one to write with and a few to read with, replaced when they fail.
 
-Whoever has the writer's turn has the first, one thread at a time each of the others, which are kept for the next time.
+The thread that has the writer's turn uses the first; the others are lent to one thread at a time each, and kept for the
+next one.
 """
 
 from __future__ import annotations
@@ -19,32 +20,32 @@ from holdfast.stores.postgres.link import Broken, Link, ServerError, Silent
 from holdfast.stores.postgres.schema import prepare
 from holdfast.stores.postgres.trouble import is_gone
 
-MOST = 4  # that read at a time
-HELD = 8.0  # seconds to wait for what another process holds: a lease outlives that
-SILENCE = 20.0  # seconds for which nobody who reads asks a server again that did not answer
+MOST = 4  # connections that read at a time
+HELD = 8.0  # seconds to wait for a lock of another process; shorter than a lease
+SILENCE = 20.0  # seconds for which readers do not try again to connect to a server that did not answer
 
 T = TypeVar("T")
 _log = logging.getLogger("holdfast")
 
 
 class Connections:
-    """Those to *address*, whose statements are *sql*; *clock* is set by the way."""
+    """The connections to *address*, with the statements *sql*; *clock* is set along the way."""
 
     def __init__(self, address: Address, sql: Mapping[str, str], clock: ServerClock) -> None:
         self._address = address
         self._sql = sql
         self._clock = clock
-        self._is_ready = False  # the tables are there, as this version knows them
-        self._untold = ""  # why others could not be told to look, last time
-        self._silence = ""  # what was said of a server that let the last one who connected wait for nothing
+        self._is_ready = False  # the tables exist, as this version knows them
+        self._untold = ""  # why other processes could not be notified, last time
+        self._silence = ""  # the last error of connecting, if the server did not answer
         self._silent_until = 0.0
-        self._closings = 0  # what was lent before the last one is not kept
+        self._closings = 0  # a connection that was lent before the last one is not kept
         self._reset()
 
     def _reset(self) -> None:
         self.write: Link | None = None
         self.idle: list[Link] = []
-        self._lock = threading.Lock()  # guards the list alone
+        self._lock = threading.Lock()  # guards only the list `idle`
         self._seats: queue.SimpleQueue[_Seat] = queue.SimpleQueue()
         for _ in range(MOST):
             self._seats.put(_Seat(weakref.ref(self._seats)))
@@ -52,13 +53,13 @@ class Connections:
     # -- to write with -------------------------------------------------------------------------------------------------
 
     def writer(self) -> Link:
-        """The one to write with."""
+        """The connection to write with."""
         if self.write is None or self.write.is_broken:
             self.write = self.connect()
         return self.write
 
     def fresh_writer(self) -> Link:
-        """The same, about which nothing speaks against its being alive."""
+        """The connection to write with, checked: as far as can be seen the server has not hung up on it."""
         for _ in range(2):
             link = self.writer()
             try:
@@ -72,16 +73,16 @@ class Connections:
         raise trouble
 
     def check(self, link: Link) -> None:
-        """That the server has not hung up on *link*, and has taken what was left to it."""
+        """Raise if the server has hung up on *link*; log if it refused a notification that was not waited for."""
         try:
             link.check()
-        except ServerError as error:  # of what was left unread
+        except ServerError as error:  # from an answer that was not waited for
             if self._untold != str(error):
                 self._untold = str(error)
                 _log.warning("%s: others could not be told to look: %s", self._address.name, error)
 
     def drop(self, link: Link) -> None:
-        """Write with another one from now on."""
+        """Close *link*; the next write uses another one."""
         link.close()
         if self.write is link:
             self.write = None
@@ -89,7 +90,7 @@ class Connections:
     # -- to read with --------------------------------------------------------------------------------------------------
 
     def ask(self, name: str, *parameters: object, create: bool = False) -> list[tuple[Any, ...]]:
-        """All rows of the statement *name*; none while there are no tables and *create* is not said."""
+        """All rows of the statement *name*; none if there are no tables, unless *create* makes them."""
 
         def ask(link: Link) -> list[tuple[Any, ...]]:
             if not self.has_tables(link, create=create):
@@ -97,19 +98,19 @@ class Connections:
             if not self._clock.is_fresh:
                 self._clock.set(link.offset())
             if link.pooled:
-                link.execute(self._sql["wait_at_most"], (milliseconds(HELD),))  # in one transaction with what is asked
+                link.execute(self._sql["wait_at_most"], (milliseconds(HELD),))  # in the same transaction
             return link.ask(self._sql[name], *parameters)
 
         return self.use(ask)
 
     def use(self, fn: Callable[[Link], T]) -> T:
-        """What *fn* gives on one of them; on another if that was gone, but not if it is only silent."""
+        """Call *fn* with a connection to read with; again with another if that was gone, but not if it was silent."""
         try:
             return self._use(fn)
         except (ServerError, Broken) as error:
             if error.link is None or isinstance(error, Silent) or not is_gone(error):
                 raise
-        self._close_readers()  # it may have been gone for long, and with it the others
+        self._close_readers()  # it may have been gone for long, and the others with it
         return self._use(fn)
 
     def _use(self, fn: Callable[[Link], T]) -> T:
@@ -124,7 +125,7 @@ class Connections:
         try:
             return fn(link)
         except BaseException:
-            link.close()  # gone, cut short with answers on their way, or in a transaction that has failed
+            link.close()  # gone, interrupted with answers on their way, or in a transaction that has failed
             raise
         finally:
             self._put_back(link, closings)
@@ -153,15 +154,15 @@ class Connections:
     # -- making them ---------------------------------------------------------------------------------------------------
 
     def connect(self, *, reads: bool = False) -> Link:
-        """A new one; who only *reads* with it sees to the tables itself, and asks no server that is known to be silent.
+        """Make a connection; if it only *reads*, no tables are made, and a server known to be silent is not tried.
 
-        Whoever writes asks again in any case, and by that finds out for all when the server is back.
+        A writer tries in any case, and so finds out for all when the server is back.
         """
         if self._silence:
             now = SystemClock.monotonic()
             if reads and now < self._silent_until:
                 raise Silent(self._silence)
-            self._silent_until = now + SILENCE  # nobody else need wait while we do
+            self._silent_until = now + SILENCE  # no reader need wait while this thread does
         try:
             link = Link(self._address.dsn, pooled=self._address.pooled, cancels=reads)
             link.connect()
@@ -181,7 +182,7 @@ class Connections:
         return link
 
     def has_tables(self, link: Link, *, create: bool = False) -> bool:
-        """Whether they are there, or were made if *create* is said."""
+        """True if the tables exist, or *create* has made them."""
         if not self._is_ready:
             self._is_ready = prepare(link, self._address.schema, self._address.name, create=create)
         return self._is_ready
@@ -189,22 +190,22 @@ class Connections:
     # -- ending --------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close them all, one that reads as soon as it has done so; a later use makes new ones."""
+        """Close all connections, one that is lent as soon as it comes back; a later use makes new ones."""
         self._close_readers()
         if self.write is not None:
             self.drop(self.write)
         self._is_ready = False
 
     def hold(self, patience: float) -> bool:
-        """Let no other thread have the list of readers in hand."""
+        """Keep other threads from the list of readers; False if one used it for more than *patience* seconds."""
         return self._lock.acquire(timeout=patience)
 
     def let_go(self) -> None:
-        """Go on."""
+        """Let other threads use the list again."""
         self._lock.release()
 
     def after_fork(self) -> None:
-        """In a forked child: they are the parent's."""
+        """In a forked child: let go of the connections, which are the parent's."""
         for link in self.idle:
             link.abandon()
         if self.write is not None:
@@ -213,7 +214,7 @@ class Connections:
 
 
 class _Seat:
-    """Room for one who reads; where an interrupt lets it fall, another takes its place."""
+    """The right of one thread to read; if an interrupt drops it, its end puts another one in its place."""
 
     __slots__ = ("_seats",)
 
@@ -226,5 +227,5 @@ class _Seat:
 
 
 def milliseconds(seconds: float) -> str:
-    """As a setting of the server takes them."""
+    """*seconds* in milliseconds, as a setting of the server takes them."""
     return str(int(1000 * seconds))

@@ -1,6 +1,6 @@
-"""One connection to PostgreSQL. Statements are sent ahead and answered in order, so a whole transaction is one trip.
+"""One connection to PostgreSQL. Statements are sent ahead and answered in order, so a transaction is one round trip.
 
-One thread at a time uses it. Nothing waits without a bound; what broke, or was cut short, is closed and made anew.
+One thread at a time uses it. Every wait has a bound; a connection that broke or was interrupted is closed and replaced.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from holdfast.stores.trouble import PATIENCE
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn, PGresult
 
-CANCELLING = 2.0  # seconds that it may take to ask for an end
-AHEAD = 200  # statements that are sent before answers are taken in
+CANCELLING = 2.0  # seconds that a request to cancel may take
+AHEAD = 200  # statements that are sent before answers are read
 EXTRA = "a store on PostgreSQL needs psycopg: pip install 'holdfast[postgres]'"
 
-_DONE, _ROWS, _SYNC, _SKIPPED = 1, 2, 10, 11  # what a result may be, from libpq-fe.h
+_DONE, _ROWS, _SYNC, _SKIPPED = 1, 2, 10, 11  # the status of a result, from libpq-fe.h
 
 
 class Limits(NamedTuple):
-    """The seconds that things may take."""
+    """How many seconds something may take."""
 
     connecting: float  # unless the address says it
     answer: float
-    gone: float  # until what was sent must have come there
+    gone: float  # until the server must have acknowledged what was sent
 
 
 USUAL = Limits(connecting=10.0, answer=PATIENCE, gone=30.0)
 
 
 class ServerError(Exception):
-    """What the server said; *code* is its SQLSTATE, *link* where it was heard."""
+    """An error that the server reported; *code* is its SQLSTATE, *link* the connection."""
 
     def __init__(self, code: str, message: str, link: Link) -> None:
         super().__init__(message)
@@ -49,7 +49,7 @@ class ServerError(Exception):
 
 
 class Broken(Exception):
-    """The connection could not be made, or, if it is a *link*, is gone."""
+    """The connection could not be made or, if *link* is given, is gone."""
 
     def __init__(self, message: str, link: Link | None = None) -> None:
         super().__init__(message)
@@ -57,7 +57,7 @@ class Broken(Exception):
 
 
 class Silent(Broken):
-    """The server has not answered in time: what was asked, if it was reached, may still be at work."""
+    """The server has not answered in time; if it was reached, it may still be at work on the statement."""
 
 
 class Answer:
@@ -68,7 +68,7 @@ class Answer:
     def __init__(self, link: Link, prepares: str | None = None) -> None:
         self._link = link
         self._at = 0
-        self.prepares = prepares  # the statement that it makes ready; it gives no rows
+        self.prepares = prepares  # the statement whose preparation it answers; then it has no rows
         self.is_there = False
         self.rows: list[tuple[Any, ...]] = []
 
@@ -91,11 +91,12 @@ class Answer:
 
 
 class Link:
-    """A connection to *dsn*, begun; `connect` waits for it. Where *dsn* names several hosts, *turn* says who is first.
+    """A connection to *dsn*, begun; `connect` waits for it. If *dsn* names several hosts, *turn* says which is first.
 
-    It is *pooled* if the server's end of it may change with each transaction: if that is said, or found out. Where it
-    *cancels*, the server is asked to stop what took too long. Nothing that may be a commit: one that waits for a
-    standby would be done without it. All waits end once the file *stop* can be read.
+    It is *pooled* if a pool may give it another server connection for each transaction: the caller says so, or
+    `connect` finds out. If it *cancels*, the server is asked to stop a statement that took too long. That must never be
+    a commit: one that waits for a standby would be done without the standby. All waits end once the file *stop* can be
+    read.
     """
 
     def __init__(
@@ -113,22 +114,22 @@ class Link:
         except ImportError as error:
             raise ConfigError(EXTRA) from error
         self.is_broken = False
-        self.pooled = True  # nothing is left with the server until it is known who it is
+        self.pooled = True  # no statement is prepared until `connect` knows whether it is
         self._is_said_pooled = pooled
         self._cancels = cancels
         self._limits = limits
         self._stop = stop
-        self._names: dict[str, bytes] = {}  # of statements that the server has ready
+        self._names: dict[str, bytes] = {}  # of statements that are prepared on the server
         self._numbers = 0
-        self._due: deque[Answer | None] = deque()  # what is to be answered; None for the end of a batch
-        self._pending = 0  # batches whose end was not answered
-        self._trouble: ServerError | None = None  # the first of a batch: all that follows in it is skipped
+        self._due: deque[Answer | None] = deque()  # answers still to come; None for the end of a batch
+        self._pending = 0  # batches whose end was not answered yet
+        self._trouble: ServerError | None = None  # the first error of a batch: the server skips the rest of it
         self._rows: list[tuple[Any, ...]] | None = None
         given, self._connecting = parameters(dsn, limits.connecting, gone=limits.gone, turn=turn)
         self._pgconn = pq.PGconn.connect_start(given)
 
     def connect(self) -> None:
-        """Wait until the server is there, and see who it is: a pool has numbers of its own making."""
+        """Wait until connected, and find out whether it is to a pool, which reports process ids of its own making."""
         pgconn = self._pgconn
         try:
             if not _reached(pgconn.connect_poll, lambda: pgconn.socket, self._connecting, self._stop):
@@ -147,7 +148,7 @@ class Link:
 
     @property
     def encoding(self) -> str:
-        """Of the texts in the database."""
+        """The encoding of the texts in the database."""
         return (self._pgconn.parameter_status(b"server_encoding") or b"").decode()
 
     @property
@@ -158,7 +159,7 @@ class Link:
     # -- asking --------------------------------------------------------------------------------------------------------
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> Answer:
-        """Send a statement with the placeholders $1, $2 …; its answer can be asked for."""
+        """Send a statement with the placeholders $1, $2 …; its answer is waited for only when its rows are read."""
         values, formats = encode(parameters)
         answer = Answer(self)
         try:
@@ -167,7 +168,7 @@ class Link:
             else:
                 name = self._names.get(sql) or self._prepare(sql)
                 self._pgconn.send_query_prepared(name, values, formats, 1)
-        except Exception as error:  # libpq raises nothing else than that it cannot send
+        except Exception as error:  # libpq raises only if it cannot send
             self._break(error)
         self._due.append(answer)
         if len(self._due) >= AHEAD:
@@ -181,21 +182,21 @@ class Link:
             self.execute(sql, each)
 
     def ask(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        """All rows of one statement, in the transaction that was begun, else in one of its own."""
+        """All rows of one statement, in the transaction that was begun, otherwise in one of its own."""
         answer = self.execute(sql, parameters)
         self.sync()
         return answer.fetchall()
 
     def wait_for(self, answer: Answer) -> None:
-        """Until *answer* is there, or cannot be any more."""
+        """Wait until *answer* is there; raise the error because of which it cannot be."""
         if not answer.is_there:
-            self.end_batch()  # in a transaction it ends nothing, but lets the server see whether we go on
+            self.end_batch()  # does not end a transaction, but lets the server notice if we do not go on
             self._pump(lambda: not self._pending)
         if self._trouble is not None:
             raise self._trouble
 
     def end_batch(self) -> None:
-        """What was sent is to be answered, and nothing that follows has to do with it."""
+        """Make the server answer what was sent; an error in it does not affect what follows."""
         try:
             self._pgconn.pipeline_sync()
         except Exception as error:
@@ -209,20 +210,20 @@ class Link:
         self.finish()
 
     def finish(self, left: int = 0) -> None:
-        """Wait for the end of the batches that were sent, but for the *left* last ones."""
+        """Wait for the end of the batches that were sent, except the *left* last ones; the first error is raised."""
         self._pump(lambda: self._pending <= left)
         if self._trouble is not None:
             trouble, self._trouble = self._trouble, None
             raise trouble
 
     def offset(self) -> float:
-        """How far the server's clock is from our monotonic one, now."""
+        """The offset, in seconds, of the server's clock from our monotonic clock."""
         before = SystemClock.monotonic()
         ((now,),) = self.ask("SELECT extract(epoch FROM clock_timestamp())::float8")
         return float(now) - (before + SystemClock.monotonic()) / 2
 
     def check(self) -> None:
-        """Take in what has come while nobody looked, if only that the server has hung up."""
+        """Read what has arrived since the last use; raises if that is an error, or the server has hung up."""
         if self._due:
             self.finish()
         elif self._ready.poll(0):
@@ -232,7 +233,7 @@ class Link:
                 self._break(error)
 
     def clear(self) -> None:
-        """Take in what is owed, whatever it says; what was sent last need not be the end of a batch."""
+        """Read all answers still to come and ignore errors among them; the last batch need not be ended yet."""
         self.end_batch()
         self._pump(lambda: not self._pending)
         self._trouble = None
@@ -240,11 +241,11 @@ class Link:
     # -- hearing -------------------------------------------------------------------------------------------------------
 
     def fileno(self) -> int:
-        """What can be read when something has come: see to it with `check`."""
+        """The socket, which can be read when something has arrived; then call `check`."""
         return self._pgconn.socket
 
     def heard(self) -> list[str]:
-        """The notifications that have come since this was last asked."""
+        """The notifications that have arrived since the last call."""
         found = []
         while (notification := self._pgconn.notifies()) is not None:
             found.append(notification.extra.decode(errors="replace"))
@@ -253,17 +254,17 @@ class Link:
     # -- ending --------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End; harmless when it has ended."""
+        """Close the connection; harmless when it is closed."""
         self.is_broken = True
         self._pgconn.finish()
 
     def abandon(self) -> None:
-        """In a forked child: let go of it without a word to the server, to whom it is the parent's.
+        """In a forked child: close the socket without telling the server, as the connection is the parent's.
 
-        Held open here it would outlive the parent, and others would take that for alive.
+        Held open here it would outlive the parent, and others would take the parent for alive.
         """
         self.is_broken = True
-        with contextlib.suppress(OSError, _psycopg_error()):  # half made, or broken: there is nothing to let go of
+        with contextlib.suppress(OSError, _psycopg_error()):  # half made, or broken: there is nothing to close
             os.close(self._pgconn.socket)
 
     # -- inside --------------------------------------------------------------------------------------------------------
@@ -277,7 +278,7 @@ class Link:
         return name
 
     def _pump(self, done: Callable[[], bool]) -> None:
-        """Send and take in until it is *done*."""
+        """Send and receive until *done* says so."""
         pgconn, seconds = self._pgconn, self._limits.answer
         end = SystemClock.monotonic() + seconds
         try:
@@ -295,7 +296,7 @@ class Link:
             self._break(error)
 
     def _take(self, done: Callable[[], bool]) -> bool:
-        """Take in what has come, without waiting, and nothing past the point where it is *done*; false if none has."""
+        """Take in the results that have arrived, without waiting, until *done* says so; False if none has."""
         pgconn, found = self._pgconn, False
         while not done() and not pgconn.is_busy():
             result = pgconn.get_result()
@@ -322,7 +323,7 @@ class Link:
             if status != _SKIPPED and self._trouble is None:
                 self._trouble = _trouble(result, self)
             first = self._due[0]
-            if first is None:  # it failed at the end of its batch, which is yet to be answered
+            if first is None:  # it failed at the end of its batch, whose own answer is still to come
                 return
             self._rows = []
             if first.prepares is not None:
@@ -339,7 +340,7 @@ class Link:
         if kind is Silent and self._cancels:
             _cancel(self._pgconn)
         self.close()
-        if said is not None:  # the server said why before it left
+        if said is not None:  # the server said why before it hung up
             raise said from error
         raise kind(_words(str(error)), self) from error
 
@@ -377,7 +378,7 @@ def _polling(socket: int, events: int, stop: int | None) -> select.poll:
 
 
 def _wait(waiting: select.poll, seconds: float, end: float, stop: int | None) -> None:
-    """Until something is ready, which was given *seconds*, up to the *end*."""
+    """Wait until something is ready, up to the time *end*; *seconds* is how long that is in all, for the error."""
     ready = waiting.poll(1000 * max(0.0, end - SystemClock.monotonic()))
     if not ready:
         raise Silent(f"no answer from the server for {seconds:g} s")
@@ -386,14 +387,14 @@ def _wait(waiting: select.poll, seconds: float, end: float, stop: int | None) ->
 
 
 def _cancel(pgconn: PGconn) -> None:
-    """Have the server stop what it is at. A libpq before 17 can only ask for that without a bound, and does not."""
+    """Ask the server to stop what it is doing. Nothing is asked with libpq before 17, where that wait has no bound."""
     try:
         asking = pgconn.cancel_conn()
         asking.start()
         _reached(asking.poll, lambda: asking.socket, CANCELLING)
         asking.finish()
     except (Broken, _psycopg_error()):
-        return  # it does not listen to others either
+        return  # the server does not answer this request either
 
 
 def _psycopg_error() -> type[Exception]:

@@ -1,4 +1,4 @@
-"""The locks of all who use a store on PostgreSQL: held by a session each, so they end with the process, on any host."""
+"""The locks of processes on a PostgreSQL store: each is held by a session, so it ends with its process on any host."""
 
 from __future__ import annotations
 
@@ -11,45 +11,45 @@ from holdfast.stores.postgres.session import number
 
 
 class ServerLock(NamedTuple):
-    """Our own."""
+    """The lock of this process."""
 
     ears: Ears
     owner: str
 
     @property
     def locked(self) -> bool:
-        """Whether others can tell by it."""
+        """True if others can check the lock."""
         return self.ears.holds(self.owner)
 
     def poked(self) -> bool:
-        """Whether another process has something for this one; says so once."""
+        """True if another process has poked this one since the last call: there is something to read."""
         return self.ears.poked(self.owner)
 
     def mailbox(self) -> News:
-        """Wakes when another process has something for this one."""
+        """News that wakes when another process has poked this one."""
         return self.ears.mailbox(self.owner)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release the lock."""
         self.ears.let_go(self.owner)
 
     def after_fork(self) -> None:
-        """The session is the parent's: the store sees to it."""
+        """Do nothing: the session is the parent's, and the store lets go of it."""
 
 
 class ServerLocks(NamedTuple):
-    """All of them; *fetch* reads from the store."""
+    """The locks of all processes; *fetch* reads from the store."""
 
     ears: Ears
     fetch: Callable[..., list[tuple[Any, ...]]]
 
     def take(self, owner: str) -> ServerLock:
-        """Have it be known that *owner*, this process, lives."""
+        """Take the lock of *owner*, which is this process."""
         self.ears.hold(owner)
         return ServerLock(self.ears, owner)
 
     def is_living(self, owner: str, host: str, *, locked: bool | None) -> bool | None:
-        """Whether *owner* lives; None if that cannot be told: where it has no lock its lease decides."""
+        """True if *owner* is alive; None if that cannot be told: if it has no lock, its lease decides."""
         if locked:
             return self.ears.is_living(owner)
         if locked is None and (self.ears.holds(owner) or self.fetch("is_locked", number(owner)) == [(True,)]):
@@ -57,4 +57,4 @@ class ServerLocks(NamedTuple):
         return None
 
     def poke(self, owner: str) -> None:
-        """It was told with the commit."""
+        """Do nothing: *owner* was notified with the commit."""

@@ -1,7 +1,7 @@
-"""The schema of a store on PostgreSQL: made by who writes first, brought up to date by who comes with a newer version.
+"""The schema of a store on PostgreSQL: made by the first process that writes, updated by the first of a newer version.
 
-One numbered migration a file; all that are missing are applied, with their numbers, in one transaction under a lock.
-A migration only adds: processes of the version before are at work on the tables, and go on.
+One numbered migration per file; all that are missing are applied, with their numbers, in one transaction under a lock.
+A migration only adds: processes of the previous version go on working on the tables.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from holdfast.stores.schema import FOLDER as SHARED
 from holdfast.stores.schema import by_name, migration, read_sql
 
 MIGRATIONS = ("001_runs.sql",)
-SCHEMA = len(MIGRATIONS)  # the newest that this version knows
+SCHEMA = len(MIGRATIONS)  # the newest schema that this version knows
 OLDEST_SERVER = 130000
 _FOLDER = os.path.join(os.path.dirname(__file__), "sql")
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('holdfast migrations ' || $1, 0))"
@@ -34,7 +34,7 @@ def statements(schema: str) -> dict[str, str]:
 
 
 def prepare(link: Link, schema: str, name: str, *, create: bool) -> bool:
-    """Have *link* see the schema of this version, or say why it cannot; false if there is none and *create* is not."""
+    """Bring the database to the schema of this version, or raise; False if there is none and *create* is not set."""
     if link.server_version < OLDEST_SERVER:
         raise StoreError(f"{name}: PostgreSQL {link.server_version // 10000} is too old; use 13 or newer")
     if link.encoding != "UTF8":
@@ -49,7 +49,7 @@ def prepare(link: Link, schema: str, name: str, *, create: bool) -> bool:
 
 
 def found(link: Link, schema: str, name: str) -> int:
-    """The number of the schema that is there, 0 if there is none; a newer one than this version knows is an error."""
+    """The number of the schema that is there, 0 if there is none; raise if it is newer than this version knows."""
     ((_, is_ours, things),) = link.ask(_FOUND, schema)
     if not is_ours:
         if things:
@@ -70,7 +70,7 @@ def _migrate(link: Link, schema: str, name: str) -> None:
     link.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
     link.execute("SET LOCAL lock_timeout = 0")
     link.execute(statements(schema)["hurry"])
-    link.ask(_LOCK, schema)  # others may be at it, and take their time
+    link.ask(_LOCK, schema)  # another process may be migrating, and take its time
     version = found(link, schema, name)
     if version == 0:
         ((is_there, _, _),) = link.ask(_FOUND, schema)
@@ -89,10 +89,10 @@ def _migrate(link: Link, schema: str, name: str) -> None:
 
 
 def _migration(number: int, schema: str) -> list[str]:
-    """The statements that lead from one schema to the next; a function stands at the end of its file."""
+    """The statements that lead from one schema to the next; a function must be at the end of its file."""
     tables, create, function = _in(schema, migration(_FOLDER, MIGRATIONS[number - 1])).partition("CREATE FUNCTION")
     return [*(each for each in tables.split(";") if each.strip()), *([create + function] if create else [])]
 
 
 def _in(schema: str, text: str) -> str:
-    return text.replace("holdfast.", f'"{schema}".')  # which may be a word of SQL
+    return text.replace("holdfast.", f'"{schema}".')  # quoted, as its name may be a word of SQL

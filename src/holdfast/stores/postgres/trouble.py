@@ -1,4 +1,4 @@
-"""What an error of PostgreSQL, or of the way to it, means for whoever runs the agent: what happened and what to do."""
+"""Turns errors of PostgreSQL and of connections into a `StoreError` that tells a user what happened and what to do."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from holdfast.stores.postgres.link import Broken, ServerError
 from holdfast.stores.trouble import explained as of_sqlite
 from holdfast.stores.trouble import worded
 
-STALE = "HF001"  # our own: others have written
+STALE = "HF001"  # our own: another process has written meanwhile
 READ_ONLY = "25006"
 _LOCKED = "55P03"
 _CANCELLED = "57014"
-_AGAIN = {STALE, "23505", "40001", "40P01"}  # a number taken twice, transactions that cross, a circle of waiting
-_FOR_ALL = (READ_ONLY, "3F", "42", "53", "58")  # read-only, no rights or tables, out of something
-_GONE = {"57P01", "57P02", "57P03", "57P05", "25P03", "26000", "0A000", "08P01"}  # of the connection, or with it
+_AGAIN = {STALE, "23505", "40001", "40P01"}  # unique violation, serialization failure, deadlock
+_FOR_ALL = (READ_ONLY, "3F", "42", "53", "58")  # read-only, no rights or tables, out of resources, disk
+_GONE = {"57P01", "57P02", "57P03", "57P05", "25P03", "26000", "0A000", "08P01"}  # the connection is unusable
 
 _MEANINGS = {  # by the beginning of the code
     "28": "this user may not connect; look at user, password and pg_hba.conf",
@@ -38,7 +38,7 @@ _MEANINGS = {  # by the beginning of the code
     "XX": "is damaged, or has a fault of its own; look at the server's log",
     "58": "the server failed to read or write its disk; look at its log",
 }
-_SIGNS = (  # in what libpq says where there is no code
+_SIGNS = (  # in messages of libpq that have no code
     ("authentication failed", "28"),
     ("no password supplied", "28"),
     ("no pg_hba.conf entry", "28"),
@@ -59,34 +59,34 @@ _AWAY = "cannot be reached; see that the server runs and that host and port are 
 
 
 def is_again(error: BaseException) -> bool:
-    """Whether a transaction failed because of others, and may be made again."""
+    """True if a transaction failed because of other transactions, and may be made again."""
     return isinstance(error, ServerError) and error.code in _AGAIN
 
 
 def is_locked(error: BaseException) -> bool:
-    """Whether somebody else would not let go of what is needed."""
+    """True if another transaction did not release a lock in time."""
     return isinstance(error, ServerError) and error.code == _LOCKED
 
 
 def is_gone(error: BaseException) -> bool:
-    """Whether it was the connection that failed, so that another one may do."""
+    """True if it was the connection that failed, so that another one may work."""
     return isinstance(error, Broken) or (
         isinstance(error, ServerError) and (error.code in _GONE or error.code.startswith("08"))
     )
 
 
 def is_for_all(error: BaseException) -> bool:
-    """Whether any write would fail like that, whatever it is."""
+    """True if every write would fail with *error*."""
     return isinstance(error, ServerError) and error.code.startswith(_FOR_ALL)
 
 
 def is_doubtful(error: BaseException) -> bool:
-    """Whether what was to be committed may have been, all the same."""
+    """True if a commit that failed with *error* may have been made all the same."""
     return is_gone(error) or (isinstance(error, ServerError) and error.code == _CANCELLED)
 
 
 def explained(name: str, error: BaseException) -> StoreError | None:
-    """What an error means for the store *name*; None if it is none of the database."""
+    """Return what *error* means for the store *name*; None if the database did not raise it."""
     if isinstance(error, ServerError):
         return worded(name, _meaning(error.code), error)
     if isinstance(error, Broken):
@@ -94,7 +94,7 @@ def explained(name: str, error: BaseException) -> StoreError | None:
         return worded(name, _AWAY if code is None else _meaning(code), error)
     if isinstance(error, msgspec.DecodeError | UnicodeDecodeError):
         return worded(name, "holds what nobody can read; restore a backup or an export", error)
-    return of_sqlite(name, error)  # of the temporary file for what comes in
+    return of_sqlite(name, error)  # of the temporary file in which runs are staged
 
 
 def _meaning(code: str) -> str | None:

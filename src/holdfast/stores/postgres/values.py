@@ -1,4 +1,4 @@
-"""Values as PostgreSQL takes and gives them. What comes is binary; what goes is text, but for bytes and lists."""
+"""Values as PostgreSQL takes and returns them. Results are binary; parameters are text, except bytes and lists."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
 
 _HEAD, _LENGTH, _WHOLE, _FLOAT = struct.Struct(">5i"), struct.Struct(">i"), struct.Struct(">iq"), struct.Struct(">d")
-_BYTEA, _BIGINT, _TEXT = 17, 20, 25  # of pg_type
+_BYTEA, _BIGINT, _TEXT = 17, 20, 25  # ids in pg_type
 _NULL = b"\xff\xff\xff\xff"
 
 
 def whole(values: Sequence[int]) -> bytes:
-    """A list of numbers, as the server takes it in one piece."""
+    """A list of whole numbers as one parameter, a binary array."""
     return _HEAD.pack(1, 0, _BIGINT, len(values), 1) + b"".join([_WHOLE.pack(8, value) for value in values])
 
 
 def texts(values: Sequence[str | None]) -> bytes:
-    """A list of texts."""
+    """A list of texts as one parameter."""
     return _array(_TEXT, [None if value is None else text(value) for value in values])
 
 
 def encoded(values: Sequence[bytes]) -> bytes:
-    """A list of texts that are UTF-8 already, and have no null."""
+    """A list of texts as one parameter; they are UTF-8 already, and have no null character."""
     return _array(_TEXT, values)
 
 
 def blobs(values: Sequence[bytes]) -> bytes:
-    """A list of bytes."""
+    """A list of bytes as one parameter."""
     return _array(_BYTEA, values)
 
 
 def text(value: str) -> bytes:
-    """A text; the null, which PostgreSQL cannot keep, is replaced."""
+    """A text as a parameter; the null character, which PostgreSQL cannot store, is replaced."""
     return (value if "\0" not in value else value.replace("\0", "\x01")).encode()
 
 
