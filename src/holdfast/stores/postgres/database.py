@@ -1,8 +1,8 @@
 """A store's tables on a PostgreSQL server: how they are reached, written and read. The statements are in `sql/`.
 
-Any number of processes write at once. What is at hand of a run is written only if nobody else has written it meanwhile
-(its version says so); else the group is made again. Nothing is left with the server between two transactions, but for
-statements that are ready for the next time, and those not behind a pool.
+Any number of processes write at once. A run that is cached here is written only if no other process has written it
+meanwhile (its version tells); otherwise the group is made again. Between two transactions nothing is left with the
+server except prepared statements, and behind a pool not even these.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from holdfast.stores.postgres.schema import statements
 from holdfast.stores.postgres.trouble import explained, is_again, is_doubtful, is_for_all, is_gone, is_locked
 from holdfast.stores.trouble import errors_of
 
-HELD_AGAIN = 1.0  # seconds to wait when something was not let go of: what spoils a group is sought, and others wait
-STOPPED = 5.0  # seconds after which one that holds something and does not go on is ended for it
+HELD_AGAIN = 1.0  # seconds to wait for locks after one was not released: the write to blame is sought, and others wait
+STOPPED = 5.0  # seconds after which a connection that holds locks and does not go on is ended
 BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 _log = logging.getLogger("holdfast")
 
 
 class PostgresDatabase:
-    """The tables at *address*; connected to when they are first needed."""
+    """The tables at *address*; it connects when they are first needed."""
 
     def __init__(self, address: Address, ears: Ears | None = None) -> None:
         self.address = address
@@ -53,25 +53,25 @@ class PostgresDatabase:
         self._sql = statements(address.schema)
         self._clock = ServerClock(self._measured)
         self.links = Connections(address, self._sql, self._clock)
-        self._contended: list[int] = []  # the runs of a group that is to be made again
+        self._contended: list[int] = []  # the keys of the runs of a group that is to be made again
         self._group: Group | None = None
         self._patience = _Patience()
-        self._secret: bytes | None = None  # as it was when a run was last looked for
-        self._tokens = random.Random(os.urandom(32))  # to ask the system for each takes ten microseconds
+        self._secret: bytes | None = None  # as the last `load` has read it
+        self._tokens = random.Random(os.urandom(32))  # asking the system for each takes ten microseconds
         self.alone: contextlib.AbstractContextManager[object] = contextlib.nullcontext()  # readers need not wait
 
     # -- time, and others who use it -----------------------------------------------------------------------------------
 
     def clock(self, given: Clock | None) -> Clock:
-        """The server's clock, unless somebody brings one of their own; a host's is not to be trusted."""
+        """The server's clock, unless *given* is a clock of the caller's own; a host's clock is not to be trusted."""
         return self._clock if given is None or type(given) is SystemClock else checks.clock(given)
 
     def locks(self) -> ServerLocks:
-        """The locks of all who use it."""
+        """The locks of all processes that use the store."""
         return ServerLocks(self.ears, self.fetch)
 
     def watch(self) -> News:
-        """Wakes when somebody else has written."""
+        """News that wakes when another process has written."""
         return self.ears.watch()
 
     def _measured(self) -> float:
@@ -81,7 +81,7 @@ class PostgresDatabase:
     # -- a transaction -------------------------------------------------------------------------------------------------
 
     def begin(self) -> bool:
-        """Begin to write; what is at hand is never known to be outdated before it is written."""
+        """Begin a group; False, as it is not known before the write whether another process has written."""
         link = self.links.fresh_writer()
         self._group = Group(link, self._sql, self._tokens.getrandbits(64) - 2**63, self._patience.with_others(link))
         if self._contended:
@@ -90,14 +90,14 @@ class PostgresDatabase:
         return False
 
     def writing(self) -> Link:
-        """What to write with, in the transaction that was begun."""
+        """The connection to write with, in the transaction that was begun."""
         group = self._current()
         group.hurry()
         group.is_news = True
         return group.link
 
     def commit(self) -> None:
-        """On disk when it returns; whoever listens is told in the same breath."""
+        """Commit the group: on disk when it returns; processes that listen are notified along with it."""
         group = self._current()
         if group.is_empty:
             return
@@ -106,7 +106,7 @@ class PostgresDatabase:
             group.commit()
             tells = group.is_news and (bool(group.to_wake) or not self.ears.soon())
             if calls := self.ears.calls(group.to_wake) if tells else []:
-                if link.pooled:  # of two batches, the pool may give the second answer to somebody else
+                if link.pooled:  # of two batches, the pool may send the second answer to another client
                     link.finish()
                 link.executemany(self._sql["ring"], [(self.ears.channel, call) for call in calls])
                 link.end_batch()
@@ -121,14 +121,14 @@ class PostgresDatabase:
         self._group = None
 
     def is_committed(self) -> bool:
-        """Whether a commit that was cut short was made."""
+        """True if a commit that was interrupted was made."""
         if (group := self._group) is None:
             return True
         self.links.drop(group.link)  # some of its answers may be lost
         return self._was_committed(group)
 
     def rollback(self, *, afresh: bool) -> None:
-        """As if nothing had been written; *afresh* on a new connection."""
+        """Undo the transaction; *afresh* also drops the connection."""
         group, self._group = self._group, None
         if group is None:
             return
@@ -144,14 +144,15 @@ class PostgresDatabase:
             self.links.drop(link)
 
     def give_back(self, most: int) -> int:
-        """The server sees to that itself."""
+        """Do nothing: the server reuses free space itself."""
         return 0
 
     def _was_committed(self, group: Group) -> bool:
         """Find out whether *group* was written, on a connection that works.
 
-        In a transaction that is to write the same again, what is found holds until that is over: the run that is looked
-        at is locked, and what arrives only then finds that another has written to it. Of a new run, only one is added.
+        In a transaction that is to write the same again, the answer holds until that is over: the run that is looked at
+        is locked, and a lost commit that arrives only then fails, as another transaction has written to the run. A new
+        run can be added only once.
         """
         with errors_of(self):
             for _ in range(2):
@@ -174,7 +175,7 @@ class PostgresDatabase:
     # -- tables --------------------------------------------------------------------------------------------------------
 
     def load(self, run_id: str) -> Live | None:
-        """A run as it is now."""
+        """Read a run as it is now; None if there is none."""
         try:
             (row,) = self._current().ask("load", run_id).fetchall()
         except UnicodeEncodeError:  # nothing of that name can have been stored
@@ -195,11 +196,11 @@ class PostgresDatabase:
         self._current().write(lives, rows, memos)
 
     def confirm(self, lives: Iterable[Live]) -> None:
-        """Have the transaction fail if somebody else has written to *lives*."""
+        """Make the transaction fail if another process has written to *lives*."""
         self._current().confirm(lives)
 
     def tell(self, owners: Iterable[str]) -> None:
-        """Have *owners* woken with the commit."""
+        """Wake *owners* with the commit."""
         self._current().to_wake.update(owners)
 
     def ask(self, name: str, *parameters: object) -> list[tuple[Any, ...]]:
@@ -207,11 +208,11 @@ class PostgresDatabase:
         return self._current().ask(name, *parameters).fetchall()
 
     def pick(self, name: str, *parameters: object) -> list[tuple[Any, ...]]:
-        """The same, of runs that no other transaction has picked."""
+        """The same, without runs that another transaction has picked; they are locked until this one ends."""
         return self.writing().execute(f"{self._sql[name]} FOR UPDATE SKIP LOCKED", parameters).fetchall()
 
     def put(self, name: str, *parameters: object, is_news: bool = True) -> None:
-        """Make the statement *name*, without waiting for it; *is_news* if others want to look."""
+        """Send the statement *name*, without waiting for it; *is_news* if other processes want to look."""
         group = self._current()
         group.is_news |= is_news
         group.ask(name, *parameters)
@@ -220,7 +221,7 @@ class PostgresDatabase:
 
     @property
     def exists(self) -> bool:
-        """Whether there is anything to read yet."""
+        """True if there is anything to read yet."""
         with errors_of(self):
             return self.links.use(self.links.has_tables)
 
@@ -233,7 +234,7 @@ class PostgresDatabase:
                 return []
 
     def meta(self, name: str) -> Any:
-        """A fact about the store itself."""
+        """A value that the store keeps about itself; None if it is not set."""
         if name == "secret" and self._secret is not None:
             return self._secret
         with errors_of(self):
@@ -259,7 +260,7 @@ class PostgresDatabase:
             link.close()
 
     def explained(self, error: BaseException) -> Exception | None:
-        """What an error of the database means, if it is one; of a write that others or the network spoilt: again."""
+        """Return what *error* means: `Again` if others or the network spoilt a write; None if no database raised it."""
         if isinstance(error, ServerError | Broken) and self._group is not None and error.link is self._group.link:
             if is_gone(error):
                 self._group.link.close()
@@ -271,11 +272,11 @@ class PostgresDatabase:
         return explained(self.name, error)
 
     def concerns_all(self, error: BaseException) -> bool:
-        """Whether any write would fail like that, whatever it is."""
+        """True if every write would fail with *error*."""
         return is_for_all(error)
 
     def _end_stopped(self) -> bool:
-        """Whether somebody held our tables who has not gone on for a while; the server has ended it then."""
+        """End connections that hold our tables and did nothing for `STOPPED` seconds; True if there were any."""
         try:
             which = (self.address.schema, milliseconds(STOPPED))
             ended = self.links.use(lambda link: link.ask(self._sql["end_stopped"], *which))
@@ -295,39 +296,39 @@ class PostgresDatabase:
         self.ears.rest()
 
     def hold(self, patience: float) -> bool:
-        """Let no other thread have the list of connections in hand."""
+        """Keep other threads from the list of connections; False if one used it for more than *patience* seconds."""
         return self.links.hold(patience)
 
     def put_away(self) -> None:
-        """The connections stay open here; the child abandons its copies."""
+        """Do nothing: the connections stay open here; the child abandons its copies."""
 
     def let_go(self) -> None:
-        """Go on."""
+        """Let other threads use the list of connections again."""
         self.links.let_go()
 
     def after_fork(self) -> None:
-        """In a forked child: the connections are the parent's."""
+        """In a forked child: let go of the connections, which are the parent's."""
         self.links.after_fork()
         self._group = None
-        self._tokens.seed(os.urandom(32))  # those to come are not the parent's
+        self._tokens.seed(os.urandom(32))  # the child's tokens must not be the parent's
         self.ears.after_fork()
 
 
 class _Patience:
-    """How long a group waits for what others hold: the more was not let go of lately, the less for the next."""
+    """How long a group waits for locks of others: the more were not released in time lately, the shorter."""
 
     def __init__(self) -> None:
         self._lost_until = 0.0
-        self._times = 0  # that something was not let go of, since it was lost
+        self._times = 0  # locks that were not released in time since the first of them
 
     def with_others(self, link: Link) -> str | None:
-        """In milliseconds; None if *link* was told when it was made."""
+        """The wait in milliseconds; None if the setting that *link* got when it was made will do."""
         if SystemClock.monotonic() < self._lost_until:
             return milliseconds(HELD_AGAIN / min(self._times, 10))
         return milliseconds(connections.HELD) if link.pooled else None
 
     def lose(self) -> None:
-        """Something was not let go of."""
+        """Note that a lock was not released in time."""
         now = SystemClock.monotonic()
         if now >= self._lost_until:
             self._lost_until, self._times = now + connections.HELD, 0

@@ -1,7 +1,8 @@
-"""How processes on one PostgreSQL notice each other: notifications wake them, and a lock tells that they live.
+"""How processes on a PostgreSQL server notice each other: notifications wake them, and locks show that they are alive.
 
-One session a store, in a thread of its own. What it tells is a hint: where there is no session (a pool that lends
-connections by the transaction, a server that is away) watches say "look" by the clock, and leases tell who lives.
+One session per store, in a thread of its own. What it reports is a hint: where there is no session (behind a pool that
+lends connections for one transaction each, or while the server is away) watches wake by the clock, and leases show who
+is alive.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from holdfast.clock import SystemClock
 from holdfast.errors import ConfigError
 from holdfast.stores.postgres.session import GAP, GRACE, PATIENCE, Session, number
 
-_BLINK = 0.25  # seconds in which one whose connection broke has a new one
-_LOOK_ALONE = 1.0  # seconds between two looks into a mailbox where there is no session: a cancel is waited for
-_FRESH = 5.0  # seconds for which what was seen of the locks is worth something
-_LONGEST_WAIT = 86_400.0  # seconds; the system takes no endless ones
-_LONGEST_CALL = 7_000  # bytes; PostgreSQL takes 8000
+_BLINK = 0.25  # seconds in which a process whose connection broke has a new one
+_LOOK_ALONE = 1.0  # seconds between two looks into a mailbox where there is no session: a cancel may be waiting
+_FRESH = 5.0  # seconds for which it counts which locks were seen
+_LONGEST_WAIT = 86_400.0  # seconds; the system accepts no endless waits
+_LONGEST_CALL = 7_000  # bytes of a notification; PostgreSQL takes 8000
 _CHANNEL = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
-# How long the server has been up, also since it last recovered from a crash (which empties its statistics); and the
-# numbers of all locks.
+# Seconds since the server started or last recovered from a crash (which resets its statistics), and the numbers of all
+# locks.
 _LOCKS = """
 SELECT extract(epoch FROM clock_timestamp() - greatest(pg_postmaster_start_time(), stats_reset))::float8,
        (SELECT coalesce(string_agg(((classid::bigint << 32) | objid::bigint)::text, ' '), '')
@@ -42,8 +43,8 @@ FROM pg_stat_bgwriter
 class Ears:
     """The session of one store on *dsn*; begun when first needed, and again after `close`.
 
-    Who commits notifies *channel* of each of `calls(…)`: all watches wake, and the mailboxes of those called. An answer
-    is waited for no longer than *patience*; one whose connection broke is back within *blink*.
+    A process that commits notifies *channel* of each of `calls(…)`: all watches wake, and the mailboxes of the owners
+    named. A caller waits *patience* seconds for the session; an owner whose connection broke is back within *blink*.
     """
 
     def __init__(
@@ -64,19 +65,19 @@ class Ears:
         self._ears: set[Ear] = set()
         self._owners: set[str] = set()
         self._pokes: set[str] = set()
-        self._tag = secrets.token_hex(4)  # what we send ourselves is no news to us
+        self._tag = secrets.token_hex(4)  # marks what we send: it is no news to us
         self._rung_at = -math.inf
 
     @property
     def has_session(self) -> bool | None:
-        """Whether there is one now; None while that is not known yet."""
+        """True if there is a session now; None while that is not known yet."""
         session = self._session
         return session.is_there if session is not None else None
 
     # -- news ----------------------------------------------------------------------------------------------------------
 
     def calls(self, owners: Iterable[str] = ()) -> list[str]:
-        """What to notify with after a commit: everybody looks, and *owners* find something in their mailbox."""
+        """What to notify with after a commit: all watches wake, and the mailboxes of *owners*."""
         found, call = [], self._tag
         for owner in owners:
             if len(call) + len(owner) >= _LONGEST_CALL:
@@ -86,7 +87,7 @@ class Ears:
         return [*found, call]
 
     def soon(self) -> bool:
-        """Whether what was committed just now is told in a moment, with more; else it is to be told at once."""
+        """True if the session notifies of this commit in a moment, with others; otherwise the caller must, at once."""
         now, session = SystemClock.monotonic(), self._session
         if session is None or now - self._rung_at >= GAP:
             self._rung_at = now
@@ -94,15 +95,15 @@ class Ears:
         return session.ring_later(self._tag)
 
     def watch(self) -> Ear:
-        """Wakes when anything was committed by another."""
+        """An ear that wakes when another process has committed anything."""
         return self._open(Ear(self, None))
 
     def mailbox(self, owner: str) -> Ear:
-        """Wakes when there is something for *owner*."""
+        """An ear that wakes when there is something for *owner*."""
         return self._open(Ear(self, owner))
 
     def poked(self, owner: str) -> bool:
-        """Whether there was something for *owner* since this was last asked; true where that cannot be told."""
+        """True if there was something for *owner* since the last call, or if that cannot be told."""
         if self.has_session is not True:
             return True
         try:
@@ -114,9 +115,9 @@ class Ears:
     # -- who lives -----------------------------------------------------------------------------------------------------
 
     def hold(self, owner: str) -> bool:
-        """Hold the lock of *owner* from now on; false if it is not held yet, as there is no session.
+        """Hold the lock of *owner* from now on; False if it is not held yet, as there is no session.
 
-        It may be held later, and be lost: `holds` tells, and whoever writes down that *owner* lives writes that, too.
+        It may be taken later, and be lost: `holds` tells, and so does the row of *owner* each time it is written.
         """
         with self._lock:
             session = self._begin()
@@ -125,34 +126,34 @@ class Ears:
         return self.holds(owner)
 
     def holds(self, owner: str) -> bool:
-        """Whether others can tell by the lock that *owner* lives."""
+        """True if others can tell by the lock that *owner* is alive."""
         session = self._session
         return session is not None and owner in session.held
 
     def let_go(self, owner: str) -> None:
-        """Hold the lock of *owner* no longer; harmless if it is not held."""
+        """Release the lock of *owner*; harmless if it is not held."""
         self._owners.discard(owner)
         self._pokes.discard(owner)
         if (session := self._session) is not None and owner in session.held:
             session.do(session.lock)
 
     def is_living(self, owner: str) -> bool | None:
-        """Whether the lock of *owner*, who said that it has one, is held; None if that cannot be told."""
+        """True if the lock of *owner*, whose row says that it has one, is held; None if that cannot be told."""
         before = self._seen
         living = self._is_held(owner)
-        # One whose connection broke is back in a moment; only who is missing twice is gone.
+        # A process whose connection broke is back in a moment; only an owner that is missing twice is gone.
         if living is False and (before is None or not before.lacks(owner, SystemClock.monotonic(), self._blink)):
             SystemClock.sleep(self._blink)
             return self._is_held(owner)
         return living
 
     def doubtful_for(self) -> float | None:
-        """Seconds until a lock that is not held means something, as all may be coming back; None if nobody can tell."""
+        """Seconds until a lock that is not held means something, as owners may be coming back; None if unknown."""
         rows = self._begun().do(lambda link: link.ask(_LOCKS))
         return max(0.0, GRACE - rows[0][0]) if rows else None
 
     def _is_held(self, owner: str) -> bool | None:
-        """Whether it is held now; None also if it is not, and all may just be coming back."""
+        """True if the lock of *owner* is held now; None also if it is not held while all owners may be coming back."""
         session = self._begun()
         if self.holds(owner):
             return True
@@ -172,14 +173,14 @@ class Ears:
     # -- beginning and ending ------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End the session and wake all who wait; the next use begins another one, from which they will hear again."""
+        """End the session and wake all ears; the next use begins another one, from which they will hear again."""
         with self._lock:
             self._owners = set()
             session, self._session = self._session, None
         self._end(session)
 
     def rest(self) -> None:
-        """The same, unless somebody holds a lock or watches: who does has come since all were told to leave."""
+        """The same, unless a lock is held or a watch is open: these are new, since the store has told all to end."""
         with self._lock:
             if self._owners or any(ear.owner is None for ear in list(self._ears)):
                 return
@@ -187,7 +188,7 @@ class Ears:
         self._end(session)
 
     def after_fork(self) -> None:
-        """In a forked child: the session, its locks and those who listen are the parent's."""
+        """In a forked child: the session, its locks and its ears are the parent's."""
         session = self._session
         self._reset()
         if session is not None:
@@ -204,7 +205,7 @@ class Ears:
             return self._begin()
 
     def _begin(self) -> Session:
-        """The session, for whoever has the lock."""
+        """The session, begun if there is none; the caller holds `_lock`."""
         if self._session is None:
             session = Session(self._dsn, self.channel, self._owners, self._heard, self._patience)
             session.start()
@@ -218,7 +219,7 @@ class Ears:
             session.end()
 
     def _heard(self, calls: list[str] | None) -> None:
-        """Tell whoever is called; None if anything may have happened."""
+        """Tell the ears that *calls* are for, all of them if it is None: then anything may have happened."""
         words = [] if calls is None else [call.split() for call in calls]
         foreign = [each for each in words if each[:1] != [self._tag]]
         called = {owner for each in foreign for owner in each[1:]} & self._owners
@@ -241,17 +242,17 @@ class Ear:
 
     @property
     def closed(self) -> bool:
-        """Whether it will tell nothing more; in a forked child it will not."""
+        """True if it will report nothing more; always so in a forked child."""
         return self._closed or self._pid != os.getpid()
 
     def wait(self, timeout: float | None) -> bool:
-        """Block until there may be news since the last wait: then true. False at the *timeout*, woken and closed."""
+        """Block until there may be news since the last wait: True. False at the *timeout*, when woken or closed."""
         end = math.inf if timeout is None else SystemClock.monotonic() + timeout
         while not self.closed:
             now = SystemClock.monotonic()
             due = self._told_at + self._pause()
             if self._news or now >= due:
-                self._news = False  # before whoever waited looks: what comes from now on is news again
+                self._news = False  # before the caller looks: what comes from now on is news again
                 self._told_at = now
                 return True
             if self._woken or now >= end:
@@ -264,17 +265,17 @@ class Ear:
         return False
 
     def tell(self) -> None:
-        """There may be news."""
+        """Wake `wait`, as there may be news."""
         self._news = True
         self._ring()
 
     def wake(self) -> None:
-        """Let `wait` return false: the one that runs now, else the next."""
+        """Make `wait` return False: the one in progress, otherwise the next."""
         self._woken = True
         self._ring()
 
     def close(self) -> None:
-        """End, and let whoever waits go; harmless when it has ended."""
+        """End, and wake the thread that waits; harmless when it has ended."""
         self._closed = True
         self._of._ears.discard(self)
         self._ring()
@@ -297,5 +298,5 @@ class _Seen(NamedTuple):
     held: frozenset[int]
 
     def lacks(self, owner: str, now: float, blink: float) -> bool:
-        """Whether that of *owner* was missing already, not just now and not long ago."""
+        """True if the lock of *owner* was missing then, which is at least *blink* and at most `_FRESH` seconds ago."""
         return number(owner) not in self.held and blink <= now - self.at <= _FRESH

@@ -1,6 +1,6 @@
 """One group of writes on PostgreSQL: a transaction that is sent ahead as a whole, however much is in it.
 
-It has a number, and leaves it on everything that it writes: so it can tell afterwards whether it was committed.
+It has a number, its token, and writes it to all its runs and events: these show afterwards whether it was committed.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from holdfast.stores.postgres.values import blobs, encoded, texts, whole
 from holdfast.stores.rows import pack, pack_header
 
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
-OVERHEAD = 64  # bytes of an event beside its payload, about
+OVERHEAD = 64  # bytes of an event besides its payload, about
 
 
 class _Written(NamedTuple):
-    """A run that was written: what its version was *before*, if it was there, and its first new event, if any."""
+    """A run that was written: its version *before*, None if it is new, and the *sequence* of its first new event."""
 
     key: int
     before: int | None
@@ -27,9 +27,9 @@ class _Written(NamedTuple):
 
 
 class Group:
-    """A transaction on *link*, begun with its first statement; *token* is a number that no other one has.
+    """A transaction on *link*, begun with its first statement; *token* is a number that no other group has.
 
-    It waits *patience* milliseconds for what others hold; None: as long as all of that connection.
+    It waits *patience* milliseconds for locks of others; None: as long as the connection is set to wait.
     """
 
     def __init__(self, link: Link, sql: Mapping[str, str], token: int, patience: str | None) -> None:
@@ -39,22 +39,22 @@ class Group:
         self._patience = patience
         self._written: dict[int, _Written] = {}
         self.has_begun = self._hurries = False
-        self._single: tuple[str, Sequence[object]] | None = None  # all there is to write, in one statement
-        self.is_news = False  # whether anybody would want to look
+        self._single: tuple[str, Sequence[object]] | None = None  # everything that is to be written, in one statement
+        self.is_news = False  # whether other processes would want to look
         self.to_wake: set[str] = set()
 
     @property
     def keys(self) -> list[int]:
-        """The runs that were written."""
+        """The keys of the runs that were written."""
         return sorted(self._written)
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to be committed."""
+        """True if there is nothing to commit."""
         return not self.has_begun and self._single is None
 
     def commit(self) -> None:
-        """Send the end of it; a single statement is a transaction by itself."""
+        """Send the commit; a single statement is a transaction by itself."""
         if self._single is not None:
             self._bound()
             self.link.execute(*self._single)
@@ -63,28 +63,28 @@ class Group:
         self.link.end_batch()
 
     def ask(self, name: str, *parameters: object) -> Answer:
-        """Make the statement *name*."""
+        """Send the statement *name*, in the transaction."""
         self._begin()
         return self.link.execute(self._sql[name], parameters)
 
     def hurry(self) -> None:
-        """Others may come to wait for it: it ends by itself if nothing is heard of us for a while."""
+        """Make the server end the transaction if we fall silent for a while, as others may come to wait for it."""
         if not self._hurries:
             self._hurries = True
             self.ask("hurry")
 
     def lock(self, keys: Sequence[int]) -> None:
-        """Let nobody else write to the runs with these *keys* until it is over."""
+        """Keep other transactions from writing to the runs with these *keys* until this one is over."""
         self.hurry()
         self.ask("lock_runs", whole(keys))
 
     def confirm(self, lives: Iterable[Live]) -> None:
-        """Have it fail if somebody else has written to *lives*."""
+        """Make the transaction fail if another one has written to *lives*."""
         found = list(lives)
         self.ask("confirm", whole([live.key for live in found]), whole([live.version for live in found]))
 
     def write(self, lives: Iterable[Live], rows: list[EventRow], memos: list[MemoRow]) -> None:
-        """Write what has changed of *lives*, and the new *rows* and *memos*; a statement for all of a kind."""
+        """Write what has changed of *lives*, and the new *rows* and *memos*; one statement for all of a kind."""
         self.is_news = True
         payloads = [payload.encode() for *_, payload in rows]
         first: dict[int, int] = {}
@@ -117,11 +117,11 @@ class Group:
             self.ask("add_tool_of_run", *each)
 
     def is_written(self, link: Link) -> bool:
-        """Whether it was committed, as far as it matters: one that has written to no run can be made again."""
+        """True if the group was committed; False also if it has written to no run, as it can be made again then."""
         if not self._written:
             return False
         key, before, sequence = min(self._written.values(), key=lambda each: each.sequence is None)
-        versions = [version for (version,) in link.ask(self._sql["version_of"], key)]  # once nobody is at it any more
+        versions = [version for (version,) in link.ask(self._sql["version_of"], key)]  # waits for writers
         if sequence is not None:
             return link.ask(self._sql["writer_of"], key, sequence) == [(self._token,)]
         if versions in ([], [before]):
@@ -137,7 +137,7 @@ class Group:
             self.has_begun = True
             self.link.execute(BEGIN)
             self._bound()
-            if self._single is not None:  # there is more to it after all
+            if self._single is not None:  # there is more to write after all
                 self.link.execute(*self._single)
                 self._single = None
 
@@ -152,7 +152,7 @@ class Group:
         rows: list[EventRow],
         payloads: list[bytes],
     ) -> tuple[str, Sequence[object]]:
-        """The usual case, one call of one run, as one statement: half the work for both sides."""
+        """The usual case, one call of one run, as one statement: half the work for us and for the server."""
         snapshot = live.snapshot
         _, sequences, times, types, lates, _ = zip(*rows, strict=True)
         return self._sql["change_run"], (
@@ -205,6 +205,6 @@ class Group:
         self.ask("add_events", *columns, self._token)
 
     def _add_memos(self, memos: list[MemoRow]) -> None:
-        last = {memo[:2]: memo for memo in memos}  # of two for one call the later counts
+        last = {memo[:2]: memo for memo in memos}  # of two memos for one call the later counts
         runs, keys, names, outcomes = zip(*last.values(), strict=True)
         self.ask("add_memos", whole(runs), blobs(keys), texts(names), blobs(outcomes))

@@ -1,6 +1,6 @@
-"""The one connection of a store that lasts, and the thread that keeps it: listens, locks, begins again when it is lost.
+"""The one connection of a store that lasts, and the thread that keeps it: listens, locks, reconnects when it is lost.
 
-Nobody else touches that connection: who wants something of it has it done in the thread, and waits a second at most.
+Only that thread touches the connection: other threads hand it a function to call, and wait a second at most.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from holdfast.errors import printable
 from holdfast.stores.postgres.link import Limits, Link, ServerError
 
 LIMITS = Limits(connecting=5.0, answer=3.0, gone=10.0)
-POLL = 0.25  # seconds between two looks where there is no session
-GRACE = 6.0  # seconds that all have to come back after the server was away, before a lock not held means anything
-_LOOK_LOST = 5.0  # while the server is away: those who look then may well be told so by an error
-_LOOK = 10.0  # although nothing was heard: whoever dies between its commit and its notification tells nobody
-_BEAT = 3.0  # seconds of silence until we ask whether there is somebody
-PATIENCE = 1.0  # seconds that a caller waits for our thread
+POLL = 0.25  # seconds between two looks at a store behind a pool, where there is no session
+GRACE = 6.0  # seconds for all to come back after the server was away; until then a lock not held means nothing
+_LOOK_LOST = 5.0  # seconds between two looks while the server is away: a look may well end in an error then
+_LOOK = 10.0  # seconds between two looks without news: a process may die between its commit and its notification
+_BEAT = 3.0  # seconds of silence until we ask whether the server is still there
+PATIENCE = 1.0  # seconds that a caller waits for the thread
 GAP = 0.005  # seconds between two notifications of a process that commits all the time
 _FIRST_PAUSE, _LAST_PAUSE = 0.1, 5.0
 
 _LOCK = "SELECT pg_try_advisory_lock_shared($1::bigint)"
 _UNLOCK = "SELECT pg_advisory_unlock_shared($1::bigint)"
 _RING = "SELECT pg_notify($1, $2)"
-# A session that is idle is none to be ended, and one whose host is gone is soon to be.
+# The server must not end a session because it is idle, but must soon end one whose host is gone.
 _STAY = """
 SELECT pg_catalog.set_config(name, value, false)
 FROM (VALUES ('search_path', 'pg_catalog'), ('idle_session_timeout', '0'),
@@ -47,9 +47,9 @@ _log = logging.getLogger("holdfast")
 
 
 class Session:
-    """From the beginning of its thread to its end; *heard* is told what comes, None that anything may have.
+    """A session and its thread; *heard* is called with the notifications that come, or None if some may have been lost.
 
-    There is none behind a pool, nor while the server is away; `do` and `ring_later` say so.
+    There is no session behind a pool, nor while the server is away: then `do` returns None and `ring_later` False.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Session:
     ) -> None:
         self.is_there: bool | None = None  # None while that is not known yet
         self.held: frozenset[str] = frozenset()
-        self.pause = _LOOK_LOST  # of watches between two looks
+        self.pause = _LOOK_LOST  # seconds that watches wait between two looks
         self._dsn = dsn
         self._channel = channel
         self._owners = owners
@@ -65,20 +65,20 @@ class Session:
         self._patience = patience
         self._wanted: deque[_Errand] = deque()
         self._lost_once = self._ended = False
-        self._since = math.inf  # when it began
+        self._since = math.inf  # when the connection was made
         self._call = ""
-        self._refused = ""  # what was last said of something that the server would not do
-        self._rings_at = math.inf  # when others are to be told of what was committed
+        self._refused = ""  # the last error for which the server refused something
+        self._rings_at = math.inf  # when to notify other processes of commits
         self._link: Link | None = None
-        self._waker, self._stop = Waker(), Waker()  # there is something to do; nobody wants it any more
+        self._waker, self._stop = Waker(), Waker()  # there is something to do; the session is to end
         self._thread = threading.Thread(target=self._serve, name="holdfast-ears", daemon=True)
 
     def start(self) -> None:
-        """Begin; whether it is there shows later."""
+        """Start the thread; `is_there` tells later whether there is a session."""
         self._thread.start()
 
     def end(self) -> None:
-        """End it; a thread that waits for a name to be resolved ends after it."""
+        """End the session; a thread that waits for a host name to be resolved ends after that."""
         self._ended = True
         self._stop.wake()
         self._waker.wake()
@@ -86,18 +86,21 @@ class Session:
             self._thread.join(PATIENCE)
 
     def abandon(self) -> None:
-        """In a forked child: the connection, even if it was only being made, is the parent's."""
+        """In a forked child: let go of the connection, which is the parent's, even if it was only being made."""
         self._ended = True
         if self._link is not None:
             self._link.abandon()
 
     @property
     def is_shaken(self) -> bool:
-        """Whether there was a loss not long ago, that others may have had, too."""
+        """True if the session was lost and is not back for `GRACE` seconds yet: others may have lost theirs, too."""
         return self._lost_once and SystemClock.monotonic() - self._since < GRACE
 
     def do(self, fn: Callable[[Link], Any]) -> Any:
-        """What *fn* makes of the connection, in its thread; None if there is none, or no answer in time."""
+        """Call *fn* with the connection, in its thread, and return its result; None without a session or answer.
+
+        The caller waits for *patience* seconds at most.
+        """
         if self.is_there is False or self._ended:
             return None
         errand = _Errand(fn, queue.SimpleQueue())
@@ -109,7 +112,7 @@ class Session:
             return None
 
     def ring_later(self, call: str) -> bool:
-        """Notify with *call*, one for all who ask within a moment; false if there is nothing to do it with."""
+        """Notify with *call* in a moment, once for all requests until then; False if there is no session."""
         if not self.is_there or self._ended:
             return False
         if self._rings_at == math.inf:
@@ -118,7 +121,7 @@ class Session:
         return True
 
     def lock(self, link: Link) -> None:
-        """Hold the locks of all owners and no others; in the thread."""
+        """Take the locks of all owners and release all others; called in the thread."""
         held = set(self.held)
         for owner in held - self._owners:
             link.ask(_UNLOCK, number(owner))
@@ -141,7 +144,7 @@ class Session:
                     return
                 except Exception as error:
                     self._lose(error)
-                if SystemClock.monotonic() - begun > _LAST_PAUSE + _BEAT:  # it was good for a while
+                if SystemClock.monotonic() - begun > _LAST_PAUSE + _BEAT:  # the connection was good for a while
                     pause = _FIRST_PAUSE
                 self._rest(pause)
                 pause, turn = min(2 * pause, _LAST_PAUSE), turn + 1
@@ -152,7 +155,7 @@ class Session:
             self._refuse()
 
     def _attend(self, turn: int) -> None:
-        """Connect, and listen until it is over."""
+        """Connect, and listen until the session is to end."""
         link = self._link = Link(self._dsn, limits=LIMITS, turn=turn, stop=self._stop.fileno())
         link.connect()
         if link.pooled:
@@ -166,7 +169,7 @@ class Session:
         self._listen(link)
 
     def _listen(self, link: Link) -> None:
-        """Do what is wanted, tell what has come, and see now and then whether there is still somebody."""
+        """Do what other threads ask for, pass on notifications, and check now and then that the server is there."""
         spoken = SystemClock.monotonic()
         while not self._ended:
             while self._wanted:
@@ -186,16 +189,16 @@ class Session:
                 self._waker.wait(min(spoken + _BEAT, self._rings_at) - SystemClock.monotonic(), link.fileno())
                 link.check()
         if self._rings_at < math.inf:
-            self._ring(link)  # it is sent, if not waited for
+            self._ring(link)  # it is sent, though its answer is not waited for
 
     def _ring(self, link: Link) -> None:
-        self._rings_at = math.inf  # first: what is committed from now on has another one
+        self._rings_at = math.inf  # first: a commit from now on gets another notification
         with self._though_refused(link):
             link.ask(_RING, self._channel, self._call)
 
     @contextlib.contextmanager
     def _though_refused(self, link: Link) -> Iterator[None]:
-        """What the server will not do is no reason to leave: with the session, its locks would go, too."""
+        """Log what the server refuses to do, and go on: if the session ended, its locks would be lost, too."""
         try:
             yield
         except ServerError as error:
@@ -206,11 +209,11 @@ class Session:
                 _log.warning("the session with the store goes on without what it asked for: %s", self._refused)
 
     def _be_pooled(self) -> None:
-        """Nobody would hear us, and a lock would be whoever's connection it is next."""
+        """Do without a session: behind a pool no notification comes, and a lock would belong to the next client."""
         self._hang_up()
         _log.info("the store is behind a connection pool: it is looked at every %g s, and leases tell who lives", POLL)
         self.pause, self.is_there = POLL, False
-        self._refuse()  # who asked before that was known
+        self._refuse()  # the threads that asked before that was known
         self._heard(None)
         while not self._ended:
             self._rest(_LAST_PAUSE)
@@ -231,7 +234,7 @@ class Session:
             self._link.close()
 
     def _rest(self, seconds: float) -> None:
-        """Until the time is over or this has ended; who wants something meanwhile is told that there is no session."""
+        """Wait until the time is over or the session is to end; threads that ask meanwhile get None."""
         end = SystemClock.monotonic() + seconds
         while not self._ended and (left := end - SystemClock.monotonic()) > 0:
             self._waker.wait(left)
@@ -243,7 +246,7 @@ class Session:
 
 
 class Waker:
-    """A pipe to wake a thread that waits for the network; closed when nobody holds it any more. Takes no lock."""
+    """A pipe to wake a thread that waits for the network; closed with the last reference to it. Takes no lock."""
 
     def __init__(self) -> None:
         self._fds = os.pipe()
@@ -251,16 +254,16 @@ class Waker:
             os.set_blocking(fd, False)
 
     def fileno(self) -> int:
-        """What can be read once it has been woken."""
+        """The descriptor that can be read once the waker was woken."""
         return self._fds[0]
 
     def wake(self) -> None:
-        """Let the thread go on: now, or when it next waits."""
-        with contextlib.suppress(BlockingIOError):  # full of wakes that nobody has read yet
+        """Wake the thread: now, or when it next waits."""
+        with contextlib.suppress(BlockingIOError):  # full of wakes that were not read yet
             os.write(self._fds[1], b"\0")
 
     def wait(self, seconds: float, *others: int) -> None:
-        """Until it is woken, which is forgotten, one of *others* can be read, too, or the time is over."""
+        """Wait until woken, until one of *others* can be read, or until the time is over; wakes are used up."""
         waiting = select.poll()
         for fd in (self.fileno(), *others):
             waiting.register(fd, select.POLLIN)
@@ -273,7 +276,7 @@ class Waker:
 
 
 class _Errand(NamedTuple):
-    """Something to be done with the connection, and where its result is waited for."""
+    """A function to call with the connection, and the queue in which its result is waited for."""
 
     fn: Callable[[Link], Any]
     answer: queue.SimpleQueue[Any]
