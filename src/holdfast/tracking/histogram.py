@@ -1,7 +1,7 @@
 """Durations in bounded memory: a histogram with 128 buckets an octave, so that a percentile is at most 0.4 % off.
 
 A bucket is the upper half of the duration as a 32-bit float: sign, exponent, seven bits of mantissa. Filing many at
-once is one pass in C. What is shorter than a nanosecond reads as 0, what is longer than `LONGEST` as about that.
+once is one pass in C. A duration below a nanosecond reads as 0, one above `LONGEST` as about that.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from struct import pack, unpack
 from typing import Final
 
 LONGEST: Final = 2.0**20  # seconds: twelve days
-LAST_BUCKET: Final = (127 + 20) << 7  # that of LONGEST
-_FIRST_BUCKET: Final = (127 - 30) << 7  # that of 2**-30 s, about a nanosecond; what is below goes to bucket 0
+LAST_BUCKET: Final = (127 + 20) << 7  # the bucket of LONGEST
+_FIRST_BUCKET: Final = (127 - 30) << 7  # the bucket of 2**-30 s, about a nanosecond; shorter ones go to bucket 0
 _BUCKETS: Final = LAST_BUCKET - _FIRST_BUCKET + 2
 _SIGN: Final = 1 << 15
-_UPPER: Final = 1 if sys.byteorder == "little" else 0  # of a float's halves
+_UPPER: Final = 1 if sys.byteorder == "little" else 0  # index of a float's upper half
 
 
 class Histogram:
-    """How many durations there were, their sum, and how they are spread; needs a lock of its owner's."""
+    """How many durations there were, their sum, and how they are spread. It has no lock: its owner holds one."""
 
     __slots__ = ("buckets", "count", "total")
 
@@ -34,7 +34,7 @@ class Histogram:
         self.total = total
 
     def add(self, durations: Sequence[float]) -> None:
-        """File *durations*, which the caller measured; of what cannot be, negative and NaN read as 0."""
+        """File *durations* that the caller measured; impossible ones, negative or NaN, count as 0."""
         if not durations:
             return
         total = sum(durations)
@@ -55,14 +55,14 @@ class Histogram:
         self._bound()
 
     def merge(self, other: Histogram) -> None:
-        """Add all that *other* has."""
+        """Add all durations of *other*."""
         self.buckets.update(other.buckets)
         self.count += other.count
         self.total += other.total
         self._bound()
 
     def mean(self) -> float | None:
-        """The mean duration, or None where there is none."""
+        """Return the mean duration, or None if there are no durations."""
         return self.total / self.count if self.count else None
 
     def percentiles(self, *percents: int) -> list[float | None]:
@@ -75,7 +75,7 @@ class Histogram:
         return [_middle(buckets[bisect_left(reached, -(-self.count * percent // 100))]) for percent in percents]
 
     def spread(self, bounds: Sequence[float]) -> list[int]:
-        """How many durations there are up to each of the rising *bounds*, each counted once, and beyond."""
+        """Return how many durations there are up to each of the rising *bounds*, and beyond; each is counted once."""
         counts = [0] * (len(bounds) + 1)
         self.fold()
         for bucket, count in self.buckets.items():
@@ -83,7 +83,7 @@ class Histogram:
         return counts
 
     def fold(self) -> None:
-        """Move what lies outside the range into its first and last bucket."""
+        """Move counts outside the range into bucket 0 and the last bucket."""
         buckets = self.buckets
         for bucket in [bucket for bucket in buckets if bucket and not _FIRST_BUCKET <= bucket <= LAST_BUCKET]:
             buckets[LAST_BUCKET if LAST_BUCKET < bucket < _SIGN else 0] += buckets.pop(bucket)

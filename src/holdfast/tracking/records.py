@@ -1,4 +1,4 @@
-"""What a tracker tells: one execution, and the statistics of many."""
+"""What a tracker returns: one execution, and the statistics of many."""
 
 from __future__ import annotations
 
@@ -56,9 +56,10 @@ class ExecutionStats(msgspec.Struct, frozen=True):
 
 
 class Breakdown(msgspec.Struct, frozen=True):
-    """Executions up to each of some bounds, and beyond; failures by category; refusals by the name of the error.
+    """A tool at one instant: *spread* counts its executions up to each of some bounds, and beyond the last; *errors*
+    counts failures by category, *refusals* by the name of the error.
 
-    All of one instant. What was counted began anew where *era* is another than before; 0 where nothing was counted.
+    If *era* differs from the last one read, the counters began again from zero; it is 0 if nothing was counted.
     """
 
     stats: ExecutionStats

@@ -12,13 +12,13 @@ from holdfast.category import ErrorCategory
 from holdfast.tracking.histogram import LAST_BUCKET, LONGEST, Histogram
 from holdfast.tracking.records import ExecutionStats, ExecutionStatus, Seconds
 
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # what a float can hold
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # every whole number up to this fits a float exactly
 
 COUNTERS: Final = ("successful", "failed", "timed_out", "cancelled", "cached_hits", "denied")
 
 
 class ToolStats:
-    """The statistics of one tool, of its *era*; *noted* is how many of its calls came as notes. Its tracker locks."""
+    """The statistics of one tool in its *era*; *noted* of its calls came as notes. The tracker holds the lock."""
 
     __slots__ = (*COUNTERS, "era", "errors", "fallbacks", "histogram", "name", "noted", "refusals")
 
@@ -81,11 +81,11 @@ class ToolStats:
         self.histogram.merge(histogram)
 
     def counters(self) -> dict[str, int]:
-        """The counters that were filed, by name."""
+        """Return the counters by name."""
         return {counter: getattr(self, counter) for counter in COUNTERS}
 
     def summary(self) -> ExecutionStats:
-        """What was filed, as a caller sees it."""
+        """Return the statistics as a caller sees them."""
         p50, p95, p99 = self.histogram.percentiles(50, 95, 99)
         return ExecutionStats(
             total=self.total(),

@@ -1,8 +1,8 @@
 """What happened, in bounded memory: the last executions, and lifetime statistics per tool and in all.
 
-The hot path adds to a journal without a lock; it is filed when somebody reads, or when enough has gathered. Only
-executions that really took place and ran to an end count in mean and percentiles: cached, cancelled and refused calls
-are counted apart.
+The hot path adds notes to a journal without a lock; they are filed when statistics are read, or when enough have
+gathered. Only executions that really took place and ran to an end count in mean and percentiles: cached, cancelled and
+refused calls are counted apart.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Member = TypeVar("_Member", bound=StrEnum)
 class ExecutionTracker:
     """The last *max_history* executions (0: none) and statistics of up to *max_tools* tools; safe to share by threads.
 
-    Tools beyond *max_tools* push out the one least recently used; its calls stay in the statistics in all.
+    A tool beyond *max_tools* evicts the one least recently used, whose calls stay in the statistics of all tools.
     """
 
     def __init__(self, max_history: int = 1000, *, max_tools: int = 10_000, clock: Clock | None = None) -> None:
@@ -42,13 +42,13 @@ class ExecutionTracker:
         self.max_history = max_history
         self.max_tools = max_tools
         # In order of arrival, three items each: a tool, the monotonic time and the duration of a clean success that is
-        # yet to be filed; or a record, its time and 0.0. One `extend` adds all three, which the interpreter does not
-        # split. What has been filed stays as history. A success's wall time is worked out on reading: a wall clock set
-        # back or forth since then moves it, which is the price of asking one clock less.
+        # still to be filed; or a record, its time and 0.0. One `extend` adds all three, which the interpreter does not
+        # split. What has been filed stays as history. A success's wall time is worked out on reading: if the wall clock
+        # was set since then, that time moves, which is the price of reading one clock less.
         self.journal: list[Any] = []
-        self.refusals: list[str] = []  # the tools of refused calls that are yet to be counted
+        self.refusals: list[str] = []  # the tools of refused calls that are not counted yet
         self.journal_is_full = _NOTE * (max_history + BATCH)
-        self._era = 1  # of the next to be counted: who adds up counters has to know that they began anew
+        self._era = 1  # of the next new tool: a reader that adds up counters has to know that they restarted
         self._filed = 0  # items of the journal that were filed
         self._clock: Clock = checks.clock(clock)
         self._lock = threading.Lock()
@@ -85,7 +85,7 @@ class ExecutionTracker:
             self._use(name).deny(kind)
 
     def fell_back(self, tool: str) -> None:
-        """Note that somebody else answered a call that failed or was refused, which is noted by itself."""
+        """Note that a fallback answered a call; the failure or refusal before it is noted separately."""
         name = short_key(tool)
         with self._lock:
             self._use(name).fallbacks += 1
@@ -94,7 +94,7 @@ class ExecutionTracker:
         """The last *n* executions, newest first."""
         checks.whole("n", n, least=0)
         n = min(n, self.max_history)
-        with self._lock:  # a list that grows can be copied, one that shrinks meanwhile cannot
+        with self._lock:  # a list can be copied while it grows, but not while it shrinks
             notes = self.journal[-_NOTE * n :] if n else []
         ahead = self._clock.time() - self._clock.monotonic()
         return [
@@ -113,7 +113,7 @@ class ExecutionTracker:
         return whole.summary()
 
     def breakdown(self, tool: str, bounds: Sequence[float]) -> Breakdown:
-        """What there is to know of *tool*; its durations by the rising *bounds*, in seconds."""
+        """Return all counts of *tool*, its durations by the rising *bounds*, in seconds."""
         whole = self._copy(tool)
         return Breakdown(
             whole.summary(), whole.histogram.spread(bounds), dict(whole.errors), dict(whole.refusals),
@@ -142,7 +142,7 @@ class ExecutionTracker:
             self.journal.clear()
 
     def to_dict(self) -> dict[str, object]:
-        """All of it as plain data, for JSON."""
+        """Return the history and all statistics as plain data, for JSON."""
         history = self.recent(self.max_history)[::-1]
         evicted, *tools = self._gather(Entry.of)
         dump = _Dump(1, self.max_history, self.max_tools, history, tools, evicted)
@@ -190,12 +190,12 @@ class ExecutionTracker:
             self._file()
 
     def after_fork(self) -> None:
-        """In a forked child: whoever held the lock is a thread of the parent, and what was counted is the parent's."""
+        """Reset in a forked child: a thread of the parent may have held the lock, and the counts are the parent's."""
         self._lock = threading.Lock()
         self.clear()
 
     def _file(self) -> None:
-        """Count what is new in the journal, and let go of what is too old; the lock is held."""
+        """Count the new notes in the journal, and drop those that are too old; the caller holds the lock."""
         journal, start, end = self.journal, self._filed, len(self.journal)
         tools, durations = journal[start:end:_NOTE], journal[start + 2 : end : _NOTE]
         if tools:
@@ -208,7 +208,7 @@ class ExecutionTracker:
                         notes[tool].append(duration)
                 for tool in reversed(notes):
                     self._of(tool).succeed(notes[tool])
-        if end >= self.journal_is_full:  # not before, since all that stays has to be moved
+        if end >= self.journal_is_full:  # not earlier, since deleting moves all that stays
             old = end - _NOTE * self.max_history
             del journal[:old]
             end -= old
@@ -220,19 +220,19 @@ class ExecutionTracker:
             del self.refusals[:number]
 
     def _write(self, record: ExecutionRecord, ended: float) -> None:
-        """Add a record that is counted already; the lock is held."""
+        """Add a record that is counted already; the caller holds the lock."""
         self.journal.extend((record, ended, 0.0))
         if len(self.journal) >= self.journal_is_full:
             self._file()
 
     def _use(self, name: str) -> ToolStats:
-        """As `_of`; before a tool has to go, the journal says which are in use."""
+        """Like `_of`, but before a tool is evicted, file the journal: it says which tools are in use."""
         if len(self._tools) >= self.max_tools and name not in self._tools:
             self._file()
         return self._of(name)
 
     def _of(self, name: str) -> ToolStats:
-        """That of *name*, now the most recently used; the lock is held."""
+        """Return the statistics of *name*, now the most recently used tool; the caller holds the lock."""
         if (stats := self._tools.get(name)) is None:
             if len(self._tools) >= self.max_tools:
                 _, oldest = self._tools.popitem(last=False)
@@ -244,7 +244,7 @@ class ExecutionTracker:
         return stats
 
     def _copy(self, tool: str) -> ToolStats:
-        """That of *tool* as it is now, for whoever has more to do with it than the lock allows."""
+        """Return a copy of the statistics of *tool*, for work that is too long to do under the lock."""
         name = short_key(tool)
         with self._lock:
             self._file()
@@ -255,9 +255,10 @@ class ExecutionTracker:
         return whole
 
     def _gather(self, read: Callable[[ToolStats], _T]) -> list[_T]:
-        """What *read* gives for the evicted, then for each tool; the lock is taken anew for each, to be held briefly.
+        """Return what *read* gives for the evicted tools as one, then for each tool; the lock is held briefly for each.
 
-        One evicted meanwhile is read as it was, and what it left to the evicted was not yet there: all count once.
+        A tool evicted meanwhile is still read by itself, and was not among the evicted when these were read: all calls
+        count once.
         """
         with self._lock:
             self._file()
@@ -280,12 +281,12 @@ class _Dump(msgspec.Struct):
     evicted: Entry
 
 
-# Not used: it makes msgspec look at the types now, which threads that come to `from_dict` together must not do at once.
+# Not used: it makes msgspec inspect the types now, which threads that call `from_dict` at once must not do together.
 _DECODER: Final = msgspec.json.Decoder(_Dump)
 
 
 def _member(kind: type[_Member], name: str, value: str) -> _Member:
-    """*value* as a member of *kind*; its plain text will do."""
+    """Return *value* as a member of *kind*; its plain text is accepted, too."""
     if isinstance(value, kind):
         return value
     checks.choice(name, value, list(kind))
