@@ -1,6 +1,6 @@
 """Time limits on coroutines. Calls with the same limit end in the order they began, so one timer serves them all.
 
-Entering costs a dict entry instead of a timer; the one timer stands at the oldest entry and moves on when it rings.
+Entering costs a dict entry instead of a timer; the one timer is set for the oldest entry, then for the next.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Wheel:
         self.timer = self._clock.call_at(when, self._ring)
 
     def stop(self) -> None:
-        """Take the timer back: nobody needs it any more."""
+        """Cancel the timer: no call needs it any more."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
@@ -54,19 +54,19 @@ class Wheel:
 
 
 class Deadlines:
-    """The time limits of one tool. Calls with its usual limit share a wheel, one a loop."""
+    """The time limits of one tool. Calls with its usual limit share a wheel, one per event loop."""
 
     __slots__ = ("_clock", "_tool", "_wheel", "_wheels")
 
     def __init__(self, clock: Clock, tool: str) -> None:
         self._clock = clock
         self._tool = tool
-        self._wheel: Wheel | None = None  # the last that was used
-        # Those of all loops, by number: a wheel keeps its loop, and is kept itself by its timer and the calls on it.
+        self._wheel: Wheel | None = None  # the one used last
+        # The wheels of all loops, by the loop's `id`: a wheel keeps its loop alive, its timer and calls keep the wheel.
         self._wheels: WeakValueDictionary[tuple[int, float], Wheel] | None = None
 
     def within(self, seconds: float, now: float) -> Limit:
-        """The usual limit, from *now* on."""
+        """Return the usual limit, counted from *now*."""
         wheel = self._wheel
         # Asking for the running loop costs a system call. In the thread of the wheel's loop, that loop is the running
         # one if it has a current task.
@@ -78,12 +78,12 @@ class Deadlines:
         return Limit(wheel, self._tool, now, _current_task())
 
     def once_within(self, seconds: float, now: float) -> Limit:
-        """A limit for this time only, from *now* on; it takes its timer along when it is left."""
+        """Return a limit for one call only, counted from *now*; leaving it cancels its timer."""
         wheel = Wheel(running_loop(), self._clock, seconds)
         return Limit(wheel, self._tool, now, _current_task(), alone=True)
 
     def _find(self, loop: asyncio.AbstractEventLoop, seconds: float) -> Wheel:
-        """The wheel of *loop*, made if need be."""
+        """Return the wheel of *loop*; make it if necessary."""
         if self._wheels is None:
             self._wheels = WeakValueDictionary()
         wheel = self._wheels.get((id(loop), seconds))
@@ -94,9 +94,9 @@ class Deadlines:
 
 
 class Limit:
-    """Around an await that begins at *now*: turns the cancellation by *wheel* into `ToolTimeout`, and nobody else's.
+    """Around an await that begins at *now*: turns a cancellation by *wheel*, and no other, into `ToolTimeout`.
 
-    *alone* says that nobody else uses the wheel, so that its timer goes when this is left.
+    *alone* says that no other call uses the wheel, so that leaving cancels its timer.
     """
 
     __slots__ = ("_alone", "_cancels", "_now", "_task", "_tool", "_wheel")
@@ -129,9 +129,9 @@ class Limit:
             return
         cancels = self._task.uncancel()
         if error is None or isinstance(error, KeyboardInterrupt | SystemExit):
-            return  # it finished although it was cancelled: its result is as good as any
+            return  # the task finished although it was cancelled: its result is as good as any
         if cancels > self._cancels and isinstance(error, asyncio.CancelledError):
-            return  # somebody else wants the task to end, too
+            return  # other code has cancelled the task, too
         raise ToolTimeout(self._tool, wheel.seconds) from error
 
 

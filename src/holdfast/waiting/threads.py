@@ -21,8 +21,8 @@ from holdfast.clock import Clock
 from holdfast.errors import in_words
 from holdfast.guards.line import Signal
 
-# The rooms whose code takes locks that the end of a call needs, too; and those who are in one of them, but call users'
-# code and hold no lock then.
+# The rooms whose code takes locks that the end of a call needs, too; and the modules in them that call users' code, and
+# hold no lock then.
 LOCKING = frozenset({"bus", "clock", "guards", "parts", "policy", "runs", "stores", "tools", "tracking", "waiting"})
 CALLING = frozenset({"holdfast.runs.remembered", "holdfast.parts.protecting", "holdfast.parts.retrying"})
 LINGER = 1.0  # seconds that an idle thread waits for the next job
@@ -53,12 +53,12 @@ class Job:
         self._error: BaseException | None = None
 
     def start(self) -> None:
-        """Begin; a `RuntimeError` where no thread is to be had."""
+        """Start the job; raise a `RuntimeError` if no thread can be started."""
         self._workers.start(self)
-        self._begun = True  # only now: where no thread could be started, there is none to abandon
+        self._begun = True  # only now: if no thread could be started, there is none to abandon
 
     def begin(self) -> None:
-        """The same for who waits for its end: where no thread is to be had, that is now."""
+        """Like `start`, for a caller that waits for the signal: if no thread can be started, it fires at once."""
         try:
             self.start()
         except RuntimeError as error:
@@ -66,27 +66,27 @@ class Job:
             self.signal.fire()
 
     def ended_before(self, when: float) -> bool:
-        """Whether it ended before *when*; not whether it has ended by now, which depends on who woke first."""
+        """True if the job ended before *when*; whether it has ended by now depends on which thread woke first."""
         return self.signal.fired and self._ended < when
 
     def result(self) -> object:
-        """What the function returned, or the error it raised."""
+        """Return what the function returned, or raise its error."""
         if self._error is not None:
             try:
                 raise self._error
             finally:
-                self._error = None  # the traceback leads to this frame, and from here to the error
+                self._error = None  # no cycle: the traceback leads to this frame, and from here to the error
         return self._result
 
     def abandon(self) -> None:
-        """Give up waiting for it."""
+        """Give up waiting for the job."""
         with self._lock:
             if self._begun and not self.signal.fired and not self._abandoned:
                 self._abandoned = True
                 self._workers._count(1)
 
     def run(self) -> None:
-        """Run the function, unless nobody waits for it any more; in the worker's thread."""
+        """Run the function in the worker's thread, unless the job was abandoned before."""
         with self._lock:
             wanted = not self._abandoned
         try:
@@ -112,7 +112,7 @@ class Workers:
         self.after_fork()
 
     def after_fork(self) -> None:
-        """In a forked child: its parent's threads are not there."""
+        """Reset in a forked child: the parent's threads do not exist there."""
         self._lock = threading.Lock()
         self._idle: list[queue.SimpleQueue[Job | None]] = []
         self._lingering = True
@@ -120,7 +120,7 @@ class Workers:
 
     @property
     def full(self) -> bool:
-        """Whether so many calls were abandoned and still run that no other may be started."""
+        """True if so many calls were abandoned and still run that no other may be started."""
         return self.abandoned >= self._most_abandoned
 
     def start(self, job: Job) -> None:
@@ -130,7 +130,7 @@ class Workers:
         with self._lock:
             if self._idle:
                 inbox = self._idle[-1]
-                del self._idle[-1]  # not by a call, which an interrupt may follow: its thread now waits for a job
+                del self._idle[-1]  # not `pop`: an interrupt after the call would leave its thread without a job
                 inbox.put(job)
                 return
         inbox = queue.SimpleQueue()
@@ -149,7 +149,7 @@ class Workers:
         job = inbox.get()
         while job is not None:
             job.run()
-            del job  # an idle thread keeps nobody's result alive
+            del job  # so that an idle thread keeps no result alive
             with self._lock:
                 if not self._lingering:
                     return
@@ -169,7 +169,7 @@ class Workers:
 
 
 def elsewhere(end: Callable[..., object], *args: object) -> None:
-    """Have *end* called in a thread of its own, where no lock is held; what it raises is logged."""
+    """Call *end* in a new thread, where no lock is held; errors that it raises are logged."""
     _thread.start_new_thread(_alone, (end, args))
 
 
@@ -181,12 +181,12 @@ def _alone(end: Callable[..., object], args: tuple[object, ...]) -> None:
 
 
 def may_hold_a_lock() -> bool:
-    """Whether this thread is within code of ours that locks, the caller itself not counted.
+    """True if this thread is inside code of Holdfast that takes locks, the caller itself not counted.
 
-    The garbage collector closes abandoned streams and coroutines wherever it happens to run, also there.
+    The garbage collector closes abandoned streams and coroutines wherever it happens to run, also in such code.
     """
     frame: FrameType | None = sys._getframe(2)
-    free = (Job._in_context.__code__, _alone.__code__)  # below them, no lock is held
+    free = (Job._in_context.__code__, _alone.__code__)  # their callers, further out, hold no lock
     while frame is not None and frame.f_code not in free:
         name = str(frame.f_globals.get("__name__"))
         if name in CALLING:

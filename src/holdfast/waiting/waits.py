@@ -22,7 +22,7 @@ from holdfast.loops import running_loop
 
 
 class Settles(Protocol):
-    """What knows best how to be waited for: something on its way to disk."""
+    """Something that does its own waiting, such as a write on its way to disk."""
 
     def settle(self) -> None: ...
     async def asettle(self) -> None: ...
@@ -31,7 +31,8 @@ class Settles(Protocol):
 class Wait(msgspec.Struct, eq=False):
     """What a call has to wait for: *signal* if there is one, at the latest the time *until*.
 
-    *begin* starts what will fire the signal, once the time limit stands. *write* stands alone, and takes what it takes.
+    *begin* is called once the time limit is set, and starts what will fire the signal. *write* is used alone, and has
+    no time limit.
     """
 
     until: float = math.inf
@@ -91,7 +92,7 @@ def _alarm(
     signal: Signal,
     wake: Callable[[], object],
 ) -> Iterator[bool]:
-    """Have *wake* called when the signal fires or when the time is up; not then, if this gives false."""
+    """Call *wake* when the signal fires or the time is up; only when the signal fires, if this yields False."""
     limited = wait.until < math.inf and not signal.fired
     timer = call_at(clock, wait.until, wake) if limited else None
     try:
@@ -105,9 +106,9 @@ def _alarm(
 
 
 def _call_at(clock: Clock, when: float, wake: Callable[[], object]) -> Timer | None:
-    """A timer that rings although this thread is blocked: it must not be on the event loop that runs in it, if any.
+    """Return a timer that rings although this thread is blocked: not one on an event loop that runs in this thread.
 
-    None where it would take a thread and there can be no more.
+    None if the timer needs a thread and none can be started.
     """
     timers: list[Timer] = []
 
