@@ -1,6 +1,6 @@
 """Values in words, for people: times, sizes, foreign texts. Shared by everything that shows something in a terminal.
 
-Prompts, errors and names come from models and tools: what leaves here does nothing to a terminal.
+Prompts, errors and names come from models and tools: no text returned here can control a terminal.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def span(seconds: float) -> str:
 
 
 def age(then_ms: int, now: float) -> str:
-    """How long ago something was; what lies ahead, as clocks differ, is now."""
+    """How long ago something was; a time in the future counts as now, since clocks differ."""
     return span(max(1, int(now - then_ms / 1000)))
 
 
@@ -54,12 +54,12 @@ def size(count: float) -> str:
 
 
 def moment(at_ms: int) -> str:
-    """Date and time of day, where we are."""
+    """Date and time of day, in the local time zone."""
     return _local(at_ms).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def time_of_day(at_ms: int) -> str:
-    """The time of day to the millisecond, where we are."""
+    """The time of day to the millisecond, in the local time zone."""
     return _local(at_ms).strftime("%H:%M:%S.") + f"{at_ms % 1000:03}"
 
 
@@ -73,14 +73,14 @@ def _local(at_ms: int) -> datetime:
 
 
 def resume_command(run_id: str, store: str | None, *options: str) -> str:
-    """What to type to go on with a run, where *store* is the one that the user named; *options* go with it."""
+    """The command that resumes a run; *store* is what the user named the store by, *options* are added."""
     given = [*options] if store is None else ["--store", store, *options]
     words = [*given, "--", run_id] if run_id.startswith("-") else [run_id, *given]
     return f"holdfast runs resume {shlex.join(words)}"
 
 
 def standstill(run: RunSnapshot, header: RunHeader, store: str | None) -> str | None:
-    """Why nothing happens in a run, and what would change that; None where somebody runs it, or it has ended."""
+    """Why nothing happens in a run, and what would change that; None if a process runs it, or if it has ended."""
     if run.interrupted:
         return f"nobody runs it any more; {way_on(header, store)}"
     if run.status == "created" and header.priority is not None and header.entry is not None:
@@ -90,7 +90,7 @@ def standstill(run: RunSnapshot, header: RunHeader, store: str | None) -> str | 
 
 
 def way_on(header: RunHeader, store: str | None) -> str:
-    """How to go on with a run whose process is gone, where *store* is the one that the user named."""
+    """How to go on with a run whose process is gone; *store* is what the user named the store by."""
     if header.noted:
         return "it was a proxy's session, and cannot be resumed"
     if header.entry is None:

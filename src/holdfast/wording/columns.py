@@ -1,4 +1,4 @@
-"""Columns of a table in a terminal: where there is no room for all of them, those least needed go first."""
+"""Columns of a table in a terminal: if there is no room for all of them, the least needed are dropped first."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from rich.text import Text
 
-GAP: Final = 2  # between two columns
-LEAST: Final = 16  # that the last one should have
-LEAST_NAME: Final = 12  # that the first one keeps where it is cut
-LATE: Final = 7  # the least need of a column that goes only after names were cut, where names can be cut
-STAYS: Final = 9  # the need of a column that never goes
+GAP: Final = 2  # blanks between two columns
+LEAST: Final = 16  # width that the last column should have
+LEAST_NAME: Final = 12  # width that the first column keeps when it is cut
+LATE: Final = 7  # from this need on, a column is dropped only after names were cut, where names can be cut
+STAYS: Final = 9  # the need of a column that is never dropped
 
 
 class Column(NamedTuple):
-    """A column: *right* for numbers, *most* its widest on a terminal, *need* says which may go first: the smallest."""
+    """A column: *right* is for numbers, *most* its greatest width on a terminal; the least *need* is dropped first."""
 
     title: str
     right: bool = False
@@ -30,7 +30,7 @@ def total(widths: Mapping[int, int]) -> int:
 
 
 def fitting(columns: Sequence[Column], widths: Mapping[int, int], room: int, need: int = STAYS) -> dict[int, int]:
-    """Those of *widths*, which are by the place of their column, for which there is *room*; or of that much *need*."""
+    """Return those of *widths*, by the index of their column, that fit into *room*; columns of that *need* stay."""
     kept = dict(widths)
     for place in sorted(kept, key=lambda place: columns[place].need):
         if columns[place].need < need and total(kept) > room:

@@ -6,10 +6,10 @@ from holdfast.errors import Denied, ToolTimeout, printable
 
 
 def for_model(error: BaseException, *, called: bool, repeatable: bool, what: str | None = None) -> str:
-    """Why there is no answer, in the words *what* if not in those of *error*.
+    """Say why there is no answer, in the words *what* if given, else in those of *error*; a refusal has its own words.
 
-    *called* if the tool may have been, whatever *error* says of the last attempt; *repeatable* if calling it again is
-    safe.
+    *called* says that the tool may have been called, whatever *error* says of the last attempt; *repeatable* that
+    calling it again is safe.
     """
     if isinstance(error, Denied):
         text = error.for_model()
@@ -27,7 +27,7 @@ def _what(error: BaseException) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    return f"{round(seconds, 1 if seconds >= 1 else 3):g}"  # what is left of a deadline is no round number
+    return f"{round(seconds, 1 if seconds >= 1 else 3):g}"  # what is left of a deadline is not a round number
 
 
 def _outcome(*, called: bool, repeatable: bool) -> str:

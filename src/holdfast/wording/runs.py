@@ -45,7 +45,8 @@ _EVENT_STYLES: Final[Mapping[str, str]] = {
     events.BUDGET_WARNING: "yellow",
 }
 _UNSAID: Final = {"call_id", "key", "parent"}  # of no use to people; JSON has them
-_DULL: Final[Mapping[str, tuple[object, ...]]] = {"attempts": (1,), "cached": (False,), "waited_ms": (0,)}  # the rule
+# The usual values, which are not worth showing.
+_DULL: Final[Mapping[str, tuple[object, ...]]] = {"attempts": (1,), "cached": (False,), "waited_ms": (0,)}
 _LEADING: Final = ("tool", "name")
 _FIRST: Final = ("status", "error", "category", "reason", "arguments", "result")
 
@@ -56,7 +57,7 @@ def identity(run_id: str) -> str:
 
 
 def standing(run: RunSnapshot) -> Text:
-    """The status of a run; one that nobody runs any more is interrupted."""
+    """The status of a run; one that no process runs any more is interrupted."""
     if run.interrupted:
         return Text("interrupted", style="bold yellow")
     return Text(run.status.value, style=STYLES[run.status])
@@ -71,7 +72,7 @@ def calls(run: RunSnapshot) -> str:
 
 
 def current(run: RunSnapshot) -> ActiveCall | None:
-    """What a run is doing: of several things, the one begun last; of an interrupted run, what it did."""
+    """The call that a run is making: of several, the one begun last; of an interrupted run, the one it was making."""
     if run.status.is_terminal or not run.active_calls:
         return None
     return next(reversed(run.active_calls.values()))
@@ -109,7 +110,7 @@ def event_line(event: RunEventRecord, width: int) -> Text:
 
 
 def _said(payload: Mapping[str, object]) -> list[str]:
-    """The keys of what is worth telling, the most telling first."""
+    """The keys of the values that are worth showing, the most important first."""
     keys = sorted(payload, key=lambda key: _FIRST.index(key) if key in _FIRST else len(_FIRST))
     return [key for key in keys if key not in _UNSAID | {*_LEADING} and payload[key] not in _DULL.get(key, (None, ""))]
 

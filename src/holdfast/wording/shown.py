@@ -1,4 +1,4 @@
-"""What is shown of a store, wherever it is shown: its tools and those that policies name, and how to resume a run."""
+"""What all views show of a store: its tools, those that policies name, and how to resume a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ShownTools:
         self._rates = Rates()
 
     def all(self) -> list[ToolLine]:
-        """Each of them, the worst first, with its calls a second."""
+        """Return all tools, the worst first, with their calls a second."""
         found = self._board.tools()
         shown = {line.name for line in found}
         found += [_named(name) for name in self._names() if name not in shown]
@@ -31,7 +31,7 @@ class ShownTools:
         return found
 
     def one(self, name: str) -> ToolLine | None:
-        """One of them, if anything is known of it; its calls a second are those that `all` found last."""
+        """Return one tool, if anything is known of it; its calls a second are those that `all` found last."""
         line = self._board.tool(name)
         if line is None and name in self._names():
             line = _named(name)
@@ -40,9 +40,9 @@ class ShownTools:
         return line
 
     def details(self, line: ToolLine) -> list[tuple[ToolInProcess, ToolDetail]]:
-        """What each process tells of its tool beyond *line*; where none has it yet, what the policies here say of it.
+        """Return what each process shows of its tool beyond *line*; if none has it yet, what the policies here say.
 
-        That comes as if from a process without a number.
+        The policies come as if from a process without an id.
         """
         if line.processes or line.name not in self._names():
             return self._board.details(line)
@@ -62,8 +62,8 @@ def _named(name: str) -> ToolLine:
 
 
 def resume_of(store: RunStore, run: RunSnapshot, named: str | None) -> str | None:
-    """The command that goes on with *run*, where it stands still and says what to call; *named* is what the user named
-    the store by. Blocks.
+    """Return the command that resumes *run*, if the run has stopped and says what to call; *named* is what the user
+    named the store by. Blocks.
     """
     if not run.interrupted and run.status not in (RunStatus.FAILED, RunStatus.CANCELLED):
         return None

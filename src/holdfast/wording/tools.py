@@ -21,7 +21,7 @@ def name_of(line: ToolLine) -> Text:
 
 
 def circuit(state: str, forced: str | None) -> Text:
-    """The state of a circuit, and whether somebody holds it there."""
+    """The state of a circuit, and whether it is held there by hand."""
     word = printable(state).replace("_", "-")
     return Text(f"{word} (held)" if forced is not None and forced == state else word, style=STYLES.get(state, ""))
 
@@ -33,7 +33,7 @@ def state_of(line: ToolLine) -> Text:
 
 
 def fleet(line: ToolLine) -> str:
-    """Who guards a tool that processes share; nothing where none does."""
+    """Which guards of a tool processes share, or how many of them are without the fleet; empty if none shares it."""
     if not line.sharing:
         return ""
     if line.alone:
@@ -43,14 +43,14 @@ def fleet(line: ToolLine) -> str:
 
 
 def probe(line: ToolLine) -> str:
-    """How long until an open circuit lets one call through to see; now, if the next call is that one."""
+    """How long until an open circuit lets one call through as a probe; "now" if the next call is the probe."""
     if line.remaining_ms is not None:
         return span(line.remaining_ms / 1000)
     return "now" if line.state == "open" and not line.refuses else ""
 
 
 def why(change: Transition, threshold: int | None) -> str:
-    """What turned a circuit that opens at *threshold* failures in a row; at fewer, a rate over its calls opened it."""
+    """Why a circuit changed its state; if it opened with fewer failures in a row than *threshold*, a rate opened it."""
     if change.by_hand:
         return "by hand"
     if change.after == "half_open":
@@ -79,7 +79,7 @@ def duration(milliseconds: float) -> str:
 
 
 def pace(rate: float | None, full: float | None) -> str:
-    """Calls a second that a limiter lets through, and of how many, where it has slowed down."""
+    """Calls a second that a limiter lets through; also of how many, if it has slowed down."""
     if rate is None:
         return ""
     return _a_second(rate) if full is None or rate >= full else f"{_a_second(rate)} of {_a_second(full)}"
@@ -90,7 +90,7 @@ def _a_second(rate: float) -> str:
 
 
 def in_flight(line: ToolLine) -> str:
-    """Calls that are being made, of how many at most, and those in line."""
+    """How many calls are being made, how many may be at most, and how many wait in line."""
     if line.in_flight is None:
         return ""
     limit = "" if line.limit is None else f" / {line.limit}"
@@ -98,7 +98,7 @@ def in_flight(line: ToolLine) -> str:
 
 
 def calls(tool: ToolEntry) -> str:
-    """How many calls there were, and what became of them where it was not success."""
+    """How many calls there were, and how many of them ended in each way other than success."""
     rest = [
         (tool.failed, "failed"), (tool.timed_out, "timed out"), (tool.cancelled, "cancelled"), (tool.cached, "cached"),
     ]  # fmt: skip
