@@ -1,6 +1,6 @@
 """For tests of agents: a clock moved by hand, a recorder of events, tools that fail, hang and refuse on a script.
 
-Nothing here needs a test framework, and nothing waits in real time, but for `ManualClock` letting other threads finish
+Nothing here needs a test framework, and nothing waits in real time, except that `ManualClock` lets other threads finish
 before it moves on by itself.
 """
 

@@ -61,7 +61,7 @@ class ManualClock:
         return self._now
 
     def time(self) -> float:
-        """Seconds since the epoch: *epoch*, or *start*, and what has passed since; `shift_time`, `set_time` move it."""
+        """Seconds since the epoch: *epoch*, or *start*, plus what has passed; `shift_time` and `set_time` move it."""
         return self._epoch + (self._now - self._start)
 
     def set_time(self, seconds: float) -> None:
@@ -82,7 +82,7 @@ class ManualClock:
         self._move_by(seconds)
 
     def sleep(self, seconds: float) -> None:
-        """Move on to *seconds* after now; threads that sleep at once overlap, each sees its own time pass at least."""
+        """Move the clock on by *seconds*; sleeps of several threads overlap: each sees at least its own time pass."""
         check_sleep(seconds)
         if math.isinf(seconds):
             raise OverflowError("an endless sleep would never return; use a number of seconds")
@@ -112,7 +112,7 @@ class ManualClock:
 
     @property
     def pending(self) -> int:
-        """How many tasks sleep and timers wait."""
+        """The number of sleeping tasks and waiting timers."""
         return sum(parked.loop is None or not parked.loop.is_closed() for parked in list(self._parked.values()))
 
     @contextmanager
@@ -133,7 +133,7 @@ class ManualClock:
             if not due:
                 self._parked[parked.order] = parked
                 heapq.heappush(self._heap, (when, parked.order))
-                if len(self._heap) > 2 * len(self._parked) + 64:  # mostly cancelled
+                if len(self._heap) > 2 * len(self._parked) + 64:  # most entries are cancelled
                     self._heap = sorted((other.when, other.order) for other in list(self._parked.values()))
         if loop is None:
             if due:
@@ -172,7 +172,7 @@ class ManualClock:
         loop.call_soon(watch.look)
 
     def _next_for(self, loop: asyncio.AbstractEventLoop) -> float | None:
-        """When the first sleeper or timer falls due that an idle *loop* may move the clock to."""
+        """Return when the first sleeper or timer is due to which an idle *loop* may move the clock."""
         with self._lock:
             while self._heap and self._heap[0][1] not in self._parked:
                 heapq.heappop(self._heap)
@@ -185,7 +185,7 @@ class ManualClock:
 
 
 class _Parked:
-    """One sleeper or timer; whoever takes it out of the clock's table fires it."""
+    """One sleeper or timer; the thread that takes it out of the clock's table fires it."""
 
     __slots__ = ("context", "fn", "loop", "order", "table", "when")
 
@@ -202,11 +202,11 @@ class _Parked:
         self.when = when
         self.fn: Callable[[], object] | None = fn
         self.loop = loop
-        # As on the real clock: an event loop's timer keeps the context of who asked, a plain one has none.
+        # As on the real clock: an event loop's timer keeps the context of its caller, a plain one has an empty context.
         self.context = contextvars.Context() if loop is None else contextvars.copy_context()
 
     def cancel(self) -> None:
-        # Without the clock's lock: the garbage collector may close a sleeping coroutine while its thread holds that.
+        # Without the clock's lock: the garbage collector may close a sleeping coroutine in a thread that holds it.
         self.fn = None
         self.table.pop(self.order, None)
 
@@ -214,7 +214,7 @@ class _Parked:
         if self.loop is None or self.loop is _running_loop():
             self.run()
         else:
-            with suppress(RuntimeError):  # its event loop is closed: nobody is left to wake
+            with suppress(RuntimeError):  # its event loop is closed: no task is left to wake
                 self.loop.call_soon_threadsafe(self.run)
 
     def run(self) -> None:
@@ -229,7 +229,7 @@ class _Parked:
             _log.exception("a timer's callback failed")
 
 
-_BLIND_TURNS = 20  # after which an event loop that does not show what it has ready counts as idle
+_BLIND_TURNS = 20  # turns after which an event loop that does not show its ready queue counts as idle
 _LOOK = 0.001  # real seconds between two looks at threads at work
 _GRACE = 20  # looks that a waiting thread or an open socket gets to wake up
 _PATIENCE = 1000  # looks for which a thread may stay at one place in its code before it counts as hanging
@@ -258,7 +258,7 @@ class _Watch:
         self._clock = clock
         self._loop = loop
         self._turns = 0
-        self._looks = 0  # since something was seen to move
+        self._looks = 0  # looks since a thread was last seen to move
         self._places: frozenset[tuple[threading.Thread, CodeType, int]] = frozenset()
 
     def look(self) -> None:
@@ -275,7 +275,7 @@ class _Watch:
         elif self._others_at_work():
             self._looks += 1
             self._look_later()
-        elif self._has_ready():  # from a thread that ended its work between the two questions
+        elif self._has_ready():  # a thread gave the loop work between the two checks
             self._looks = 0
             loop.call_soon(self.look)
         else:
@@ -284,10 +284,10 @@ class _Watch:
             loop.call_soon(self.look)
 
     def _look_later(self) -> None:
-        """Look again after a moment of real time, whatever the event loop takes for the time."""
+        """Look again after a moment of real time, even if the event loop's own clock stands still."""
         if self._loop.time() != self._loop.time():
             self._loop.call_later(_LOOK, self.look)
-        else:  # somebody has frozen it, and a timer of it would never ring
+        else:  # the loop's clock is frozen, and its timers would never fire
             SystemClock.sleep(_LOOK)
             self._loop.call_soon(self.look)
 
@@ -298,12 +298,12 @@ class _Watch:
         return self._turns % _BLIND_TURNS != 0
 
     def _has_ready(self) -> bool:
-        # Another manual clock's look is no work, or two clocks would wait for each other.
+        # The look of another manual clock does not count as work: two clocks would wait for each other.
         ready = list(getattr(self._loop, "_ready", ()))
         return any(getattr(handle._callback, "__func__", None) is not _Watch.look for handle in ready)
 
     def _others_at_work(self) -> bool:
-        """Whether another thread or a socket may still have something for the loop."""
+        """True if another thread or a socket may still have work for the loop."""
         threads = _threads()
         idle, handed = self._pool(threads)
         elders = self._clock._elders
@@ -321,12 +321,12 @@ class _Watch:
         return self._looks < (_PATIENCE if places or handed else _GRACE)
 
     def _pool(self, threads: list[tuple[threading.Thread, FrameType]]) -> tuple[set[threading.Thread], bool]:
-        """The threads of the loop's pool with nothing to do, and whether one has yet to wake for a job."""
+        """Return the idle threads of the loop's pool, and whether one of them is still to wake for a job."""
         pool = getattr(self._loop, "_default_executor", None)
         if not isinstance(pool, concurrent.futures.ThreadPoolExecutor):
             return set(), False
         resting = {thread for thread, frame in threads if thread in pool._threads and frame.f_code is _POOL_WORKER}
-        # Both are asked: a queue may pass a job on without ever holding it, and 3.11 counts too many as idle.
+        # Two checks: a queue may pass a job on without ever holding it, and 3.11 counts too many threads as idle.
         handed = len(resting) > pool._idle_semaphore._value or (bool(resting) and not pool._work_queue.empty())
         return (set() if handed else resting), handed
 
@@ -335,7 +335,7 @@ def _threads() -> list[tuple[threading.Thread, FrameType]]:
     collects = sys.version_info < (3, 12) and gc.isenabled()
     try:
         if collects:
-            gc.disable()  # 3.11 may collect garbage while it holds a lock that the collector waits for, and so for ever
+            gc.disable()  # 3.11 may collect garbage while it holds a lock that the collector needs: a deadlock
         frames = sys._current_frames()
     finally:
         if collects:
@@ -348,10 +348,10 @@ def _place(frame: FrameType) -> tuple[CodeType, int]:
 
 
 def _waits(thread: threading.Thread, frame: FrameType) -> bool:
-    """Whether *thread* waits for somebody else rather than works."""
+    """True if *thread* waits for another thread instead of working."""
     if frame.f_code is _JOB_WORKER:
-        return bool(frame.f_locals["inbox"].empty())  # else it has yet to wake for a job
-    # The loop of a thread of ours waits for its next job in ways that no frame shows; the job itself is a frame deeper.
+        return bool(frame.f_locals["inbox"].empty())  # if not empty, it is about to wake for a job
+    # The loop of a Holdfast thread waits for its next job in ways that no frame shows; a job itself is a frame deeper.
     outermost = frame.f_back is not None and frame.f_back.f_code is threading.Thread.run.__code__
     return frame.f_code in _WAITS or (outermost and thread.name.startswith("holdfast-"))
 

@@ -1,4 +1,4 @@
-"""A sink that remembers what it was told."""
+"""A sink that remembers the events it was called with."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Recorder:
 
     @property
     def events(self) -> list[Event]:
-        """What was recorded, oldest first."""
+        """The recorded events, oldest first."""
         with self._lock:
             return list(self._events)
 
@@ -36,6 +36,6 @@ class Recorder:
         return [event for event in self.events if event.type == event_type]
 
     def clear(self) -> None:
-        """Forget what was recorded."""
+        """Forget all recorded events."""
         with self._lock:
             self._events.clear()

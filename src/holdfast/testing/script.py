@@ -36,7 +36,7 @@ class Script:
 
     @property
     def calls(self) -> list[tuple[tuple[object, ...], dict[str, object]]]:
-        """Positional and keyword arguments of each call, in order; one of a coroutine or stream counts once it runs."""
+        """Positional and keyword arguments of each call, in order; a coroutine or stream counts once it runs."""
         with self._lock:
             return list(self._calls)
 
@@ -107,7 +107,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     tail: float = 0.0
 
     def answer(self, value: object) -> object:
-        """*value*, or the error there is to raise."""
+        """Return *value*, or raise the step's error."""
         if self.error is not None:
             raise self.error()
         return value
