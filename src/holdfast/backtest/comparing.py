@@ -1,4 +1,4 @@
-"""What is on record beside what a file's policies, and the defaults, would have made of it."""
+"""Compares the recorded outcomes of calls with what a file's policies, and the defaults, would have made of them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Recorded(msgspec.Struct):
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One tool; *file* is None if no file was played, or if it is *incomplete* without what code says of the tool."""
+    """One tool; *file* is None if no file was played, or if it is *incomplete* without the tool's settings in code."""
 
     tool: str
     recorded: Recorded
@@ -44,7 +44,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 def compare(calls: Sequence[Call], book: PolicyBook | None) -> list[Line]:
-    """Each tool of *calls* under the policies of *book*, if there is one, and under the defaults; the worst first."""
+    """Return a line per tool of *calls*, under the policies of *book*, if any, and the defaults; the worst first."""
     recorded = _tally(calls)
     bare = PolicyBook.load(None)
     incomplete: dict[str, str] = {}
@@ -54,7 +54,7 @@ def compare(calls: Sequence[Call], book: PolicyBook | None) -> list[Line]:
             return (book or bare).resolve(tool)
         except ConfigError as error:
             incomplete[tool] = str(error)
-            return bare.resolve(tool)  # its calls count for the loop guard of the others
+            return bare.resolve(tool)  # its calls still count for the loop guard of other tools
 
     file = play(calls, under) if book is not None else {}
     for tool in incomplete:
@@ -65,7 +65,7 @@ def compare(calls: Sequence[Call], book: PolicyBook | None) -> list[Line]:
 
 
 def total(lines: Sequence[Line]) -> Line:
-    """All *lines* in one, whose tool is "": without the file's if it is incomplete for one of them."""
+    """Return the sum of all *lines*, whose tool is ""; without the file's if it is incomplete for one of them."""
     files = [line.file for line in lines if line.file is not None]
     return Line(
         "",

@@ -1,6 +1,6 @@
-"""Recorded calls asked of the real guards under other policies, on a clock that jumps from one event to the next.
+"""Plays recorded calls against the real guards under other policies, on a clock that jumps from one event to the next.
 
-The guards are those of a live call, asked in the same order: loop, circuit, rate, concurrency. Random parts of them
+The guards are those of a live call, asked in the same order: loop, circuit, rate, concurrency. Their random parts
 (jitter) are left out, so that the same record and the same policies always give the same numbers.
 """
 
@@ -39,8 +39,9 @@ _LEAST_CUT: Final = 0.0005  # seconds; durations on record are whole millisecond
 class Played(msgspec.Struct):
     """What a policy would have made of the calls of a tool; times in seconds.
 
-    Refused are whole calls, by guard; *spared* of them had failed, *lost* are successes that would have been none:
-    refused, cut by a time limit, or not repeated. *failing* is the time spent in calls that failed.
+    *circuit*, *rate*, *concurrency* and *loop* count the calls that each of these guards refused; *spared* of them had
+    failed on record. *lost* are successes on record that would have been refused, cut by a time limit, or not repeated.
+    *failing* is the time spent in calls that failed.
     """
 
     calls: int = 0
@@ -63,12 +64,12 @@ class Played(msgspec.Struct):
 
     @property
     def refused(self) -> int:
-        """How many calls would have been refused, by whichever guard."""
+        """How many calls would have been refused, by any guard."""
         return self.circuit + self.rate + self.concurrency + self.loop
 
 
 def play(calls: Iterable[Call], policy_of: Callable[[str], Policy]) -> dict[str, Played]:
-    """What would have become of *calls*, which come by time, under the policies that *policy_of* gives; by tool."""
+    """Return, by tool, what *calls* (sorted by time) would have come to under the policies that *policy_of* returns."""
     stage = _Stage(policy_of)
     for call in calls:
         stage.pass_time(call.at)
@@ -90,7 +91,7 @@ class _Guards:
         self.waiting: dict[Ticket, _Flight] = {}
 
     def admit(self, flight: _Flight, now: float) -> bool:
-        """Ask the circuit for an attempt, if there is one."""
+        """Ask the circuit for an attempt; True if it admits it, or there is no circuit."""
         if self.circuit is None:
             return True
         grant = self.circuit.admit(now)
@@ -103,7 +104,7 @@ class _Guards:
             self.circuit.release(flight.grant)
 
     def reserve(self, now: float, ticket: Ticket | None) -> tuple[str, float] | None:
-        """Ask rate, then concurrency: who refuses, and for how long."""
+        """Ask rate, then concurrency; return which of them refuses and for how long, None if neither does."""
         if self.bucket is None and self.slots is None:
             return None
         if self.line.heap and self.line.head() is not ticket:
@@ -118,7 +119,7 @@ class _Guards:
         return None
 
     def settle(self, flight: _Flight, now: float, category: ErrorCategory | None) -> None:
-        """Tell every guard how an attempt went."""
+        """Tell all guards how an attempt went."""
         neutral = category is ErrorCategory.CANCELLED
         duration = now - flight.begun
         if neutral:
@@ -135,18 +136,18 @@ class _Guards:
 
 
 class _Flight:
-    """One call on its way."""
+    """One call in flight."""
 
     def __init__(self, call: Call, guards: _Guards) -> None:
         self.call = call
         self.guards = guards
-        self.number = 0  # of the attempt
+        self.number = 0  # of the current attempt
         self.deadline = call.at + (guards.policy.deadline or math.inf)
         self.asked = self.until = self.begun = call.at
-        self.due = -1  # which of its plans holds
+        self.due = -1  # number of its latest plan; earlier plans are void
         self.grant: Grant | None = None
         self.ticket: Ticket | None = None
-        self.listens = False  # whether it wakes when it is its turn; who knows how long it has to wait sleeps so long
+        self.listens = False  # it is woken when it is its turn; otherwise its wait is known, and it sleeps that long
         self.category: ErrorCategory | None = None
         self.cut = False
         self.spent = self.waited = 0.0
@@ -156,7 +157,7 @@ _Action = Callable[[_Flight, float], None]
 
 
 class _Stage:
-    """All tools and runs, and what is to come."""
+    """All tools and runs, and the events to come."""
 
     def __init__(self, policy_of: Callable[[str], Policy]) -> None:
         self.tools: dict[str, _Guards] = {}
@@ -166,14 +167,14 @@ class _Stage:
         self._due: list[tuple[float, int, _Action, _Flight]] = []
 
     def pass_time(self, until: float) -> None:
-        """Let everything happen that is due by then."""
+        """Let everything happen that is due by *until*."""
         while self._due and self._due[0][0] <= until:
             now, number, action, flight = heapq.heappop(self._due)
-            if number == flight.due:  # else it was woken earlier, and this is what it had planned before
+            if number == flight.due:  # otherwise it was woken earlier, and this plan is void
                 action(flight, now)
 
     def ask(self, call: Call) -> None:
-        """A call is asked for."""
+        """Play the request for a call."""
         guards = self.tools.get(call.tool)
         if guards is None:
             guards = self.tools[call.tool] = _Guards(self._policy_of(call.tool))
@@ -193,17 +194,17 @@ class _Stage:
 
     def _plan(self, at: float, action: _Action, flight: _Flight) -> None:
         flight.due = next(self._order)
-        # Sums of floats are off by a little, and what ends must make room for what begins then.
+        # Rounded: sums of floats are slightly off, and an attempt that ends must make room for one that begins then.
         heapq.heappush(self._due, (round(at, 6), flight.due, action, flight))
 
     def _begin(self, flight: _Flight, now: float) -> None:
-        """An attempt is asked for."""
+        """Request an attempt."""
         flight.asked = now
         flight.until = round(min(now + flight.guards.policy.max_wait, flight.deadline), 6)
         self._admit(flight, now)
 
     def _admit(self, flight: _Flight, now: float) -> None:
-        """Ask the guards in their order; who has to wait asks again when it may be let through, or woken."""
+        """Ask the guards in their order; a call that must wait asks again when it may be let through, or is woken."""
         guards = flight.guards
         if now >= flight.deadline:
             flight.cut = True
@@ -287,7 +288,7 @@ class _Stage:
         played.lost += call.known and not call.failed
 
     def _stop_waiting(self, flight: _Flight, now: float) -> None:
-        """The waiting is over, one way or the other."""
+        """End the wait, whether the call was let through or not."""
         flight.waited += now - flight.asked
         flight.asked = now
         if flight.ticket is not None:

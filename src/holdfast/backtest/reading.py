@@ -1,7 +1,7 @@
-"""The calls that the runs of a store have on record, the newest, in the order in which they were asked for.
+"""Reads the newest calls that the runs of a store have on record, in the order in which they were requested.
 
 Runs are read one after the other, page by page; what is kept of a call is its times and outcomes, a few hundred bytes.
-Records may be old, foreign or damaged: what does not make sense is passed over, never guessed.
+Records may be old, foreign or damaged: what does not make sense is skipped, never guessed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from holdfast.stores import RunStore
 from holdfast.stores.searching import Wanted, every
 from holdfast.values.redaction import MASK
 
-MOST_CALLS: Final = 100_000  # that are kept
-GRAIN: Final = 0.05  # seconds; the times on record are those of writing, which may be so much later
+MOST_CALLS: Final = 100_000  # calls that are kept
+GRAIN: Final = 0.05  # seconds by which a time on record may be late, since it is the time of writing
 _PAGE: Final = 1000
 _KINDS: Final = {str(category): category for category in ErrorCategory}
 _ENDS: Final = frozenset({"success", "failed", "timed_out", "cancelled"})
@@ -41,9 +41,9 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One call: when it was asked for, in seconds since the epoch, and its *attempts*; if there are none, nobody knows.
+    """One call: when it was requested, in seconds since the epoch, and its *attempts*; none if its outcome is unknown.
 
-    *sign* is the same for the same call of a tool, None if its arguments are not all on record.
+    *sign* is equal for equal calls of a tool, None if its arguments are not all on record.
     """
 
     tool: str
@@ -51,22 +51,22 @@ class Call(msgspec.Struct, frozen=True):
     at: float
     attempts: tuple[Attempt, ...] = ()
     sign: bytes | None = None
-    waited: float = 0.0  # in line, before the first attempt
-    refused: bool = False  # at the time: it never reached the tool
+    waited: float = 0.0  # seconds in line before the first attempt
+    refused: bool = False  # refused on record: it never reached the tool
 
     @property
     def category(self) -> ErrorCategory | None:
-        """How it ended; None is a success, if anything is known."""
+        """The error category that it ended with; None for a success, or if the outcome is unknown."""
         return self.attempts[-1].category if self.attempts else None
 
     @property
     def known(self) -> bool:
-        """Whether it is known how it ended, and that says something about the tool."""
+        """True if its outcome is known, and says something about the tool."""
         return bool(self.attempts) and self.category is not ErrorCategory.CANCELLED
 
     @property
     def failed(self) -> bool:
-        """Whether it is known to have failed."""
+        """True if it is known to have failed."""
         return self.known and self.category is not None
 
     @property
@@ -76,7 +76,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Recording(msgspec.Struct, frozen=True):
-    """Calls by time, how many runs they are of, and whether there were more than were kept."""
+    """Calls sorted by time, how many runs they come from, and whether all were kept."""
 
     calls: list[Call]
     runs: int
@@ -84,7 +84,7 @@ class Recording(msgspec.Struct, frozen=True):
 
 
 def read(store: RunStore, *, last: int = 1000, most: int = MOST_CALLS) -> Recording:
-    """The calls of the *last* newest runs, at most about *most* of them."""
+    """Return the calls of the *last* newest runs, at most *most* of them."""
     checks.whole("last", last)
     checks.whole("most", most)
     calls: list[Call] = []
@@ -101,7 +101,7 @@ def read(store: RunStore, *, last: int = 1000, most: int = MOST_CALLS) -> Record
 
 
 def _calls(store: RunStore, run_id: str) -> Iterator[Call]:
-    """The calls of one run, as they end; at last those of which no end is on record."""
+    """Yield the calls of one run as they end, and then those whose end is not on record."""
     active: dict[str, _Active] = {}
     for event in _events(store, run_id):
         name = event.payload.get("tool")
@@ -146,16 +146,16 @@ class _Active:
         self._attempts: list[Attempt] = []
 
     def failed(self, event: RunEventRecord) -> None:
-        """An attempt failed; another follows if a pause is given."""
+        """Note a failed attempt; another follows if a pause is given."""
         now = event.timestamp_ms / 1000
         took, pause = (_seconds(event.payload, name) for name in ("duration_ms", "retry_in_ms"))
-        if took is None:  # old records do not tell
+        if took is None:  # old records do not say
             took = max(0.0, now - self._begun)
         self._attempts.append(Attempt(took, _category(event.payload, "failed"), pause))
         self._begun = now + (pause or 0.0)
 
     def ended(self, event: RunEventRecord, run_id: str) -> Call:
-        """The whole call, asked for as long before it began as it waited in line."""
+        """Return the whole call; it was requested as long before it began as it waited in line."""
         payload, made = event.payload, event.payload.get("attempts")
         if payload.get("status") not in _ENDS or payload.get("cached") is True or made == 0:
             return self.unknown(run_id)
@@ -172,7 +172,7 @@ class _Active:
         return Call(self._tool, run_id, round(begun - in_line, 3), tuple(attempts), self._sign, in_line)
 
     def unknown(self, run_id: str) -> Call:
-        """A call of which nobody knows how it ended."""
+        """Return a call whose outcome is unknown."""
         return Call(self._tool, run_id, self._at, sign=self._sign)
 
 
@@ -194,7 +194,7 @@ def _seconds(payload: dict[str, Any], name: str) -> float | None:
 
 
 def _sign(arguments: object) -> bytes | None:
-    """The same for the same arguments; those that were masked or cut may be any."""
+    """Return equal bytes for equal arguments; None if they were masked or cut, since they could be any."""
     if not isinstance(arguments, dict) or arguments.keys() == {"cut", "bytes"} or "redacted" in arguments:
         return None
     data = msgspec.json.encode(arguments, order="deterministic")

@@ -1,4 +1,4 @@
-"""Settings read off the calls on record, each with its reason; none where the record does not say enough.
+"""Suggests settings from the calls on record, each with its reason; none where the record does not say enough.
 
 Never suggested: `retry`, `read_only` and `idempotent`. Whether a call may be made twice is not in any record.
 """
@@ -20,18 +20,18 @@ from holdfast.category import ErrorCategory
 from holdfast.guards.breaking import TRIPS, BreakerConfig
 from holdfast.policy import PolicyBook
 
-ENOUGH: Final = 30  # calls whose outcome is known
+ENOUGH: Final = 30  # calls with a known outcome that a suggestion needs
 HEAD_ROOM: Final = 2.0
 LEAST_TIMEOUT: Final = 1.0  # seconds
 LEAST_THRESHOLD: Final = 3
 MOST_THRESHOLD: Final = 50
-WINDOWS: Final = (1, 10, 60)  # seconds over which servers count
-TELLING: Final = 0.5  # of the refusals that must have come above a rate, lest it has nothing to do with them
+WINDOWS: Final = (1, 10, 60)  # seconds over which servers count requests
+TELLING: Final = 0.5  # share of refusals that must have come above a rate; with fewer, the rate is not their cause
 BLIP: Final = BreakerConfig().min_backoff  # seconds; failures over a longer time are what a circuit is for
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """One value and why; where there is no value, why not."""
+    """One value and the reason for it; if it is None, the reason why none is suggested."""
 
     name: str
     value: float | int | dict[str, float | bool] | None
@@ -42,24 +42,24 @@ class Suggestion(msgspec.Struct, frozen=True):
     """What the record says about one tool; *settings* is empty if it has fewer than `ENOUGH` calls."""
 
     tool: str
-    calls: int  # whose outcome is known
+    calls: int  # calls with a known outcome
     settings: list[Setting] = []
-    lost: int = 0  # successes, when the settings are played against the record
-    spared: int = 0  # failures
+    lost: int = 0  # successes lost when the settings are played against the record
+    spared: int = 0  # failures spared by them
 
 
-Try = tuple[float, Attempt]  # when it began
+Try = tuple[float, Attempt]  # when an attempt began, and the attempt
 
 
 def suggest(calls: Sequence[Call]) -> list[Suggestion]:
-    """What to set for each tool, those with the most calls first; *calls* come by time."""
+    """Return suggestions for each tool, those with the most calls first; *calls* must be sorted by time."""
     tools: defaultdict[str, list[Call]] = defaultdict(list)
     for call in calls:
         found = tools[call.tool]
         if call.known:
             found.append(call)
     settings = {tool: _settings(found) for tool, found in tools.items()}
-    # All together: a run's loop guard looks at the calls of all its tools.
+    # All tools are played together: a run's loop guard looks at the calls of all its tools.
     played = play(calls, lambda tool: PolicyBook.load({"policy": _values(settings[tool])}).resolve(tool))
     made = [
         Suggestion(tool, len(tools[tool]), found, played[tool].lost, played[tool].spared)
@@ -78,7 +78,7 @@ def _settings(calls: list[Call]) -> list[Setting]:
 
 
 def _values(settings: list[Setting]) -> dict[str, object]:
-    """The settings as a policy has them; a dotted name is a field of a table."""
+    """Return the settings as a policy has them; a dotted name is a field of a table."""
     values: dict[str, object] = {}
     for setting in settings:
         table, _, field = setting.name.partition(".")
@@ -108,7 +108,7 @@ def _timeout(tries: list[Try]) -> Setting:
 
 
 def _rate(tries: list[Try]) -> Setting:
-    """As many as met no refusal, over the shortest time in which that tells refused from accepted."""
+    """Suggest the highest rate that met no refusal, over the shortest window that tells refused from accepted calls."""
     starts = [at for at, _ in tries]
     refused = [at for at, attempt in tries if attempt.category is ErrorCategory.RATE_LIMIT]
     if not refused:
@@ -128,7 +128,7 @@ def _rate(tries: list[Try]) -> Setting:
 
 
 def _split(starts: list[float], refused: list[float], window: int) -> tuple[int, float]:
-    """The most calls within *window* that met no refusal in it, and the share of refusals that came at more."""
+    """Return the most calls within *window* that met no refusal in it, and the share of refusals that came at more."""
     most, met = 0, []
     for at, count in zip(starts, _counts(starts, window), strict=True):
         before = bisect_right(refused, at)
@@ -140,13 +140,13 @@ def _split(starts: list[float], refused: list[float], window: int) -> tuple[int,
 
 
 def _counts(starts: list[float], window: int) -> list[int]:
-    """For each call, how many began within the *window* that ends with it."""
+    """Return for each call how many began within the *window* that ends with it."""
     return [bisect_right(starts, at) - bisect_right(starts, at - window) for at in starts]
 
 
 def _concurrency(tries: list[Try]) -> Setting:
-    """Twice as many as were seen at once: that stops a runaway, and nothing that was seen so far."""
-    # Those that met for less than the record can tell did perhaps not meet.
+    """Suggest twice as many as were seen at once: that stops a runaway, and nothing that was seen so far."""
+    # Calls that overlap by less than the record's precision perhaps did not overlap.
     met = [(at, at + each.duration - GRAIN) for at, each in tries if each.duration > GRAIN]
     moves = sorted(move for begun, ended in met for move in ((begun, 1), (ended, -1)))
     most = max(accumulate(change for _, change in moves), default=0)
@@ -156,7 +156,7 @@ def _concurrency(tries: list[Try]) -> Setting:
 
 
 def _threshold(tries: list[Try]) -> Setting:
-    """One more than the failures in a row after which the tool was soon well again by itself."""
+    """Suggest one more than the longest row of failures after which the tool soon recovered by itself."""
     longest = streak = failures = 0
     since = 0.0
     for ended, category in sorted((at + each.duration, each.category or "") for at, each in tries):
@@ -178,6 +178,6 @@ def _threshold(tries: list[Try]) -> Setting:
 
 
 def _rounded_up(seconds: float) -> float:
-    """To two digits, as people would."""
+    """Round up to two digits, as people would."""
     step = 10.0 ** (math.floor(math.log10(seconds)) - 1)
     return round(math.ceil(round(seconds / step, 6)) * step, 6)

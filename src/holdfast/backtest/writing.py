@@ -12,7 +12,7 @@ from holdfast.policy.rules import is_pattern
 
 
 def as_toml(suggestions: Iterable[Suggestion], head: Sequence[str] = ()) -> str:
-    """A policy file; *head* are lines of its opening comment."""
+    """Return a policy file; *head* holds the lines of its opening comment."""
     lines = [f"# {printable(line, 1000)}" for line in head]
     left_out: list[str] = []
     for each in suggestions:
@@ -45,10 +45,10 @@ def _value(setting: Setting) -> str:
 
 
 def _plain(value: object) -> str:
-    return msgspec.json.encode(value).decode()  # numbers and flags are the same in both
+    return msgspec.json.encode(value).decode()  # numbers and booleans look the same in JSON and TOML
 
 
 def _quoted(name: str) -> str:
-    """*name* as a quoted key: JSON's escapes are TOML's, but for one control character."""
+    """Return *name* as a quoted key: JSON's escapes are those of TOML, except for one control character."""
     text = msgspec.json.encode(name).decode().replace("\x7f", "\\u007f")
     return "".join(letter if letter.isprintable() else f"\\U{ord(letter):08x}" for letter in text)
