@@ -1,1 +1,1 @@
-"""What others' instruments are told: metrics for Prometheus, spans and metrics for OpenTelemetry."""
+"""Telemetry for other systems: metrics for Prometheus, spans and metrics for OpenTelemetry."""

@@ -1,4 +1,4 @@
-"""The metrics of OpenTelemetry: durations by the conventions for GenAI and MCP, and what these have no word for."""
+"""The metrics of OpenTelemetry: durations by the conventions for GenAI and MCP, and what these do not define."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STATES: Final = {
 
 
 class Meters:
-    """What is measured; also a sink, for what circuits do."""
+    """The meters; also an event sink, which counts what circuits do."""
 
     def __init__(self, meter: Meter, breaker: CircuitBreaker) -> None:
         self.executions = _seconds(meter, "gen_ai.execute_tool.duration", "Time inside a tool.", _GENAI_BOUNDS)
@@ -44,11 +44,11 @@ class Meters:
         self._count_open(1)
 
     def end(self) -> None:
-        """Nobody counts any more: what is open now would stay so for ever."""
+        """Uncount the circuits that are open now: from here on nothing counts that they close."""
         self._count_open(-1)
 
     def __call__(self, event: Event) -> None:
-        """Count what a circuit does."""
+        """Count a circuit's change of state."""
         state = _STATES.get(event.type)
         if state is None or event.tool is None:
             return

@@ -1,7 +1,7 @@
 """OpenTelemetry: spans and metrics of calls and runs, by the conventions for GenAI and MCP.
 
-A span is current while the tool's own code runs, so what the tool traces itself is below it. What goes wrong in here
-is logged, and no call notices. Without `instrument`, none of this is imported, and calls cost what they did.
+A span is current while the tool's own code runs, so what the tool traces itself is below it. An error in here is
+logged, and never reaches a call. Without `instrument`, none of this is imported, and calls cost nothing extra.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ except ImportError as error:
 from holdfast.telemetry.meters import Meters
 from holdfast.telemetry.spans import CallSpan, Instruments, fail, quietly, type_of
 
-TRACED: Final = "run_traced"  # the event of a run that says where its trace is
-EARLY: Final = 32  # events of a run among which that is looked for
+TRACED: Final = "run_traced"  # the event of a run that holds the context of its trace
+EARLY: Final = 32  # first events of a run, among which that one is searched for
 
 _log = logging.getLogger("holdfast")
 _W3C: Final = TraceContextTextMapPropagator()
 
 
 class Instrumented(Protocol):
-    """What is needed of a Holdfast."""
+    """The part of a Holdfast that is needed here."""
 
     @property
     def bus(self) -> Bus: ...
@@ -52,7 +52,7 @@ def instrument(
     meter_provider: MeterProvider | None = None,
     record_payloads: bool = False,
 ) -> None:
-    """Trace and measure the calls and runs of *hf* from now on; without providers, with the program's own.
+    """Trace and measure the calls and runs of *hf* from now on; without providers, with the program's global ones.
 
     *record_payloads* puts arguments and results into the spans, redacted as in events.
     """
@@ -69,7 +69,7 @@ def instrument(
 
 
 def uninstrument(hf: Instrumented) -> None:
-    """End what `instrument` began; harmless if it did not."""
+    """Undo `instrument`; harmless if nothing is instrumented."""
     if isinstance(tracing := hf.bus.watcher, Tracing):
         hf.bus.watch(None)
         hf.bus.remove(tracing.meters)
@@ -85,11 +85,11 @@ class Tracing:
         self._store = store
 
     def call(self, call: Call) -> WatchedCall | None:
-        """A call begins."""
+        """Begin the span of a call; None if that fails."""
         return quietly(CallSpan, self._instruments, call)
 
     def run(self, run: Run, *, resumed: bool) -> WatchedRun | None:
-        """A run begins."""
+        """Begin the span of a run; None if that fails."""
         return quietly(RunSpan, self._instruments.tracer, self._store, run, resumed=resumed)
 
 
@@ -97,7 +97,7 @@ class Tracing:
 
 
 class RunSpan:
-    """The span of a run, current until it is left; of a resumed one, linked to where it began."""
+    """The span of a run, current until the run is left; that of a resumed run is linked to where the run began."""
 
     def __init__(self, tracer: Tracer, store: RunStore, run: Run, *, resumed: bool) -> None:
         origin = _began(store, run) if resumed else None
@@ -114,7 +114,7 @@ class RunSpan:
         self._token = context.attach(here)
 
     def end(self, error: BaseException | None, *, here: bool) -> None:
-        """It is left."""
+        """End the span; not *here*, if the run is left in another task or thread than it was entered in."""
         if (span := self._span) is None:
             return
         self._span = None
@@ -126,7 +126,7 @@ class RunSpan:
 
 
 def _began(store: RunStore, run: Run) -> SpanContext | None:
-    """Where the trace of a run is that is gone on with, if it was traced."""
+    """Return where a resumed run, or the run it was forked from, was traced before, if it was."""
     for id in (run.id, run.forked_from):
         try:
             events = store.event_page(id, -1, EARLY).events if id is not None else []

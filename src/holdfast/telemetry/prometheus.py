@@ -1,7 +1,7 @@
 """Metrics in the text format of Prometheus: of one process, or of all that share a store.
 
-Counters never fall: what a process has counted stays when it is gone, since a fall reads as a restart from zero and
-everything before as new. Labels are few: server, tool, outcome, error_type, state, status.
+Counters never fall: the counts of a process stay after it is gone, since Prometheus takes a fall for a restart from
+zero, and would count everything before it as new. Labels are few: server, tool, outcome, error_type, state, status.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ from holdfast.stores.board import Board
 from holdfast.stores.entries import BOUNDS, OFF, SEVERITY, Process, ToolEntry, allowed, total
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-MOST_GONE: Final = 5000  # tools of processes that show them no more, each remembered in case it comes back
-MOST_NAMES: Final = 5000  # of tools that were forgotten so; of more, only the sum is known
-OTHERS: Final = "(others)"  # the server and the tool of that sum
+MOST_GONE: Final = 5000  # tools that their process no longer shows, each remembered in case it comes back
+MOST_NAMES: Final = 5000  # names of tools forgotten after that whose counts are kept apart; the rest is one sum
+OTHERS: Final = "(others)"  # server and tool of that sum
 
 Where = tuple[str, str]  # server and tool
 Labels = tuple[tuple[str, str], ...]
-Key = tuple[str, Labels]  # of a sample: its name and labels
+Key = tuple[str, Labels]  # a sample's name and labels
 Numbers = dict[Key, float]
-# Host, process, when that began and which Holdfast of it, as its id changes when it closes its store; or a fleet. And
-# the era of a tool: what it counted before it began anew from zero stays, as of one that is gone.
+# Host, process id, start of the process, and which Holdfast in it (an owner's id would change when it closes its
+# store); or a fleet. And the era of the tool: when it begins anew from zero, what it counted before stays, as if it
+# were gone.
 Life = tuple[str, int, int, int, int]
-Shown = tuple[Life, Where]  # a tool of a process
+Shown = tuple[Life, Where]  # a tool as one process shows it
 
 
 class Shared(Protocol):
-    """What is needed of a fleet."""
+    """The part of a fleet that is needed here."""
 
     there: bool
     outages: int
@@ -41,7 +42,7 @@ class Shared(Protocol):
 
 
 class Showing(Protocol):
-    """What is needed of a Holdfast."""
+    """The part of a Holdfast that is needed here."""
 
     @property
     def clock(self) -> Clock: ...
@@ -52,7 +53,7 @@ class Showing(Protocol):
 
 
 def metrics(hf: Showing) -> str:
-    """The metrics of one process, for an endpoint of its own."""
+    """Return the metrics of one process, for an endpoint of its own."""
     entries = hf.entries()
     counts: Numbers = {}
     for entry in entries:
@@ -66,22 +67,22 @@ def metrics(hf: Showing) -> str:
 
 
 class StoreMetrics:
-    """The metrics of all processes on *store*; to be kept from scrape to scrape, by any number of threads."""
+    """The metrics of all processes on *store*; to be kept from scrape to scrape. Any number of threads may use it."""
 
     def __init__(self, store: RunStore) -> None:
         self._store = store
         self._board = Board(store)
         self._lock = threading.Lock()
         self._turns = itertools.count(1)
-        self._turn = 0  # of the scrape that began last, of those that have read the board
-        self._latest: dict[Shown, Numbers] = {}  # what each counted when it was last seen, the longest gone first
-        self._ended: set[tuple[str, int]] = set()  # processes that have counted their last, and when they wrote that
-        self._base: dict[Where, Numbers] = {}  # what those counted that are forgotten, the longest forgotten first
-        self._others: Numbers = {}  # what those counted whose names are forgotten, too
-        self._keys: dict[Key, Key] = {}  # of all these, so that each is kept once
+        self._turn = 0  # number of the scrape that began last, of those that have read the board
+        self._latest: dict[Shown, Numbers] = {}  # each tool's counts when it was last seen, the longest gone first
+        self._ended: set[tuple[str, int]] = set()  # processes whose last counts were taken, and when they wrote them
+        self._base: dict[Where, Numbers] = {}  # counts by tool of those forgotten, the longest forgotten first
+        self._others: Numbers = {}  # counts of tools whose names are forgotten, too
+        self._keys: dict[Key, Key] = {}  # the keys of all these, so that each is kept in memory once
 
     def render(self) -> str:
-        """What is true now; blocks for as long as it takes to read the board."""
+        """Return the metrics as they are now; blocks for as long as it takes to read the board."""
         turn, now = next(self._turns), self._store.clock.time() * 1000
         processes, tools, ended = self._board.processes(), self._board.tools(), self._board.ended()
         known = [*processes, *(process for process, _ in ended)]
@@ -97,14 +98,14 @@ class StoreMetrics:
         last = {(process.id, process.at_ms): (process, entries) for process, entries in ended}
         news = [_of_ended(*each, names) for sign, each in last.items() if sign not in self._ended]
         with self._lock:
-            if turn > self._turn:  # else a later one was quicker, and may have forgotten whom this one has seen
+            if turn > self._turn:  # otherwise a later scrape was quicker, and may have forgotten what this one has seen
                 self._turn, self._ended = turn, set(last)
                 self._take([seen, *news])
             summed = self._summed()
         return _text(summed, gauges)
 
     def _take(self, many: Sequence[Mapping[Shown, Numbers]]) -> None:
-        """Take in what was seen; the lock is held."""
+        """Take in what was seen; the caller holds the lock."""
         seen = {shown for each in many for shown in each}
         for shown, counts in itertools.chain.from_iterable(each.items() for each in many):
             latest = {self._keys.setdefault(key, key): number for key, number in counts.items()}
@@ -115,7 +116,7 @@ class StoreMetrics:
         self._forget(len(self._latest) - len(seen) - MOST_GONE)
 
     def _summed(self) -> Numbers:
-        """What was counted in all; the lock is held."""
+        """Return the sum of all that was counted; the caller holds the lock."""
         total = dict(self._others)
         for counts in itertools.chain(self._base.values(), self._latest.values()):
             _add(total, counts)
@@ -123,13 +124,13 @@ class StoreMetrics:
         return total
 
     def _forget(self, surplus: int) -> None:
-        """Add up, by name, what so many of those counted that are gone for longest."""
+        """Add up, by name, the counts of the *surplus* tools that have been gone for longest."""
         for shown in list(itertools.islice(self._latest, max(0, surplus))):
             where = shown[1]
             self._base[where] = base = self._base.pop(where, {})
             _add(base, self._latest.pop(shown))
         if (surplus := len(self._base) - MOST_NAMES) > 0:
-            there = {where for _, where in self._latest}  # a counter that is still there must not fall
+            there = {where for _, where in self._latest}  # a counter that is still shown must not fall
             for where in list(itertools.islice((each for each in self._base if each not in there), surplus)):
                 for (name, labels), number in self._base.pop(where).items():
                     _add(self._others, {(name, _of_others(labels)): number})
@@ -144,15 +145,15 @@ def _add(numbers: Numbers, more: Numbers) -> None:
 
 
 def _seen(placed: Iterable[tuple[Process, Where, ToolEntry]], processes: Iterable[Process]) -> dict[Shown, Numbers]:
-    """What tools and servers of *processes* have counted."""
+    """Return what tools and servers of *processes* have counted."""
     seen: dict[Shown, Numbers] = {}
     for process, where, entry in placed:
         counts = _counted(entry, where)
         opened = _key("holdfast_circuit_opened_total", *_labels(where))
-        times = counts.pop(opened)  # which nobody clears
+        times = counts.pop(opened)  # never set back, so it has no era
         if entry.fleet is None:
             _add(seen.setdefault((_life(process, entry.counter), where), {}), {opened: times})
-        else:  # whose circuit is one, whichever of its processes shows it
+        else:  # a fleet has one circuit, whichever of its processes shows it
             shared = seen.setdefault(((entry.fleet, 0, 0, 0, 0), where), {})
             shared[opened] = max(shared.get(opened, 0), times)
         _add(seen.setdefault((_life(process, entry.counter, entry.era), where), {}), counts)
@@ -174,7 +175,7 @@ def _life(process: Process, counter: int = 0, era: int = 0) -> Life:
 
 
 def _counted(entry: ToolEntry, where: Where) -> Numbers:
-    """What only grows."""
+    """Return the counters."""
     labels = _labels(where)
     counts: Numbers = {}
 
@@ -214,7 +215,7 @@ def _spread(entry: ToolEntry) -> list[int]:
 
 
 def _gauges(entries: Sequence[tuple[Where, ToolEntry]], now_ms: float) -> Numbers:
-    """What rises and falls; limits of several processes add up, those of a fleet are one; the worst state counts."""
+    """Return the gauges; limits of several processes add up, a fleet's count once; the worst state wins."""
     found: Numbers = {}
     by_tool: dict[Where, list[ToolEntry]] = {}
     for where, entry in entries:
@@ -240,7 +241,7 @@ def _gauges(entries: Sequence[tuple[Where, ToolEntry]], now_ms: float) -> Number
 
 
 def _fleet(entries: Iterable[tuple[str, ToolEntry]]) -> Numbers:
-    """The processes that share guards, by whether they do so now; one that lacks its fleet for one tool is alone."""
+    """Count the processes that share guards now, and those alone: one that lacks its fleet for one tool is alone."""
     alone: dict[str, bool] = {}
     for process, entry in entries:
         if entry.shared is not None:
@@ -261,7 +262,7 @@ def _gauges_of_store(processes: Iterable[Process], runs: Mapping[str, int]) -> N
 
 
 def _place(name: str, servers: Sequence[str], *, is_server: bool) -> Where:
-    """Server and tool; *servers* are known by name, the longest first. A server's own circuit has no tool."""
+    """Return server and tool; *servers* are the known names, the longest first. A server's own circuit has no tool."""
     if is_server:
         return name, ""
     for server in servers:
@@ -321,7 +322,7 @@ def _of_others(labels: Labels) -> Labels:
 
 
 def _key(name: str, *labels: tuple[str, str]) -> Key:
-    """A sample's name and labels, the same objects if they can be; half a surrogate pair, which no encoding has,
+    """Return a sample's name and labels, the same objects if possible; half a surrogate pair, which cannot be encoded,
     becomes a question mark.
     """
     return name, tuple(
@@ -334,5 +335,5 @@ def _escaped(value: str) -> str:
 
 
 def _number(value: float) -> str:
-    """To the millionth: added up in another order, seconds differ by a hair, and by no hair may a counter fall."""
+    """Round to the millionth: sums in another order differ by less, and a counter must not fall even by that."""
     return str(int(value)) if float(value).is_integer() else repr(round(float(value), 6))

@@ -1,7 +1,7 @@
 """Spans of calls: one for the call as a whole, current while the tool's own code runs; attempts and waits are events.
 
-A call that a client makes through a proxy is two kinds of span, as the MCP conventions have it: what we were asked
-(SERVER), and within it each request to the server behind us (CLIENT).
+A call that a client makes through a proxy has two kinds of spans, as the MCP conventions say: one for the client's
+request (SERVER), and within it one for each request to the server behind the proxy (CLIENT).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FAILED: Final = ("failed", "timed_out", "denied")
 
 
 class Instruments(NamedTuple):
-    """What spans are made with; *shown* gives the redacted JSON of arguments and results, None if nobody wants them."""
+    """What spans are made with; *shown* gives the redacted JSON of arguments and results, None if not wanted."""
 
     tracer: Tracer
     meters: Meters
@@ -40,7 +40,7 @@ class Instruments(NamedTuple):
 
 
 def quietly(fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
-    """Call *fn*; its failure is logged, and None."""
+    """Call *fn*; if it fails, log the error and return None."""
     try:
         return fn(*args, **kwargs)
     except Exception:
@@ -56,7 +56,7 @@ def _quiet(fn: Callable[P, None]) -> Callable[P, None]:
 
 
 class CallSpan:
-    """The span of one call; once it is made, none of its failures reaches the call."""
+    """The span of one call; once it is made, none of its errors reaches the call."""
 
     __slots__ = ("_begun", "_call", "_instruments", "_origin", "_span")
 
@@ -73,20 +73,20 @@ class CallSpan:
             self._span = instruments.tracer.start_span(f"execute_tool {call.tool.name}", attributes=attributes)
         else:
             self._span = _asked(instruments.tracer, self._origin, attributes)
-            # The task is this call's alone: also a tool that answers in place of this one is part of the request.
+            # Never detached, since the task is this call's alone: a fallback tool's call is part of the request, too.
             context.attach(trace.set_span_in_context(self._span))
         if instruments.shown is not None and (arguments := call.told()) is not None:
             self._span.set_attribute("gen_ai.tool.call.arguments", instruments.shown(arguments))
 
     def inside(self, inner: AbstractContextManager[None]) -> AbstractContextManager[None]:
-        """Around the tool's own code."""
+        """Return a context manager for the tool's own code, in which the span is current."""
         if self._origin is None:
             return _Current(self._span, inner)
         return quietly(_Onward, self._instruments, self._origin, self._span, inner) or inner
 
     @_quiet
     def admitted(self) -> None:
-        """An attempt was let in; of the first, only if it had to wait."""
+        """Note that an attempt was admitted; the first one only if it had to wait."""
         call = self._call
         if call.attempts > 1:
             self._instruments.meters.retries.add(1, {TOOL: call.tool.name})
@@ -96,7 +96,7 @@ class CallSpan:
 
     @_quiet
     def failed(self, error: BaseException, category: str, retry_in: float | None) -> None:
-        """An attempt failed."""
+        """Note that an attempt failed."""
         facts: dict[str, str | int | float] = {
             "holdfast.attempt": self._call.attempts,
             ERROR: type_of(error),
@@ -107,12 +107,12 @@ class CallSpan:
         self._span.add_event("holdfast.attempt_failed", facts)
 
     def carried(self, id: str) -> Mapping[str, str]:
-        """What to hand on."""
+        """Return the trace context to send along with the request *id*."""
         return quietly(_carried, id) or {}
 
     @_quiet
     def end(self, error: BaseException | None, verdict: Verdict) -> None:
-        """Write down how it ended, and measure it."""
+        """Record how the call ended, and measure it."""
         call, span = self._call, self._span
         span.set_attribute("gen_ai.tool.call.id", str(call.call_id))
         span.set_attribute("holdfast.outcome", verdict.status)
@@ -155,7 +155,7 @@ class CallSpan:
 
 
 def type_of(error: BaseException) -> str:
-    """What the conventions call `error.type`: few, and the same for the same trouble."""
+    """Return what the conventions call `error.type`: one of few values, the same for the same kind of trouble."""
     if isinstance(error, ToolFailed):
         return "tool_error" if error.code is None else str(error.code)
     kind = type(error)
@@ -185,7 +185,7 @@ class _Current:
 
 
 class _Onward:
-    """A request to the server behind us, as a span of its own."""
+    """The span of one request to the server behind the proxy."""
 
     __slots__ = ("_begun", "_current", "_instruments", "_origin", "_span")
 
@@ -222,9 +222,10 @@ class _Onward:
 
 
 def _asked(tracer: Tracer, origin: Origin, attributes: dict[str, str]) -> Span:
-    """The span of a client's request: part of the client's trace, if it says so; else linked to what is around us."""
+    """Return the span of a client's request: in the client's trace, if it sent one, and linked to the current span."""
     ambient = trace.get_current_span().get_span_context()
-    parent = propagate.extract(origin.carried, context=Context())  # else some would begin with what is around us
+    # An empty context, since some propagators would otherwise begin with the current span.
+    parent = propagate.extract(origin.carried, context=Context())
     links = [Link(ambient)] if ambient.is_valid else []
     more = {"jsonrpc.request.id": origin.id, "holdfast.server.name": origin.server}
     known = {**attributes, **_measured(origin, origin.transport), **more}
@@ -239,7 +240,7 @@ def _carried(id: str) -> dict[str, str]:
 
 
 def _measured(origin: Origin, transport: str) -> dict[str, str]:
-    """The attributes that spans and metrics of a request share."""
+    """Return the attributes that spans and metrics of a request share."""
     attributes = {
         "mcp.method.name": METHOD,
         "gen_ai.operation.name": "execute_tool",
@@ -252,12 +253,12 @@ def _measured(origin: Origin, transport: str) -> dict[str, str]:
 
 
 def _is_question(error: BaseException) -> bool:
-    """Whether the server only asks for something first."""
+    """True if the server only asks for something first."""
     return isinstance(error, ToolFailed) and error.category == "cancelled"
 
 
 def fail(span: Span, kind: str, error: BaseException | None) -> None:
-    """Have *span* say that it failed, and by what *kind* of error."""
+    """Mark *span* as failed, with this *kind* of error."""
     span.set_attribute(ERROR, kind)
     if isinstance(error, ToolFailed) and error.code is not None:
         span.set_attribute("rpc.response.status_code", str(error.code))
