@@ -1,8 +1,8 @@
 """The publisher: shows a process's circuits, limits and statistics to others on its store, and does what they order.
 
-A thread is there while calls are made, and ends when there were none for a second; so an idle process costs nothing.
-What it has missed then, its next call takes up before it is made. `display` is what it shows, made of `pictures`;
-`orders` are what it does. Nothing here may disturb a call: a store that fails is logged, once.
+A thread runs while calls are made, and ends when there were none for a second; so an idle process costs nothing. Orders
+that it missed are carried out before the next call is made. `display` is what it shows, made of `pictures`; `orders`
+are what it does. Nothing here may disturb a call: a store that fails is logged, once.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Publisher:
     # -- for Holdfast --------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Show the tools from their next call on; a store that only this process has is left in peace."""
+        """Show the tools from their next call on; a store in memory, which only this process has, is left alone."""
         if not self._begun and self._store.file.path is not None:
             self._hear()
 
@@ -69,7 +69,7 @@ class Publisher:
         self.soon()
 
     def soon(self, *tools: str) -> None:
-        """Something has changed, of these *tools* or of the process: show it now. Never blocks, in whatever thread."""
+        """Show now that something has changed, in these *tools* or in the process. Never blocks, in any thread."""
         if not self._begun:
             return
         self._marked.update(dict.fromkeys(tools))
@@ -78,46 +78,49 @@ class Publisher:
         self._ring()
 
     def fleet_changed(self) -> None:
-        """Who guards the tools has changed: show it now."""
+        """Show now that what guards the tools has changed: the fleet, or this process alone."""
         self.soon(*self._box.names())
 
     def entries(self) -> list[ToolEntry]:
-        """What there is to show, whether it is shown or not."""
+        """Return what there is to show, whether it is shown or not."""
         circuits = (circuit.tool for circuit in self._kit.breaker.snapshot().diagnostics)
         names = dict.fromkeys([*self._box.names(), *self._kit.tracker.tools(), *circuits])
         found = (self._display.pictures.entry(name, is_known=False) for name in names)
         return [entry for entry in found if entry is not None]
 
     def changed(self, tool: str, before: str, after: str, seen: CircuitDiagnostics) -> None:
-        """The circuit of *tool* has changed: remember it, and show it now. Never blocks."""
+        """Remember that the circuit of *tool* has changed, and show it now. Never blocks."""
         self._display.pictures.remember(tool, before, after, seen)
         self.soon(tool)
 
     def close(self) -> None:
-        """Show nothing any more until the next run begins."""
+        """Show nothing more until the next run begins."""
         if not self._begun:
             return
         self._kit.heard, self._kit.ended = self._deaf
         self._ownership.on_order = None
-        self._begun = self._stays = False  # last: who begins meanwhile would be deaf, and think that all is done
+        # Last: a `begin` in another thread meanwhile would be undone by the lines above, and still count as begun.
+        self._begun = self._stays = False
         self._ring()
         self._solo.join(PATIENCE)
         self._looked = False
         self._display.forget()
 
     def after_fork(self) -> None:
-        """In a forked child: the thread, and what is shown, are the parent's."""
+        """Reset in a forked child: the thread, and what is shown, are the parent's."""
         self._reset()
         self._complain.over()
         self._orders.after_fork()
         self._display.after_fork()
         if self._begun:
-            self._box.make_due()  # the first call here must not count on what the parent's have told
+            self._box.make_due()  # the first call here must be reported, though the parent has reported some
 
-    # -- told by tools -------------------------------------------------------------------------------------------------
+    # -- called by tools -----------------------------------------------------------------------------------------------
 
     def heard(self, tool: str, now: float) -> float:
-        """A call of *tool* is about to be made: take up what was ordered while nobody was here."""
+        """A call of *tool* is about to be made: carry out orders that came while no thread was here; return until when
+        further calls of the tool need no report.
+        """
         if not self._looked or (not self._solo.there and self._orders.are_announced()):
             self._looked = True
             self._orders.look()
@@ -125,10 +128,10 @@ class Publisher:
         return now + display.PERIOD
 
     def ended(self, tool: str) -> None:
-        """A call of *tool* has ended. Never blocks, as the garbage collector may end it."""
+        """Note that a call of *tool* has ended. Never blocks, since the garbage collector may end a call."""
         self._marked[tool] = None
         self._start()
-        if self._dozing:  # set before it looks for marks
+        if self._dozing:  # set before the thread looks for marks: none is overlooked
             self._ring()
 
     # -- the thread ----------------------------------------------------------------------------------------------------
@@ -136,10 +139,10 @@ class Publisher:
     def _reset(self) -> None:
         self._solo = Solo("holdfast-publisher", self._serve, self._is_needed)
         self._mailbox: News | None = None  # what the thread waits for
-        self._marked: dict[str, None] = {}  # tools of which there may be news; one operation marks one
-        self._urgent = False  # whether these may not wait until the next look
-        self._dozing = False  # whether the thread waits without end
-        self._looked = False  # whether orders were looked for since it began
+        self._marked: dict[str, None] = {}  # tools that may have news; a single operation marks one
+        self._urgent = False  # the marked tools must not wait until the next look
+        self._dozing = False  # the thread waits without a time limit
+        self._looked = False  # orders were looked for since publishing began
 
     def _hear(self) -> None:
         self._begun = True
@@ -148,7 +151,7 @@ class Publisher:
         self._box.make_due()
 
     def _start(self) -> None:
-        """Start the thread unless there is one. Nothing here blocks: the garbage collector may end a stream."""
+        """Start the thread unless it runs. Never blocks, since the garbage collector may end a stream."""
         if not self._begun or self._solo.there:
             return
         try:
@@ -157,7 +160,7 @@ class Publisher:
             self._complain(error)
 
     def _ring(self) -> None:
-        if (mailbox := self._mailbox) is not None:  # else the thread looks before it waits
+        if (mailbox := self._mailbox) is not None:  # otherwise the thread looks before it waits
             mailbox.wake()
 
     def _is_needed(self) -> bool:
@@ -165,15 +168,15 @@ class Publisher:
 
     def _serve(self) -> None:
         try:
-            if self._begun:  # else it was closed before this thread ran, and nobody waits for it
+            if self._begun:  # otherwise it was closed before this thread ran, and no thread waits for it
                 self._attend()
         except Exception as error:
             self._complain(error)
-            self._marked.clear()  # with the next call, again
+            self._marked.clear()  # the next call tries again
             self._urgent = False
 
     def _attend(self) -> None:
-        """Show what changes, until nothing does; orders are taken up as they come."""
+        """Show what changes until nothing does; carry out orders as they come."""
         self._display.arrive()
         self._mailbox = mailbox = self._ownership.mailbox() or Ring()
         try:
@@ -183,7 +186,7 @@ class Publisher:
                 pause = self._publish()
                 if not self._display.recent and not self._is_needed() and not self._stays:
                     return
-                SystemClock.sleep(GAP)  # what waits here is the system
+                SystemClock.sleep(GAP)  # real time, whatever clock the calls use
                 self._wait(mailbox, pause)
             self._display.publish(self._marked, self._orders.seen, is_last=True)
         finally:
@@ -191,21 +194,21 @@ class Publisher:
             mailbox.close()
 
     def _publish(self) -> float | None:
-        """Show what is new; gives the seconds until the next look if nothing happens, None if there need be none."""
+        """Show what is new; return the seconds until the next look if nothing happens, None if it needs none."""
         self._urgent = False
         begun, stood = SystemClock.monotonic(), self._display.stands
         is_all = self._display.publish(self._marked, self._orders.seen)
         if self._display.stands and not stood:
-            self._orders.look()  # whoever gave an order before we stood there could not tell us
+            self._orders.look()  # an order given before this process stood on the board was not announced to it
         if not is_all:
-            return min(SystemClock.monotonic() - begun, display.PERIOD)  # calls want to be made meanwhile
+            return min(SystemClock.monotonic() - begun, display.PERIOD)  # so that calls can be made meanwhile
         if self._display.recent:
             return display.PERIOD
-        return None if self._ownership.is_locked else self._store.lease / 3  # for a sign of life
+        return None if self._ownership.is_locked else self._store.lease / 3  # to give a sign of life
 
     def _wait(self, mailbox: News, seconds: float | None) -> None:
-        """Wait for a ring, an order or the time; not if something is to be done already."""
-        self._dozing = seconds is None  # before it looks for marks
+        """Wait for a ring, an order or the time; return at once if there is something to do already."""
+        self._dozing = seconds is None  # set before it looks for marks, as `ended` relies on
         try:
             if self._urgent or not self._begun or (self._dozing and self._marked):
                 return
@@ -221,7 +224,7 @@ class Publisher:
 
 
 class Ring:
-    """The mailbox where no other process can have anything for this one: it is only woken."""
+    """Stands in for a mailbox if no other process can reach this one: only this process wakes it."""
 
     closed = False
 

@@ -1,4 +1,4 @@
-"""Nothing here may disturb a call, so what fails is logged, once for as long as it lasts."""
+"""Logs what fails in publishing, once for as long as it lasts: nothing here may disturb a call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _log = logging.getLogger("holdfast")
 
 
 class Complaint:
-    """Says why *what* cannot be shown, until `over`."""
+    """Logs why *what* cannot be shown, once until `over` is called."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -22,5 +22,5 @@ class Complaint:
             _log.warning("%s cannot be shown to other processes: %s", self._what, in_words(error))
 
     def over(self) -> None:
-        """It could be shown again."""
+        """Note that it can be shown again; the next failure is logged."""
         self._said = False

@@ -1,7 +1,7 @@
 """What this process shows on the board: itself, its servers, and pictures of its tools where they have changed.
 
-A tool is looked at when it was heard of, and once more a period later, when it comes to rest. What the store could not
-take is owed, and written when there is life again.
+A tool is looked at when a call of it was reported, and once more a period later, when it comes to rest. What the store
+could not take is owed, and written when calls are made again.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from holdfast.stores.entries import LONGEST_NAME, MOST_SERVERS, Process, ServerE
 from holdfast.tools.kit import Kit
 from holdfast.tools.toolbox import Toolbox
 
-PERIOD = 1.0  # seconds between two looks at the tools that are being called, and for which a call need not be told
-MOST_AT_ONCE = 1000  # tools in one write; the others have their turn in the next
-MOST_TOOLS = 10_000  # that one process shows
+# Seconds between two looks at the tools that are being called, and for which further calls of a tool need no report.
+PERIOD = 1.0
+MOST_AT_ONCE = 1000  # tools in one write; the others are in the next one
+MOST_TOOLS = 10_000  # tools that one process shows
 
 Servers = Callable[[], Sequence[Mapping[str, Any]]]
 
 
 class Display:
-    """What stands on the board of *store*; one thread at a time writes it. What fails goes to *complain*."""
+    """What stands on the board of *store*; one thread at a time writes it. Failures go to *complain*."""
 
     def __init__(self, store: RunStore, kit: Kit, box: Toolbox, complain: Complaint) -> None:
         self.kind = "library"
@@ -47,28 +48,29 @@ class Display:
         self.after_fork()
 
     def after_fork(self) -> None:
-        """In a forked child: what is shown is the parent's."""
+        """Reset in a forked child: what stands on the board is the parent's."""
         self._complain_of_servers.over()
         self._started_at = int(self._kit.clock.time() * 1000)
         self.forget()
 
     def forget(self) -> None:
-        """Nothing of ours stands there any more."""
+        """Start over: nothing of this process stands on the board any more."""
         self._id = ""
-        self._stood: tuple[object, ...] = ()  # what stands there of the process itself
-        self._shown: dict[str, bytes] = {}  # the same by tool, the oldest first
-        self._owed: set[str] = set()  # tools of which there was news when the store failed
+        self._stood: tuple[object, ...] = ()  # the process itself, as it stands on the board
+        self._shown: dict[str, bytes] = {}  # its tools, as they stand there, the oldest first
+        self._owed: set[str] = set()  # tools that had news when the store failed
         self._tools_known = 0
-        self.recent: dict[str, tuple[float, bool]] = {}  # when tools were heard of, and whether looked at since
+        # When a tool was last reported, and whether it was looked at since.
+        self.recent: dict[str, tuple[float, bool]] = {}
         self.pictures.forget()
 
     @property
     def stands(self) -> bool:
-        """Whether others can see that this process is here."""
+        """True if other processes can see this one on the board."""
         return bool(self._stood)
 
     def arrive(self) -> None:
-        """Be somebody on this store; the first time, show all there is, and tidy up after the dead."""
+        """Become an owner on this store; the first time, report all circuits, and remove what dead processes left."""
         self.recent = {}
         id = self._ownership.row().id
         if id != self._id:
@@ -78,9 +80,9 @@ class Display:
             self._board.sweep()
 
     def publish(self, marked: dict[str, None], seen: int, *, is_last: bool = False) -> bool:
-        """Write what has changed of the tools that are recent or *marked*, which are taken out, as of the order *seen*.
+        """Write what has changed of the tools that are recent or *marked*, as of the order *seen*; empties *marked*.
 
-        False if there were more than one write takes; the last write takes all, for what they have counted.
+        False if there were more than one write takes; the last write takes all, so that no counts are lost.
         """
         now = SystemClock.monotonic()
         servers = self._ask_servers()
@@ -100,17 +102,17 @@ class Display:
         return len(due) <= MOST_AT_ONCE
 
     def _collect(self, marked: dict[str, None], servers: set[str]) -> None:
-        """Have in `recent` what is *marked*, or is yet to be shown."""
+        """Have in `recent` the tools that are *marked*, or not shown so far."""
         marked.update((name, None) for name in servers if name not in self._shown)
-        if self._box.size != self._tools_known:  # some were decorated since: they show before they are called
+        if self._box.size != self._tools_known:  # new tools were decorated: they are shown before their first call
             self._tools_known = self._box.size
             marked.update((name, None) for name in self._box.names() if name not in self._shown)
-        if marked:  # there is life again: perhaps in the store, too
+        if marked:  # calls are made again: perhaps the store works again, too
             self._hear(self._owed)
             self._owed = set()
         while marked:
             self._hear([marked.popitem()[0]])
-        if len(self.recent) > MOST_TOOLS:  # names come faster than they can be shown: most are nobody's any more
+        if len(self.recent) > MOST_TOOLS:  # names come faster than they can be shown: most belong to no tool any more
             for name in [name for name in self.recent if self._box.find(name) is None and name not in servers]:
                 del self.recent[name]
 
@@ -118,8 +120,8 @@ class Display:
         self.recent.update(dict.fromkeys(names, (SystemClock.monotonic(), False)))
 
     def _look_at(self, due: Sequence[str], servers: set[str], now: float) -> tuple[dict[str, bytes | None], set[str]]:
-        """What is to be shown of tools that are *due*, where it is not what stands there, None for one that is not to
-        be shown; and those that are at rest, which are recent no longer.
+        """Return the pictures of tools that are *due*, where they differ from what stands there (None for a tool that
+        must not be shown), and the tools that are at rest, which are no longer recent.
         """
         changed: dict[str, bytes | None] = {}
         resting: set[str] = set()
@@ -127,7 +129,7 @@ class Display:
             heard_at, _ = self.recent.pop(name)
             is_over = heard_at + PERIOD <= now
             if is_over and (tool := self._box.find(name)) is not None:
-                tool.rest()  # before its numbers are read: a call that is under way tells when it ends
+                tool.rest()  # before its numbers are read: a call in flight reports when it ends
                 resting.add(name)
             entry = self.pictures.entry(name, is_known=name in servers)
             packed = None if entry is None else pack(entry)
@@ -171,7 +173,7 @@ class Display:
             return []
         try:
             found = [server(facts) for facts in list(self.servers())[:MOST_SERVERS]]
-        except Exception as error:  # code of others
+        except Exception as error:  # code from outside
             self._complain_of_servers(error)
             return []
         self._complain_of_servers.over()
@@ -179,7 +181,7 @@ class Display:
 
 
 def _program() -> str:
-    """What this process is, as far as its command line tells."""
+    """Return the name of this program, as far as its command line tells."""
     path = sys.argv[0] if sys.argv else ""
     name = os.path.basename(path)
     if name == "__main__.py":

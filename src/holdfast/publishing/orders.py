@@ -1,4 +1,4 @@
-"""Orders that others on the store give to circuits: each is taken up once, by whatever thread looks first."""
+"""Orders that other processes on the store give to circuits: each is carried out once, by the first thread to look."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from holdfast.stores.entries import Order
 
 
 class Orders:
-    """Does to *breaker* what is ordered on *store*, and tells *done* of the tools; what fails goes to *complain*."""
+    """Carries out on *breaker* what is ordered on *store*, and tells *done* the tools; failures go to *complain*."""
 
     def __init__(
         self, store: RunStore, breaker: CircuitBreaker, done: Callable[..., object], complain: Complaint
     ) -> None:
-        self.seen = -1  # the number of the last that was taken up
+        self.seen = -1  # number of the last order that was carried out; -1 before the first look
         self._board = Board(store)
         self._ownership = store.ownership
         self._breaker = breaker
@@ -28,12 +28,12 @@ class Orders:
         self.after_fork()
 
     def after_fork(self) -> None:
-        """In a forked child: whoever was looking is not here."""
+        """Reset in a forked child: a thread that was looking exists only in the parent."""
         self._looking = threading.Lock()
         self._again = False
 
     def look(self) -> None:
-        """Take up those that are new; who comes while another does leaves it to that one."""
+        """Carry out new orders; a thread that comes while another is at it leaves them to that one."""
         self._again = True
         while self._again and self._looking.acquire(blocking=False):
             try:
@@ -45,7 +45,7 @@ class Orders:
                 self._looking.release()
 
     def are_announced(self) -> bool:
-        """Whether another process has said, since this was last asked, that there are some."""
+        """True if another process has announced orders since this was last asked."""
         try:
             return self._ownership.poked()
         except OSError as error:
@@ -59,7 +59,7 @@ class Orders:
                 breaker.reset(order.tool)
             if order.state is not None:
                 (breaker.force_open if order.state == "open" else breaker.force_closed)(order.tool)
-            elif seen >= 0:  # what was before us is nothing to us
+            elif seen >= 0:  # at the first look there is nothing to undo
                 breaker.auto(order.tool)
         self.seen = max([0, seen, *(order.number for order in orders)])
         if orders:

@@ -1,7 +1,7 @@
-"""Pictures of tools, as others on the store are shown them: a small one each time, a larger one now and then.
+"""Pictures of tools, as other processes on the store are shown them: a small one each time, a larger one now and then.
 
-The large one has what whoever looks at one tool needs; it is made at once where a tool is new, has changed its circuit
-or comes to rest, and rarely for one that is called all the time.
+The larger one has the details for a user who looks at one tool. It is made at once if a tool is new, has changed its
+circuit or comes to rest, and rarely if a tool is called all the time.
 """
 
 from __future__ import annotations
@@ -35,42 +35,43 @@ from holdfast.tools.toolbox import Toolbox
 from holdfast.tracking.records import ExecutionRecord
 
 DETAILS_EVERY = 5.0  # seconds between two looks at the details of a tool that is being called all the time
-MOST_DETAILS = 20  # of such tools at once
+MOST_DETAILS = 20  # such tools whose details are made in one look
 MOST_REMEMBERED = 1000  # tools whose transitions are kept
 
 
 class Pictures:
-    """Makes them, of the tools in *box*; remembers how their circuits changed."""
+    """Makes pictures of the tools in *box*, and remembers how their circuits changed."""
 
     def __init__(self, kit: Kit, box: Toolbox) -> None:
         self._kit = kit
         self._box = box
         self._transitions: OrderedDict[str, list[Transition]] = OrderedDict()  # the newest first
-        self._counter = random.getrandbits(52)  # two of a process may have begun in the same millisecond
-        self._held: set[str] = set()  # those of these tools whose circuit was held after its last transition
+        # Tells the Holdfasts of a process apart: two may have begun in the same millisecond.
+        self._counter = random.getrandbits(52)
+        self._held: set[str] = set()  # those of these tools whose circuit was held by hand after its last transition
         self.forget()
 
     def forget(self) -> None:
-        """Nobody has seen any yet; in a forked child, whoever held the lock is not here."""
+        """Start over: no picture was shown so far. The lock is new, too, as in a forked child its holder is missing."""
         self._lock = threading.Lock()
-        # When the details of a tool were last looked at; a circuit that changes, at any time, takes its tool out.
+        # When the details of a tool were last made; a circuit that changes, at any time, removes its tool.
         self._detailed: dict[str, float] = {}
         self._stale: set[str] = set()  # tools that have changed since
 
     def owe(self, details: Sequence[tuple[str, bytes]]) -> None:
-        """These could not be shown: they are due again."""
+        """Make these *details* due again, as they could not be shown."""
         for name, _ in details:
             self._stale.add(name)
             self._detailed.pop(name, None)
 
     def drop(self, names: Iterable[str]) -> None:
-        """These are no longer shown."""
+        """Forget the tools *names*, which are no longer shown."""
         for name in names:
             self._stale.discard(name)
             self._detailed.pop(name, None)
 
     def remember(self, tool: str, before: str, after: str, seen: CircuitDiagnostics) -> None:
-        """The circuit of *tool* has changed; what it was and is goes with its next picture."""
+        """Note a change of the circuit of *tool*, for its next picture."""
         circuit = self._kit.breaker.circuit(tool)
         is_held = circuit.forced is not None
         transition = Transition(
@@ -88,11 +89,11 @@ class Pictures:
             self._detailed.pop(tool, None)
 
     def _is_reset(self, after: str, circuit: Circuit) -> bool:
-        """Whether somebody closed it: one that closes by itself knows when. In a fleet it is only told that it did."""
+        """True if the circuit was closed by hand: one that closes by itself notes when, except in a fleet."""
         return after == CircuitState.CLOSED and circuit.closed_at is None and self._kit.fleet is None
 
     def entry(self, name: str, *, is_known: bool) -> ToolEntry | None:
-        """What is to be shown of *name*; nothing if this process only holds it open or closed for others."""
+        """Return what to show of *name*; None if this process only holds its circuit open or closed, as ordered."""
         now, wall = self._kit.clock.monotonic(), self._kit.clock.time()
         tool = self._box.find(name)
         seen, parts = self._kit.breaker.diagnostics(name), self._kit.tracker.breakdown(name, BOUNDS)
@@ -118,7 +119,7 @@ class Pictures:
         return entry
 
     def _add(self, entry: ToolEntry, tool: Tool, now: float) -> None:
-        """What only the tool itself knows."""
+        """Add what only the tool itself knows."""
         if tool.policy.breaker is None:
             entry.state = entry.automatic = OFF
             entry.forced = entry.until_ms = None
@@ -139,9 +140,9 @@ class Pictures:
                 entry.alone = printable(f"{meanwhile}: {share.trouble}", 300)
 
     def details(self, changed: Mapping[str, object], resting: set[str], now: float) -> list[tuple[str, bytes]]:
-        """The details of the tools that have *changed*: at once where they are new or *resting*, else now and then.
+        """Return the details of *changed* tools: at once if they are new or *resting*, otherwise now and then.
 
-        What is None among them is not to be shown.
+        A tool whose value is None must not be shown.
         """
         for name, entry in changed.items():
             (self._stale.discard if entry is None else self._stale.add)(name)
