@@ -40,5 +40,5 @@ class Ear:
         while not self._listener.closed:
             if self._listener.wait():
                 self._hear()
-                # The operating system waits here, not a clock; commits made meanwhile are reported right afterwards.
+                # Real time, whatever clock the worker has; commits made meanwhile are reported right afterwards.
                 self._closed.wait(max(GAP, SHARE * self.cost))
