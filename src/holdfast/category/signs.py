@@ -189,7 +189,7 @@ def of_rpc(code: int, message: str) -> ErrorCategory:
 # --- tables ---
 
 _BY_VALUE: Final[Mapping[str, ErrorCategory]] = {category.value: category for category in _C}
-# The first of these that is in a group counts: those that trip a breaker, and of them first those not to be repeated.
+# Of a group's categories the first here counts: those that trip a breaker lead, of them those not to be repeated.
 _SEVERITY: Final = tuple(sorted(_C, key=lambda one: (one is _C.CANCELLED, not one.trips_breaker, one.retryable)))
 
 _SHOWN: Final = frozenset(

@@ -41,7 +41,7 @@ class BreakerConfig(msgspec.Struct, frozen=True, kw_only=True):
         checks.number("min_backoff", self.min_backoff, above=0)
         checks.number("max_backoff", self.max_backoff, least=self.min_backoff)
         if isinstance(self.backoff_factor, float) and math.isnan(self.backoff_factor):
-            msgspec.structs.force_setattr(self, "backoff_factor", math.inf)  # like NaN, but it equals itself
+            msgspec.structs.force_setattr(self, "backoff_factor", math.inf)  # NaN means the same, but NaN != NaN
         if self.backoff_factor != math.inf:
             checks.number("backoff_factor", self.backoff_factor, least=1)
         checks.number("jitter", self.jitter, least=0, most=1)

@@ -73,7 +73,7 @@ class Circuit:
         self, config: BreakerConfig, generations: itertools.count[int], generation: int, random: Callable[[], float]
     ) -> None:
         self._lock = threading.Lock()
-        self._generations = generations  # shared by all circuits of a breaker: a circuit made anew matches no old grant
+        self._generations = generations  # shared by all circuits of a breaker: a recreated circuit matches no old grant
         self._random = random
         self._numbers = itertools.count()
         self.grant = Grant(generation)  # what every request gets while the circuit is closed
@@ -217,7 +217,7 @@ class Circuit:
                 self._renew()
 
     def evict(self) -> None:
-        """Take the circuit out of service: a caller that still holds it sees that it is not calm, and asks anew."""
+        """Take the circuit out of service: a caller that still holds it sees that it is not calm, and asks again."""
         with self._lock:
             self.evicted = True
             self._renew()
@@ -345,7 +345,7 @@ class Circuit:
         if self.state is CircuitState.HALF_OPEN:
             self._rung += 1
         elif self.closed_at is not None and now - self.closed_at <= self.config.max_backoff:
-            self._rung += 1  # the tool flaps: the backoff goes on growing where it was
+            self._rung += 1  # the tool flaps: the backoff goes on growing from where it was
         else:
             self._rung = 0
         self.state = CircuitState.OPEN

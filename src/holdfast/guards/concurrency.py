@@ -17,7 +17,7 @@ from holdfast import checks
 FIRST = 20  # where an adaptive limit starts
 MOST_SLOTS = 1_000_000  # each costs memory
 ENOUGH = 20  # calls in a measuring round; as many as the limit, if that is greater
-ROUNDS = 50  # rounds after which the limit is lowered to measure the latency of an idle tool
+ROUNDS = 50  # rounds after which the limit is lowered to measure the latency under little load
 TOLERANCE = 1.2  # calls may take a fifth longer before the limit shrinks
 OVERLOAD = 0.8  # share of the limit that remains after an overload
 
@@ -52,7 +52,7 @@ class Slots:
         self._made = 0  # slots that exist, free or taken
         self._owed = 0  # slots in use that are removed when they are given back
         self._wanted = 0.0
-        self._lowered = False  # True while the limit is lowered to measure the latency of an idle tool
+        self._lowered = False  # True while the limit is lowered to measure the latency under little load
         self._alone, self._alone_at = 0.0, 0  # that latency, 0 if never measured, and the limit it was measured at
         self._rounds = 1  # until the limit is lowered again
         self._calls, self._seconds = 0, 0.0  # number and total duration of the calls in this round
@@ -129,7 +129,7 @@ class Slots:
             self._follow(latency)
 
     def _follow(self, latency: float) -> None:
-        """Adjust the limit after a round, or lower it to measure the latency of an idle tool."""
+        """Adjust the limit after a round, or lower it to measure the latency under little load."""
         if self._alone:
             share = min(1.5, max(0.5, TOLERANCE * self._alone / latency))
             self._wanted = self._within(self._wanted * share + math.sqrt(self._wanted) / 2)

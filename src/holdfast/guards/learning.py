@@ -63,7 +63,7 @@ class Learnt:
         return self._plateau * math.exp(min(0.5 * (used / self._span) ** 3, _STEEPEST))
 
     def is_due(self, now: float) -> bool:
-        """True if it is time to look at the curve again, which not each of a thousand calls a second should do."""
+        """True if it is time to look at the curve again: not each of a thousand calls a second should look."""
         if now < self._due:
             return False
         self._due = now + _STEP

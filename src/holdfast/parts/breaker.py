@@ -1,4 +1,4 @@
-"""`CircuitBreaker`: one circuit a tool, by name and on a clock, so that one bad tool never disables the others."""
+"""`CircuitBreaker`: one circuit per tool, by name and on a clock, so that one bad tool never disables the others."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ class AdaptiveRateLimiter:
 
 
 class RateLimiter:
-    """A fixed budget per key: *per_second* with a *burst* (None: a second's worth, at least 5), and others if given.
+    """A fixed budget per key: *per_second* with a *burst* (None: a second's worth, at least 5), longer ones if given.
 
     *per_minute* is a second bucket; *per_run* and *per_session* count the calls of each run and session.
     """

@@ -149,7 +149,7 @@ class Tool:
             self._tell_circuit(now, passed, category, duration=now - begun, pause=pause, sign=sign)
             if now >= self._due:
                 self._kit.ended(self.name)
-        finally:  # the slot comes back even if a listener of the circuit raises
+        finally:  # the slot comes back whatever happens in a listener of the circuit
             self.limiting.settle(now, passed.slots, begun, category, pause)
 
     def _tell_circuit(

@@ -52,7 +52,7 @@ Plan = tuple[Basis, Gate | None, float | None, float, float]
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """A no: its error, the seconds until it is worth asking again, and the place in line if the caller waits.
+    """A no: the error to raise, the seconds until it is worth asking again, and the place in line if the caller waits.
 
     *wakes* says that the wait may end sooner: the ticket's signal fires then.
     """

@@ -98,7 +98,7 @@ def in_flight(line: ToolLine) -> str:
 
 
 def calls(tool: ToolEntry) -> str:
-    """How many calls there were, and how many of them ended in each way other than success."""
+    """How many calls there were, how many failed, timed out, were cancelled or cached, and how many were refused."""
     rest = [
         (tool.failed, "failed"), (tool.timed_out, "timed out"), (tool.cancelled, "cancelled"), (tool.cached, "cached"),
     ]  # fmt: skip
