@@ -21,7 +21,7 @@ export function isPassing(problem) {
 }
 
 /**
- * What the server answers to a question.
+ * The answer of the server to a GET request.
  *
  * @param {string} path
  * @param {AbortSignal} [signal]
@@ -32,7 +32,7 @@ export async function get(path, signal) {
 }
 
 /**
- * What the server answers to an order.
+ * The answer of the server to a POST request.
  *
  * @param {string} path
  * @param {object} [body]
@@ -54,7 +54,7 @@ export function query(values) {
 }
 
 /**
- * What is wrong, as the server says it.
+ * What is wrong, in the words of the server.
  *
  * @param {Response} answer
  */
@@ -63,7 +63,7 @@ export async function complaint(answer) {
     const { error } = await answer.json();
     return [error.message, error.hint].filter(Boolean).join(". ").replaceAll("..", ".");
   } catch {
-    return `the server answered ${answer.status}`; // not one of our answers
+    return `the server answered ${answer.status}`; // not an error in the form of this API
   }
 }
 

@@ -60,7 +60,7 @@ class App {
     });
     const skip = document.querySelector(".skip");
     skip?.addEventListener("click", (event) => {
-      event.preventDefault(); // its address is no place of this page
+      event.preventDefault(); // its address, #main, names no screen
       this.land();
     });
     addEventListener("hashchange", () => this.arrive());
@@ -76,7 +76,7 @@ class App {
     this.live.start();
   }
 
-  /** Shows the place that the address names. */
+  /** Shows the screen that the address names. */
   arrive() {
     const before = this.route;
     this.route = parse(location.hash);
@@ -95,15 +95,15 @@ class App {
     this.entitle();
   }
 
-  /** Moves the focus to what the screen shows, so that keys scroll it; where it was is gone. */
+  /** Moves the focus to the content of the screen, so that keys scroll it; the element that had it may be gone. */
   land() {
     const content = this.main.querySelector(".scroll");
-    if (content instanceof HTMLElement) content.focus({ preventScroll: true }); // which does nothing before it is shown
+    if (content instanceof HTMLElement) content.focus({ preventScroll: true }); // does nothing while it is hidden
     if (document.activeElement !== content) this.main.focus({ preventScroll: true });
   }
 
   /**
-   * Notes the filter of a screen, for whoever comes back to it.
+   * Keeps the filter of a screen in its address, for when the user comes back to it.
    *
    * @param {"tools" | "runs" | "servers"} screen the one that is shown
    * @param {Record<string, string>} filter
@@ -121,7 +121,7 @@ class App {
   }
 
   /**
-   * Where a tab leads to; for one tool or run, to the last that was looked at, else the worst or the newest.
+   * The address that a tab leads to; for Tool and Run, the last one shown, else the worst tool or the newest run.
    *
    * @param {Route["screen"]} name
    */
@@ -172,7 +172,7 @@ class App {
   }
 
   /**
-   * Goes to the next theme, or shows which it is.
+   * Goes to the next theme; with 0 *steps*, only shows which it is.
    *
    * @param {number} [steps]
    */
@@ -189,12 +189,12 @@ class App {
     try {
       localStorage.setItem("holdfast.theme", next);
     } catch {
-      // Storage that is switched off: the choice lasts as long as the page.
+      // Storage is switched off: the choice lasts as long as the page.
     }
   }
 
   /**
-   * Does something that may fail, and says so if it does, unless *quiet*; false if it is worth another try.
+   * Does *work*, and reports an error unless *quiet*; false if it is worth another try.
    *
    * @param {() => Promise<unknown>} work
    * @param {boolean} [quiet]

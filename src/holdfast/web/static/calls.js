@@ -1,5 +1,5 @@
-// Events of a run, put together into calls: what waited when, which attempts there were, what came of it.
-// Knows no page and no clock; the same events give the same calls, however they come in.
+// Puts the events of a run together into calls: when each waited, which attempts it made, how it ended.
+// Knows no page and no clock; the same events give the same calls, in whatever batches they arrive.
 
 /** @typedef {import("./types.js").RunEvent} RunEvent */
 /** @typedef {"wait" | "backoff" | "attempt"} BarKind */
@@ -7,7 +7,7 @@
 
 /**
  * @typedef {object} Call
- * @property {number} sequence of its first event: its name on this page
+ * @property {number} sequence of its first event; identifies the call on this page
  * @property {"call" | "step" | "mark"} kind
  * @property {string} name
  * @property {number} depth
@@ -36,12 +36,12 @@ export class Calls {
     /** @type {Map<string, Call>} */
     this.ids = new Map();
     /** @type {Map<number, Call>} */
-    this.owners = new Map(); // of events, by sequence
+    this.owners = new Map(); // the call of each event, by the event's sequence
     this.last = -1;
   }
 
   /**
-   * Takes in events; those that it has are passed over.
+   * Takes in events; those already known are skipped.
    *
    * @param {RunEvent[]} events
    */
@@ -87,7 +87,7 @@ export class Calls {
     if (!call) return;
     const { duration_ms: took, retry_in_ms: retry, category, error } = event.payload;
     call.fails.push({ at: event.timestamp_ms, took: known(took), retry: known(retry), category: word(category), error: word(error) });
-    call.at = Math.min(call.at, event.timestamp_ms - number(took)); // its start may have been written late
+    call.at = Math.min(call.at, event.timestamp_ms - number(took)); // the start may have been recorded with a delay
     this.own(call, event);
   }
 
@@ -99,7 +99,7 @@ export class Calls {
     if (call) this.own(call, event);
     else call = this.make(event, event.type === "step_ended" ? "step" : "call", "success");
     call.end = event.timestamp_ms;
-    if (!payload.cached && !call.fails.length) call.at = Math.min(call.at, call.end - number(payload.duration_ms)); // the same
+    if (!payload.cached && !call.fails.length) call.at = Math.min(call.at, call.end - number(payload.duration_ms)); // see fail
     call.status = payload.cached ? "cached" : word(payload.status) || "success";
     call.facts = payload;
     this.open.delete(id);
@@ -153,7 +153,7 @@ export class Calls {
     this.owners.set(event.sequence, call);
   }
 
-  /** When the last event was. */
+  /** The time of the last event. */
   end() {
     return this.events.at(-1)?.timestamp_ms ?? 0;
   }
@@ -165,10 +165,10 @@ export function isTrouble(call) {
 }
 
 /**
- * The bars of a call until *now*: waits before its start, attempts, and what was between them.
+ * The bars of a call until *now*: the wait before its start, its attempts, and the waits between them.
  *
- * The log has the ends of attempts and the planned waits, not when a later attempt began; that is worked out from the
- * time inside the tool: that of one attempt where its end tells it, else that of all, which the last event tells.
+ * The log has the ends of attempts and the planned waits, not when a later attempt began: that is computed from the
+ * time inside the tool, which a failed attempt's event has for that attempt, and the last event for all of them.
  *
  * @param {Call} call
  * @param {number} now
@@ -202,7 +202,7 @@ export function bars(call, now) {
     between += start - fail.at;
   }
   if (more) made.push({ kind: "attempt", from: start, to: until, outcome: call.status, number: fails.length + 1 });
-  const planned = call.fails.reduce((sum, fail) => sum + (fail.retry ?? 0), 0); // also where the next attempt was refused
+  const planned = call.fails.reduce((sum, fail) => sum + (fail.retry ?? 0), 0); // even if the next attempt was refused
   const line = number(call.facts.waited_ms) - Math.max(between, planned);
   if (line > 0.5) made.unshift({ kind: "wait", from: call.at - line, to: call.at, outcome: "", number: 1 });
   return made;

@@ -1,5 +1,5 @@
-// Builds the page out of elements, attributes and text. There is no way in here to markup, to script or to a style
-// sheet: whatever a tool, a run or a server says can only ever become text.
+// Builds the page out of elements, attributes and text. Nothing here can make markup, script or a style sheet: whatever
+// a tool, a run or a server says can only ever become text.
 
 const SVG = "http://www.w3.org/2000/svg";
 const FORBIDDEN = /^(on|style$|srcdoc$|action$|formaction$|src$)/i;
@@ -104,7 +104,7 @@ export function measure(element, name, value) {
 }
 
 /**
- * Listens.
+ * Adds an event listener.
  *
  * @template {keyof HTMLElementEventMap} K
  * @param {EventTarget} target

@@ -5,10 +5,10 @@ import { ago, bare, count, span } from "./format.js";
 
 const WIDE = 90;
 const HIGH = 18;
-const ROOM = 60; // samples that there can be
+const ROOM = 60; // samples, at most
 
 /**
- * How long ago something was; `age` keeps it true.
+ * An element that says how long ago something was; `age` updates it.
  *
  * @param {number | null} at
  * @param {number} now
@@ -18,7 +18,7 @@ export function since(at, now) {
 }
 
 /**
- * Says anew how long ago everything in here was.
+ * Updates every element of `since` below *root*.
  *
  * @param {Element} root
  * @param {number} now
@@ -27,7 +27,7 @@ export function age(root, now) {
   for (const each of root.querySelectorAll("[data-at]")) text(each, ago(Number(each.getAttribute("data-at")), now));
 }
 
-/** A sparkline, and what sets its numbers. */
+/** A sparkline, and a function that sets its samples. */
 export function sparkline() {
   const line = s("path", { class: "line" });
   const area = s("path", { class: "area" });
@@ -48,7 +48,7 @@ export function sparkline() {
   };
 }
 
-/** A bar up to a line that trips, and what sets it. */
+/** A bar with the line at which a circuit opens, and a function that sets both. */
 export function meter() {
   const done = h("span", { class: "done" });
   const line = h("span", { class: "trip" });
@@ -70,7 +70,7 @@ export function meter() {
 }
 
 /**
- * Latencies as bars, with their numbers as a table for those who listen.
+ * Latencies as bars, with their numbers as text for screen readers.
  *
  * @param {[number | null, number][]} buckets upper bound in milliseconds, and how many
  * @param {{p50: number | null, p95: number | null, p99: number | null}} marks

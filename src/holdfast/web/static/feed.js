@@ -32,7 +32,7 @@ export class Feed {
     void this.run(this.open.signal);
   }
 
-  /** Lets go of the connection; remembers where it was. */
+  /** Closes the connection; remembers where it was. */
   stop() {
     if (this.open === null) return;
     this.open.abort();
@@ -101,7 +101,7 @@ export class Feed {
   }
 }
 
-/** Puts lines together into messages, as the standard for server-sent events has it. */
+/** Puts lines together into messages, as the standard for server-sent events says. */
 export class Parser {
   /** @param {(message: Message) => void} hear */
   constructor(hear) {

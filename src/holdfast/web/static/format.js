@@ -6,13 +6,13 @@ const PICTURES = 0x2400; // the symbols for control characters begin here
 const JOINED = String.raw`[\p{Script=Arabic}\p{Script=Bengali}\p{Script=Devanagari}\p{Script=Gujarati}\p{Script=Gurmukhi}\p{Script=Kannada}\p{Script=Malayalam}\p{Script=Oriya}\p{Script=Sinhala}\p{Script=Tamil}\p{Script=Telugu}\p{Extended_Pictographic}\p{Emoji_Modifier}\ufe0f]`;
 const UNSEEN = new RegExp(
   String.raw`[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]` +
-    String.raw`|(?<!${JOINED})[\u200c\u200d]|[\u200c\u200d](?!${JOINED})`, // joiners hide where nothing is joined
+    String.raw`|(?<!${JOINED})[\u200c\u200d]|[\u200c\u200d](?!${JOINED})`, // joiners are unseen unless they join
   "gu",
 );
 export const LONE = /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
 
 /**
- * Foreign text with everything visible: control characters as symbols, marks that turn the writing around as escapes.
+ * Foreign text with everything visible: control characters as symbols, marks of text direction as escapes.
  *
  * @param {string} value
  */
@@ -32,7 +32,7 @@ export function oneLine(value, most = 300) {
 }
 
 /**
- * The first characters of a text; what takes two of them, as an emoji does, is there whole or not at all.
+ * The first characters of a text; a surrogate pair, such as an emoji, is never cut in half.
  *
  * @param {string} value
  * @param {number} most characters
@@ -71,7 +71,7 @@ export function span(value) {
 }
 
 /**
- * A round length of time, as a line that measures bears it: without the noughts that tell nothing.
+ * A round length of time, as the labels of an axis have it: without trailing zeros.
  *
  * @param {number} value milliseconds
  */
@@ -142,7 +142,7 @@ export function percent(value) {
 }
 
 /**
- * Something a second.
+ * A number per second, without its unit.
  *
  * @param {number | null | undefined} value
  */
@@ -163,7 +163,7 @@ export function size(value) {
 }
 
 /**
- * A word of the server's as people write it.
+ * A word of the server as people write it, with spaces for underscores.
  *
  * @param {string} value
  */
@@ -190,7 +190,7 @@ export function refusal(kind) {
 }
 
 /**
- * One or several.
+ * A number with its noun, in singular or plural.
  *
  * @param {number} n
  * @param {string} one
@@ -201,7 +201,7 @@ export function plural(n, one, many = `${one}s`) {
 }
 
 /**
- * Any JSON value, readable.
+ * Any JSON value as readable text.
  *
  * @param {unknown} value
  */

@@ -1,5 +1,5 @@
-// The runs that a filter means, as far as they are known here: asked for page by page, kept true by the feed, and asked
-// for again where it takes the server to tell which are meant, or what became of them.
+// The runs that match a filter, as far as they are known here: fetched page by page, kept up to date by the feed, and
+// fetched again where only the server can tell which runs match, or what became of them.
 
 import { get, query } from "./api.js";
 import { isOver } from "./orders.js";
@@ -8,14 +8,14 @@ import { isOver } from "./orders.js";
 /** @typedef {{status: string, tool: string, session: string, text: string}} Filter */
 
 const PAGE = 100;
-const MOST = 1000; // that the server gives at once
-const OFTEN = 1000; // milliseconds between two questions for what is new
+const MOST = 1000; // runs that the server gives at once
+const OFTEN = 1000; // milliseconds between two requests for what is new, at least
 
 export class Found {
   /**
    * @param {import("./app.js").App} app
    * @param {() => Filter} filter what is wanted now
-   * @param {(isAnew: boolean) => void} draw told when there is something else to show, for another filter or the same
+   * @param {(isAnew: boolean) => void} draw called when there is something else to show, for another filter or the same
    * @param {AbortSignal} gone
    */
   constructor(app, filter, draw, gone) {
@@ -25,29 +25,29 @@ export class Found {
     /** @type {Map<string, RunLine>} */
     this.known = new Map();
     /** @type {string | null} */
-    this.next = null; // where older ones begin
+    this.next = null; // the id before which older runs begin
     this.loaded = false; // whether the server has answered
     this.loading = new AbortController();
-    this.busy = false; // whether older ones are being asked for
+    this.busy = false; // whether older runs are being fetched
     this.asked = 0;
     this.timer = 0;
-    this.due = false; // whether to ask again
-    this.lost = false; // whether the last question had no answer: it is asked again until it has, and that is told once
-    this.stale = false; // whether all that is known has to be asked for again, not the newest alone
+    this.due = false; // whether to fetch again
+    this.lost = false; // whether the last request had no answer: it is repeated until it has one, and reported once
+    this.stale = false; // whether all known runs must be fetched again, not only the newest
     /** @type {Map<string, RunLine> | null} */
-    this.fresh = null; // what is being asked for again; what the feed tells meanwhile counts for more
+    this.fresh = null; // the runs that are being fetched again; what the feed says meanwhile is newer
     app.live.watch((changes) => this.changed(changes), gone);
     gone.addEventListener("abort", () => this.loading.abort());
   }
 
-  /** Those that are meant, the newest first. */
+  /** The runs that match, the newest first. */
   lines() {
     const wanted = this.filter();
     const meant = [...this.known.values()].filter((run) => fits(run, wanted));
     return meant.sort((a, b) => b.created_at_ms - a.created_at_ms || (a.id < b.id ? 1 : -1));
   }
 
-  /** Asks anew, for another filter. */
+  /** Fetches the runs of another filter. */
   async load() {
     this.loading.abort();
     this.loading = new AbortController();
@@ -65,12 +65,12 @@ export class Found {
       this.draw(true);
     });
     if (!this.lost || signal.aborted) return;
-    this.known.clear(); // they are of another filter
+    this.known.clear(); // they belong to the previous filter
     this.loaded = false;
     this.draw(true);
   }
 
-  /** Asks for older ones. */
+  /** Fetches older runs. */
   async more() {
     if (this.busy || this.next === null) return;
     this.busy = true;
@@ -90,7 +90,7 @@ export class Found {
     if (this.due) this.soon();
     if (!this.loaded || !(changes.runs.size || changes.all)) return;
     const wanted = this.filter();
-    const plain = !wanted.tool && !wanted.text; // else only the server can tell
+    const plain = !wanted.tool && !wanted.text; // else only the server can tell whether a run matches
     let strange = changes.all;
     this.stale ||= changes.all;
     for (const id of changes.runs) {
@@ -105,7 +105,7 @@ export class Found {
     this.draw(false);
   }
 
-  /** Asks again soon. */
+  /** Fetches again soon. */
   soon() {
     this.due = true;
     if (this.timer) return;
@@ -123,7 +123,7 @@ export class Found {
   }
 
   /**
-   * Asks for the newest, or for all down to the oldest that is known: then those that are gone are left out.
+   * Fetches the newest runs, or, if *whole*, all down to the oldest known one, so that deleted runs disappear.
    *
    * @param {boolean} whole
    * @param {AbortSignal} signal
@@ -155,7 +155,7 @@ export class Found {
   }
 
   /**
-   * Asks, and asks for everything again where there is no answer.
+   * Does *work*; if there is no answer, everything is fetched again soon.
    *
    * @param {() => Promise<void>} work
    */
@@ -190,7 +190,7 @@ export function standing(run) {
 }
 
 /**
- * Whether a run is meant, as far as the page can tell.
+ * Whether a run matches, as far as the page can tell.
  *
  * @param {RunLine} run
  * @param {Filter} wanted

@@ -1,4 +1,4 @@
-// The shapes that stand beside colours, so that nobody needs to tell red from green.
+// The shapes that stand beside colours, so that no user needs to tell red from green.
 
 import { s } from "./dom.js";
 

@@ -28,7 +28,7 @@ const CAPITALS = [
 ];
 
 /**
- * Hears all keys of the page.
+ * Handles all keys of the page.
  *
  * @param {object} page
  * @param {() => Screen | null} page.screen

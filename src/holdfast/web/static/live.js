@@ -1,4 +1,4 @@
-// The page's end of the feed: the picture that is shown, who wants to know when it changes, and the pause.
+// The page's end of the feed: the picture that is shown, the watchers that hear of its changes, and the pause.
 
 import { Feed } from "./feed.js";
 import { Picture } from "./picture.js";
@@ -8,21 +8,21 @@ import { Picture } from "./picture.js";
 /** @typedef {{tools: Set<string>, runs: Set<string>, servers: boolean, all: boolean}} Changes */
 /** @typedef {{name: string, before: string, after: string}} Turn */
 
-const SAMPLES = 60; // of calls a second, one a second
+const SAMPLES = 60; // values of calls a second, one taken each second
 const TICK = 1000;
-const STALE = 3500; // milliseconds without a word on a tool, which is told of every second while it is called
+const STALE = 3500; // milliseconds without news of a tool; while it is called, there is news every second
 
 export class Live {
   constructor() {
     this.latest = new Picture();
     this.shown = this.latest;
-    this.feed = "connecting"; // how the feed stands
-    this.standing = "connecting"; // the same for people: live only with everything there is
+    this.feed = "connecting"; // the state of the feed
+    this.standing = "connecting"; // the same as it is shown: live only once everything has arrived
     this.detail = "";
     this.trouble = ""; // why the server cannot read the store
     /** @type {() => void} */
     this.knows = () => {};
-    /** Comes true once the server has told whether anything may be changed here, or cannot tell. */
+    /** Resolves once the server has said whether anything may be changed here, or cannot be asked. */
     this.told = new Promise((resolve) => (this.knows = () => resolve(true)));
     this.paused = false;
     /** @type {Map<string, number[]>} */
@@ -37,7 +37,7 @@ export class Live {
     this.due = false;
   }
 
-  /** Begins to listen, for as long as the page is looked at. */
+  /** Starts listening to the feed, while the page is visible. */
   start() {
     const post = this.connect();
     const look = () => post(document.hidden ? "away" : "look");
@@ -54,17 +54,17 @@ export class Live {
   }
 
   /**
-   * Is told what the server wants people to know.
+   * Called with what the server wants the user to know; the app replaces it.
    *
    * @param {string} _message
    */
   noted(_message) {}
 
-  /** Tries again after the server has refused. */
+  /** Tries again after the server has refused; `start` replaces it. */
   retry() {}
 
   /**
-   * A way to say whether the page is looked at, to a worker that all tabs share or to a feed of one's own.
+   * A function that says whether the page is visible, to a worker that all tabs share or to a feed of this page alone.
    *
    * @returns {(word: string) => void}
    */
@@ -114,7 +114,7 @@ export class Live {
   }
 
   /**
-   * The circuits that are about to change their state.
+   * The circuits that change their state with this message, which is not yet taken in.
    *
    * @param {Told} told
    */
@@ -169,7 +169,7 @@ export class Live {
   }
 
   /**
-   * Is told of changes, at most once a frame, until it is gone.
+   * Calls *watcher* with changes, at most once a frame, until *gone*.
    *
    * @param {(changes: Changes) => void} watcher
    * @param {AbortSignal} [gone]
@@ -180,7 +180,7 @@ export class Live {
   }
 
   /**
-   * Does something again and again until it is gone, but not while the page is paused.
+   * Does *work* again and again until *gone*, but not while the page is paused.
    *
    * @param {number} often in milliseconds
    * @param {() => void} work
@@ -197,7 +197,7 @@ export class Live {
   }
 
   /**
-   * Milliseconds since a tool was last told of.
+   * Milliseconds since the last news of a tool.
    *
    * @param {string} name
    */
@@ -214,7 +214,7 @@ export class Live {
     return this.since(line.name) > STALE ? 0 : (line.calls_per_second ?? 0);
   }
 
-  /** Notes how many calls a second each tool has. */
+  /** Records how many calls a second each tool has. */
   sample() {
     for (const [name, line] of this.latest.tools) {
       const samples = this.samples.get(name) ?? [];
@@ -231,11 +231,11 @@ export class Live {
     try {
       sessionStorage.setItem("holdfast.samples", JSON.stringify({ at: Date.now(), samples: [...this.samples] }));
     } catch {
-      // No storage, or none left: then the lines begin anew.
+      // No storage, or none left: then the sparklines begin anew.
     }
   }
 
-  /** Takes up the samples of the page as it was before. */
+  /** Restores the samples of the page from before it was reloaded. */
   recall() {
     try {
       const kept = JSON.parse(sessionStorage.getItem("holdfast.samples") ?? "{}");

@@ -21,7 +21,7 @@ export class Log {
    * @param {string} id
    * @param {() => number | null} selected
    * @param {AbortSignal} gone
-   * @param {() => void} above when somebody scrolls to the beginning
+   * @param {() => void} above called when the user scrolls to the beginning
    */
   constructor(id, selected, gone, above) {
     this.id = id;
@@ -36,7 +36,7 @@ export class Log {
   /**
    * @param {RunEvent[]} events
    * @param {number} zero
-   * @param {boolean} atEnd whether to stay there
+   * @param {boolean} atEnd whether to stay at the end
    */
   set(events, zero, atEnd) {
     this.zero = zero;
@@ -73,7 +73,7 @@ function gist(event) {
 }
 
 /**
- * A call, or an event that belongs to none, in full.
+ * A call, or an event that belongs to no call, in full.
  *
  * @param {Call | undefined} call
  * @param {RunEvent} event
@@ -112,7 +112,7 @@ export function detail(call, event, now, close) {
 }
 
 /**
- * A value that somebody else wrote, as text; a long one in part, until somebody wants all of it.
+ * A foreign value as text; a long one is cut, with a button that shows all of it.
  *
  * @param {string} title
  * @param {unknown} value

@@ -1,4 +1,4 @@
-// What can be done to a circuit or a run, asked for once, with the name of what it is done to.
+// What can be done to a circuit or a run, each after one question that names it.
 
 import { post, query } from "./api.js";
 import { attr, button, h } from "./dom.js";
@@ -42,7 +42,7 @@ const ORDERS = {
 };
 
 /**
- * Asks, and orders.
+ * Asks the user, then gives the order.
  *
  * @param {App} app
  * @param {Order} order
@@ -89,7 +89,7 @@ export function orderButtons(app, name) {
 }
 
 /**
- * What the capitals do to the circuit of a tool, if there is one now.
+ * What capital letters do to the circuit of the tool that *name* returns, if it returns one.
  *
  * @param {App} app
  * @param {() => string | undefined} name
@@ -103,7 +103,7 @@ export function orderKeys(app, name) {
 }
 
 /**
- * Asks, and cancels a run.
+ * Asks the user, then cancels a run.
  *
  * @param {App} app
  * @param {RunLine} run
@@ -122,7 +122,7 @@ export async function cancelRun(app, run) {
 }
 
 /**
- * Asks, and cancels all runs of a filter.
+ * Asks the user, then cancels all runs of a filter.
  *
  * @param {App} app
  * @param {Record<string, string>} filter
@@ -148,7 +148,7 @@ export async function cancelRuns(app, filter) {
 }
 
 /**
- * Says why nothing can be changed, where that is so: keys work although buttons are not shown, and before it is known.
+ * True if the page is read-only, and tells the user so: keys work while buttons are hidden, and before this is known.
  *
  * @param {App} app
  */

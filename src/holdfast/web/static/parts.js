@@ -1,4 +1,4 @@
-// Parts that several screens are made of: lists of lines, what filters them, facts, states, and excuses.
+// Parts that several screens are made of: lists of lines, their filters, facts, states, and what to show without data.
 
 import { ApiError } from "./api.js";
 import { attr, button, fill, h, on } from "./dom.js";
@@ -9,10 +9,10 @@ import { sign, tone } from "./icons.js";
 /** @typedef {import("./dom.js").Child} Child */
 
 /**
- * Where a text to look for is typed.
+ * A field for a text to search for.
  *
  * @param {string} placeholder
- * @param {string} label for those who listen
+ * @param {string} label for screen readers
  * @param {string} [value]
  */
 export function field(placeholder, label, value = "") {
@@ -20,7 +20,7 @@ export function field(placeholder, label, value = "") {
 }
 
 /**
- * The button that `f` presses: it leaves out all but some lines.
+ * The button that `f` presses: it shows only some of the lines.
  *
  * @param {string} label
  * @param {() => void} press
@@ -40,15 +40,15 @@ export function pressed(element, isPressed) {
 }
 
 /**
- * A text to look for in names, and a button that leaves out what is well.
+ * A field for a text to search for in names, and a button that shows only what is failing.
  *
- * @param {() => void} draw when they change
+ * @param {() => void} draw called when they change
  * @param {object} words
  * @param {string} words.placeholder
- * @param {string} words.label for those who listen
+ * @param {string} words.label for screen readers
  * @param {string} words.only what the button says
  * @param {URLSearchParams} [query] what they begin with
- * @param {(filter: Record<string, string>) => void} [note] where to keep what they are
+ * @param {(filter: Record<string, string>) => void} [note] keeps what they are set to
  */
 export function sieve(draw, { placeholder, label, only: title }, query, note) {
   const search = field(placeholder, label, query?.get("text") ?? "");
@@ -89,7 +89,7 @@ export function sieve(draw, { placeholder, label, only: title }, query, note) {
 }
 
 /**
- * A screen of lines: its heading with what sums it up and filters it, and a table, or words where it has no line.
+ * A screen of lines: a heading with a summary and filters, and a table, or words if there is no line.
  *
  * @param {object} what
  * @param {string} what.title
@@ -109,7 +109,7 @@ export function listing({ title, label, kind, columns, filters }) {
   return {
     root, scroller, table, head, summary,
     /**
-     * Shows the table, or these words where there are any.
+     * Shows the table if *words* is null, else these words.
      *
      * @param {Node[] | null} words
      */
@@ -122,10 +122,10 @@ export function listing({ title, label, kind, columns, filters }) {
 }
 
 /**
- * A row of cells that know their columns.
+ * A row of cells, each with the class and title of its column.
  *
  * @param {Columns} columns
- * @param {HTMLElement[]} cells as many
+ * @param {HTMLElement[]} cells one for each column
  */
 export function line(columns, cells) {
   for (const [index, cell] of cells.entries()) {
@@ -158,12 +158,12 @@ export function show(element, state, kind = "state") {
 }
 
 /**
- * What is told where there is no line to show.
+ * What to show if there is no line.
  *
  * @param {boolean} complete whether everything is known
- * @param {boolean} filtered whether there are lines that are left out
- * @param {string} kind of what there is none
- * @param {() => Node[]} hint what to do where there is nothing at all
+ * @param {boolean} filtered whether there are lines that a filter hides
+ * @param {string} kind the noun for a line
+ * @param {() => Node[]} hint what the user can do if there is nothing at all
  */
 export function nothing(complete, filtered, kind, hint) {
   if (!complete) return [h("p", {}, "Waiting for the server…")];
@@ -171,11 +171,11 @@ export function nothing(complete, filtered, kind, hint) {
 }
 
 /**
- * What is told where something could not be had.
+ * What to show if something could not be fetched.
  *
  * @param {unknown} problem
- * @param {string} unknown what is told where there is no such thing
- * @param {Node} all the way to those that there are
+ * @param {string} unknown what to say if there is no such thing
+ * @param {Node} all the link to those that exist
  */
 export function excuse(problem, unknown, all) {
   const told = problem instanceof ApiError ? problem.message : "The server does not answer; the page tries again.";

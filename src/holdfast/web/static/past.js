@@ -1,5 +1,5 @@
-// The events of one run, as far back as somebody wants to see them: the end comes first, what was before it when asked for.
-// They are fetched by their numbers, without gaps, so nothing is lost and nothing comes twice.
+// The events of one run, as far back as the user wants to see them: the last ones first, earlier ones on demand.
+// They are fetched by their sequences, without gaps, so nothing is lost and nothing comes twice.
 
 import { get, query } from "./api.js";
 import { Calls } from "./calls.js";
@@ -23,18 +23,18 @@ export class Past {
     this.reaching = false;
   }
 
-  /** The first event that is here. */
+  /** The sequence of the first event that is here. */
   get oldest() {
     return this.calls.events[0]?.sequence ?? this.kept;
   }
 
-  /** Whether there are earlier ones. */
+  /** Whether the store has earlier events. */
   get isPart() {
     return this.oldest > this.kept;
   }
 
   /**
-   * Takes in what came since; of a run of *total* events that is not here yet, the end.
+   * Takes in the events that came since; the first time, only the last ones of the *total*.
    *
    * @param {number} total
    */
@@ -44,7 +44,7 @@ export class Past {
   }
 
   /**
-   * Takes in what was before, from *sequence* on; false if that is under way already.
+   * Takes in earlier events, from *sequence* on; false if another such call is under way.
    *
    * @param {number} sequence
    */
@@ -82,7 +82,11 @@ export class Past {
     return page;
   }
 
-  /** @param {EventPage} page whether there are later ones */
+  /**
+   * Takes in the events of a page; true if there are later ones.
+   *
+   * @param {EventPage} page
+   */
   take(page) {
     this.calls.add(page.events);
     return page.has_more && page.events.length > 0;

@@ -1,5 +1,5 @@
-// What the feed has told so far: tools, servers and the runs that moved last. Lines are replaced, never changed, so a
-// copy of the maps is a picture that stands still.
+// What the feed has said so far: tools, servers and the runs that changed last. Lines are replaced, never modified, so
+// a copy of the maps is a picture that stands still.
 
 /** @typedef {import("./types.js").ToolLine} ToolLine */
 /** @typedef {import("./types.js").ServerLine} ServerLine */
@@ -28,14 +28,14 @@ export class Picture {
     /** @type {ServerLine[]} */
     this.servers = [];
     /** @type {Map<string, number>} */
-    this.heard = new Map(); // when each tool was told of, by the server's clock
-    this.ahead = Date.now() - performance.now(); // of our clock is the server's
+    this.heard = new Map(); // when the last news of each tool came, by the server's clock
+    this.ahead = Date.now() - performance.now(); // how far the server's clock is ahead of performance.now()
     this.readOnly = false;
-    this.complete = false; // once everything has been told
+    this.complete = false; // true once the feed has sent everything
   }
 
   /**
-   * Takes in what the feed says.
+   * Takes in a message of the feed.
    *
    * @param {string} type
    * @param {Told} told
@@ -43,7 +43,7 @@ export class Picture {
   take(type, told) {
     if (told.at_ms) {
       const ahead = told.at_ms - performance.now();
-      this.ahead = type === "hello" ? ahead : Math.max(ahead, this.ahead); // what was missed is told late
+      this.ahead = type === "hello" ? ahead : Math.max(ahead, this.ahead); // missed messages come late with an old time
     }
     if (type === "hello") {
       this.tools = new Map();
@@ -62,7 +62,7 @@ export class Picture {
     }
     if (told.servers) this.servers = told.servers;
     for (const run of told.runs ?? []) {
-      this.runs.delete(run.id); // those that moved last stand at the end
+      this.runs.delete(run.id); // the runs that changed last stand at the end
       this.runs.set(run.id, run);
     }
     for (const id of this.runs.keys()) {
@@ -77,7 +77,7 @@ export class Picture {
   }
 
   /**
-   * Milliseconds since a tool was last told of.
+   * Milliseconds since the last news of a tool.
    *
    * @param {string} name
    */
@@ -85,7 +85,7 @@ export class Picture {
     return this.now() - (this.heard.get(name) ?? 0);
   }
 
-  /** All of it, as the feed would say it now. */
+  /** The whole picture, as the feed would send it now. */
   whole() {
     const left = (/** @type {ToolLine} */ line) => (line.remaining_ms === null ? null : Math.max(0, line.remaining_ms - this.since(line.name)));
     return {
@@ -107,7 +107,7 @@ export class Picture {
 const SEVERITY = /** @type {Record<string, number>} */ ({ open: 0, half_open: 1, closed: 2, off: 3 });
 
 /**
- * The worst first, as the server orders them.
+ * The tools, the worst first, as the server orders them.
  *
  * @param {Iterable<ToolLine>} tools
  */

@@ -11,7 +11,7 @@ import { LONE } from "./format.js";
  */
 
 /**
- * The place that a link leads to; what leads nowhere leads home.
+ * The place that a link leads to; an unknown link leads to the tools.
  *
  * @param {string} hash
  * @returns {Route}
@@ -41,7 +41,7 @@ export function toRun(id, sequence = null) {
 }
 
 /**
- * Percent-encoded for a path; a lone half of a character, which cannot be, as the mark for one.
+ * A name percent-encoded for a path; a lone surrogate, which cannot be encoded, becomes U+FFFD.
  *
  * @param {string} name
  */
@@ -54,6 +54,6 @@ function decoded(part) {
   try {
     return decodeURIComponent(part);
   } catch {
-    return part; // typed by hand
+    return part; // not percent-encoded: typed by hand
   }
 }

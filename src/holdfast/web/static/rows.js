@@ -1,9 +1,9 @@
-// Rows of a table, of which only those in sight exist. A row keeps its element while it is in sight, so that the focus,
-// a selection of text and the pointer stay on what they were on.
+// Rows of a table; only those in sight exist as elements. A row keeps its element while it is in sight, so that the
+// focus, a selection of text and the pointer stay on what they were on.
 
 import { arrange, attr, h, measure, on } from "./dom.js";
 
-const BEYOND = 12; // rows above and below that are there already
+const BEYOND = 12; // rows that exist above and below those in sight
 
 /**
  * @template Item
@@ -19,8 +19,8 @@ export class Rows {
    * @param {(item: Item) => string | number} options.key
    * @param {() => Row<Item>} options.make
    * @param {AbortSignal} options.gone once the table is not shown any more
-   * @param {() => void} [options.near] when the end comes near
-   * @param {() => void} [options.above] when somebody scrolls to the beginning
+   * @param {() => void} [options.near] called when the end comes near
+   * @param {() => void} [options.above] called when the user scrolls to the beginning
    */
   constructor({ scroller, table, key, make, gone, near, above }) {
     this.scroller = scroller;
@@ -40,7 +40,7 @@ export class Rows {
     this.last = 0;
     this.due = 0;
     /** @type {string | number | null} */
-    this.current = null; // where the focus was last, though its row may be out of sight
+    this.current = null; // the key of the row that last had the focus; it may be out of sight
     on(scroller, "scroll", () => this.soon(), { passive: true });
     if (above) on(scroller, "scroll", () => scroller.scrollTop < BEYOND * this.height() && above(), { passive: true });
     const resized = new ResizeObserver(() => this.soon());
@@ -53,7 +53,7 @@ export class Rows {
 
   /**
    * @param {Item[]} items
-   * @param {boolean} [follows] whether who looks at the end goes on to see it
+   * @param {boolean} [follows] whether a user who is at the end stays at the end
    */
   set(items, follows = false) {
     const { scroller } = this;
@@ -67,7 +67,7 @@ export class Rows {
   }
 
   /**
-   * Has *change* put other items before these, and what is in sight stays where it is.
+   * Calls *change*, which puts other items before these, and keeps what is in sight where it is.
    *
    * @param {() => void} change
    */
@@ -96,12 +96,12 @@ export class Rows {
     return parseFloat(getComputedStyle(this.table).getPropertyValue("--row")) || 28;
   }
 
-  /** Where the table begins in what is scrolled. */
+  /** Where the table begins in the scrolled content, in pixels. */
   start() {
     return this.table.getBoundingClientRect().top - this.scroller.getBoundingClientRect().top + this.scroller.scrollTop;
   }
 
-  /** Draws what is in sight. */
+  /** Draws the rows in sight. */
   draw() {
     const height = this.height();
     const head = this.table.tHead?.offsetHeight ?? 0;
@@ -125,7 +125,7 @@ export class Rows {
     if (this.last >= length - BEYOND) this.near?.();
   }
 
-  /** Fills those in sight again. */
+  /** Fills the rows in sight again. */
   refresh() {
     for (const item of this.items.slice(this.first, this.last)) {
       this.made.get(this.key(item))?.set(item);
@@ -140,7 +140,7 @@ export class Rows {
   }
 
   /**
-   * Moves the focus to the link of the next row; of the first if it never was on one.
+   * Moves the focus to the link of the row *delta* rows on; if it never was on a row, of the first or the last.
    *
    * @param {number} delta
    */
@@ -175,7 +175,7 @@ export class Rows {
   }
 
   /**
-   * The same by its key, where there is such a row.
+   * Scrolls until the row of this key is in sight, if there is one.
    *
    * @param {string | number} key
    */

@@ -1,5 +1,5 @@
-// The screen Run: what one run did and does, over time and in words. What is new is fetched whenever the feed says that
-// there is more, what was long ago when somebody scrolls to it.
+// The screen Run: what one run did and does, over time and in words. New events are fetched whenever the feed says that
+// there are more, old ones when the user scrolls to them.
 
 import { get, isPassing } from "./api.js";
 import { isTrouble } from "./calls.js";
@@ -20,9 +20,9 @@ import { Waterfall } from "./waterfall.js";
 /** @typedef {import("./types.js").Screen} Screen */
 
 const GROW = 200; // milliseconds between two steps of a running bar
-const CALM = 1000; // the same for those who want less motion
-const LOOK = 5000; // milliseconds after which an unfinished run is asked for though nobody told of it; or one that had no answer
-const AGE = 1000; // milliseconds between two looks at how long ago it began
+const CALM = 1000; // the same for users who want less motion
+const LOOK = 5000; // milliseconds after which an unfinished or unanswered run is fetched without news of it
+const AGE = 1000; // milliseconds between two updates of how long ago it began
 
 /**
  * @param {App} app
@@ -90,7 +90,7 @@ export function run(app, route, gone) {
   }
 
   /**
-   * Shows what was before as well, from an event on; what is in sight stays where it is.
+   * Shows earlier events as well, from an event on; what is in sight stays where it is.
    *
    * @param {number} from
    */
@@ -111,7 +111,7 @@ export function run(app, route, gone) {
     attr(empty, "hidden", !view.hidden);
   }
 
-  /** Shows nothing of it any more. */
+  /** Clears the screen, since the run is gone. */
   function vanish() {
     line = null;
     resume = "";
@@ -143,7 +143,7 @@ export function run(app, route, gone) {
     attr(again_, "hidden", !resume);
     fill(figures, ...facts(line, past.kept));
     const key = JSON.stringify([line.error, line.result_text, resume]);
-    if (texts.dataset.of !== key) fill(texts, ...said(line)); // what is unfolded stays so
+    if (texts.dataset.of !== key) fill(texts, ...said(line)); // only if changed: what is unfolded stays so
     texts.dataset.of = key;
     attr(part, "hidden", !isPart);
     text(loaded, `The last ${plural(calls.events.length, "event")}; scroll up for earlier ones.`);
@@ -151,7 +151,7 @@ export function run(app, route, gone) {
     log.set(calls.events, zero(), live() || isPart);
   }
 
-  /** Shows what is selected. */
+  /** Shows the selected call or event. */
   function choose() {
     if (!line) return;
     const { calls } = past;

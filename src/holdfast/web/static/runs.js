@@ -1,4 +1,4 @@
-// The screen Runs: what each run is doing now, the newest first; as many as one cares to scroll through.
+// The screen Runs: what each run is doing now, the newest first; older ones are fetched as the user scrolls.
 
 import { attr, button, fill, h, on, text } from "./dom.js";
 import { ago, count, oneLine, plural, span } from "./format.js";

@@ -1,12 +1,12 @@
-// Tells people what has happened: in words for those who listen, in a corner for those who look. And asks, once,
-// before something is changed.
+// Tells the user what has happened: as text for screen readers, and in a corner of the page. And asks, once, before
+// something is changed.
 
 import { button, h, on } from "./dom.js";
 
-const STAYS = 5000; // milliseconds
+const STAYS = 5000; // milliseconds that a message stays
 
 /**
- * Says something to those who listen. It stays for a while: words that are taken away at once are not read out.
+ * Says something to screen readers. It stays for a while: words that are removed at once are not read out.
  *
  * @param {string} words
  */
@@ -19,7 +19,7 @@ export function say(words) {
 }
 
 /**
- * Says something to everybody.
+ * Says something to screen readers, and shows it in a corner.
  *
  * @param {string} words
  * @param {"good" | "bad"} [tone]
@@ -38,7 +38,7 @@ export function tell(words, tone = "good") {
  * @returns {Promise<boolean>}
  */
 export function ask({ question, object, note, verb, danger = false }) {
-  if (document.querySelector("dialog[open]")) return Promise.resolve(false); // one at a time, though two keys were early
+  if (document.querySelector("dialog[open]")) return Promise.resolve(false); // only one, even if two keys came early
   const before = document.activeElement;
   const yes = button({ class: danger ? "main danger" : "main" }, () => dialog.close("yes"), verb);
   const no = button({}, () => dialog.close("no"), "Leave it");
@@ -79,7 +79,7 @@ export function show(title, ...content) {
 }
 
 /**
- * Puts text where it can be pasted.
+ * Copies text to the clipboard.
  *
  * @param {string} words
  */

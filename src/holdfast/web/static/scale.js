@@ -1,11 +1,11 @@
-// Time to place: a line on which long stretches without any call are folded.
+// Maps times to places on a line on which long stretches without any call are folded.
 
 /** @typedef {{from: number, to: number, at: number, size: number, folded: boolean}} Piece */
 
-const LEAST_GAP = 400; // milliseconds that are never folded
-const SHARE = 0.12; // of the busy time: what is idle longer than that is folded
-const LAST_TICK = 0.94; // what is written further on would not fit
-const DECIMAL = 5000; // milliseconds up to which ticks are 1, 2 or 5 of something
+const LEAST_GAP = 400; // milliseconds; a gap up to this is never folded
+const SHARE = 0.12; // of the busy time: a gap longer than that is folded
+const LAST_TICK = 0.94; // of the line: the label of a tick further on would not fit
+const DECIMAL = 5000; // milliseconds up to which the step between ticks is 1, 2 or 5 times a power of ten
 const DAY = 86_400_000;
 const CLOCK = [10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21_600, 43_200, 86_400].map((seconds) => seconds * 1000);
 const FOLD = 0.04; // of the busy time: how wide a fold is
@@ -76,7 +76,7 @@ export class Scale {
   }
 
   /**
-   * Round moments to write on the line, as milliseconds since *zero*.
+   * Round moments for the labels of the line, as milliseconds since *zero*.
    *
    * @param {number} zero
    * @param {number} many about how many
@@ -115,7 +115,7 @@ function merged(spans, from, to) {
 }
 
 /**
- * The next round length of time: 1, 2 or 5 in a decimal place, and what is longer as clocks divide it.
+ * The next round length of time: 1, 2 or 5 times a power of ten, and a longer one as clocks divide it.
  *
  * @param {number} value milliseconds
  */

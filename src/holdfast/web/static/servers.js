@@ -9,7 +9,7 @@ import { toTool } from "./routes.js";
 /** @typedef {import("./types.js").ServerLine} ServerLine */
 /** @typedef {import("./types.js").Screen} Screen */
 
-const AT_EASE = new Set(["ready", "idle"]); // idle: behind a gateway, and nobody has asked for it
+const AT_EASE = new Set(["ready", "idle"]); // idle: behind a gateway, and no client uses it
 const COLUMNS = [
   ["tool", "Server"],
   ["state", "State"],

@@ -1,11 +1,11 @@
-// A worker that all tabs of a browser share: one connection to the server for all of them, open while one is looked at.
-// A browser allows six connections to a server; the ninth tab must live, too.
+// A worker that all tabs of a browser share: one connection to the server for all of them, open while a tab is visible.
+// A browser allows six connections to a server, and more tabs than that must work.
 
 import { Feed } from "./feed.js";
 import { Picture } from "./picture.js";
 
 /** @type {Map<MessagePort, boolean>} */
-const tabs = new Map(); // and whether it is looked at
+const tabs = new Map(); // and whether each is visible
 const picture = new Picture();
 /** @type {{standing: string, detail: string}} */
 let last = { standing: "closed", detail: "" };

@@ -1,5 +1,5 @@
-// Takes up the chosen theme before anything is painted, and follows it and the system after that. A plain script, since
-// modules come too late. `data-theme` is the choice (auto, light or dark), `data-dark` what it means now.
+// Applies the chosen theme before anything is painted, and follows it and the system after that. A plain script, since
+// modules run too late. `data-theme` is the choice (auto, light or dark); `data-dark` is there if that means dark now.
 (() => {
   const root = document.documentElement;
   const system = matchMedia("(prefers-color-scheme: dark)");
@@ -11,7 +11,7 @@
     const chosen = localStorage.getItem("holdfast.theme");
     if (chosen === "light" || chosen === "dark") root.dataset.theme = chosen;
   } catch {
-    // Storage that is switched off means that there is no choice to remember.
+    // Storage is switched off: there is no choice to restore.
   }
   apply();
   system.addEventListener("change", apply);

@@ -1,4 +1,4 @@
-// The screen Tool: one tool in full: why its circuit changed, what policy holds, how long calls take, the last ones.
+// The screen Tool: one tool in full: why its circuit changed, the policy in force, how long calls take, recent calls.
 
 import { get, isPassing } from "./api.js";
 import { attr, fill, h, text } from "./dom.js";
@@ -16,7 +16,7 @@ import { beside, fleet, labels, pace, trip } from "./tools.js";
 /** @typedef {import("./types.js").Screen} Screen */
 /** @typedef {{line: ToolLine, details: ToolDetail[]}} Whole */
 
-const OFTEN = 1000; // milliseconds between two questions, at least
+const OFTEN = 1000; // milliseconds between two requests, at least
 const MOST = 100; // rows of a table
 
 /**
@@ -90,7 +90,7 @@ export function tool(app, route, gone) {
     if (isPassing(problem)) soon();
   }
 
-  /** Shows nothing of it any more. */
+  /** Clears the screen, since the tool is gone. */
   function vanish() {
     whole = null;
     for (const each of [circuit, wait, badges, figures]) fill(each);
@@ -221,7 +221,7 @@ function recent(details, only, now) {
 }
 
 /**
- * Why no call is shown. A process keeps the last calls of all its tools together, so those of a rare one may be gone.
+ * Why no call is shown. A process keeps the last calls of all its tools together: a rarely used one's may be gone.
  *
  * @param {ToolLine} line
  * @param {ToolDetail[]} details
@@ -284,7 +284,7 @@ function panel(title, note, ...content) {
 }
 
 /**
- * A panel with a table whose rows are set again and again; its place and the focus stay.
+ * A panel with a table whose rows are set again and again; its scroll position and the focus stay.
  *
  * @param {string} title
  * @param {string} note
@@ -299,7 +299,7 @@ function grid(title, note, columns) {
     root: panel(title, note, box, none),
     /**
      * @param {(string | Node)[][]} rows
-     * @param {string} otherwise what is said if there are none
+     * @param {string} otherwise what to say if there are none
      */
     set(rows, otherwise) {
       fill(body, ...rows.map((row) => h("tr", {}, ...row.map((cell) => h("td", {}, cell)))));

@@ -1,4 +1,4 @@
-// The screen Tools: one row a tool, the worst first.
+// The screen Tools: one row per tool, the worst first.
 
 import { attr, fill, h, text } from "./dom.js";
 import { meter, sparkline } from "./draw.js";
@@ -70,7 +70,7 @@ function isFailing(line) {
 }
 
 /**
- * How far a tool is from opening its circuit: the share that has failed, and where the line is.
+ * How far a tool is from opening its circuit: the share that has failed, and the line at which it opens.
  *
  * @param {ToolLine} line
  */
@@ -89,10 +89,10 @@ export function trip(line) {
 }
 
 /**
- * What is said beside a circuit: when an open one lets a call through, or that there is no fleet to ask.
+ * The words beside a circuit: when an open one lets a probe through, or that its fleet is away.
  *
  * @param {ToolLine} line
- * @param {number} since milliseconds since the server told of it
+ * @param {number} since milliseconds since the last news of it
  */
 export function beside(line, since) {
   const left = line.remaining_ms === null ? 0 : line.remaining_ms - since;
@@ -102,7 +102,7 @@ export function beside(line, since) {
 }
 
 /**
- * Calls a second that a limiter lets through, and of how many where it has slowed down.
+ * Calls a second that a limiter lets through, and its full rate if it has slowed down.
  *
  * @param {ToolLine} line
  */
@@ -203,7 +203,7 @@ function figure(cell, value) {
 }
 
 /**
- * Who shares the guards of a tool.
+ * How many processes share the guards of a tool.
  *
  * @param {ToolLine} line
  */

@@ -1,4 +1,4 @@
-// What the page uses of what the server sends, as types; /openapi.json has all of it. Nothing here runs.
+// Types of what the server sends, as far as the page uses it; /openapi.json has all of it. Nothing here runs.
 
 /**
  * @typedef {object} ToolEntry

@@ -1,4 +1,4 @@
-// The calls of a run over time: a row a call, its attempts as bars of their own, waiting drawn apart.
+// The calls of a run over time: one row per call, with a bar for each attempt and each wait.
 
 import { bars, extent } from "./calls.js";
 import { attr, fill, h, measure, text } from "./dom.js";
@@ -18,7 +18,7 @@ export class Waterfall {
    * @param {string} id of the run
    * @param {() => number | null} selected
    * @param {AbortSignal} gone
-   * @param {() => void} above when somebody scrolls to the beginning
+   * @param {() => void} above called when the user scrolls to the beginning
    */
   constructor(id, selected, gone, above) {
     this.id = id;
@@ -40,7 +40,7 @@ export class Waterfall {
   }
 
   /**
-   * Shows these calls of all.
+   * Shows some of the calls, on the time scale of all of them.
    *
    * @param {Calls} calls
    * @param {Call[]} shown
