@@ -1,21 +1,24 @@
 -- The tables of an embedded store. A tour:
 --
---   runs     one row a run. `header` (JSON) does not change once there are events, but for the way in which the keys of
---            its calls are made; `snapshot` (msgpack) is the fold of the run's events and is rewritten in the transaction
---            that adds them, so it is never ahead of them or behind.
---            `owner` and `fence` say who may write: each new owner raises the fence, and a write under an older one is
---            refused. `cancel` is why somebody wants it cancelled. `first` is the oldest sequence still kept; `base` is
---            the fold of those before it, if any. `origin` is the store that it was imported from.
+--   runs     one row per run. `header` (JSON) does not change once there are events, except its note of how the keys of
+--            the run's calls are made; `snapshot` (msgpack) is the fold of the run's events and is rewritten in the
+--            transaction that adds them, so it is never ahead of them or behind.
+--            `owner` and `fence` say which process may write: each new owner raises the fence, and a write under an
+--            older one is refused. `cancel` is the reason why the run is to be cancelled, if it is. `first` is the
+--            oldest sequence still kept; `base` is the fold of the events before it, if any. `origin` is the store that
+--            the run was imported from.
 --   events   append-only, numbered 0, 1, 2 … within a run. `payload` is JSON, redacted and cut before it comes here.
---   memos    the exact results of finished calls that their events do not say, read by resume alone, one row a call. An
---            empty outcome says that the call ended, or may have, and that no result was kept. Gone when the run has
---            completed, or is gone; what is left of many, in small writes soon after. An empty key, in a fork of an
---            imported run, is no call's: the rows beside it tell of all calls that were made before the fork.
---   owners   one row a process that has runs; it lives until `until` (ms since the epoch), or dies sooner with its lock.
---   meta     the store's id, the secret that keys the digests of arguments, when it was last pruned, which runs that
---            are completed or gone have memos yet: no other run gets such a key.
+--   memos    the exact results of finished calls that their events do not contain, read only by resume, one row per
+--            call. An empty outcome says that the call ended, or may have, and that no result was kept. Deleted when
+--            the run has completed or is deleted; if there are many, the rest in small writes soon after. An empty key,
+--            in a fork of an imported run, belongs to no call: it says that the other rows cover all calls that were
+--            made before the fork.
+--   owners   one row per process that has runs; it counts as alive until `until` (ms since the epoch), or until its
+--            lock is released if that is sooner.
+--   meta     the store's id, the secret that keys the digests of arguments, when the store was last pruned, and which
+--            runs that have completed or were deleted still have memos: no other run gets the key of such a run.
 --
--- Who writes: one connection a process, a group of writes in a transaction. Who reads: anybody, at any time (WAL).
+-- Who writes: one connection per process, a group of writes per transaction. Who reads: any process, at any time (WAL).
 
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 

@@ -1,19 +1,19 @@
 -- What processes show of their tools, and what they are told to do. A tour:
 --
---   processes  one row a process that shows its tools, under the id of its lock file. `at` is when it last wrote, `until`
---              the time to which it counts as alive where its lock cannot be asked, `seen` the number of the last order
---              that it took up, `servers` (msgpack) the servers that it has, if it is a proxy.
---   tools      one row a process and tool (msgpack): the circuit, the limits, the statistics. Written when it changed.
---   details    the same of what only whoever looks at one tool needs: its policy, its last calls and transitions.
---   orders     the last word on a tool, by its name: held `open` or `closed`, or NULL for automatic. Each order has a
---              number, larger than all before it; `reset` is that of the last reset. A tool that is held stays here for
---              processes to come, others go after a day.
---   tools_of_runs  which runs used a tool, or wanted to: one row a run and tool, by which runs are found. Written with
---              the first event that names the tool, gone with the run.
+--   processes  one row per process that shows its tools, under the id of its lock file. `at` is when it last wrote,
+--              `until` the time up to which it counts as alive if its lock cannot be checked, `seen` the number of the
+--              last order that it took up, `servers` (msgpack) the servers that it has, if it is a proxy.
+--   tools      one row per process and tool (msgpack): the circuit, limits and statistics. Written when it changed.
+--   details    one row per process and tool, for readers that look at one tool: its policy, last calls and transitions.
+--   orders     the last order for each tool, by its name: held `open` or `closed`, or NULL for automatic. Each order
+--              has a number, larger than all before it; `reset` is that of the last reset. The order for a tool that is
+--              held stays here for processes that start later, others are deleted after a day.
+--   tools_of_runs  which runs used a tool, or wanted to: one row per run and tool, by which runs are found. Written
+--              with the first event that names the tool, deleted with the run.
 --
--- Who writes: of processes, tools and details, each process its own rows, and whoever comes next those of the dead; of orders,
--- whoever gives one; of tools_of_runs, whoever writes events. Nothing but the last belongs to a run: the rest may be
--- deleted at any time.
+-- Who writes: to processes, tools and details, each process its own rows, and the next process that starts deletes
+-- those of the dead; to orders, any process that gives one; to tools_of_runs, the process that writes the events. Only
+-- tools_of_runs belongs to runs: the rest may be deleted at any time.
 
 CREATE TABLE processes (
     id         TEXT    PRIMARY KEY,

@@ -1,8 +1,8 @@
--- The statements that are the same for all stores, by name, as PostgreSQL has them: `holdfast.` is its schema, which is
--- always named, as nobody knows the search path. SQLite has no schema, and ? for $1, $2 …, which therefore stand here in
--- their order and once each: some releases of Python 3.12 warn of ?1. What is called json_list has another name in each.
--- All that the two do not say alike is in their own statements.sql; the tables, and who writes them, are described in
--- 001_runs.sql and those that follow.
+-- The statements that are the same for all stores, by name, as PostgreSQL takes them: `holdfast.` is its schema, which
+-- is always named, as the search path is unknown. For SQLite the schema is removed, and $1, $2 … become ?, so they
+-- stand here in their order and once each: some releases of Python 3.12 warn of ?1. json_list is replaced by the
+-- function that each of the two has for it. Statements that differ are in a statements.sql for each; the tables, and
+-- who writes them, are described in 001_runs.sql and those that follow.
 
 -- name: change_header
 UPDATE holdfast.runs SET header = $1 WHERE key = $2
@@ -17,7 +17,8 @@ SELECT key, length(outcome) FROM holdfast.memos WHERE run = $1 ORDER BY key LIMI
 DELETE FROM holdfast.memos WHERE run = $1 AND key = $2
 
 -- name: leftovers
--- The runs, completed or gone, that have memos yet, as ledger.py has noted: none where nobody waits for these to go.
+-- The runs, completed or deleted, that still have memos, as ledger.py has noted; PostgreSQL has none, as it deletes all
+-- memos at once.
 SELECT CAST(value AS BIGINT) FROM holdfast.meta WHERE name LIKE 'memos of %'
 
 -- name: is_forgotten
@@ -36,7 +37,7 @@ SELECT 1 FROM holdfast.memos WHERE run = $1 AND key = $2
 SELECT key, name, outcome FROM holdfast.memos WHERE run = $1
 
 -- name: recalled
--- What the calls of a run gave, where its events say it, see said.py; and what it warned of.
+-- The results of a run's calls, where its events contain them, see said.py; and the run's budget warnings.
 SELECT type, payload FROM holdfast.events
 WHERE run = $1 AND type IN ('tool_ended', 'step_ended', 'budget_warning') ORDER BY sequence
 
@@ -67,7 +68,8 @@ WHERE run = $1 AND sequence > $2 ORDER BY sequence LIMIT $3
 SELECT created_at, key FROM holdfast.runs WHERE id = $1
 
 -- name: named_like
--- The ids from one up to another, the newest first; +created_at, as they are few, and found by their ids.
+-- The ids from one up to another, the newest first; the + keeps the planner from the index on created_at, as these runs
+-- are few, and found by their ids.
 SELECT id FROM holdfast.runs WHERE id >= $1 AND id < $2 ORDER BY +created_at DESC, +key DESC
 
 -- name: list
@@ -75,7 +77,7 @@ SELECT header, snapshot, owner, fence, created_at, key FROM holdfast.runs
 WHERE (created_at, key) < ($1, $2) ORDER BY created_at DESC, key DESC LIMIT $3
 
 -- name: missing
--- Numbers below the last that no run has: in one statement, as runs come and go meanwhile.
+-- How many keys below the last one no run has: in one statement, as runs are added and deleted meanwhile.
 SELECT coalesce(max(key), 0) - count(*) FROM holdfast.runs
 
 -- name: count_by_status
@@ -86,7 +88,7 @@ SELECT header, snapshot, owner, fence, created_at, key FROM holdfast.runs
 WHERE status = $1 AND (created_at, key) < ($2, $3) ORDER BY created_at DESC, key DESC LIMIT $4
 
 -- name: list_of_living
--- Those that have not ended are few; they are found by their status and put in order.
+-- Runs that have not ended are few; they are found by their status and then sorted.
 SELECT header, snapshot, owner, fence, created_at, key FROM holdfast.runs
 WHERE status IN ('created', 'planning', 'executing', 'verifying') AND (created_at, key) < ($1, $2)
 ORDER BY created_at DESC, key DESC LIMIT $3
@@ -95,8 +97,8 @@ ORDER BY created_at DESC, key DESC LIMIT $3
 DELETE FROM holdfast.tools_of_runs WHERE run = $1
 
 -- name: owned
--- The newest runs that a process has: it may have died, which is no event. They are few among many: +key keeps the planner
--- from looking through all runs for them in the order of their keys.
+-- The newest runs that have an owner: it may have died, which writes no event. They are few among many: +key keeps the
+-- planner from looking through all runs for them in the order of their keys.
 SELECT header, snapshot, owner, fence FROM holdfast.runs WHERE owner IS NOT NULL ORDER BY +key DESC LIMIT $1
 
 -- name: meta
@@ -108,7 +110,7 @@ INSERT INTO holdfast.meta (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UP
 -- name: pruned_at
 SELECT CAST(value AS BIGINT) FROM holdfast.meta WHERE name = 'pruned_at'
 
--- Moving runs out and in, see portable.py, records.py and staging.py.
+-- Export and import, see portable.py, records.py and staging.py.
 
 -- name: oldest
 SELECT key FROM holdfast.runs ORDER BY created_at, id
@@ -137,7 +139,7 @@ WHERE status IN ('completed', 'failed', 'cancelled') AND (created_at, key) > ($1
 ORDER BY created_at, key LIMIT $3
 
 -- name: too_many
--- The first event to keep, if there are more than so many.
+-- The first event to keep, if there are more than the number given.
 WITH found AS (
     SELECT (SELECT max(sequence) FROM holdfast.events e WHERE e.run = r.key) + 1 AS next, r.first
     FROM holdfast.runs r WHERE r.key = $1
@@ -229,8 +231,8 @@ WHERE target = $1 AND status = 'created' AND fence = 0 AND session NOT IN (SELEC
 ORDER BY priority DESC, created_at, key LIMIT 1
 
 -- name: next_released
--- Begun, and given back by whoever had it; the oftener it has changed hands, the longer it rests, unless that was so far
--- in the future that the clock must have gone back since.
+-- A run that has begun and was given back by its owner. The more owners it has had, the longer it rests first, unless
+-- it was last written so far in the future that the clock must have gone back since.
 SELECT id FROM holdfast.runs
 WHERE target = $1 AND fence > 0 AND status IN ('created', 'planning', 'executing', 'verifying') AND owner IS NULL
     AND (fence < 4 OR $2 NOT BETWEEN touched_at - 300000 AND touched_at - 1 + CASE
@@ -240,7 +242,7 @@ WHERE target = $1 AND fence > 0 AND status IN ('created', 'planning', 'executing
 ORDER BY key LIMIT 1
 
 -- name: next_abandoned
--- Begun by somebody who is not among the living.
+-- A run that has begun and whose owner is not in the list of living ones; it rests as above.
 SELECT id FROM holdfast.runs
 WHERE target = $1 AND fence > 0 AND status IN ('created', 'planning', 'executing', 'verifying') AND owner IS NOT NULL
     AND (fence < 4 OR $2 NOT BETWEEN touched_at - 300000 AND touched_at - 1 + CASE
@@ -250,14 +252,14 @@ WHERE target = $1 AND fence > 0 AND status IN ('created', 'planning', 'executing
 ORDER BY key LIMIT 1
 
 -- name: any_begun
--- Whether a run was begun and has nobody among the living, rested or not.
+-- Whether there is a run that has begun and has no owner in the list of living ones, rested or not.
 SELECT 1 FROM holdfast.runs
 WHERE target = $1 AND fence > 0 AND status IN ('created', 'planning', 'executing', 'verifying')
     AND (owner IS NULL OR owner NOT IN (SELECT value FROM json_list($2)))
 LIMIT 1
 
 -- name: sessions_at_work
--- Grouped by the owner first, by which they are found; by the session first, all runs would be looked at.
+-- Grouped by the owner first, as the index finds runs by owner; by the session first, all runs would be looked at.
 SELECT session, owner, count(*) FROM holdfast.runs
 WHERE owner IS NOT NULL AND target IS NOT NULL GROUP BY owner, session
 

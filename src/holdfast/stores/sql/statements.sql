@@ -1,8 +1,8 @@
--- The statements of the embedded store that PostgreSQL has another text for, by name; the others are in shared.sql. The
+-- The statements of the embedded store that differ from PostgreSQL's, by name; the others are in shared.sql. The
 -- tables, and who writes them, are described in 001_runs.sql.
 
 -- name: next_key
--- Above those of all runs, and of those that are gone and have memos yet.
+-- Above the keys of all runs, and of deleted runs that still have memos.
 SELECT 1 + max(
     coalesce((SELECT max(key) FROM runs), 0),
     coalesce((SELECT max(CAST(value AS BIGINT)) FROM meta WHERE name LIKE 'memos of %'), 0)
@@ -32,13 +32,13 @@ INSERT OR REPLACE INTO memos (run, key, name, outcome) VALUES (?, ?, ?, ?)
 SELECT id, host, pid, until FROM owners WHERE id = ?
 
 -- name: keep_owner
--- That it has a lock is not written down: whoever asks for that sees it.
+-- The last parameter, whether the owner has a lock, is not stored: a process that asks sees it from the owner's file.
 INSERT INTO owners (id, host, pid, until) SELECT ?, ?, ?, ? WHERE ? IS NOT NULL
 ON CONFLICT (id) DO UPDATE SET until = excluded.until WHERE until < excluded.until
 
 -- name: page_of
--- A run and some of its events, as both are at one moment; one row without an event if there are none. One row more than
--- asked for says whether there are more.
+-- A run and some of its events, as both are at one moment; one row without an event if there are none. The caller asks
+-- for one row more than it needs, to see whether there are more.
 SELECT r.first, r.status, e.sequence, e.at, e.type, e.late, e.payload
 FROM runs r LEFT JOIN events e ON e.run = r.key AND e.sequence > ?
 WHERE r.id = ? ORDER BY e.sequence LIMIT ?
@@ -68,17 +68,17 @@ SELECT header, snapshot, owner, fence FROM runs
 WHERE key IN (SELECT run FROM events WHERE id > ? UNION SELECT key FROM runs WHERE key > ?)
 ORDER BY created_at DESC, key DESC LIMIT ?
 
--- Moving runs out and in, see portable.py, records.py and staging.py.
+-- Export and import, see portable.py, records.py and staging.py.
 
 -- name: owning
 SELECT id, host, pid, until, 0 FROM owners WHERE id IN (SELECT owner FROM runs WHERE owner IS NOT NULL)
 
 -- name: hold_still
--- Nobody else can write while this transaction lasts.
+-- Nothing to do: no other process can write while this transaction lasts.
 SELECT 1
 
--- What comes in is staged in a temporary database of its own, with the tables that follow. The events of a run have
--- the ids above `start` up to `stop`; `known` is the key that the run has in the store already.
+-- Runs that are imported are staged in a temporary database, with the tables that follow. The events of a run have the
+-- ids above `start` up to `stop`; `known` is the key of the run in the store, if it is there already.
 
 -- name: stage_runs
 CREATE TABLE staged_runs (
@@ -143,7 +143,7 @@ SELECT r.key, e.sequence, e.at, e.type, e.late, e.payload
 FROM staged_events e JOIN staged_runs r ON r.number = e.run WHERE r.known IS NULL ORDER BY e.id
 
 -- name: staged_memos
--- No outcome: the call counts as in doubt. A completed run needs none.
+-- The outcome is empty: the call counts as in doubt. A completed run needs no memos.
 SELECT r.key, m.key, m.name, x'' FROM staged_memos m JOIN staged_runs r ON r.number = m.run
 WHERE r.known IS NULL AND r.status <> 'completed' ORDER BY m.id
 
@@ -164,7 +164,7 @@ LIMIT min(
 )
 
 -- name: too_heavy
--- The first event to keep, if all weigh more than so much.
+-- The first event to keep, if the payloads of all have more bytes than the number given.
 SELECT keep FROM (
     SELECT max(sequence) + 1 AS keep FROM (
         SELECT sequence, sum(length(CAST(payload AS BLOB))) OVER (ORDER BY sequence DESC) AS weight
@@ -181,7 +181,8 @@ FROM runs WHERE id = ?
 UPDATE runs SET first = ?, base = ? WHERE key = ?
 
 -- name: beyond
--- The oldest, while the database has more bytes in use than so many; how many of them must go is seen as they go.
+-- The oldest finished runs, if the database has more bytes in use than the number given; `is_enough` tells, as they are
+-- deleted, how many of them must go.
 SELECT id FROM runs
 WHERE status IN ('completed', 'failed', 'cancelled') AND (
     SELECT (p.page_count - f.freelist_count) * s.page_size
@@ -202,7 +203,7 @@ INSERT INTO meta (name, value) VALUES ('pruned_at', ?) ON CONFLICT (name) DO UPD
 -- The queue, see queue.py. Its columns are described in 003_queue.sql.
 
 -- name: hold_queue
--- Nobody else can take a run while this transaction lasts.
+-- Nothing to do: no other process can take a run while this transaction lasts.
 SELECT 1
 
 -- name: queue_run

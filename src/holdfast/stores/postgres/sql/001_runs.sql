@@ -1,35 +1,36 @@
 -- The tables of a store on a PostgreSQL server, in a schema of their own. A tour:
 --
---   runs        one row a run. `header` (JSON) does not change once there are events, but for the way in which the keys
---               of its calls are made; `snapshot` (msgpack) is the fold of the run's events and is rewritten in the
---               transaction that adds them. `version` is the number that the last transaction to write the run made up:
---               whoever has the run at hand writes it only if that has not changed, and else looks again. `changed` is
---               that transaction's own number, by which readers find what is new; `ended` is the same of a run that is
---               over. No index has a column that changes with each event, so that such an update touches none (and
---               `fillfactor` leaves it room on its page).
---               `owner` and `fence` say who may write: each new owner raises the fence, and a write under an older one
---               is refused. `cancel` is why somebody wants it cancelled. `first` is the oldest sequence still kept;
---               `base` is the fold of those before it, if any. `origin` is the store that it was imported from.
---               `target` and `priority` make it one of the queue. `weight` is the bytes that its events take, about.
+--   runs        one row per run. `header` (JSON) does not change once there are events, except its note of how the keys
+--               of the run's calls are made; `snapshot` (msgpack) is the fold of the run's events and is rewritten in
+--               the transaction that adds them. `version` is a number made up by the last transaction that wrote the
+--               run: a process that has the run cached writes it only if that has not changed, otherwise it reads the
+--               run again. `changed` is PostgreSQL's own number of that transaction, by which readers find what is new;
+--               `ended` is the same for a run that has ended. No index has a column that changes with each event, so
+--               that such an update touches no index (and `fillfactor` leaves room for it on its page).
+--               `owner` and `fence` say which process may write: each new owner raises the fence, and a write under an
+--               older one is refused. `cancel` is the reason why the run is to be cancelled, if it is. `first` is the
+--               oldest sequence still kept; `base` is the fold of the events before it, if any. `origin` is the store
+--               that the run was imported from. `target` and `priority` put the run into the queue. `weight` is about
+--               how many bytes its events take.
 --   events      append-only, numbered 0, 1, 2 … within a run. `payload` is JSON, redacted and cut before it comes here.
---               `by` is the version that its transaction gave to the run: so whoever did not hear whether a commit was
---               made can tell. The key begins with the run, so the table can be partitioned by it.
---   memos       the exact results of finished calls that their events do not say, read by resume alone, one row a call.
---               An empty outcome says that the call ended, or may have, and that no result was kept. Gone when the run
---               has completed. An empty key, in a fork of an imported run, is no call's: the rows beside it tell of all
---               calls that were made before the fork.
---   owners      one row a process that has runs; it lives until `until` (ms since the epoch, by the clock of the server),
---               or dies sooner with its lock, if it is `locked`.
+--               `by` is the version that its transaction gave to the run: by it a process that got no answer to its
+--               commit can tell whether it was made. The key begins with the run, so the table can be partitioned.
+--   memos       the exact results of finished calls that their events do not contain, read only by resume, one row per
+--               call. An empty outcome says that the call ended, or may have, and that no result was kept. Deleted when
+--               the run has completed. An empty key, in a fork of an imported run, belongs to no call: it says that the
+--               other rows cover all calls that were made before the fork.
+--   owners      one row per process that has runs; it counts as alive until `until` (ms since the epoch, by the clock
+--               of the server), or, if it is `locked`, until its lock is released if that is sooner.
 --   processes, tools, details, orders   what processes show of their tools, and what they are told to do: as in the
 --               tour of sql/002_board.sql for embedded stores.
 --   tools_of_runs   which runs used a tool, or wanted to; by a digest of its name, which may be of any length.
---   meta        the store's id, the secret that keys the digests of arguments, when it was last pruned.
+--   meta        the store's id, the secret that keys the digests of arguments, when the store was last pruned.
 --   migrations  which of these files were applied.
 --
--- Who writes: any process, on any host, each a group of writes in a transaction; those that write to different runs do
--- not wait for each other. Nothing needs a foreign key: what belongs to a run goes with it, in one transaction.
--- Texts are compared byte by byte. One that contains a null, which PostgreSQL cannot keep, has \x01 in its place; what
--- must come back exactly stands in JSON.
+-- Who writes: any process, on any host, a group of writes per transaction; processes that write to different runs do
+-- not wait for each other. Nothing needs a foreign key: what belongs to a run is deleted with it, in one transaction.
+-- Texts are compared byte by byte. A null character, which PostgreSQL cannot store, is replaced by \x01; texts that
+-- must come back exactly are in JSON.
 
 CREATE TABLE holdfast.meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 
@@ -140,7 +141,7 @@ CREATE TABLE holdfast.orders (
     at     BIGINT NOT NULL
 );
 
--- What a transaction has counted on is not so: it ends here, and is made again by whoever began it.
+-- Ends a transaction that relied on something which is no longer true; the process that began it makes it again.
 CREATE FUNCTION holdfast.agreed(seen BIGINT, expected BIGINT) RETURNS VOID LANGUAGE plpgsql AS $$
 BEGIN
     IF seen <> expected THEN

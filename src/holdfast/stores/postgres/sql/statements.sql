@@ -1,8 +1,8 @@
--- The statements of a store on PostgreSQL that SQLite has another text for, by the names that embedded stores have for
--- them; the others are in ../../sql/shared.sql. The tables, and who writes them, are described in 001_runs.sql.
+-- The statements of a store on PostgreSQL that differ from SQLite's, by the names that embedded stores have for them;
+-- the others are in ../../sql/shared.sql. The tables, and who writes them, are described in 001_runs.sql.
 
 -- name: new_keys
--- Past those that there are, also where the sequence was left behind: a logical replica has the rows, not its number.
+-- Above all keys in use, even if the sequence was left behind: logical replication copies the rows, not the sequence.
 WITH given AS MATERIALIZED (
     SELECT nextval('holdfast.run_keys') AS key FROM generate_series(1, $1::bigint)
 ), behind AS MATERIALIZED (
@@ -12,35 +12,35 @@ SELECT key FROM given WHERE NOT EXISTS (SELECT FROM behind)
 UNION ALL SELECT nextval('holdfast.run_keys') FROM behind, generate_series(1, $1::bigint)
 
 -- name: load
--- A run, and what keys its calls, whether there is such a run or not: somebody may have made all tables anew.
+-- A run, and the secret that keys its calls, even if there is no such run: all tables may have been made anew.
 SELECT key, header, snapshot, touched_at, first, owner, fence, cancel, origin, version,
     (SELECT value FROM holdfast.meta WHERE name = 'secret')
 FROM (VALUES ($1::text)) AS wanted (id) LEFT JOIN holdfast.runs USING (id)
 
 -- name: lock_runs
--- Before a group is made again: nobody else writes to these runs until it is done. In order, so that nobody waits in a
--- circle.
+-- Before a group is made again: no other transaction writes to these runs until it is done. In order, so that no two
+-- transactions deadlock.
 SELECT key FROM holdfast.runs WHERE key = ANY ($1::bigint[]) ORDER BY key FOR UPDATE
 
 -- name: hurry
--- Whoever is stopped in the middle of it must not keep others waiting.
+-- A process that is stopped in the middle of a transaction must not keep others waiting.
 SELECT set_config('idle_in_transaction_session_timeout', '5000', true)
 
 -- name: wait_at_most
--- So many milliseconds for what another holds, in this transaction; and what has a bare name is the server's own.
+-- How many milliseconds this transaction waits for locks of others; and names without a schema are the server's own.
 SELECT pg_catalog.set_config('lock_timeout', $1, true), pg_catalog.set_config('search_path', 'pg_catalog', true)
 
 -- name: settle
--- The same for all of a connection that is ours alone; a host of ours that is gone is noticed within half a minute, and
--- who waits for another's row sees what became of it, however this user's transactions are isolated.
+-- The same for a whole connection that is ours alone. Also: the server notices within half a minute that our host is
+-- gone, and a transaction that waited for another's row sees what became of it, whatever isolation this user has set.
 SELECT pg_catalog.set_config(name, value, false) FROM (VALUES
     ('search_path', 'pg_catalog'), ('lock_timeout', $1), ('default_transaction_isolation', 'read committed'),
     ('tcp_keepalives_idle', '10'), ('tcp_keepalives_interval', '5'), ('tcp_keepalives_count', '3')
 ) AS wanted (name, value)
 
 -- name: end_stopped
--- Connections of ours that hold rows of our tables while their process is frozen or cut off: the server waits for the
--- rest of what they send, which no timeout ends before PostgreSQL 17. What they have not committed is undone.
+-- Ends connections of ours that hold rows of our tables while their process is frozen or cut off: the server waits for
+-- the rest of what they send, which no timeout ends before PostgreSQL 17. What they have not committed is undone.
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity a
 WHERE datname = current_database() AND usename = session_user AND application_name = current_setting('application_name')
     AND wait_event = 'ClientRead' AND state_change < clock_timestamp() - $2::bigint * interval '1 millisecond'
@@ -51,7 +51,7 @@ WHERE datname = current_database() AND usename = session_user AND application_na
     )
 
 -- name: confirm
--- What was only looked at is still so.
+-- Fails unless runs that were only read are still as they were.
 SELECT holdfast.agreed(count(*), cardinality($1::bigint[]))
 FROM unnest($1::bigint[], $2::bigint[]) AS n (key, version)
 JOIN holdfast.runs r ON r.key = n.key AND r.version = n.version
@@ -72,7 +72,7 @@ FROM unnest(
 )
 
 -- name: change_runs
--- Locked in order first, so that two groups that write to the same runs do not wait for each other in a circle.
+-- The runs are locked in order first, so that two groups that write to the same runs do not deadlock.
 WITH n AS MATERIALIZED (
     SELECT * FROM unnest(
         $1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[], $5::text[], $6::text[], $7::bigint[], $8::text[],
@@ -92,8 +92,8 @@ WITH n AS MATERIALIZED (
 SELECT holdfast.agreed(count(*), cardinality($1::bigint[])) FROM written
 
 -- name: change_run
--- All that a group writes, where that is one call of one run: a transaction by itself. Nothing is added where somebody
--- else has written, so that it ends with that, and not with an event that is there already.
+-- Everything that a group writes, if that is one call of one run: a transaction by itself. No event is added if another
+-- process has written, so that it fails because of that, and not because of an event that is there already.
 WITH written AS (
     UPDATE holdfast.runs SET
         touched_at = $3::bigint, snapshot = $4::bytea, status = $5::text, owner = $6::text, fence = $7::bigint,
@@ -129,15 +129,15 @@ INSERT INTO holdfast.memos (run, key, name, outcome) VALUES ($1, $2, $3, $4)
 ON CONFLICT (run, key) DO UPDATE SET name = excluded.name, outcome = excluded.outcome
 
 -- name: version_of
--- Waits until a transaction that may still be at work on it is over.
+-- Waits until a transaction that may still be at work on the run is over.
 SELECT version FROM holdfast.runs WHERE key = $1 FOR UPDATE
 
 -- name: writer_of
 SELECT by FROM holdfast.events WHERE run = $1 AND sequence = $2
 
 -- name: ring
--- Sent after a commit, alone: PostgreSQL lets only one transaction at a time notify until it is on disk, and in that of
--- the writes themselves this would have all processes wait for each other.
+-- Sent after a commit, by itself: PostgreSQL lets only one transaction at a time notify, until it is on disk; in the
+-- transaction of the writes this would make all processes wait for each other.
 SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, $2)
 
 -- name: is_locked
@@ -155,8 +155,9 @@ INSERT INTO holdfast.owners (id, host, pid, until, locked) VALUES ($1, $2, $3, $
 ON CONFLICT (id) DO UPDATE SET until = greatest(owners.until, excluded.until), locked = excluded.locked
 
 -- name: page_of
--- A run and some of its events, as both are at one moment; one row without an event if there are none. One row more than
--- asked for says whether there are more. The limit is inside: outside, all events that follow would be read and sorted.
+-- A run and some of its events, as both are at one moment; one row without an event if there are none. The caller asks
+-- for one row more than it needs, to see whether there are more. The limit is inside the join: outside, all events that
+-- follow would be read and sorted.
 SELECT r.first, r.status, e.sequence, e.at, e.type, e.late, e.payload
 FROM holdfast.runs r LEFT JOIN LATERAL (
     SELECT sequence, at, type, late, payload FROM holdfast.events WHERE run = r.key AND sequence > $1
@@ -165,7 +166,7 @@ FROM holdfast.runs r LEFT JOIN LATERAL (
 WHERE r.id = $2 ORDER BY e.sequence
 
 -- name: list_of_session
--- A session may have any length, so it is found by a hash; of another one that has the same, whoever reads takes care.
+-- The name of a session may have any length, so it is found by a hash; the caller drops other sessions with that hash.
 SELECT header, snapshot, owner, fence, created_at, key FROM holdfast.runs
 WHERE hashtextextended(session, 0) = hashtextextended($1 COLLATE "C", 0) AND (created_at, key) < ($2, $3)
 ORDER BY created_at DESC, key DESC LIMIT $4
@@ -186,12 +187,12 @@ INSERT INTO holdfast.tools_of_runs (tool, created_at, run) VALUES (sha256(conver
 ON CONFLICT DO NOTHING
 
 -- name: last_change
--- Everything below the first number was committed by now, whatever else is going on; what is not has it or a higher one.
+-- All transactions below the first number have ended by now; those that are still going on have it or a higher one.
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, (SELECT coalesce(max(key), 0) FROM holdfast.runs)
 
 -- name: changed
--- The runs that have new events, or are new; some of them may have been seen. A number that is yet to come is that of
--- another server, from which the tables were moved here.
+-- The runs that have new events, or are new; some of them may have been seen before. A number that this server has not
+-- reached yet is from another server, from which the tables were moved here.
 SELECT header, snapshot, owner, fence FROM holdfast.runs
 WHERE key IN (
     SELECT key FROM holdfast.runs
@@ -207,18 +208,18 @@ ORDER BY created_at DESC, key DESC LIMIT $3
 INSERT INTO holdfast.meta (name, value) VALUES ('pruned_at', $1::bigint::text)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value
 
--- Moving runs out and in, see portable.py and staging.py.
+-- Export and import, see portable.py and staging.py.
 
 -- name: owning
 SELECT id, host, pid, until, locked FROM holdfast.owners o
 WHERE EXISTS (SELECT FROM holdfast.runs r WHERE r.owner = o.id)
 
 -- name: hold_still
--- The one write that nobody else may write beside: everything is about to be replaced.
+-- The one write during which no other process may write: everything is about to be replaced.
 LOCK TABLE holdfast.runs IN SHARE ROW EXCLUSIVE MODE
 
 -- name: put_run
--- After its events, by which it is weighed.
+-- Added after its events, from which its weight is computed.
 INSERT INTO holdfast.runs (
     key, id, session, status, created_at, touched_at, header, snapshot, first, base, fence, cancel, origin, version,
     ended, weight
@@ -237,7 +238,7 @@ LIMIT least($1::bigint, greatest(0, (
 ) - $2::bigint))
 
 -- name: too_heavy
--- The first event to keep, if all weigh more than so much.
+-- The first event to keep, if the payloads of all have more bytes than the number given.
 SELECT keep FROM (
     SELECT max(sequence) + 1 AS keep FROM (
         SELECT sequence, sum(octet_length(payload)) OVER (ORDER BY sequence DESC) AS weight
@@ -246,8 +247,8 @@ SELECT keep FROM (
 ) AS found WHERE keep IS NOT NULL
 
 -- name: beyond
--- The oldest that must go so that all weigh no more than so much. PostgreSQL gives the space of what was deleted to what
--- comes next, and its files do not tell how much of them is in use: what the rows hold is counted.
+-- The oldest finished runs that must go so that all runs together have no more bytes than the number given. PostgreSQL
+-- reuses the space of deleted rows, and its files do not tell how much of them is in use: so bytes in rows are counted.
 SELECT id FROM (
     SELECT id, status, created_at, key, weight AS own,
         sum(weight) OVER () - $1::bigint AS excess,
@@ -267,7 +268,7 @@ SELECT coalesce(sum(
 ), 0)::bigint FROM holdfast.runs
 
 -- name: is_enough
--- All that were found must go.
+-- Never: all runs that `beyond` found must go.
 SELECT $1::bigint < 0
 
 -- name: prunable
