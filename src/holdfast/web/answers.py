@@ -47,13 +47,13 @@ class ErrorFacts(msgspec.Struct, kw_only=True):
 
 
 class Errors(msgspec.Struct, kw_only=True):
-    """What is answered when a request cannot be."""
+    """The answer to a request that failed."""
 
     error: ErrorFacts
 
 
 class Health(msgspec.Struct, kw_only=True):
-    """The server is there."""
+    """The server is up."""
 
     status: str = "ok"
 
@@ -66,13 +66,13 @@ class Tools(msgspec.Struct, kw_only=True):
 
 
 class Change(Transition, kw_only=True):
-    """A change of a circuit; *why* says in words what turned it."""
+    """A change of a circuit's state; *why* says in words what caused it."""
 
     why: str
 
 
 class DetailLine(msgspec.Struct, kw_only=True):
-    """What one process tells of a tool beyond its line."""
+    """What one process reports about a tool, beyond the line in the list of tools."""
 
     process: str
     host: str
@@ -85,7 +85,7 @@ class DetailLine(msgspec.Struct, kw_only=True):
 
 
 class OneTool(msgspec.Struct, kw_only=True):
-    """A tool, and what each process that has it tells of it."""
+    """A tool, and what each process that has it reports about it."""
 
     at_ms: int
     tool: ToolLine
@@ -141,7 +141,7 @@ class RunView(msgspec.Struct, kw_only=True):
 
 
 class Runs(msgspec.Struct, kw_only=True):
-    """Some runs, the newest first; *next* goes on as `before`, also where few or none of those looked at were meant."""
+    """One page of runs, the newest first; *next* is the `before` of the next page. A page may be short, or even empty."""
 
     at_ms: int
     runs: list[RunView]
@@ -183,13 +183,13 @@ class End(msgspec.Struct, kw_only=True):
 
 
 class Cancelled(msgspec.Struct, kw_only=True):
-    """What became of the wish to cancel a run."""
+    """The outcome of a request to cancel a run."""
 
     result: CancelResult
 
 
 class ManyCancelled(msgspec.Struct, kw_only=True):
-    """What became of the wish to cancel many; *next* goes on as `before` where there may be more."""
+    """The outcome of a request to cancel many runs; *next* is the `before` for the next request, if there may be more."""
 
     requested: int
     already_finished: int
@@ -198,7 +198,7 @@ class ManyCancelled(msgspec.Struct, kw_only=True):
 
 
 class Reason(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Why something is done."""
+    """The reason for a request, for the record."""
 
     reason: str | None = None
 
@@ -215,7 +215,7 @@ def refusal(problem: Problem) -> Response:
 
 
 def detail_line(where: ToolInProcess, detail: ToolDetail) -> DetailLine:
-    """What one process tells of a tool, as it is sent."""
+    """What one process reports about a tool, as it is sent."""
     threshold = where.tool.failure_threshold
     changes = [Change(**msgspec.structs.asdict(each), why=why(each, threshold)) for each in detail.transitions]
     return DetailLine(
