@@ -44,7 +44,7 @@ class Board:
         self._store = store
         self._file = store.file
 
-    # -- for those who look --------------------------------------------------------------------------------------------
+    # -- for readers ---------------------------------------------------------------------------------------------------
 
     def processes(self) -> list[Process]:
         """The processes that are alive, oldest first."""
@@ -96,7 +96,7 @@ class Board:
         ]  # fmt: skip
         return sorted(lines, key=lambda each: each.server.name)
 
-    # -- for those who steer -------------------------------------------------------------------------------------------
+    # -- orders --------------------------------------------------------------------------------------------------------
 
     def order(self, order: str, tools: Iterable[str]) -> None:
         """Tell all processes to open, close, auto or reset *tools*; on disk when it returns, taken up soon after."""
@@ -123,7 +123,7 @@ class Board:
         with errors_of(self._file):
             return [_order(*row) for row in self._file.fetch("orders", after)]
 
-    # -- for those who show their tools --------------------------------------------------------------------------------
+    # -- for processes that show their tools ---------------------------------------------------------------------------
 
     def publish(
         self,

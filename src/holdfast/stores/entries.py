@@ -126,8 +126,8 @@ class RecentCall(msgspec.Struct, kw_only=True):
 class ToolDetail(msgspec.Struct, kw_only=True):
     """What one process shows of one tool to a reader that looks at this tool alone.
 
-    *histogram* has upper bounds of durations, in milliseconds, None for those without one, and how many calls lie
-    between each and the bound before; *transitions* and *recent* begin with the newest.
+    *histogram* has pairs of an upper bound of durations, in milliseconds (None: no bound), and how many calls lie
+    between it and the bound before; *transitions* and *recent* begin with the newest.
     """
 
     policy: list[PolicyValue] = []

@@ -67,7 +67,7 @@ class Ears:
         self._poll.register(self._woken, select.POLLIN)
 
     def hear(self, seconds: float) -> bool:
-        """Wait for a change, a wake or *seconds*; True if there was a change, which leaves a wake for the next call.
+        """Wait for a change, a wake or *seconds*; True if there was a change: a wake then waits for the next call.
 
         Raises an `OSError` if no change will be reported from now on.
         """

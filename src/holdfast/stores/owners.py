@@ -47,7 +47,7 @@ class LockFiles:
         return file
 
     def is_living(self, owner: str, host: str, *, locked: bool | None) -> bool | None:
-        """True if *owner* is alive; None if that cannot be told, also where a lock of another *host* is not seen."""
+        """True if *owner* is alive; None if that cannot be told, as for one of another *host* without a lock here."""
         living = _asked(_path(self._folder, owner))
         return None if living is False and host != self._host else living
 

@@ -56,7 +56,7 @@ class Ownership:
 
     @property
     def is_locked(self) -> bool:
-        """True if a lock shows others that this process is alive, so that it need not give signs of life."""
+        """True if this process need not give signs of life: it has a lock, or no other process can look."""
         return self._locks is None or (self._held is not None and self._held.locked)
 
     def poked(self) -> bool:

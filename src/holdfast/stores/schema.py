@@ -1,4 +1,4 @@
-"""The schema of an embedded store: created in a new file, brought up to date in an older one; other databases are kept.
+"""The schema of an embedded store: a new file gets it, an older one is brought up to date, any other is left alone.
 
 One numbered migration per file; all that are missing are applied, with the number of the last, in one transaction.
 A migration only adds: processes of the previous version go on working on the tables.

@@ -262,7 +262,7 @@ class SqliteFile:
         """
         import sqlite3
 
-        begun, waited = SystemClock.monotonic(), 0.0  # not the store's clock: this wait is real
+        begun, waited = SystemClock.monotonic(), 0.0  # real time: it waits for the system
         while getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY and waited <= PATIENCE:
             self._contended = True
             SystemClock.sleep(max(2 * PAUSE - waited / 50, PAUSE / 5) * random.uniform(0.5, 1.5))

@@ -60,7 +60,7 @@ class Watch:
         False at the *timeout*, when woken and when closed. When polling, each wait returns True after a short time.
         """
         self._hearer = threading.get_ident()
-        end = math.inf if timeout is None else SystemClock.monotonic() + timeout  # this wait is real
+        end = math.inf if timeout is None else SystemClock.monotonic() + timeout  # real time: it waits for the system
         while not self.closed and (ears := self._ears) is not None:
             now = SystemClock.monotonic()
             try:
