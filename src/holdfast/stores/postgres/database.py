@@ -208,7 +208,7 @@ class PostgresDatabase:
         return self._current().ask(name, *parameters).fetchall()
 
     def pick(self, name: str, *parameters: object) -> list[tuple[Any, ...]]:
-        """The same, without runs that another transaction has picked; they are locked until this one ends."""
+        """The same, without runs that another transaction has picked; those found are locked until this one ends."""
         return self.writing().execute(f"{self._sql[name]} FOR UPDATE SKIP LOCKED", parameters).fetchall()
 
     def put(self, name: str, *parameters: object, is_news: bool = True) -> None:
