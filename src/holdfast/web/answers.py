@@ -141,7 +141,7 @@ class RunView(msgspec.Struct, kw_only=True):
 
 
 class Runs(msgspec.Struct, kw_only=True):
-    """One page of runs, the newest first; *next* is the `before` of the next page. A page may be short, or even empty."""
+    """One page of runs, the newest first; *next* is the `before` of the next page. A page may be short or empty."""
 
     at_ms: int
     runs: list[RunView]
@@ -189,7 +189,7 @@ class Cancelled(msgspec.Struct, kw_only=True):
 
 
 class ManyCancelled(msgspec.Struct, kw_only=True):
-    """The outcome of a request to cancel many runs; *next* is the `before` for the next request, if there may be more."""
+    """The outcome of a request to cancel many runs; *next* is the `before` of the next one, if there may be more."""
 
     requested: int
     already_finished: int
