@@ -1,4 +1,4 @@
-"""History: what a run is on paper. Its records, and the fold that turns its events into its state."""
+"""History: a run as it is recorded. Its records, and the fold that turns its events into its state."""
 
 from __future__ import annotations
 

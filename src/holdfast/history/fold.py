@@ -1,6 +1,6 @@
 """The fold: from a header and events to a snapshot. Pure, total and the only place that knows what an event means.
 
-Users may emit any event with any payload; what does not have the expected shape is counted and otherwise ignored.
+Users may emit any event with any payload; an event without the expected shape is counted and otherwise ignored.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def begin(header: RunHeader) -> RunSnapshot:
 
 
 def fold(start: RunHeader | RunSnapshot, events: Iterable[RunEventRecord]) -> RunSnapshot:
-    """The state after *events*, from the header or, where retention removed some, from the state before them."""
+    """The state after *events*, from the header, or from the snapshot before them if retention removed earlier ones."""
     snapshot = begin(start) if isinstance(start, RunHeader) else start.copy()
     for event in events:
         apply(snapshot, event.type, event.payload, event.timestamp_ms)
@@ -42,7 +42,7 @@ def fold(start: RunHeader | RunSnapshot, events: Iterable[RunEventRecord]) -> Ru
 
 
 def apply(run: RunSnapshot, type: str, payload: Payload, at_ms: int) -> bool:
-    """Take one event into *run*; true if it came late, after the end."""
+    """Apply one event to *run*; True if it came late, after the run's end."""
     run.event_count += 1
     if run.status.is_terminal:
         return True
@@ -64,7 +64,7 @@ def _started(run: RunSnapshot, payload: Payload, at_ms: int) -> None:
 
 
 def _work(run: RunSnapshot, payload: Payload, at_ms: int) -> None:
-    """Whatever is begun is being executed; a check that calls tools goes on verifying."""
+    """Mark the run as started and executing; a run that verifies stays so, as its checks may call tools."""
     if run.started_at_ms is None:
         run.started_at_ms = at_ms
     if run.status is not RunStatus.VERIFYING:
@@ -72,7 +72,7 @@ def _work(run: RunSnapshot, payload: Payload, at_ms: int) -> None:
 
 
 def _resumed(run: RunSnapshot, payload: Payload, at_ms: int) -> None:
-    """Blocks, which have no key, went with whoever had them; calls will be asked for again."""
+    """Drop blocks (they have no key), which ended with the previous owner; the resumed code asks for calls again."""
     _work(run, payload, at_ms)
     run.active_calls = {id: call for id, call in run.active_calls.items() if call.key}
 
@@ -131,7 +131,7 @@ def _denied(run: RunSnapshot, payload: Payload, at_ms: int) -> None:
 def _spent(run: RunSnapshot, payload: Payload, at_ms: int) -> None:
     unit, amount = payload.get("unit"), payload.get("amount")
     if isinstance(unit, str) and isinstance(amount, int | float) and not isinstance(amount, bool):
-        if abs(amount) <= _MOST:  # no NaN, and no whole number that is too large for a float
+        if abs(amount) <= _MOST:  # False for NaN, and for an int too large for a float
             total = run.spend.get(unit, 0.0) + amount
             if abs(total) <= _MOST:
                 run.spend[unit] = total
@@ -168,7 +168,7 @@ def _finish(run: RunSnapshot, status: RunStatus, at_ms: int) -> None:
 
 
 def _text(value: object) -> str | None:
-    if isinstance(value, Mapping):  # it was too long to be kept whole
+    if isinstance(value, Mapping):  # a text that was too long to be kept whole
         cut, size = value.get("cut"), value.get("bytes")
         return f"{cut}… (cut; {size} bytes in all)" if isinstance(cut, str) and isinstance(size, int) else None
     return value if isinstance(value, str) else None

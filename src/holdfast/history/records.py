@@ -22,14 +22,14 @@ class RunStatus(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
 
-    is_terminal: bool  # nothing can change it any more
+    is_terminal: bool  # no event can change it any more
 
     def __init__(self, name: str) -> None:
         self.is_terminal = name in ("completed", "failed", "cancelled")
 
 
 class CancelResult(StrEnum):
-    """What became of a wish to cancel a run."""
+    """The answer to a request to cancel a run."""
 
     REQUESTED = "requested"
     ALREADY_FINISHED = "already_finished"
@@ -37,27 +37,27 @@ class CancelResult(StrEnum):
 
 
 class RunHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is known of a run before its first event; of it only *keys* may change later."""
+    """What is known of a run before its first event; after that only *keys* may change."""
 
     id: str
     session_id: str
     prompt: str
     created_at_ms: int
     forked_from: str | None = None
-    root: str | None = None  # the first of a chain of forks: the calls of all share their idempotency keys
+    root: str | None = None  # the first run of a chain of forks, which all make the same idempotency keys
     entry: Mapping[str, Any] | None = None  # what to call to resume it: {"target": "module:function", "args": […]}
-    budget: Mapping[str, int | float] | None = None  # a number of calls must come back whole
-    noted: bool = False  # nobody waited for its writes, so it cannot be resumed
-    priority: int | None = None  # it was submitted: workers may take it, a higher one first
-    keys: int = 0  # the way in which the keys of its calls are made; 0 if that was not written down
+    budget: Mapping[str, int | float] | None = None  # int, too: a number of calls must come back whole
+    noted: bool = False  # its calls did not wait for the disk, so it cannot be resumed
+    priority: int | None = None  # set if it was submitted: workers may take it, higher ones first
+    keys: int = 0  # version of the scheme that makes the keys of its calls; 0 if not recorded
 
     def elsewhere(self) -> RunHeader:
-        """The same for another store, which knows nothing of its keys."""
+        """The same header for another store, where the keys of its calls mean nothing."""
         return msgspec.structs.replace(self, keys=0)
 
 
 class RunEventRecord(msgspec.Struct, frozen=True):
-    """One event of a run. *late* marks what came after the end and changed nothing."""
+    """One event of a run; *late* if it came after the run's end, and so changed nothing."""
 
     sequence: int
     timestamp_ms: int
@@ -77,9 +77,9 @@ class ActiveCall(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RunSnapshot(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The state of a run after its events; a picture of its own, that changing changes nothing else.
+    """The state of a run after its events; what a store returns is a copy, which the caller may change.
 
-    *owner* and *interrupted* come from leases and time, all else from the events.
+    *owner* and *interrupted* come from leases and time, all other fields from the events.
     """
 
     id: str
@@ -106,15 +106,15 @@ class RunSnapshot(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def active_tools(self) -> tuple[str, ...]:
-        """The tools that are being called, in the order in which they were begun."""
+        """The tools that are being called, in the order in which their calls began."""
         return tuple(call.name for call in self.active_calls.values() if not call.is_step)
 
     def copy(self) -> RunSnapshot:
-        """The same, to change or to keep."""
+        """An independent copy."""
         return msgspec.structs.replace(self, spend=dict(self.spend), active_calls=dict(self.active_calls))
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain data, for JSON."""
+        """The snapshot as plain data for JSON, with `active_tools` in the place of `active_calls`."""
         fields: dict[str, Any] = {name: getattr(self, name) for name in self.__struct_fields__}
         fields["active_tools"] = self.active_tools
         del fields["active_calls"]
@@ -130,9 +130,9 @@ class RunRecord(msgspec.Struct, frozen=True):
 
 
 class EventPage(msgspec.Struct, frozen=True):
-    """Some events of a run in order; *next_after* asks for those that follow.
+    """Some events of a run in order; the next page is the one after *next_after*.
 
-    *first_available* is the oldest sequence still kept; *gap* says that some of those asked for are no longer there.
+    *first_available* is the oldest sequence still kept; *gap* is True if requested events were removed.
     """
 
     events: tuple[RunEventRecord, ...]

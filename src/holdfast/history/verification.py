@@ -1,6 +1,7 @@
-"""Verification: checks make reports, reports make one summary: failed > needs_review > skipped > passed.
+"""Verification: reports hold checks and make one summary; its status is the worst: failed > needs_review > skipped >
+passed.
 
-Reading reports back never fails: an event is a user's, and a snapshot must fold from whatever stands in it.
+Reading reports back never fails: users may put anything in an event, and the snapshot must fold all the same.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ class CheckStatus(StrEnum):
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One thing that was looked at; one that is not *required* and failed asks for a review."""
+    """One thing that was checked; a check that failed but is not *required* asks for a review."""
 
     name: str
-    status: str  # a `CheckStatus` once it is made
+    status: str  # a `CheckStatus` after construction
     required: bool = True
     detail: str = ""
     residual_risk: str = ""  # what may still be wrong, even if the check passed
@@ -57,7 +58,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class VerificationSummary(msgspec.Struct, frozen=True):
-    """The worst of all checks, how many ended in which way, and what may still be wrong."""
+    """The worst status of all checks, how many checks ended with each status, and what may still be wrong."""
 
     status: CheckStatus
     passed: int = 0
@@ -68,7 +69,7 @@ class VerificationSummary(msgspec.Struct, frozen=True):
 
 
 def summarise(reports: Iterable[Report]) -> VerificationSummary | None:
-    """The summary of all checks of *reports*; None if there are none: what was not checked has not passed.
+    """The summary of all checks of *reports*; None if there are no checks: what was not checked has not passed.
 
     A check that failed and is not required counts as failed, but makes the summary needs_review.
     """
@@ -97,9 +98,9 @@ def write_reports(reports: Iterable[Report]) -> list[dict[str, object]]:
 
 
 def read_reports(payload: object) -> list[Report]:
-    """The reports in what an event says; what is malformed is left out.
+    """The reports in the `reports` of an event's payload; malformed parts are left out.
 
-    A check whose name and status can be read is kept without the rest: a failure must not get lost for a bad detail.
+    A check with a readable name and status is kept without the rest: a bad detail must not hide a failure.
     """
     return [report for each in _items(payload) if (report := _read_report(each)) is not None]
 

@@ -1,4 +1,4 @@
-"""Runs: pieces of an agent's work that are written down as they happen, and can be gone on with after a crash."""
+"""Runs: pieces of an agent's work that are recorded as they happen, and can be resumed after a crash."""
 
 from __future__ import annotations
 

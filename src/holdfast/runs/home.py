@@ -1,4 +1,4 @@
-"""What a run needs to know from the start: the Holdfast it belongs to, and what it is to be."""
+"""What a run is made from: the parts of its Holdfast (`Home`) and its own settings (`Plan`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from holdfast.waiting.threads import Workers
 
 
 class Home(msgspec.Struct, frozen=True):
-    """What runs have of the Holdfast they belong to."""
+    """The parts of a Holdfast that its runs use."""
 
     store: RunStore
     bus: Bus
@@ -25,11 +25,11 @@ class Home(msgspec.Struct, frozen=True):
     keeper: Keeper
     hooks: Hooks | None
     workers: Workers
-    goes_on: bool  # a store that fails is no reason to stop
+    goes_on: bool  # runs go on when the store fails: `on_store_error` is "continue"
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What a run is to be: a new one, or one that is *resumed*."""
+    """The settings of a run: of a new one, or of one to resume, whose id is *resumed*."""
 
     session: str = "default"
     prompt: str = ""
@@ -38,13 +38,13 @@ class Plan(msgspec.Struct, frozen=True):
     entry: Mapping[str, Any] | None = None
     resumed: str | None = None
     repeats: bool = False  # calls in doubt are made again
-    is_noted: bool = False  # nobody waits for the disk, and it cannot be resumed
-    forks: bool = True  # where the resumed one has ended, and did not complete, its fork is gone on with
-    diverges: bool = True  # finished calls that are not asked for are recorded, and no error
-    claim: Claim | None = None  # the right to the resumed run, where it was taken before
-    is_new: bool = False  # nobody has begun the resumed run before
+    is_noted: bool = False  # its calls do not wait for the disk, and it cannot be resumed
+    forks: bool = True  # if the resumed run failed or was cancelled, go on with its fork; False: that is a conflict
+    diverges: bool = True  # finished calls that the code does not ask for again are recorded; False: they are an error
+    claim: Claim | None = None  # the claim to the resumed run, if a worker has taken it before
+    is_new: bool = False  # the resumed run never began: it was only submitted
 
     @property
     def goes_on(self) -> bool:
-        """Whether it was begun before."""
+        """True if the run had begun before."""
         return self.resumed is not None and not self.is_new

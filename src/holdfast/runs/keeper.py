@@ -1,8 +1,8 @@
-"""The keeper: gives signs of life for the runs of this process, and hears when somebody wants one cancelled.
+"""The keeper: renews the lease on the runs of this process, and stops those for which a cancel was requested.
 
-One thread for all runs of a store, and none a moment after the last: to end it takes longer than a short run, as the
-system is slow to give back what it watches with. A store in memory needs no thread: whoever cancels there is in this
-process.
+One thread serves all runs of a store. It ends a moment after the last run, not with it: ending takes longer than a
+short run, as the kernel is slow to close an inotify instance. A store in memory needs no thread: a caller that cancels
+its runs is in this process.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from holdfast.stores.neighbours import News
 if TYPE_CHECKING:
     from holdfast.runs.run import Run
 
-SIGNS = 3  # of life, in the time of one lease
+SIGNS = 3  # renewals in the time of one lease
 LINGER = 0.5  # seconds that the thread waits for the next run
-MOST_EARLY = 1_000  # runs to be cancelled that have just begun, or are just ending
+MOST_EARLY = 1_000  # requests to cancel that are kept for runs that have just begun, or are just ending
 
 _log = logging.getLogger("holdfast")
 
@@ -37,16 +37,16 @@ class Keeper:
         self._clock = clock
         self._lock = threading.Lock()
         self._runs: dict[str, Run] = {}
-        self._mailbox: News | None = None  # of the thread
-        self._owner = ""  # whose it is
-        self._resting = False  # the thread has seen that there is no run, and looks again soon
-        self._used = False  # there was one since
-        self._complained = False  # of a store that is away
-        self._early: dict[str, str] = {}  # why runs are to be cancelled that are not here yet
+        self._mailbox: News | None = None  # what the thread waits for; None if there is no thread
+        self._owner = ""  # the owner that the mailbox belongs to
+        self._resting = False  # the thread found no run, and ends if there is none when it looks again
+        self._used = False  # a run was added since the thread last looked
+        self._complained = False  # the log says already that the store cannot be reached
+        self._early: dict[str, str] = {}  # why to cancel runs that are not in `_runs` yet, by run id
         store.ownership.on_wake = self.look
 
     def after_fork(self) -> None:
-        """In a forked child: the runs, and the thread that looks after them, are the parent's."""
+        """In a forked child: forget the runs and the thread that looks after them, as they are the parent's."""
         self._lock = threading.Lock()
         runs, self._runs = self._runs, {}
         self._mailbox = None
@@ -57,7 +57,7 @@ class Keeper:
 
     def add(self, run: Run) -> None:
         """Look after *run*, too."""
-        owner = self._store.ownership.row().id  # without an owner there is no mailbox
+        owner = self._store.ownership.row().id  # first: there is no mailbox before this process is an owner
         with self._lock:
             if not run.is_open:
                 return
@@ -70,7 +70,7 @@ class Keeper:
             run.stop(reason)
 
     def remove(self, run: Run) -> None:
-        """It is over."""
+        """Stop looking after *run*: it is over."""
         with self._lock:
             self._runs.pop(run.id, None)
             mailbox = self._mailbox if not self._runs and not self._resting else None
@@ -78,7 +78,7 @@ class Keeper:
             mailbox.wake()
 
     def leave_stranded(self, *run_ids: str) -> None:
-        """Leave to others those of these runs whose event loop is closed."""
+        """Give up those of these runs whose event loop is closed, so that other processes may resume them."""
         for run in [run for run_id in run_ids if (run := self._runs.get(run_id)) is not None]:
             run.leave_if_stranded()
 
@@ -92,13 +92,13 @@ class Keeper:
             mailbox.wake()
 
     def look(self) -> None:
-        """See which runs somebody wants cancelled, and tell them; without a lock, as a signal's handler may cancel."""
+        """Stop the runs for which a cancel was requested; takes no lock, as a signal handler may cancel a run."""
         for run_id, reason in self._store.cancels():
             if run_id not in self._runs:
                 if len(self._early) >= MOST_EARLY:
-                    self._early.clear()  # they are seen again the next time
+                    self._early.clear()  # the next look finds them again
                 self._early[run_id] = reason
-            if (run := self._runs.get(run_id)) is not None:  # also one that came at this moment, and found nothing
+            if (run := self._runs.get(run_id)) is not None:  # also if it was added just now, before the line above
                 run.stop(reason)
 
     def _start(self, owner: str) -> None:
@@ -109,7 +109,7 @@ class Keeper:
                 before.wake()
             if mailbox is not None:
                 threading.Thread(target=self._serve, args=(mailbox,), name="holdfast-keeper", daemon=True).start()
-        except BaseException as error:  # the next run tries again; a thread that was started nevertheless ends
+        except BaseException as error:  # the next run tries again; a thread that was started all the same ends
             self._mailbox = None
             if not isinstance(error, RuntimeError):
                 raise
@@ -119,7 +119,7 @@ class Keeper:
         pause = self._store.lease / SIGNS
         due = self._clock.monotonic() + pause
         try:
-            self._try(self.look)  # somebody may have come before it was watched
+            self._try(self.look)  # a cancel may have been requested before the mailbox was watched
             while self._mailbox is mailbox:
                 left = min(LINGER, pause) if self._resting else due - self._clock.monotonic()
                 if mailbox.wait(max(0.0, left)):
@@ -129,17 +129,17 @@ class Keeper:
                 if self._runs and self._mailbox is mailbox and self._clock.monotonic() >= due:
                     self.leave_stranded(*self._runs)
                     self._try(self._store.renew)
-                    self._try(self.look)  # the store may have been away when there was something to see
+                    self._try(self.look)  # the store may have been unreachable when the mailbox woke the thread
                     self.debts.pay()
                     due = self._clock.monotonic() + pause
         finally:
             with self._lock:
-                if self._mailbox is mailbox:  # whatever ended it: the next run starts another
+                if self._mailbox is mailbox:  # whatever ended this thread: the next run starts another
                     self._mailbox = None
             mailbox.close()
 
     def _rest(self, mailbox: News) -> None:
-        """Rest while there is no run; if there was none since the last time either, the thread ends."""
+        """Note whether there is a run; if there was none since the last time either, let the thread end."""
         with self._lock:
             if self._mailbox is mailbox:
                 if self._resting and not self._used:
@@ -150,7 +150,7 @@ class Keeper:
         try:
             fn()
             self._complained = False
-        except HoldfastError as error:  # the store may be back for the next sign of life
+        except HoldfastError as error:  # the store may be back by the next renewal
             if not self._complained:
                 self._complained = True
                 _log.warning("the owner of runs could not reach the store: %s", error)

@@ -1,6 +1,6 @@
 """The log of one run: what the run's owner writes to the store. Every write is fenced by the owner's claim.
 
-What the store cannot take stops the run, or is reported and passed over, by the choice of whoever opened Holdfast.
+A write that fails stops the run, or is logged and passed over: `on_store_error` of `holdfast.open` decides.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _log = logging.getLogger("holdfast")
 _JSON = msgspec.json.Encoder()
 
 
-class Outcome(msgspec.Struct, frozen=True):  # a Struct since a resumed run has one a call: it is made in C
-    """The exact outcome of a call: its key, the name of what was called, and the memo, or what stands for it."""
+class Outcome(msgspec.Struct, frozen=True):  # a Struct, built in C: a resumed run has one for each call
+    """The exact outcome of a call: its key, the name of the tool or step, and its memo or one of the marks below."""
 
     key: str
     name: str
@@ -31,28 +31,28 @@ class Outcome(msgspec.Struct, frozen=True):  # a Struct since a resumed run has 
 
     @property
     def counts(self) -> bool:
-        """Whether it counts as a call of a tool."""
+        """True if it counts as a call of a tool; steps and answers from the cache do not."""
         return not self.memo.startswith(CACHED)
 
     @property
     def bare(self) -> bytes:
-        """The memo itself, whether it counts or not."""
+        """The memo without the mark that it does not count."""
         return self.memo.removeprefix(CACHED)
 
 
-# What stands in the place of a memo:
-LOST: Final = b""  # the call ended, or may have, and nobody knows with what
-UNKEPT: Final = b"u"  # it ended well, but its result could not be kept, or was not to be
-AGAIN: Final = b"a"  # its failure ended the run: whoever forks the run makes it anew
-SPENT: Final = b"$"  # it is no call, but an amount that was spent
-OURS: Final = b"o"  # LOST, in a run whose keys were made elsewhere: but this one was made here
-ELSEWHERE: Final = b"f"  # before the key that the call was given elsewhere, and keeps: all else stands there
+# Marks that stand in the place of a memo:
+LOST: Final = b""  # the call ended, or may have ended, and its result is not known
+UNKEPT: Final = b"u"  # it ended well, but its result could not be kept, or was not to be kept
+AGAIN: Final = b"a"  # its failure ended the run: a fork of the run makes the call anew
+SPENT: Final = b"$"  # not a call, but an amount that was spent
+OURS: Final = b"o"  # LOST, for a key that was made here, in a run whose other keys were made elsewhere
+ELSEWHERE: Final = b"f"  # before the key that the call got elsewhere, and keeps: its outcome is stored under that key
 
 
 class Write(msgspec.Struct, eq=False):
-    """Something on its way to the store; whoever waits for it learns whether it got there.
+    """A write on its way to the store; waiting for it raises the error if it failed.
 
-    *result* is what a call gave: the error says so if only the write failed, since the call was made all the same.
+    *result* is what a call returned: the `StoreError` of a failed write carries it, as the call was made all the same.
     """
 
     log: Log
@@ -60,20 +60,20 @@ class Write(msgspec.Struct, eq=False):
     result: object = None
 
     def settle(self) -> None:
-        """Wait as a thread."""
+        """Block the thread until it is done."""
         self.log.store.writer.settle(self.pending)
         if self.pending.error is not None:
             self.log.judge(self.pending.error, self)
 
     async def asettle(self) -> None:
-        """Wait as a task."""
+        """Suspend the task until it is done."""
         await self.log.store.writer.asettle(self.pending)
         if self.pending.error is not None:
             self.log.judge(self.pending.error, self)
 
 
 class Log:
-    """The way of one run to its store; *goes_on* if a store that fails is no reason to stop."""
+    """Writes the events of one run to its store; *goes_on* if the run goes on when the store fails."""
 
     def __init__(self, store: RunStore, *, goes_on: bool) -> None:
         self.store = store
@@ -84,11 +84,11 @@ class Log:
         self._complained = False
 
     def emit(self, type: str, payload: Mapping[str, Any], outcome: Outcome | None = None) -> None:
-        """Queue an event; it is written soon, and in any case before whatever is committed after it."""
+        """Queue an event; it is written soon, and always before anything that is committed after it."""
         self.write(type, payload, outcome)
 
     def write(self, type: str, payload: Mapping[str, Any], outcome: Outcome | None = None) -> Write | None:
-        """Begin to write an event; nothing if there is no log to write to."""
+        """Queue an event and return the write to wait for; None if this process has no claim to the run."""
         if self.claim is None:
             return None
         op = partial(_append, self.claim, type, payload, _JSON.encode(payload).decode(), outcome)
@@ -96,7 +96,7 @@ class Log:
         return Write(self, pending)
 
     def given(self, type: str, payload: Mapping[str, object]) -> Mapping[str, Any]:
-        """What a user gave for an event's payload, as it may be kept: encoded once, redacted and cut."""
+        """The payload that a user gave for an event, as it may be kept: encoded once, redacted and cut."""
         plain: dict[str, Any] = _PAYLOAD.decode(self.store.encode(type, payload))
         return plain
 
@@ -112,13 +112,13 @@ class Log:
         write.pending.result()
 
     def complain(self, error: object) -> None:
-        """Say once that the run is no longer recorded in full."""
+        """Log, once, that the run is no longer recorded in full."""
         if not self._complained:
             self._complained = True
             _log.error("the run goes on, but it is not recorded in full: %s", error)
 
     def passes(self, error: BaseException) -> bool:
-        """Whether the run goes on in spite of *error*."""
+        """True if the run goes on in spite of *error*."""
         return self._goes_on and isinstance(error, StoreError)
 
 
