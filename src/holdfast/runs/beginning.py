@@ -18,9 +18,9 @@ from holdfast.stores import RunStore
 from holdfast.stores.ledger import Claim, Ledger, Live, OwnerRow
 
 STOPPED = "it was stopped while it began or ended"
-PATIENCE = 2.0  # seconds that what is only noted is waited for at its end
+PATIENCE = 2.0  # seconds to wait for the writes of runs that are only noted, when they end or the store is closed
 
-_ALL = b""  # the key of no call; in the memos of an imported run's fork: they tell of all calls from before it
+_ALL = b""  # not a call's key: among the memos of an imported run's fork, it says that they tell of all earlier calls
 
 
 class Begun(msgspec.Struct, frozen=True):
@@ -29,20 +29,20 @@ class Begun(msgspec.Struct, frozen=True):
     claim: Claim
     header: RunHeader
     spend: dict[str, float]
-    cancel: str | None  # why somebody wanted it cancelled before
+    cancel: str | None  # the reason, if a cancel was requested before
 
 
 class Start(msgspec.Struct, frozen=True):
     """Begin a run that has no event yet."""
 
     header: RunHeader
-    prompt: Mapping[str, Any]  # as it may be shown
-    owner: Callable[[], OwnerRow]  # asked for as it is written: where there is no owner, there is no store
-    taken: list[Claim]  # what it has claimed, for whoever must give it back
+    prompt: Mapping[str, Any]  # redacted and cut
+    owner: Callable[[], OwnerRow]  # called within the write: where there can be no owner, the store has failed
+    taken: list[Claim]  # what it has claimed, for the caller to give back if need be
 
     def write(self, ledger: Ledger) -> Begun:
         """Begin it."""
-        self.taken.clear()  # what was claimed in a transaction that failed was not
+        self.taken.clear()  # a claim from a transaction that failed does not count
         header, owner = self.header, self.owner()
         live = ledger.find(header.id)
         if live is not None:
@@ -62,25 +62,25 @@ class Start(msgspec.Struct, frozen=True):
 
 
 def note(store: RunStore, header: RunHeader, prompt: Mapping[str, Any]) -> Claim:
-    """Begin a run that nobody has heard of, without waiting for it: the first to claim a run is known beforehand."""
+    """Begin a new run without waiting for the write: the first claim to a run is known beforehand."""
     store.writer.patience = PATIENCE
     store.writer.submit(Start(header, prompt, store.ownership.row, []).write)
     return Claim(header.id, "", 1)
 
 
 class Resume(msgspec.Struct, frozen=True):
-    """Go on with a run that was interrupted; one that failed or was cancelled is forked, or its fork is gone on with.
+    """Resume a run that was interrupted; if it failed or was cancelled, make its fork, or resume that.
 
-    A run has one fork at most, which is known by its id: so whoever resumes the same run again and again, however
-    often it fails and its process dies, makes no finished call twice.
+    A run has one fork at most, whose id follows from its own: so no finished call is made twice, however often the
+    same run is resumed, fails, and its process dies.
     """
 
     run_id: str
     owner: Callable[[], OwnerRow]
     taken: list[Claim]
-    claim: Claim | None = None  # the right to it, where that was taken before, by a worker
-    prompt: Mapping[str, Any] = {}  # as it may be shown
-    forks: bool = True  # one that has ended is no conflict
+    claim: Claim | None = None  # the claim to it, if a worker has taken it before
+    prompt: Mapping[str, Any] = {}  # redacted and cut
+    forks: bool = True  # False: a run that has ended is a conflict
 
     def write(self, ledger: Ledger) -> Begun:
         """Begin it."""
@@ -118,9 +118,9 @@ class Resume(msgspec.Struct, frozen=True):
 
 
 def _check_known(ledger: Ledger, run: Live) -> list[Live]:
-    """Raise a conflict if this store was not told of all calls that *run*, as others ran it, may have finished.
+    """Raise a conflict if *run* was imported, and this store cannot know all calls that it may have finished.
 
-    Gives the runs before it that tell of calls of which it does not tell itself, the last first.
+    Return the runs that it is a fork of, the latest first: they tell of calls that it does not tell of itself.
     """
     found: list[Live] = []
     if run.origin is None:
@@ -149,7 +149,7 @@ def _unknown(run: Live, lacks: str, instead: str = "") -> RunConflict:
 
 
 def _fork(ledger: Ledger, old: Live, others: Sequence[Live]) -> Live:
-    """A new run that knows what *old* knew, and which calls the *others* tell of."""
+    """Add the fork of *old*: it knows what *old* knew, and the calls that the *others* tell of."""
     header = msgspec.structs.replace(
         old.header,
         id=_fork_id(old.header.id),
@@ -162,11 +162,11 @@ def _fork(ledger: Ledger, old: Live, others: Sequence[Live]) -> Live:
     for other in others:
         for key, name, outcome in ledger.memos_of(other):
             ledger.remember(new, key, name, outcome if outcome == SPENT else LOST)
-    outcomes = ledger.copy_memos(old, new)  # after those, as they count for more
+    outcomes = ledger.copy_memos(old, new)  # after those of the others, as these count for more
     for call in (call for run in (old, *others) for call in run.snapshot.active_calls.values()):
-        with suppress(ValueError):  # a key that somebody made up for an event of their own is no call of ours
+        with suppress(ValueError):  # a user's own event may hold a key that is not a call's
             key = bytes.fromhex(call.key)
-            if key and outcomes.get(key, LOST) in (LOST, AGAIN):  # else it ended after the run did
+            if key and outcomes.get(key, LOST) in (LOST, AGAIN):  # otherwise it ended after the run did
                 ledger.remember(new, key, call.name, LOST)
     if old.origin is not None:
         ledger.remember(new, _ALL, "", LOST)
@@ -178,7 +178,7 @@ def _fork_id(run_id: str) -> str:
 
 
 class GiveBack(msgspec.Struct, frozen=True):
-    """Give back what was claimed, or is about to be, by a caller who is no longer there to run or end it."""
+    """Give back what was claimed, or is about to be, for a caller that was interrupted and cannot run or end it."""
 
     taken: list[Claim]
     reason: str = STOPPED

@@ -1,12 +1,14 @@
-"""Which calls of a run an error came out of: whoever forks a run that failed wants these made again, not told again."""
+"""Finds the calls of a run that an error came out of: a fork of the failed run makes them again, and does not raise
+their errors from the log.
+"""
 
 from __future__ import annotations
 
 from holdfast.category.looking import attribute, inside
 from holdfast.runs.identity import is_made_by
 
-MOST_MARKS = 100  # on one error, which may be raised again and again
-MOST_LOOKED_AT = 1000  # errors, in search of a call
+MOST_MARKS = 100  # marks on one error, which may be raised again and again
+MOST_LOOKED_AT = 1000  # errors that are searched for marks
 
 _MARKS = "__holdfast_calls__"  # on an error: run, key and name of each call that it came out of, the innermost first
 
@@ -19,18 +21,19 @@ def mark(error: BaseException, run_id: str, key: str, name: str) -> None:
     if this not in marks:
         try:
             setattr(error, _MARKS, (*marks[-MOST_MARKS:], this))
-        except Exception:  # one that takes no attributes is told again like any other, when its run is forked
+        except Exception:  # it takes no attributes: a fork of its run raises it from the log, like any other error
             return
 
 
 def fatal_calls(error: BaseException | None, run_id: str) -> list[tuple[str, str]]:
-    """The keys and names of the calls of this run that *error* came out of; of a group, those of each.
+    """The keys and names of the calls of this run that *error* came out of; of a group, those of each member.
 
-    Also of calls within these whose failure it was raised for, but not of those whose failure was dealt with before
+    Also those of calls within them whose failure led to *error*, but not of calls whose failure was handled before
     another call failed.
     """
     found: dict[str, str] = {}
-    todo: list[tuple[BaseException | None, list[str]]] = [(error, [])]  # each with the calls that made it, if any must
+    # Each error comes with makers: where there are any, its own calls count only if a maker made one of them.
+    todo: list[tuple[BaseException | None, list[str]]] = [(error, [])]
     seen: set[int] = set()
     while todo and len(seen) < MOST_LOOKED_AT:
         each, makers = todo.pop()
@@ -50,6 +53,6 @@ def fatal_calls(error: BaseException | None, run_id: str) -> list[tuple[str, str
 
 
 def _marks(error: BaseException) -> tuple[_Mark, ...]:
-    held = attribute(error, "__dict__", dict) or {}  # not by what the error itself says of its attributes
+    held = attribute(error, "__dict__", dict) or {}  # not `getattr`: the error's class may answer anything
     marks = held.get(_MARKS, ())
     return marks if isinstance(marks, tuple) else ()

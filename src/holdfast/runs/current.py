@@ -1,4 +1,4 @@
-"""Where a call finds the run it is in, and the call or step it is made by: context variables, which follow tasks and
+"""Context variables by which a call finds its run, and the call or step that makes it; they follow tasks and
 `asyncio.to_thread`.
 """
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
     from holdfast.runs.run import Run
 
 current_run: Final[ContextVar[Run | None]] = ContextVar("holdfast_run", default=None)
-current_key: Final[ContextVar[str]] = ContextVar("holdfast_key", default="")  # of the call or step that is being made
+current_key: Final[ContextVar[str]] = ContextVar("holdfast_key", default="")  # of the call or step in progress
 
-# The runs of this process that somebody may be in, whichever Holdfast they belong to, by their ids as objects: while
-# there are none, no call need ask for its own, which keeps the cost of a run from all calls that are in none.
+# The `id()` of each run of this process that a caller may be in, of any Holdfast. While it is empty, no call looks for
+# its run, so that calls outside of runs do not pay for them.
 open_runs: Final[set[int]] = set()
 
 
 def running() -> Run | None:
     """The innermost run that the caller is in and that is not over.
 
-    Whoever is left over from a run that was cancelled, or lost to another owner, is stopped.
+    Raises in a task or thread left over from a run that was cancelled, left unfinished or lost to another owner.
     """
     run = current_run.get() if open_runs else None
     while run is not None and not run.is_open:
@@ -31,7 +31,7 @@ def running() -> Run | None:
 
 
 def still_open() -> Run | None:
-    """The same for who only has something to tell: nobody is stopped."""
+    """The same for a caller that only reports something: never raises."""
     run = current_run.get() if open_runs else None
     while run is not None and not run.is_open:
         run = run.outer
@@ -39,7 +39,7 @@ def still_open() -> Run | None:
 
 
 def leave(token: Token[str]) -> None:
-    """What is called from here on no longer belongs to the call or step that the *token* is of."""
+    """Reset the key to what it was before *token*: calls from here on no longer belong to that call or step."""
     try:
         current_key.reset(token)
     except ValueError:  # a stream or coroutine that is closed in another context than it was begun in
@@ -47,7 +47,7 @@ def leave(token: Token[str]) -> None:
 
 
 class inside:  # noqa: N801 - read as a word: with inside(key)
-    """What is called within belongs to the call or step *key*."""
+    """Calls made within this block belong to the call or step *key*."""
 
     __slots__ = ("_key", "_token")
 

@@ -1,5 +1,5 @@
-"""Ends of runs that their store did not take, as it was away: written when it is back. Till then such a run seems to be
-ours.
+"""Ends of runs that could not be written because the store was unreachable: written when it is back. Until then the
+store says that this process still owns such a run.
 """
 
 from __future__ import annotations
@@ -16,43 +16,43 @@ from holdfast.stores import RunStore
 from holdfast.stores.ledger import Claim, Ledger
 from holdfast.stores.writer import Writer
 
-MOST_OWED = 10_000  # ends of runs; of those before, leases and the end of this process tell
-MOST_AT_ONCE = 1_000  # of these in one write
+MOST_OWED = 10_000  # ends of runs; older ones are dropped: their runs are free when this process or its lease ends
+MOST_AT_ONCE = 1_000  # ends in one write
 Debt = Callable[[Ledger], object]  # writes the end of a run
 
 
 class Debts:
-    """What is owed to one store."""
+    """The writes that are owed to one store."""
 
     def __init__(self, store: RunStore) -> None:
         self._store = store
         self._owed: deque[Debt] = deque(maxlen=MOST_OWED)
-        self._offers: list[_Offer] = []  # of what is owed, the last time
+        self._offers: list[_Offer] = []  # the writes that the last `pay` has queued
 
     def clear(self) -> None:
-        """In a forked child: they are the parent's."""
+        """In a forked child: forget the debts, as they are the parent's."""
         self._owed.clear()
         self._offers = []
 
     def owe(self, last: Last | None, trouble: BaseException | None) -> None:
-        """Write the *last* of a run again, where its *trouble* was that the store was away."""
+        """Write the *last* write of a run again later, if its *trouble* was that the store failed."""
         if last is not None and isinstance(trouble, StoreError):
             self._owed.append(last.finish.write_late)
 
     def give_back(self, taken: list[Claim], trouble: BaseException | None = None, *, reason: str = STOPPED) -> None:
-        """Give back what was claimed, without waiting for it."""
+        """Give back the claims in *taken* without waiting; again later if the *trouble* was that the store failed."""
         write = GiveBack(taken, reason).write
         self._store.writer.submit(write)
         if taken and isinstance(trouble, StoreError):
             self._owed.append(write)
 
     def pay(self) -> None:
-        """Have what is owed written, before whatever is written next; in few writes, as the store may still be away."""
+        """Queue what is owed, before any later write; in few writes, as the store may still be unreachable."""
         offers = self._offers
         if not all(offer.pending.done for offer in offers):
             return
         for debt in [debt for offer in offers for debt in offer.paid()]:
-            with suppress(ValueError):  # somebody else has seen it, too
+            with suppress(ValueError):  # another thread has removed it already
                 self._owed.remove(debt)
         debts, most = list(self._owed), 1 if any(offer.is_spoilt for offer in offers) else MOST_AT_ONCE
         batches = (debts[begin : begin + most] for begin in range(0, len(debts), most))
@@ -66,16 +66,16 @@ class _Offer:
 
     def __init__(self, debts: list[Debt], writer: Writer[Ledger]) -> None:
         self.debts = debts
-        self._was_begun = False  # so the store was not away
+        self._was_begun = False  # it was begun, so the store was reachable
         self.pending = writer.submit(self._write)
 
     @property
     def is_spoilt(self) -> bool:
-        """Whether one of them may have kept the others from being written."""
+        """True if one of the debts may have kept the others from being written."""
         return self._was_begun and self.pending.error is not None
 
     def paid(self) -> list[Debt]:
-        """Those that were written, or that there is no point in any more."""
+        """The debts that were written, or that can be dropped, since their runs have a new owner, say."""
         error = self.pending.error
         if error is None:
             return self.pending.value or []

@@ -1,6 +1,6 @@
-"""The calls of a run whose keys were made elsewhere, as its events tell of them: with the secret of another store, if
-it was imported, or in the way of another version. Here a call is known again by who made it, its name and its
-arguments, as far as these are shown.
+"""Recognises the calls of a foreign run, whose keys were made elsewhere: with the secret of another store, if it was
+imported, or in the way of another version. Events tell of these calls; each is recognised by the call that made it, its
+name, and its arguments as far as events show them.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _KEY = re.compile("[0-9a-f]{32}")
 
 
 class Foreign:
-    """Who the calls of a foreign run are here; of any other run it knows nothing."""
+    """Which keys the calls of a foreign run have here; empty for any other run."""
 
     def __init__(self, *, imported: bool = False) -> None:
-        self._imported = imported  # events alone tell of the calls from before; of any other run, memos tell of all
-        self.elsewhere: dict[str, str] = {}  # the keys that calls have had elsewhere, by those of here
-        self._alike: dict[str, str] = {}  # the same the other way round, where events show who a call is
-        self._unclaimed: dict[tuple[str, str], deque[str]] = {}  # by name and maker, those nobody has asked for yet
+        self._imported = imported  # only events tell of its earlier calls; if of another version, memos tell of all
+        self.elsewhere: dict[str, str] = {}  # the keys that calls got elsewhere, by the keys they have here
+        self._alike: dict[str, str] = {}  # the reverse, where events show which call it is
+        self._unclaimed: dict[tuple[str, str], deque[str]] = {}  # keys without a match yet, by name and maker
 
     @classmethod
     def recognised(
@@ -43,7 +43,7 @@ class Foreign:
         *,
         imported: bool,
     ) -> Foreign:
-        """Find out who is who; *calls* are then those that may be asked for."""
+        """Match the keys from elsewhere with the keys here, and change *calls* to those that the code may ask for."""
         found = cls(imported=imported)
         ours, claimed = set[str](), dict[str, str]()
         for digest, name, memo in memos:
@@ -56,7 +56,7 @@ class Foreign:
                 del calls[key]
         heard = (told for told in tell(history) if imported or told.kind == AMOUNT or told.key in calls)
         certain = found._hear(calls, heard, identity)
-        asked = {*ours, *claimed.values()} if imported else certain  # in another version, they were other keys
+        asked = {*ours, *claimed.values()} if imported else certain  # marks of another version are about its own keys
         for key in dict.fromkeys((*found._alike, *calls)):  # the oldest first, as far as events tell
             may_be_any = calls[key].bare == LOST or not (imported or calls[key].bare == SPENT)
             if may_be_any and is_key(key) and key not in asked:
@@ -66,11 +66,11 @@ class Foreign:
         return found
 
     def shows(self, own: str, key: str) -> bool:
-        """Whether events tell, for good, that *own* is the call *key*."""
+        """True if events will always show that the call *own* is *key*."""
         return not self._imported and self._alike.get(key) == own
 
     def claim(self, calls: dict[str, Outcome], own: str, name: str) -> None:
-        """Have the oldest of *calls* that may be it stand for *own*, in doubt: its arguments may not be shown."""
+        """Match *own* with the oldest of *calls* that may be it, and doubt that: its arguments may not be shown."""
         left = self._unclaimed.get((name, maker_of(own)))
         while left:
             if (key := left.popleft()) in calls:
@@ -79,13 +79,13 @@ class Foreign:
                 return
 
     def _hear(self, calls: dict[str, Outcome], heard: Iterable[Told], identity: Identity) -> set[str]:
-        """Give each call the key that the same call has here; gives those that have it already."""
+        """Match each call in *heard* with the key that it has here; return the keys that are the same in both."""
         begun: Counter[bytes] = Counter()
         certain = set[str]()
         for key, name, kind, parent, sign in heard:
             base = identity.base(parent, name, untyped(sign), kind)
             keys = [identity.key(base, parent, number) for number in ahead(begun[base])]
-            place = keys.index(key) if key in keys else 0  # it may have been made here
+            place = keys.index(key) if key in keys else 0  # the call may have been made here
             own = keys[place]
             begun[base] += place + 1
             if kind == AMOUNT:
@@ -95,14 +95,14 @@ class Foreign:
                 certain.add(key)
             else:
                 self._alike[key], self.elsewhere[own] = own, key
-            # What a fork had from others is in none of its own events.
+            # A fork's own events do not tell of the calls that it knows from the runs before it: *heard* adds them.
             known = calls.setdefault(key, Outcome(key, name, LOST))
             if kind == STEP:
                 calls[key] = Outcome(key, name, CACHED + known.bare)
         return certain
 
     def _take_for(self, calls: dict[str, Outcome], own: str, key: str) -> None:
-        """The call *own* of here is *key*; another that is like it may be it, too, and must not be called unasked."""
+        """Match *own* with *key*; the call that events match with *key* may be it, too, and is put in doubt."""
         self.elsewhere[own] = key
         alike = self._alike.get(key, own)
         if alike != own and key in calls:
@@ -110,22 +110,22 @@ class Foreign:
 
 
 class Told(NamedTuple):
-    """A call, or an amount that was spent outside of any: it has no key."""
+    """A call that an event tells of, or an amount that was spent outside of any call, which has no key."""
 
     key: str
     name: str
     kind: bytes
     parent: str
-    sign: bytes  # its arguments, if they are shown as they were
+    sign: bytes  # its arguments, encoded as the event shows them
 
 
 def is_key(key: object) -> TypeGuard[str]:
-    """Whether a call can have *key*; anybody may have written it."""
+    """True if a call can have *key*; a user's event may hold anything there."""
     return isinstance(key, str) and _KEY.fullmatch(key) is not None
 
 
 def history(store: RunStore, run_id: str) -> list[RunEventRecord]:
-    """The events of a run and of those that it is a fork of, as far as they are there."""
+    """The events of a run and, before them, of the runs that it is a fork of, as far as the store has them."""
     found: list[RunEventRecord] = []
     seen: set[str] = set()
     before: str | None = run_id
@@ -143,8 +143,8 @@ def begun(log: Iterable[RunEventRecord]) -> set[str]:
 
 
 def tell(history: Iterable[RunEventRecord]) -> Iterator[Told]:
-    """The calls and amounts, each once, in the order in which they began."""
-    keys = {"": ""}  # by call id
+    """The calls and amounts that *history* tells of, each once, in the order in which they began."""
+    keys = {"": ""}  # of calls, by call id
     for event in history:
         payload = event.payload
         if event.type == events.SPENT and not event.late and not payload.keys() & {"parent", "carried"}:

@@ -16,17 +16,17 @@ from holdfast.guards.budget import Budget, Spent
 from holdfast.guards.loop import LoopGuard, LoopVerdict
 from holdfast.policy import Policy
 
-_PLACES = 9  # behind the point that count: sums of floats are off by less
+_PLACES = 9  # decimal places that count: the errors of float sums are smaller
 
 
 class Tell(Protocol):
-    """Takes an event, of a tool or of none."""
+    """Reports an event of a tool, or of the run itself if *tool* is None."""
 
     def __call__(self, type: str, tool: str | None, /, **payload: object) -> object: ...
 
 
 class _Line(msgspec.Struct, frozen=True):
-    """A line of a budget that was warned of; *tool* is None for the run's own."""
+    """A line of a budget that a warning was given for; *tool* is None for the run's own budget."""
 
     unit: str
     limit: float
@@ -34,7 +34,7 @@ class _Line(msgspec.Struct, frozen=True):
 
 
 class Limits:
-    """The guards of a run; *tell* hears when one speaks."""
+    """The loop guard and the budgets of a run; *tell* is called when one detects a loop or warns."""
 
     def __init__(self, clock: Clock, budget: Mapping[str, float] | None, tell: Tell) -> None:
         self._clock = clock
@@ -44,8 +44,8 @@ class Limits:
         self._budget = Budget({} if budget is None else budget)
         self._tool_budgets: dict[str, Budget] = {}
         self._calls = 0
-        self._tool_calls: Counter[str] = Counter()  # of tools that have a budget of their own
-        self._inner: Counter[str] = Counter()  # calls of each tool that were made by what is answered from the log
+        self._tool_calls: Counter[str] = Counter()  # calls of tools that have a budget of their own
+        self._inner: Counter[str] = Counter()  # calls of each tool made within calls that are answered from the log
         self._warned: set[_Line] = set()
         self._spend: dict[str, float] = {}
         self._loop = LoopGuard()
@@ -57,7 +57,7 @@ class Limits:
             return dict(self._spend)
 
     def restart(self, budget: Mapping[str, float] | None, spend: Mapping[str, float], warned: Iterable[str]) -> None:
-        """Go on with the *budget* and the *spend* that a run had before it was interrupted, and what it *warned* of."""
+        """Go on with the *budget*, the *spend* and the warnings (*warned*) that a run had before it was interrupted."""
         with self._lock:
             self._begun = self._clock.monotonic()
             self._budget = Budget({} if budget is None else budget)
@@ -113,9 +113,9 @@ class Limits:
                 self._loop.settle(call, failed=failed)
 
     def count(self, tools: Iterable[str]) -> None:
-        """Count calls of *tools* that nobody asks for again, since whoever made them is answered from the log.
+        """Count calls of *tools* that are not made again, since the call that made them is answered from the log.
 
-        Nobody knows their arguments: to the loop guard they are calls like no other, which move its window on.
+        Their arguments are not known: to the loop guard they equal no other call, and only move its window on.
         """
         with self._lock:
             for tool in tools:
@@ -123,7 +123,7 @@ class Limits:
                 self._loop.settle(None, failed=False)
 
     def forget(self, tool: str) -> None:
-        """The call was refused further in: it does not count."""
+        """Take back the count of a call that a later guard refused."""
         with self._lock:
             self._count(tool, -1)
 
@@ -136,7 +136,7 @@ class Limits:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _used(self, tool: str | None = None) -> dict[str, float]:
-        """What was used of each unit; with *tool*, its calls stand for the calls."""
+        """What was used of each unit; with *tool*, `calls` are those of that tool."""
         calls = self._calls if tool is None else self._tool_calls[tool]
         inner = self._inner.total() if tool is None else self._inner[tool]
         used = {unit: round(amount, _PLACES) for unit, amount in self._spend.items()}
@@ -154,7 +154,7 @@ class Limits:
         return budget
 
     def _warn(self, *tools: str) -> None:
-        """Say of the run's budget, and of those of *tools*, once that four fifths are gone."""
+        """Warn, once for each line of the run's budget and of those of *tools*, when four fifths are used up."""
         with self._lock:
             budgets: list[tuple[str | None, Budget]] = [(None, self._budget)]
             budgets += [(tool, self._tool_budgets[tool]) for tool in tools if tool in self._tool_budgets]
@@ -172,7 +172,7 @@ def _looping(tool: str, *, stopped: bool) -> LoopDetected:
 
 
 def _used_up(tool: str, spent: Spent, *, own: bool) -> BudgetExceeded:
-    """What a budget refuses with; *own* if it is the tool's alone, which leaves the others to be used."""
+    """The refusal of a budget; *own* if it is the tool's own budget, so that other tools can still be used."""
     line = f"{in_digits(spent.limit)} {spent.unit}"
     budget = f"its budget of {line} a run" if own else f"the run's budget of {line}"
     refusal = BudgetExceeded(tool, f"{budget} is used up ({in_digits(spent.used)} used)")
@@ -182,7 +182,7 @@ def _used_up(tool: str, spent: Spent, *, own: bool) -> BudgetExceeded:
 
 
 def _read(payload: str) -> _Line | None:
-    """The line that an event warned of; none where it is a user's own, or of the time, which starts anew."""
+    """The line that an event warned of; None if the event is a user's own, or of `seconds`, which start anew."""
     try:
         line = _LINE.decode(payload)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a resumed run knows of the calls that were made before it, until somebody asks for them."""
+"""What a resumed run knows of the calls that were made before, until its code asks for them again."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from holdfast.values.failures import is_error
 
 
 class Recalled:
-    """The calls of before. What is taken here is no longer known; one at a time may take."""
+    """The earlier calls of a resumed run. A call that is taken is gone from here; one thread at a time may take."""
 
     def __init__(self) -> None:
         self.calls: dict[str, Outcome] = {}  # by key
         self.tentative: frozenset[str] = frozenset()  # failed calls within calls that are made again
-        self.inherited: frozenset[str] = frozenset()  # those that a fork knows from before it, and that began not in it
-        self.spent_elsewhere: list[Outcome] = []  # amounts that only the events of runs tell that this one is a fork of
-        self.is_foreign = False  # imported, or of a Holdfast that makes keys otherwise
-        self.unkept: frozenset[str] = frozenset()  # those in doubt that have ended
-        self._inner: dict[str, list[str]] = {}  # those within calls, by the sign of whoever made them
-        self._standing: set[str] = set()  # the signs of calls that stand as they were
+        self.inherited: frozenset[str] = frozenset()  # calls that a fork knows, and that began before it
+        self.spent_elsewhere: list[Outcome] = []  # amounts known only from events of the runs that it is a fork of
+        self.is_foreign = False  # imported, or of a version that makes keys in another way
+        self.unkept: frozenset[str] = frozenset()  # calls in doubt that have ended well: only their result was not kept
+        self._inner: dict[str, list[str]] = {}  # keys of calls within calls, by the sign of the call that made them
+        self._standing: set[str] = set()  # the signs of calls that were answered from the log
         self._foreign = Foreign()
 
     @classmethod
     def of(cls, memory: Memory, store: RunStore, identity: Identity) -> Recalled:
-        """What *memory* says."""
+        """What *memory* tells of the calls of a run."""
         found = cls()
         kept = [Outcome(key.hex(), name, memo) for key, name, memo in memory.memos]
         found.calls = calls = {each.key: each for each in kept + _in_doubt(memory.snapshot)}
@@ -53,26 +53,26 @@ class Recalled:
         return found
 
     def take(self, key: str) -> Outcome | None:
-        """What is known of the call *key*; it may be known by the key that it had elsewhere."""
+        """Take what is known of the call *key*; it may be known by a key that was made elsewhere."""
         if key not in self.calls:
             key = self._foreign.elsewhere.get(key, key)
         return self.calls.pop(key, None)
 
     def take_any(self, own: str, name: str) -> Outcome | None:
-        """Take the call *own* for the oldest of its name and maker that is left."""
+        """Match the call *own* with the oldest call left from elsewhere of its name and maker, and take that."""
         self._foreign.claim(self.calls, own, name)
         return self.take(own)
 
     def shows(self, own: str, key: str) -> bool:
-        """Whether events tell, for good, that *own* is the call *key*."""
+        """True if events will always show that the call *own* is *key*, so that it need not be written."""
         return self._foreign.shows(own, key)
 
     def put_back(self, known: Outcome) -> None:
-        """It was not asked for after all."""
+        """Put back a call that was taken, but is not made after all."""
         self.calls[known.key] = known
 
     def stand(self, key: str) -> list[str]:
-        """The call *key* is answered from the log: gives the tools of those within it, which nobody will ask for."""
+        """Note that the log answers the call *key*; return the tools called within it, which no code will ask for."""
         self._standing.add(sign_of(key))
         if not self._inner:
             return []
@@ -86,7 +86,7 @@ class Recalled:
         return tools
 
     def unasked(self) -> list[str]:
-        """The names of the finished calls that nobody has asked for."""
+        """The names of the finished calls that the resumed code has not asked for."""
         if not self.calls:
             return []
         left = dict(self.calls)
@@ -96,5 +96,5 @@ class Recalled:
 
 
 def _in_doubt(snapshot: RunSnapshot) -> list[Outcome]:
-    """The calls that had begun and not ended; those of blocks have no key, and are not asked for again."""
+    """The calls that had begun and not ended; without blocks, which have no key and are never answered from the log."""
     return [Outcome(call.key, call.name, LOST) for call in snapshot.active_calls.values() if call.key]

@@ -1,4 +1,4 @@
-"""What becomes of runs whose process has died: called again where it is known how, else failed or left alone."""
+"""Recovers runs whose process has died: those with an entry point are called again, others failed or left alone."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Recovered(NamedTuple):
     failed: list[str]
     left: list[str]
     errors: dict[str, BaseException]
-    cancelled: list[str]  # as somebody had asked of the owner that died
+    cancelled: list[str]  # a cancel had been requested before the owner died
 
 
 def recover(store: RunStore, policy: str, resume: Callable[[str], Run]) -> Recovered:
@@ -47,7 +47,7 @@ def recover(store: RunStore, policy: str, resume: Callable[[str], Run]) -> Recov
     entries = {run_id: _entry(store, run_id) for run_id in found}
     for run_id, entry in entries.items():
         if entry is not None:
-            with suppress(RunNotFound):  # retention was quicker
+            with suppress(RunNotFound):  # retention has deleted it meanwhile
                 _call_again(resume(run_id), entry, done)
     others = [run_id for run_id, entry in entries.items() if entry is None]
     lists = {RunStatus.FAILED: done.failed, RunStatus.CANCELLED: done.cancelled}
@@ -60,10 +60,10 @@ def recover(store: RunStore, policy: str, resume: Callable[[str], Run]) -> Recov
 def _call_again(run: Run, entry: Mapping[str, Any], done: Recovered) -> None:
     try:
         call_entry(run, entry)
-    except (Exception, asyncio.CancelledError, SystemExit) as error:  # the process is not its own to end
+    except (Exception, asyncio.CancelledError, SystemExit) as error:  # `SystemExit`: a run must not end this process
         if run.log.claim is None and isinstance(error, RunNotFound):
             raise
-        if run.log.claim is None and isinstance(error, RunConflict):  # somebody else was quicker, or has ended it
+        if run.log.claim is None and isinstance(error, RunConflict):  # another process has resumed it, or ended it
             done.left.append(run.id)
             return
         done.errors[run.id] = error
@@ -71,21 +71,21 @@ def _call_again(run: Run, entry: Mapping[str, Any], done: Recovered) -> None:
 
 
 def call_entry(run: Run, entry: Mapping[str, Any]) -> Any:
-    """Call what *entry* names inside *run*, and end the run with what it gives."""
+    """Call the function that *entry* names inside *run*, and end the run with its result."""
     return call_inside(run, load_target(entry.get("target")), entry.get("args", ()))
 
 
 def call_inside(
     run: Run, fn: Callable[..., Any], args: Sequence[Any], *, begun: Callable[[], object] = lambda: None
 ) -> Any:
-    """Call *fn* inside *run*, and end the run with what it gives; *begun* is called when the run has begun.
+    """Call *fn* inside *run*, and end the run with its result; *begun* is called when the run has begun.
 
-    A run that somebody wants cancelled is not completed, although *fn* may not have noticed.
+    If a cancel was requested, the run is not completed, although *fn* may not have noticed.
     """
     if shape_of(fn) is not Shape.COROUTINE:
         with run:
             begun()
-            run.check()  # one that was to be cancelled when its process died is not called again
+            run.check()  # if a cancel was requested before its process died, it is not called again
             value = fn(*args)
             run.conclude(as_text(value))
         return value
@@ -117,7 +117,7 @@ def load_target(target: object) -> Callable[..., Any]:
         found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # the module is there, and needs another that is not
+            raise  # the module exists, but a module that it imports does not
         raise ConfigError(f"target = {shown(target)}: there is no module {module!r}") from None
     for name in path.split("."):
         if not hasattr(found, name):
@@ -129,8 +129,8 @@ def load_target(target: object) -> Callable[..., Any]:
 
 
 def as_text(value: object) -> str:
-    """The result of a run: a text as it is, anything else as JSON where that is possible; a `ConfigError` if it is yet
-    to be awaited, since nobody would.
+    """The result of a run: a text as it is, anything else as JSON if possible; raise a `ConfigError` if it still has to
+    be awaited, since no code would do that.
     """
     if value is None:
         return ""
@@ -139,15 +139,15 @@ def as_text(value: object) -> str:
             value.close()
         raise ConfigError("the function of the run gives something to await: await it there, in an `async def`")
     if isinstance(value, str):
-        return value.encode(errors="backslashreplace").decode()  # the name of a file may be any bytes
+        return value.encode(errors="backslashreplace").decode()  # a file's name, say, may hold bytes that are not UTF-8
     try:
         return msgspec.json.encode(value).decode()
-    except Exception:  # what cannot be written is still shown
+    except Exception:  # a value that has no JSON is still shown
         return shown(value)
 
 
 def _entry(store: RunStore, run_id: str) -> Mapping[str, Any] | None:
-    """What to call to go on with a run; nothing that an import says is called, unless by hand."""
+    """The entry point to resume a run with, if any; None if it was imported: that is called only by hand."""
     for _, header, _, origin in store.file.fetch("remembered", run_id):
         with errors_of(store.file):
             return None if origin is not None else unpack_header(header).entry
@@ -155,8 +155,8 @@ def _entry(store: RunStore, run_id: str) -> Mapping[str, Any] | None:
 
 
 def _end(store: RunStore, run_ids: Sequence[str], *, fails: bool) -> dict[str, RunStatus]:
-    """End runs whose owner is gone: as cancelled if that was asked of it, else as failed if they *fail*; gives what
-    each is now, which may be anything if it has an owner or an end after all. One that is gone is passed over.
+    """End runs whose owner is gone: as cancelled if that was requested, else as failed if *fails*. Return the status
+    of each: it may be any if the run has an owner or an end after all. A run that was deleted is left out.
     """
 
     def end(ledger: Ledger) -> dict[str, RunStatus]:

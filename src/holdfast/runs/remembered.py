@@ -1,4 +1,6 @@
-"""A step: a call of anything whose result the run remembers, on disk before it is seen; its begin is only queued."""
+"""Steps: calls of any function whose result the run remembers. It is on disk before the caller gets it; the begin of a
+step is only queued.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ T = TypeVar("T")
 
 
 def remember(run: Run, name: str, fn: Callable[..., T], args: tuple[Any, ...]) -> T:
-    """Call a function as a step of *run*, or give what it gave before."""
+    """Call a function as a step of *run*, or return what it returned before."""
     memory = Remembered(run, name, fn, args)
     if memory.known:
         value: T = memory.answer()
@@ -41,7 +43,7 @@ def remember(run: Run, name: str, fn: Callable[..., T], args: tuple[Any, ...]) -
             value = fn(*args)
         finally:
             leave(token)
-        if hasattr(type(value), "__await__"):  # a proxy has any attribute that one asks it for
+        if hasattr(type(value), "__await__"):  # its type is asked, as a proxy has any attribute
             if inspect.iscoroutine(value):
                 value.close()
             raise ConfigError(f"step {name!r}: gives something to await; use astep")
@@ -55,7 +57,7 @@ def remember(run: Run, name: str, fn: Callable[..., T], args: tuple[Any, ...]) -
 
 
 async def aremember(run: Run, name: str, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """Call a coroutine function as a step of *run*, or give what it gave before."""
+    """Call a coroutine function as a step of *run*, or return what it returned before."""
     memory = Remembered(run, name, fn, args)
     if memory.known:
         return memory.answer()
@@ -78,7 +80,7 @@ async def aremember(run: Run, name: str, fn: Callable[..., Any], args: tuple[Any
 
 
 class Remembered:
-    """One step, its begin and its end."""
+    """One step: what is known of it from before, its begin and its end."""
 
     __slots__ = ("known", "step", "_args", "_begun", "_fn", "_is_failed", "_run", "_value")
 
@@ -91,14 +93,14 @@ class Remembered:
             run.check_open()
         run.check()
         self._run = run
-        self._args = list(args)  # as JSON has them
+        self._args = list(args)  # a list, since JSON has no tuples
         self._fn = fn
         self._value: Any = None
         self.step: Step = run.steps.step(name, encode(self._args) or likeness(args), kind=STEP)
         self.known = self.step.outcome is not None and self._look(self.step.outcome)
 
     def answer(self) -> Any:
-        """What it gave before, or the error that it raised."""
+        """Return the remembered result, or raise the remembered error."""
         self.step.stands()
         if self._is_failed:
             mark(self._value, self._run.id, self.step.key, self.step.name)
@@ -106,7 +108,7 @@ class Remembered:
         return self._value
 
     def start(self) -> None:
-        """Record that it has begun; there is no need to wait, since it may be called again."""
+        """Record that it has begun; no need to wait for the disk, since a step may be called again."""
         self._begun = self._run.clock.monotonic()
         arguments = self._run.log.store.payloads.shown(self._args) if self._args else None
         self.step.start(arguments)
@@ -122,7 +124,7 @@ class Remembered:
         return write
 
     def failed(self, error: BaseException) -> Write | None:
-        """Record its failure; one that was only cut off may be called again."""
+        """Record its failure; a step that was only cut off or refused is called again when the run is resumed."""
         self.step.leave()
         category = classify(error)
         lasting = is_lasting(error)
@@ -135,7 +137,7 @@ class Remembered:
         return {"status": status, "duration_ms": round((self._run.clock.monotonic() - self._begun) * 1000)}
 
     def _look(self, outcome: bytes) -> bool:
-        """Whether its *outcome* of before can be given again."""
+        """True if the remembered *outcome* can be returned or raised again."""
         if self.step.is_tentative:
             return False
         self.step.repeated = True
@@ -144,6 +146,6 @@ class Remembered:
         self._is_failed = is_error(outcome)
         try:
             self._value = load_error(outcome) if self._is_failed else Memo(self._fn).load(outcome)
-        except LookupError:  # the annotation has changed since: call it again
+        except LookupError:  # the return annotation has changed since: call the step again
             return False
         return True

@@ -1,7 +1,7 @@
 """The calls and steps of a run as they are made, and how they get into the log.
 
-A call gets its number, and so its key, when it begins or is found in what a resumed run recalls: one whose tool was not
-called is no call, and is asked anew.
+A call gets its number, and so its key, when it begins or is found among the calls that a resumed run recalls: one whose
+tool was not called gives its number back, and the next such call is decided anew.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ class Step(msgspec.Struct, eq=False):
     _parent: str
     _base: bytes
     is_step: bool = False
-    is_block: bool = False  # recorded, never remembered: nobody knows what it did
-    key: str = ""  # none yet
+    is_block: bool = False  # a guarded block: recorded, never answered from the log, as its result is not known
+    key: str = ""  # empty until it has a number
     call_id: str = ""
     outcome: bytes | None = None  # the memo of a call that has ended; LOST if it is in doubt
     is_cached: bool = False
-    is_tentative: bool = False  # it failed, and who asked for it is asked anew: to be made again if that does no harm
+    is_tentative: bool = False  # it failed within a call that is made again: made again, too, if that does no harm
     repeated: bool = False
-    _known: Outcome | None = None  # what was known of it
+    _known: Outcome | None = None  # what was known of it when it got its number
     _is_doubted: bool = False
     _number: int = 0
 
     def take(self) -> None:
-        """Get a number, unless it has one: it is this call, and no longer for somebody to decide."""
+        """Get a number, unless it has one; a call in doubt then waits for no decision any more."""
         if not self.key:
             self._steps.number(self)
         elif self._is_doubted:
             self.decide()
 
     def give_back(self) -> None:
-        """The tool was not called after all: whoever asks for the same next is this call."""
+        """Give the number back, as the tool was not called: the next equal call gets it."""
         if self._is_doubted:
             self._await_decision()
         elif self.key and not self.is_block:
@@ -78,7 +78,7 @@ class Step(msgspec.Struct, eq=False):
         self.take()
         if self.is_block or self._steps.is_noted:
             return self._end(facts, None)
-        # Where something was known of it, there may be a memo, which counts for more than what an event says.
+        # A call that was known before may have a memo, which would count for more than the result in this event.
         if memo == SAID and not self._steps.is_foreign and self._known is None:
             return self._end(facts, None, is_said=True)
         if memo is not None:
@@ -88,10 +88,10 @@ class Step(msgspec.Struct, eq=False):
         return self._end(facts, Outcome(self.key, self.name, memo))
 
     def end_uncalled(self, facts: Mapping[str, Any]) -> Write | None:
-        """Write that it began, and that the tool was not called; one that was in doubt before is so still."""
+        """Write that it ended without a call of the tool; a call that was in doubt before stays in doubt."""
         memo = self._steps.lost(ended=self.is_unkept) if self.outcome == LOST else None
         if memo is None and self._steps.is_foreign and not self.is_block:
-            memo = AGAIN  # in the place of what its begin left
+            memo = AGAIN  # replaces the mark that its begin left: OURS
         if not (self.repeated and self._is_counted):
             facts = {**facts, "uncalled": True}
         write = self._end(facts, None if memo is None else Outcome(self.key, self.name, memo))
@@ -99,22 +99,22 @@ class Step(msgspec.Struct, eq=False):
         return write
 
     def leave(self) -> None:
-        """What is called from here on is not called by it, though an interrupt may have kept it from saying so."""
+        """Stop being the current call, should an interrupt have prevented that: later calls are not made by it."""
         if self.key and current_key.get() == self.key:
             current_key.set(self._parent)
 
     def stands(self) -> None:
-        """It is what it was before; nobody will ask for what it called."""
+        """Note that it is answered from the log: no code will ask for the calls within it."""
         self._steps.stand(self.key)
 
     def doubt(self) -> None:
-        """Somebody must decide about it: till then, whoever asks for the same asks for this."""
-        if not self._is_doubted:  # else it was found among those, and somebody else may have decided since
+        """Leave it to the caller to decide about it; until then, equal calls are taken for this one."""
+        if not self._is_doubted:  # otherwise it was among the undecided, and another caller may have decided since
             self._is_doubted = True
             self._await_decision()
 
     def decide(self) -> bool:
-        """Whether it is for the caller to decide about it: for the first who asks."""
+        """True if the caller may decide about it: only the first one that asks."""
         return self._steps.undecided.get(self._base, {}).pop(self.key, None) is not None
 
     def _await_decision(self) -> None:
@@ -129,12 +129,12 @@ class Step(msgspec.Struct, eq=False):
 
     @property
     def is_unkept(self) -> bool:
-        """Whether it is in doubt only since its result was not kept: it ended well."""
+        """True if it is in doubt only because its result was not kept: it ended well."""
         return self.key in self._steps.recalled.unkept
 
     @property
     def _is_counted(self) -> bool:
-        """Whether it has begun in this very run before, not only in one that this is a fork of."""
+        """True if it has begun before in this very run, not only in a run that this one is a fork of."""
         return self.key not in self._steps.recalled.inherited
 
     def _named(self) -> dict[str, Any]:
@@ -146,52 +146,52 @@ class Steps:
 
     def __init__(self, log: Log, count: Callable[[list[str]], None]) -> None:
         self.log = log
-        self._count = count  # is told the tools of calls that nobody will ask for again
-        self.is_noted = False  # nobody will ask for its calls again
-        self.is_foreign = False  # its keys were made elsewhere: what is made here is kept in memos
+        self._count = count  # takes the tools of calls that no code will ask for again
+        self.is_noted = False  # it cannot be resumed, so no outcome is remembered
+        self.is_foreign = False  # its keys were made elsewhere: all calls that are made here get memos
         self.recalled = Recalled()
-        self.undecided: dict[bytes, dict[str, Step]] = {}  # by what is asked for, the oldest first
+        self.undecided: dict[bytes, dict[str, Step]] = {}  # calls in doubt, by their base, the oldest first
         self._identity = Identity()
         self._lock = threading.Lock()
         self._begun: dict[bytes, int] = {}  # how many calls of each kind have begun
 
     def lost(self, *, ended: bool) -> bytes:
-        """What to remember of a call that is in doubt, though it may have *ended* well."""
+        """The mark to remember for a call that is in doubt; *ended* if it ended well."""
         return OURS if self.is_foreign else UNKEPT if ended else LOST
 
     def begin(self, root: str, secret: bytes, *, is_noted: bool = False) -> None:
-        """Be ready for the calls of a run; their keys start from *root* and *secret*."""
+        """Get ready for the calls of a run; their keys are made from *root* and *secret*."""
         self.is_noted = is_noted
         self._identity = Identity(root, secret)
 
     def recall(self, memory: Memory) -> None:
-        """Know what was done before the run was interrupted."""
+        """Take up what is known of the calls from before the run was interrupted."""
         self.recalled = Recalled.of(memory, self.log.store, self._identity)
         self.is_foreign = self.recalled.is_foreign
         spent = self.recalled.spent_elsewhere
-        if spent and self.log.claim is not None:  # of which a run may tell that is gone when this one is resumed again
+        if spent and self.log.claim is not None:  # the runs that tell of them may be deleted before the next resume
             self.log.store.writer.submit(partial(_keep, self.log.claim, spent))
 
     def step(self, name: str, sign: bytes, *, kind: bytes = TOOL, shown: Callable[[], bytes] | None = None) -> Step:
         """The next call of *name* with the arguments *sign*; its `outcome` is set if it was made before.
 
-        *shown* gives the sign of the arguments as an event shows them, if that may be another.
+        *shown* gives the sign of the arguments as an event shows them, if it may differ from *sign*.
         """
         parent = current_key.get()
         base = self._identity.base(parent, name, sign, kind)
         if self.is_foreign and not self._is_known(base, parent):
-            # Found by what its event shows: all arguments, and nothing of the types of their values.
+            # It is found by what its event shows: all arguments, but not the types of their values.
             base = self._identity.base(parent, name, untyped(sign if shown is None else shown()), kind)
         step = Step(self, name, parent, base, is_step=kind == STEP)
         if self.recalled.calls:
             self._look_up(step)
         waiting = self.undecided.get(step._base)
-        if step.outcome is None and waiting and (oldest := list(waiting.values())[:1]):  # others may decide meanwhile
+        if step.outcome is None and waiting and (oldest := list(waiting.values())[:1]):  # other threads may decide now
             return oldest[0]
         return step
 
     def block(self, name: str) -> Step:
-        """A guarded block, which is like no other."""
+        """A guarded block; it equals no other call or block."""
         return Step(self, name, current_key.get(), os.urandom(12), is_block=True)
 
     def spent(self, unit: str, amount: float) -> Outcome | None:
@@ -203,7 +203,7 @@ class Steps:
         return Outcome(step.key, unit, SPENT)
 
     def stand(self, key: str) -> None:
-        """The call *key* is answered from the log, and what it called counts."""
+        """Note that the call *key* is answered from the log, and count the calls within it."""
         if tools := self.recalled.stand(key):
             self._count(tools)
 
@@ -212,11 +212,11 @@ class Steps:
         with self._lock:
             number = self._begun.get(step._base, 0)
             own = self._identity.key(step._base, step._parent, number)
-            known = self.recalled.take(own) if self.recalled.calls else None  # others were quicker, and left it to it
+            known = self.recalled.take(own) if self.recalled.calls else None  # another thread took it and put it back
             self._give(step, number, own, known)
 
     def take_back(self, step: Step) -> None:
-        """Take a number back, unless others of its kind have begun since."""
+        """Take back the number of *step*, unless equal calls have begun since."""
         with self._lock:
             if self._begun.get(step._base) != step._number + 1:
                 return
@@ -239,12 +239,12 @@ class Steps:
             step.outcome = bare
 
     def _is_known(self, base: bytes, parent: str) -> bool:
-        """Whether a call of that kind was made that has the very key which it has here."""
+        """True if a recalled call of that kind has the very key that it gets here."""
         numbers = ahead(self._begun.get(base, 0))
         return any(self._identity.key(base, parent, number) in self.recalled.calls for number in numbers)
 
     def _find(self, step: Step) -> tuple[int, str, Outcome | None]:
-        """The number that *step* has, the key that belongs to it, and what is known of the call, if anything is."""
+        """The number of *step*, the key that belongs to that number, and what is known of the call, if anything."""
         base, parent = step._base, step._parent
         first = self._begun.get(base, 0)
         for number in ahead(first):
