@@ -1,6 +1,6 @@
-"""A call and the cache of its tool: it is answered from there, follows an identical call under way, or leads one.
+"""A call and the cache of its tool: the cache answers it, or it follows an identical call in flight, or leads one.
 
-Nobody follows a call that cannot end before the follower does: such a follower makes its call itself.
+No call follows one that cannot end before it does, since the two would wait for each other: both are made.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from holdfast.waiting.waits import Wait
 if TYPE_CHECKING:
     from holdfast.calls.execution import Execution
 
-GLANCE = 0.5  # seconds after which who follows a task of another event loop looks whether that still runs
+GLANCE = 0.5  # seconds between two checks whether the leader's event loop, if it is another one, still runs
 
-_led: Final[ContextVar[tuple[Awaited, ...]]] = ContextVar("holdfast_led", default=())  # by the calls one is within
+# The calls in flight that are led by the calls around the current code, the outermost first.
+_led: Final[ContextVar[tuple[Awaited, ...]]] = ContextVar("holdfast_led", default=())
 
 
 def ask(execution: Execution) -> Iterator[Wait]:
-    """Answer from the cache if possible, perhaps after an identical call; yields what to wait for meanwhile."""
+    """Answer from the cache if possible, perhaps after waiting for an identical call; yields what to wait for."""
     cache, key, clock = execution.tool.cache, execution.subject.key(), execution.kit.clock
     timeout = execution.policy.timeout
     while cache is not None and key is not None:
@@ -53,7 +54,7 @@ def ask(execution: Execution) -> Iterator[Wait]:
         if answer.stands_still:
             cache.take_over(key, answer)
         if isinstance(answer.error, OF_ITS_POLICY) and not _is_alike(answer.policy, execution.policy):
-            continue  # this one may have more time, or more patience
+            continue  # this call may have more time, or wait longer, than the leader
         if answer.error is not None:
             execution.cached = True
             execution.category = classify(answer.error)
@@ -66,7 +67,7 @@ def ask(execution: Execution) -> Iterator[Wait]:
 
 
 def end(execution: Execution, flight: Flight, error: BaseException | None) -> None:
-    """Let those who follow *flight*, which *execution* led, have what came of it."""
+    """Give the outcome of *flight*, which *execution* led, to the calls that follow it."""
     cache, policy = execution.tool.cache, execution.policy.cache
     if cache is None:
         return
@@ -79,13 +80,13 @@ def end(execution: Execution, flight: Flight, error: BaseException | None) -> No
 
 @contextmanager
 def leading(flight: Flight, inside: AbstractContextManager[None]) -> Iterator[None]:
-    """Around the code of a tool whose call leads *flight*, and what is *inside* that."""
+    """The context for the code of a tool whose call leads *flight*; the context *inside* is entered within it."""
     token = _led.set((*_led.get(), flight.awaited))
     try:
         with inside:
             yield
     finally:
-        with suppress(ValueError):  # a coroutine that is closed in another context than it was begun in
+        with suppress(ValueError):  # the coroutine is closed in another context than it began in
             _led.reset(token)
 
 
@@ -95,7 +96,7 @@ def _answer(execution: Execution, value: object) -> None:
 
 
 def _await_end(execution: Execution, awaited: Awaited, until: float) -> Iterator[Wait]:
-    """Wait for the end of *awaited*, but not for a leader in another event loop that stands still."""
+    """Wait for *awaited* to end, at the latest until the time *until*, or until the leader's event loop has stopped."""
     clock, signal = execution.kit.clock, awaited.follow()
     glance = math.inf if awaited.loop is None or awaited.loop is _running_loop() else GLANCE
     try:
@@ -107,7 +108,7 @@ def _await_end(execution: Execution, awaited: Awaited, until: float) -> Iterator
 
 @contextmanager
 def _following(awaited: Awaited) -> Iterator[None]:
-    """While the calls one is within wait for *awaited*."""
+    """Note that the calls around the current code wait for *awaited*, for as long as this lasts."""
     led = _led.get()
     for each in led:
         each.awaits.append(awaited)
@@ -119,8 +120,9 @@ def _following(awaited: Awaited) -> Iterator[None]:
 
 
 def _waits_for_us(execution: Execution, awaited: Awaited) -> bool:
-    """Whether *awaited* cannot end before *execution*: it waits for a call that made this one, at once or by way of
-    others, or its task waits for this thread. Two that find it out about each other at once both make their calls.
+    """True if *awaited* cannot end before *execution*: it waits, directly or through others, for a call that made this
+    one, or its task needs the event loop that this thread would block. Two calls that find this out about each other at
+    the same time are both made.
     """
     led, seen, todo = _led.get(), set[Awaited](), [awaited]
     while led and todo:
@@ -134,7 +136,7 @@ def _waits_for_us(execution: Execution, awaited: Awaited) -> bool:
 
 
 def _is_alike(one: Policy | None, other: Policy) -> bool:
-    """Whether two calls began under the same settings; what answers in their place may be any object."""
+    """True if two calls began under the same settings, not counting the fallback, whose value may be any object."""
     if one is None or one is other:
         return one is not None
     return msgspec.structs.replace(one, fallback=None) == msgspec.structs.replace(other, fallback=None)

@@ -42,16 +42,16 @@ if TYPE_CHECKING:
     from holdfast.calls.execution import Execution
 
 
-# What says nothing about the tool, although it leaves it: refusals and trouble of other calls, and of the run itself.
+# Errors that may leave a tool, but say nothing about it: they come from other calls, the run, the store, the process.
 NEUTRAL = (InDoubt, LeaseLost, RunConflict, StoreError, KeyboardInterrupt, SystemExit, GeneratorExit)
 WITHIN_ITSELF = f"{ConcurrencyFull.reason}, and one of them makes this call: it would wait for itself"
 STEPS_IN = (CircuitOpen, RateLimited, ConcurrencyFull)  # refusals for which a fallback may step in
-OF_ITS_POLICY = (*STEPS_IN, ToolTimeout)  # what says nothing to calls with other settings
-OF_ITS_RUN = (LoopDetected, BudgetExceeded, InDoubt, LeaseLost, StoreError)  # what says nothing to another run
+OF_ITS_POLICY = (*STEPS_IN, ToolTimeout)  # errors that calls with other settings need not share
+OF_ITS_RUN = (LoopDetected, BudgetExceeded, InDoubt, LeaseLost, StoreError)  # errors that other runs do not share
 
 
 class Made(msgspec.Struct, frozen=True):
-    """A first attempt that was made, and failed, before there was an execution: the quick path's."""
+    """A first attempt that the quick path made, without an execution, and that failed."""
 
     error: BaseException
     passed: Pass
@@ -68,13 +68,16 @@ class Attempt:
         self._execution = execution
         self._ticket: Ticket | None = None
         self._pass: Pass | None = None
-        self._question: Question | None = None  # to the fleet, on its way
-        self._reserved: Pass | None = None  # a yes whose token is not due yet
+        self._question: Question | None = None  # to the fleet, not answered yet
+        self._reserved: Pass | None = None  # a pass whose token is not due yet
         self._told: ErrorCategory | None = None
         self._pause: float | None = None
 
     def fail(self, category: ErrorCategory | str, retry_after: float | None = None) -> None:
-        """Count the attempt as failed although it raises nothing: the tool's answer says so."""
+        """Count the attempt as failed with *category* although it raises nothing, since the tool's answer says so.
+
+        *retry_after* is how many seconds the tool asked to be left alone.
+        """
         told = known(category)
         if retry_after is not None:
             checks.number("retry_after", retry_after, least=0)
@@ -84,7 +87,7 @@ class Attempt:
     def waits(self) -> Iterator[Wait]:
         """What to wait for before the tool may be called; raises if it may not."""
         if self._execution.made is not None:
-            raise self._take_up(self._execution.made)  # not in a generator: none lets a StopIteration out
+            raise self._take_up(self._execution.made)  # not in `_turn`: a StopIteration could not leave a generator
         return self._turn()
 
     def _turn(self) -> Iterator[Wait]:
@@ -107,7 +110,7 @@ class Attempt:
             answer = asked if not isinstance(asked, Question) else (yield from self._ask(asked, now, until))
             if isinstance(answer, Pass):
                 break
-            if answer.ticket is None:  # its place in line, if it has one, is given up on leaving
+            if answer.ticket is None:  # `leave` gives up its place in line, if it has one
                 raise self._refuse(answer)
             self._ticket = answer.ticket
             if execution.as_task:
@@ -123,12 +126,12 @@ class Attempt:
             execution.watched.admitted()
         if execution.attempts == 1 and (write := execution.begun()) is not None:
             yield Wait(write=write)
-            self.begun = clock.monotonic()  # the disk's time is not the tool's
+            self.begun = clock.monotonic()  # the time of the write is not the tool's
         if execution.record is not None:
             execution.record.called = True
 
     def _take_up(self, made: Made) -> BaseException:
-        """Be an attempt that was made before; gives its error."""
+        """Take over the attempt that the quick path made; returns its error."""
         self._execution.made = None
         self._execution.attempts += 1
         self._pass = made.passed
@@ -136,7 +139,7 @@ class Attempt:
         return made.error
 
     def _ask(self, question: Question, now: float, until: float) -> Generator[Wait, None, Pass | Refusal]:
-        """Ask the fleet, unless it was asked before; its yes may come with a token that is due only later."""
+        """Ask the fleet, unless the quick path has asked it; wait for the granted token if that is due only later."""
         execution = self._execution
         if execution.asked is None:
             self._question = question
@@ -153,13 +156,13 @@ class Attempt:
         return answer
 
     def _wait(self, now: float, wait: Wait) -> Iterator[Wait]:
-        """Wait for its turn, as long as the run is wanted."""
+        """Wait for the attempt's turn, but no longer than until the run is cancelled."""
         execution = self._execution
         yield from execution.patiently(wait)
         execution.waited += execution.kit.clock.monotonic() - now
 
     def rest(self, seconds: float) -> None:
-        """The consumer of a stream took *seconds*: they are not the tool's."""
+        """Take off *seconds* that the consumer of a stream took: they are not the tool's."""
         self.begun += seconds
         if self._execution.deadline < math.inf:
             self._execution.deadline += seconds
@@ -177,16 +180,16 @@ class Attempt:
         return self.leave(error)
 
     def held(self) -> Held:
-        """Around what an async generator does with it."""
+        """The context that an async generator enters while it makes the attempt."""
         return Held(self)
 
     def forsake(self) -> None:
-        """Be left, and the call with it, by nobody."""
+        """End the attempt and its call after their generator was dropped without being closed."""
         self._execution.unsettled = self
         self._execution.forsake(GeneratorExit())
 
     def leave(self, error: BaseException | None) -> bool:
-        """Settle with the guards; true if the call is to be tried once more."""
+        """Settle with the guards; True if the call is to be tried once more."""
         execution, passed = self._execution, self._pass
         if self._ticket is not None:
             execution.tool.limiting.leave_line(self._ticket)
@@ -196,8 +199,8 @@ class Attempt:
             execution.tool.give_back(self._reserved)
         execution.over = True
         if execution.thrown is not None:
-            execution.left = error is execution.thrown  # it came back: the consumer went away
-            execution.thrown = None  # its traceback leads here
+            execution.left = error is execution.thrown  # it left the tool again: the consumer ended the stream
+            execution.thrown = None  # its traceback holds this call: a reference cycle
         if passed is None:  # refused, or cancelled while it waited
             if error is not None and error is not execution.error and not is_a(error, Denied):
                 execution.category = self._verdict(error)
@@ -256,7 +259,7 @@ class Attempt:
         return execution.denied
 
     def _verdict(self, error: BaseException | None) -> ErrorCategory | None:
-        """What the attempt says about the tool: None is a success, cancelled nothing at all."""
+        """What the attempt says about the tool: None is a success, cancelled says nothing about it."""
         if error is None:
             return self._told
         if self._execution.left:
@@ -267,7 +270,7 @@ class Attempt:
 
 
 class Held:
-    """In the frame of an async generator: one whose event loop is closed is never told to end, its frame just goes."""
+    """Ends the attempt of an async generator that is dropped unclosed, as happens once its event loop is closed."""
 
     __slots__ = ("_attempt",)
 

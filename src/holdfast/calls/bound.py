@@ -1,4 +1,4 @@
-"""A function and the tool that guards it: what is made of a decorated function, and how it is found again."""
+"""A function and the tool that guards it: what is kept of a decorated function, and how it is found again."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Bound:
         self.tool = tool
         self.fn = fn
         self.shape = shape_of(fn)
-        self.face: Callable[..., Any] | None = None  # what `guarded` gave
+        self.face: Callable[..., Any] | None = None  # the function that `guarded` returned, if any
         self._memo: Memo | None = None
 
     def execution(
@@ -47,7 +47,7 @@ class Bound:
         call: Mapping[str, object] | None = None,
         arguments: object = None,
     ) -> Execution:
-        """A call to be driven; *call* holds settings for this one, *arguments* what it is about if *args* do not."""
+        """A call for a driver; *call* overrides settings, *arguments* are the tool's by name (see `Subject.given`)."""
         return self._execution(self.tool.override(call), args, kwargs, arguments)
 
     @property
@@ -86,21 +86,21 @@ class Bound:
         return execution
 
     def instead(self, execution: Execution) -> Bound:
-        """The tool that answers in place of this one, which could not."""
+        """The fallback of *execution*, which answers in place of this tool."""
         return _named(self.kit, execution.fallback or "")
 
     def handed_on(
         self, execution: Execution, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[Execution, Bound, tuple[Any, ...], Mapping[str, Any]]:
-        """The call of that tool, as a driver takes it."""
+        """The call of the fallback, as the arguments of a driver."""
         other = self.instead(execution)
         if execution.given is None:
             args, kwargs = self._arguments(other, args, kwargs)
         return other.execution(args, kwargs, ONE_HOP, execution.given), other, args, kwargs
 
     def fits(self, other: str, execution: Execution) -> bool:
-        """Whether the tool called *other* can be called with the arguments of this one."""
-        if execution.given is not None:  # it is not the function that takes them
+        """True if the tool named *other* can be called with the arguments of *execution*."""
+        if execution.given is not None:  # an adapter passes them on, not the function
             return True
         bound, subject = _named(self.kit, other), execution.subject
         return takes(bound.fn, *self._arguments(bound, subject.args, subject.kwargs))
@@ -108,9 +108,9 @@ class Bound:
     def _arguments(
         self, other: Bound, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        """The same arguments for an *other* tool; but a method's object is for methods alone."""
+        """The same arguments for the tool *other*; the object of a method is passed on only to another method."""
         fn = self.fn
-        while isinstance(fn, functools.partial) and self.face is None:  # what a decorated one was given is its own
+        while isinstance(fn, functools.partial) and self.face is None:  # a decorated partial keeps its arguments
             args, kwargs, fn = (*fn.args, *args), {**fn.keywords, **kwargs}, fn.func
         if is_method := isinstance(fn, MethodType):
             args = (fn.__self__, *args)
@@ -119,7 +119,7 @@ class Bound:
         return args, kwargs
 
     def guarded(self) -> Callable[..., Any]:
-        """The function that users call."""
+        """Make the function that users call instead of their own."""
         self.face = dressed(self.fn, GUARDS[self.shape](self))
         self.face.__holdfast__ = self  # type: ignore[attr-defined]
         return self.face
@@ -131,9 +131,9 @@ class Bound:
 
 
 def guards_of(kit: Kit, tool: object) -> Bound | None:
-    """What guards *tool*, if it is a decorated function, the name of one, or a method or a partial of one.
+    """The guards of *tool*, if it is a decorated function, the name of one, or a method or a partial of one.
 
-    What only wraps one is refused. It looks like it, having its attributes, and would be guarded twice.
+    A function that only wraps a decorated one is refused: it has the same attributes, and would be guarded twice.
     """
     if isinstance(tool, str):
         return _named(kit, tool)
@@ -153,7 +153,7 @@ def guards_of(kit: Kit, tool: object) -> Bound | None:
 
 
 def _takes_object(fn: Callable[..., Any]) -> bool:
-    """Whether *fn* is the function of a method."""
+    """True if *fn* is the function of a method."""
     call = ((None,), dict[str, Any]())
     return not isinstance(fn, functools.partial) and impersonal(fn, call) is not call
 

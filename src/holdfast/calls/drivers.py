@@ -156,10 +156,10 @@ DRIVERS: Mapping[Shape | None, Callable[..., Any]] = {
 
 
 def _items(made: Iterable[Any]) -> Iterator[Any]:
-    """What is there already, as a generator: it takes what is sent to it, as a list does not."""
+    """The items *made* before, as a generator: unlike an iterator of a list, it accepts `send`."""
     return (item for item in made)
 
 
 def _fallback_items(value: object) -> list[Any]:
-    """A stream's fixed answer: the items of a list, else the value as the only item."""
+    """A stream's fixed answer: the items of a list, otherwise the value as the only item."""
     return value if isinstance(value, list) else [value]

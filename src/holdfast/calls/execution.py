@@ -1,8 +1,8 @@
 """One guarded call in flight: asks and tells the guards in the fixed order, decides what comes next, never waits.
 
 with execution:                          the whole call: record, event, fallback
-    for wait in execution.lookup(): …    an answer from the cache, perhaps after somebody else's identical call
-    for attempt in execution:            none if the cache answered; another one after a failure worth repeating
+    for wait in execution.lookup(): …    an answer from the cache, perhaps after another caller's identical call
+    for attempt in execution:            none if the cache answered; one more after a failure worth repeating
         with attempt:                    one try: settled with the guards when it is left, however it is left
             for wait in attempt.waits(): …
             execution.value = …
@@ -44,7 +44,7 @@ _OUTSIDE: AbstractContextManager[None] = nullcontext()
 
 
 class Execution:
-    """One call of a tool; what it knows is shared by the modules of this room."""
+    """One call of a tool; the modules of `calls` share its attributes."""
 
     __slots__ = (
         "as_task", "asked", "attempts", "cached", "call_id", "callee", "category", "counted", "deadline", "delay",
@@ -61,59 +61,60 @@ class Execution:
         self.policy = policy
         self.run = run
         self.subject = subject
-        self.callee = callee  # a block of code has none: it has one attempt, and no answer to keep or to replace
+        self.callee = callee  # None for a block of code: one attempt, no answer to keep or to replace
         self.call_id: int | str = next(kit.call_ids) if run is None else str(next(kit.call_ids))
 
-        # What its driver says.
-        self.driver: Shape | None = None  # the shape that it gives the call
-        self.as_task = False  # it waits as a task
-        self.threaded = False  # attempts are made in a thread
-        self.gate: Callable[[], object] | None = None  # asked before the guards; may refuse
-        self.origin: Origin | None = None  # where it comes from, if from another program
-        self.made: Made | None = None  # its first attempt, by the quick path
-        self.asked: Question | None = None  # a question to the fleet that was asked already
+        # Set by the driver, or before it starts.
+        self.driver: Shape | None = None  # the shape in which the call is made
+        self.as_task = False  # the call waits as a task, not as a thread
+        self.threaded = False  # attempts are made in a worker thread
+        self.gate: Callable[[], object] | None = None  # called before the guards are asked; may raise `Denied`
+        self.origin: Origin | None = None  # where the call comes from, if another program asked for it
+        self.made: Made | None = None  # the first attempt, if the quick path made it
+        self.asked: Question | None = None  # the question to the fleet, if the quick path asked it
 
-        # How far it is.
+        # The progress of the call.
         self.deadline = math.inf
-        self.record: Record | None = None  # its place in the run's log
-        self.flight: Flight | None = None  # others wait for its answer
+        self.record: Record | None = None  # the call in the run's log
+        self.flight: Flight | None = None  # set if the call leads: identical calls wait for its answer
         self.watched: WatchedCall | None = None
         self.attempts = 0
-        self.over = False  # there is no other attempt
-        self.delay = 0.0  # seconds to the next one
-        self.error: BaseException | None = None  # of the last one, while there is a next
-        self.unsettled: Attempt | None = None  # one that was left where nothing may be locked
+        self.over = False  # no further attempt is made
+        self.delay = 0.0  # seconds until the next attempt
+        self.error: BaseException | None = None  # of the last attempt, if there is a next one
+        self.unsettled: Attempt | None = None  # an attempt that was left where no lock may be taken
 
-        # What came of it.
+        # The outcome of the call.
         self.value: Any = None
-        self.yielded = False  # a stream has given its first item: it is never begun again
-        self.left = False  # the consumer of a stream went away by itself
-        self.thrown: BaseException | None = None  # by the consumer, on its way into the tool
+        self.yielded = False  # a stream has given its first item: it is never started again
+        self.left = False  # the consumer ended the stream
+        self.thrown: BaseException | None = None  # an error that the consumer throws into the stream
         self.cached = False
         self.denied: Denied | None = None
         self.category: ErrorCategory | None = None
-        self.why = ""  # it was not repeated
-        self.fallback: str | None = None  # the tool to call instead
-        self.fell_back = False  # `value` is the fixed answer for when the tool has none
-        self.waited = 0.0  # seconds for its turn
-        self.spent = 0.0  # seconds inside the tool
-        self.noted_at: float | None = None  # when it succeeded, if that has nothing to tell but its duration
-        self.counted = False  # with its run
-        self.silent = False  # there is nothing to report: it is answered from the log, or was never a call
-        self.forsaken = False  # nobody can wait for anything any more
+        self.why = ""  # why the call was not repeated
+        self.fallback: str | None = None  # the name of the tool to call instead
+        self.fell_back = False  # `value` is the fixed value of the fallback
+        self.waited = 0.0  # seconds spent waiting for its turn
+        self.spent = 0.0  # seconds spent inside the tool
+        self.noted_at: float | None = None  # when it succeeded, if a note of its duration is enough
+        self.counted = False  # the limits of its run have counted it
+        self.silent = False  # nothing is reported: the log answers, or it ended before it became a call
+        self.forsaken = False  # the garbage collector ends the call: there is no caller to wait
         self.to_tell: HookContext | None = None
 
     def lookup(self) -> Iterable[Wait]:
-        """Answer from the log or the cache if possible, else count the call with the run; gives what to wait for."""
+        """Answer from the log or the cache if possible, else count the call with its run; returns what to wait for."""
         self.silent = True
-        if self.made is None and self.asked is None:  # else it began before, and another policy may be in use by now
+        # Otherwise the quick path began the call, and the tool may use another policy by now.
+        if self.made is None and self.asked is None:
             check_room(TO_CALL)
             self.tool.use(self.policy)
-        if self.policy.deadline is not None:  # a call begins here: a stream may be asked for long before its first item
+        if self.policy.deadline is not None:  # it starts here: a stream may be created long before its first item
             begun = self.kit.clock.monotonic() if self.made is None else self.made.begun
             self.deadline = begun + self.policy.deadline
         if self.run is not None:
-            self._recall(self.run)  # not in a generator: none lets a StopIteration out
+            self._recall(self.run)  # not in `_ask`: a recorded StopIteration could not leave a generator
             if self.over:
                 return ()
         self.silent = False
@@ -157,12 +158,12 @@ class Execution:
         return self._end(error)
 
     def forsake(self, error: BaseException) -> None:
-        """Have it ended where no lock is held, and nobody waits for anything."""
+        """Have the call ended in a thread of its own, where no lock is held and nothing is waited for."""
         self.forsaken = True
         elsewhere(self._end_forsaken, error)
 
     def _end(self, error: BaseException | None) -> bool:
-        self.error = None  # its traceback leads here
+        self.error = None  # its traceback holds this call: a reference cycle
         if self.record is not None:
             self.record.step.leave()
         if self.silent:
@@ -189,22 +190,22 @@ class Execution:
 
     @property
     def given(self) -> object:
-        """The arguments by name, where somebody knows them better than the function does."""
+        """The tool's arguments by name, if an adapter gave them (see `Subject`)."""
         return self.subject.given
 
     @property
     def is_watched(self) -> bool:
-        """Whether somebody will be told of it."""
+        """True if a watcher is told of the call."""
         return self.kit.bus.watcher is not None
 
     @property
     def run_id(self) -> str | None:
-        """The run it is in."""
+        """The id of the run that the call is in, if any."""
         return None if self.run is None else self.run.id
 
     @property
     def is_stream(self) -> bool:
-        """Whether it gives items, not one answer."""
+        """True if the call gives items, not one answer."""
         return self.driver is not None and self.driver.is_stream
 
     @property
@@ -214,17 +215,17 @@ class Execution:
 
     @property
     def substitute(self) -> str | None:
-        """What answers in the place of the tool: the name of another, or that it is a value."""
+        """What answers in place of the tool, in words: the name of the fallback, or that it is a fixed value."""
         return "a fixed value" if self.fell_back else self.fallback
 
     def told(self) -> object:
-        """The arguments as others are told them."""
+        """The arguments as they are recorded and shown."""
         return self.subject.told()
 
     # -- around the tool -----------------------------------------------------------------------------------------------
 
     def begun(self) -> Write | None:
-        """The tool is about to be called; gives what must be on disk before that."""
+        """Report that the tool is about to be called; returns the write that must be on disk before that, if any."""
         write = None
         if self.run is not None and self.record is not None:
             waits = not (self.policy.idempotent or self.policy.read_only or self.run.is_noted)
@@ -235,7 +236,7 @@ class Execution:
         return write
 
     def inside(self) -> AbstractContextManager[None]:
-        """Around the tool's own code: calls made in there are this call's, unless nobody will know it again."""
+        """The context for the tool's own code: calls made in it belong to this call, unless it is a block."""
         around = _OUTSIDE
         if self.record is not None and not self.record.step.is_block:
             around = inside(self.record.step.key)
@@ -244,14 +245,14 @@ class Execution:
         return around if self.watched is None else self.watched.inside(around)
 
     def give(self, item: object) -> None:
-        """A stream gives an item: it is never begun again."""
+        """Note that a stream gives *item*; from then on it is never started again."""
         self.yielded = True
         self.thrown = None
         if self.record is not None:
             self.record.keep(item)
 
     def hand_in(self, error: BaseException) -> BaseException:
-        """What the consumer of a stream throws is the tool's to deal with; one that closes it goes away."""
+        """Take an error that a stream's consumer throws, for the tool to handle; raise it if the consumer closes it."""
         if is_a(error, GeneratorExit):
             self.left = True
             raise error
@@ -259,7 +260,7 @@ class Execution:
         return error
 
     def patiently(self, wait: Wait) -> Iterable[Wait]:
-        """Wait as long as the run is wanted."""
+        """Wait, but no longer than until the run is cancelled."""
         return (wait,) if self.run is None else self.run.patiently(wait)
 
     def after(self) -> Iterable[Wait]:
@@ -270,7 +271,7 @@ class Execution:
             write.result = self.value
             waits = (Wait(write=write),)
         if self.to_tell is not None and self.kit.hooks is not None:
-            context, self.to_tell = self.to_tell, None  # which may hold an error whose traceback leads here
+            context, self.to_tell = self.to_tell, None  # it may hold an error whose traceback holds this call
             waits = itertools.chain(waits, self.kit.hooks.tell(context, as_task=self.as_task))
         return waits
 
@@ -279,7 +280,7 @@ class Execution:
     def _recall(self, run: Run) -> None:
         """Answer from the log if the call was made before the run was resumed."""
         run.check()
-        if self.record is not None:  # it is made again, on purpose
+        if self.record is not None:  # the caller has decided to repeat a call in doubt
             return
         if self.callee is None:
             self.record = Record(run, None, run.steps.block(self.tool.name))
@@ -303,7 +304,7 @@ class Execution:
             raise record.doubt(self)
 
     def recount(self, *, failed: bool) -> None:
-        """Count a call with its run that was made before; the cache's answers never counted."""
+        """Count a call that was made before the run was resumed, unless the cache answered it: that never counts."""
         if self.run is not None and self.record is not None and not self.record.step.is_cached:
             name = self.tool.name
             self.run.limits.recount(name, self.subject.same(name), self.policy, failed=failed)
@@ -311,7 +312,7 @@ class Execution:
     # -- what comes after a failure ------------------------------------------------------------------------------------
 
     def again(self, category: ErrorCategory, error: BaseException, pause: float | None, now: float) -> bool:
-        """Whether to try once more, and after which `delay`; `why` says why not."""
+        """True if the call is tried once more, after `delay` seconds; otherwise `why` says why not."""
         retry = self.policy.retry
         if self.callee is None or not is_a(error, Exception):
             return False
@@ -336,7 +337,7 @@ class Execution:
         return ToolTimeout(self.tool.name, limit or self.policy.deadline or 0.0)
 
     def _falls_back(self, error: BaseException) -> bool:
-        """Whether somebody else answers instead; the statistics keep the original outcome."""
+        """True if the fallback answers instead; the statistics keep the original outcome."""
         fallback = self.policy.fallback
         if fallback is None or self.yielded or self.callee is None or not is_a(error, Exception):
             return False

@@ -1,4 +1,4 @@
-"""Guards around a block of code that is no function: one attempt, as a `with` or an `async with`."""
+"""Guards around a block of code instead of a function: one attempt, in a `with` or an `async with`."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from holdfast.waiting.waits import apause, pause
 
 
 class Guard:
-    """A guarded block, for one at a time: gives the attempt, whose `fail` counts an error in disguise as one.
+    """A guarded block of code, entered by one caller at a time. It gives the attempt: call its `fail` if the block
+    raises nothing although the tool failed.
 
-    There is no retry, cache or fallback, and a plain block cannot be interrupted: time limits hold in `async with`.
+    There is no retry, cache or fallback. Time limits hold only in `async with`: a plain block cannot be interrupted.
     """
 
     def __init__(self, kit: Kit, tool: Tool, policy: Mapping[str, object]) -> None:
         self._kit = kit
         self._tool = tool
         self._given = policy
-        tool.override(policy)  # a mistake is told here
-        self._free = [True]  # an item to take: of two threads one gets it
+        tool.override(policy)  # raises now if a setting is wrong
+        self._free = [True]  # one item to pop: of two threads, only one gets it
         self._plain: AbstractContextManager[Attempt] | None = None
         self._async: AbstractAsyncContextManager[Attempt] | None = None
 
@@ -104,7 +105,7 @@ class Guard:
             self._free.append(True)
 
     def _execution(self, *, as_task: bool = False) -> Execution:
-        policy = self._tool.override(self._given)  # as it is now: a block may be entered again
+        policy = self._tool.override(self._given)  # read at each entry: it may have changed since the last one
         execution = Execution(self._kit, self._tool, policy, running(), Subject())
         execution.as_task = as_task
         return execution

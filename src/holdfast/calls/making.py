@@ -1,4 +1,4 @@
-"""How the tool's own code is run: here or in a thread, as a whole or item by item, within its time limit."""
+"""Runs the tool's own code: in the caller's thread or a worker, as a whole or item by item, within its time limit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def call(execution: Execution, attempt: Attempt, bound: Bound, fn: Callable[[], Any]) -> Any:
-    """Call *fn* here, or in a thread if it must end in time."""
+    """Call *fn* in the caller's thread, or in a worker thread if it has a time limit."""
     clock = bound.kit.clock
     now = clock.monotonic() if execution.threaded else 0.0
     limit = attempt.limit(now)
@@ -39,7 +39,7 @@ def call(execution: Execution, attempt: Attempt, bound: Bound, fn: Callable[[], 
 
 
 async def acall(execution: Execution, attempt: Attempt, bound: Bound, fn: Callable[[], Any]) -> Any:
-    """Call *fn* in a thread."""
+    """Call *fn* in a worker thread."""
     clock = bound.kit.clock
     now = clock.monotonic()
     limit = attempt.limit(now)
@@ -66,7 +66,7 @@ def items(execution: Execution, attempt: Attempt, bound: Bound, fn: Callable[[],
             except StopIteration as stop:
                 return stop.value
             finally:
-                del step  # it may hold an error whose traceback leads here
+                del step  # it may hold an error whose traceback holds this frame: a reference cycle
             execution.give(item)
             handed = clock.monotonic()
             try:
@@ -113,7 +113,7 @@ _UNLIMITED: AbstractContextManager[None] = nullcontext()
 
 
 def _outcome(execution: Execution, attempt: Attempt, job: Job, until: float, limit: float | None) -> Any:
-    """What came of *job*, which nobody waits for any longer."""
+    """The result of *job*, or its error, once the wait for it is over."""
     if job.unstarted is not None:
         raise _without_thread(execution, attempt)
     if not job.ended_before(until):
@@ -122,9 +122,9 @@ def _outcome(execution: Execution, attempt: Attempt, job: Job, until: float, lim
 
 
 def _without_thread(execution: Execution, attempt: Attempt) -> BaseException:
-    """What to raise where no thread can be started: to the guards, the attempt was never made."""
+    """The error to raise if no thread can be started; the guards treat the attempt as never made."""
     tool, why, passed = execution.tool, "no thread can be started for it", attempt._pass
-    if execution.is_stream or passed is None:  # some of it may have been called
+    if execution.is_stream or passed is None:  # a part of the stream may have run already
         return ConcurrencyFull(tool.name, why)
     attempt._pass = None
     tool.settle(execution.kit.clock.monotonic(), passed, attempt.begun, ErrorCategory.CANCELLED)
@@ -134,7 +134,7 @@ def _without_thread(execution: Execution, attempt: Attempt) -> BaseException:
 
 
 def _next(stream: Iterator[Any], thrown: BaseException | None) -> Any:
-    """The next item, or the mark that there is none: no StopIteration leaves a thread."""
+    """The next item, or `_END` if there is none: a StopIteration could not pass through the coroutine `acall`."""
     try:
         return next(stream) if thrown is None else _throw(stream, thrown)
     except StopIteration:
@@ -142,14 +142,14 @@ def _next(stream: Iterator[Any], thrown: BaseException | None) -> Any:
 
 
 def _throw(stream: Any, error: BaseException) -> Any:
-    """Hand on what the consumer throws; it comes back from what takes nothing."""
+    """Throw the consumer's *error* into the stream; raise it at once if the stream cannot take it."""
     if not hasattr(stream, "throw"):
         raise error
     return stream.throw(error)
 
 
 async def _athrow(stream: Any, error: BaseException) -> Any:
-    """The same as a task."""
+    """The same for an async stream."""
     if not hasattr(stream, "athrow"):
         raise error
     return await stream.athrow(error)
@@ -162,7 +162,7 @@ def _close(stream: Iterator[Any]) -> None:
 
 
 def limiting(execution: Execution, attempt: Attempt) -> AbstractContextManager[None]:
-    """Around an await that must end in time."""
+    """The context for an await that must end within the time limit of the attempt."""
     tool, now = execution.tool, execution.kit.clock.monotonic()
     seconds = attempt.limit(now)
     if seconds is None:

@@ -1,5 +1,7 @@
-"""Whether a call is made by another of the same tool, which cannot end before it. Looked at when it is refused: calls
-that pass pay nothing for it. One that was handed to another task or thread is not recognised.
+"""Finds out whether a call is made inside another call of the same tool, which cannot end before it does.
+
+The stack is searched only after a refusal, so that calls that pass pay nothing. A call that was handed to another task
+or thread is not recognised.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ _HERE: Final = __name__.rpartition(".")[0]
 
 
 def is_within_itself(tool: Tool) -> bool:
-    """Whether beyond the frames of the call that asks there are those of another call of *tool*."""
+    """True if the stack holds another call of *tool*, beyond the frames of the call that asks."""
     frame, outside = sys._getframe(), False
     while (back := frame.f_back) is not None:
         frame = back

@@ -1,8 +1,8 @@
-"""What users call instead of their function, in four shapes.
+"""The functions that users call instead of their own, in four shapes.
 
-A function or coroutine whose guards have nothing to say takes the quick path: no lock, no `Execution`, two clock
-readings, one note of the duration. Whatever is not plain success goes the long way, to the `drivers`. The path stands
-here twice: what the two would share costs a call of its own, a tenth of the whole.
+A function or coroutine whose guards have no objection takes the quick path: no lock, no `Execution`, two clock
+readings, one note of the duration. Anything except plain success takes the long way, through the `drivers`. The path is
+written twice: a function that both share would cost one more call, a tenth of the whole.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def guard_function(bound: Bound) -> Callable[..., Any]:
     kit, fn, tool = bound.kit, bound.fn, bound.tool
     name, monotonic, journal, runs = tool.name, kit.clock.monotonic, kit.tracker.journal, kit.runs
     full = kit.tracker.journal_is_full
-    leave: Callable[[float, float, Any], object] = tool.limiting.leave  # a question is answered elsewhere
-    kind: type | None = None  # of what it gave last: mostly it gives the same
+    leave: Callable[[float, float, Any], object] = tool.limiting.leave  # gets no Question: see `_ask_first`
+    kind: type | None = None  # the type of its last result: the next one mostly has the same
 
     def guarded(*args: Any, **kwargs: Any) -> Any:
         nonlocal kind
@@ -67,7 +67,7 @@ def guard_coroutine(bound: Bound) -> Callable[..., Any]:
     kit, fn, tool = bound.kit, bound.fn, bound.tool
     name, monotonic, journal, runs = tool.name, kit.clock.monotonic, kit.tracker.journal, kit.runs
     full = kit.tracker.journal_is_full
-    leave: Callable[[float, float, Any], object] = tool.limiting.leave  # a question is answered elsewhere
+    leave: Callable[[float, float, Any], object] = tool.limiting.leave  # gets no Question: see `_ask_first`
 
     async def guarded(*args: Any, **kwargs: Any) -> Any:
         plan = tool.plan
@@ -126,7 +126,7 @@ def guard_async_generator(bound: Bound) -> Callable[..., Any]:
                     step = anext(items)
                 except GeneratorExit:
                     raise
-                except BaseException as error:  # what the consumer throws is the tool's
+                except BaseException as error:  # thrown by the consumer, for the tool to handle
                     step = items.athrow(error)
 
     return guarded
@@ -141,7 +141,7 @@ GUARDS: Mapping[Shape, Callable[[Bound], Callable[..., Any]]] = {
 
 
 def _ask_first(bound: Bound, plan: Plan, question: Question, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """A call of the quick path that has to ask the fleet, and nobody else."""
+    """Make a call of the quick path that has to ask the fleet, and no other guard."""
     kit, tool = bound.kit, bound.tool
     try:
         question.settle()

@@ -1,6 +1,6 @@
-"""The place of a guarded call in the log of its run: found there if it was made before, written there when it is made.
+"""A guarded call in the log of its run: found there if it was made before, written there when it is made.
 
-Its begin is on disk before the tool is called, unless calling again is safe; its end before the caller sees it.
+Its start is on disk before the tool is called, unless calling again is safe; its end before the caller sees the result.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from holdfast.values.said import SAID
 if TYPE_CHECKING:
     from holdfast.calls.execution import Execution
 
-MOST_ITEMS = 10_000  # of a stream that is remembered
+MOST_ITEMS = 10_000  # of a stream; with more it is not remembered
 
 
 class Callee(Protocol):
-    """What is known here of the function that is called."""
+    """The function that is called, as far as this module needs it."""
 
     @property
     def memo(self) -> Memo: ...
@@ -34,23 +34,23 @@ class Callee(Protocol):
 
 
 class Record(msgspec.Struct, eq=False):
-    """One call of a tool in the log of a run; a block of code has no callee, and is never found there."""
+    """One call of a tool in the log of a run; a block of code has no callee, and is never answered from the log."""
 
     _run: Run
     _callee: Callee | None
     step: Step
-    called: bool | None = None  # the tool, or is about to be; false if it was not, after all
-    value: Any = None  # what the call gave before
-    items: list[Any] | None = []  # what a stream gives; None if that is too much
-    _size: int = 0  # bytes that they are in a memo
-    _is_exact: bool = True  # they can be given back
-    write: Write | None = None  # its end, on the way to disk
+    called: bool | None = None  # True if the tool is called, or is about to be; False if it was not after all
+    value: Any = None  # the result from before the run was resumed
+    items: list[Any] | None = []  # the items of a stream; None if they are too many or too large
+    _size: int = 0  # bytes of the items in a memo
+    _is_exact: bool = True  # the items can be given back exactly
+    write: Write | None = None  # the write of the call's end, if the caller waits for it
     _started: bool = False
 
     # -- what is known from before -------------------------------------------------------------------------------------
 
     def failure(self) -> Exception | None:
-        """The error that the call raised before."""
+        """The error that the call raised before the run was resumed, if it did."""
         outcome = self.step.outcome
         if outcome is None or not is_error(outcome):
             return None
@@ -60,7 +60,7 @@ class Record(msgspec.Struct, eq=False):
         return error
 
     def load(self, *, is_stream: bool) -> bool:
-        """Whether the result of before is known, exactly; it is `value` then, with the `items` of a stream."""
+        """True if the earlier result can be given back exactly; it is then in `value`, a stream's items in `items`."""
         outcome = self.step.outcome
         if not outcome or self._callee is None:
             return False
@@ -69,13 +69,13 @@ class Record(msgspec.Struct, eq=False):
                 self.items, self.value = self._callee.memo.load_items(outcome)
             else:
                 self.value = self._callee.memo.load(outcome)
-        except LookupError:  # the tool gives something else nowadays
+        except LookupError:  # it cannot be rebuilt: the return annotation has changed, say
             return False
         self.step.stands()
         return True
 
     def doubt(self, execution: Execution) -> InDoubt:
-        """The error that lets the caller decide."""
+        """The error that lets the caller decide about a call in doubt."""
         step, callee = self.step, self._callee
         assert callee is not None
         error = InDoubt(step.name, step.call_id, step.key, _why(step))
@@ -90,7 +90,7 @@ class Record(msgspec.Struct, eq=False):
                 await write.asettle()
             return value
 
-        def repeat() -> object:  # once somebody has decided about it, this is another call of the same
+        def repeat() -> object:  # a new call if this one was decided about already
             return callee.repeat(execution, step if step.decide() else None)
 
         error.repeat = repeat
@@ -100,7 +100,7 @@ class Record(msgspec.Struct, eq=False):
         return error
 
     def _decide(self, execution: Execution, value: object) -> Write | None:
-        """Take *value* for the result; of a stream, for its items."""
+        """Record *value* as the result of a call in doubt; for a stream, as its items."""
         if not self.step.decide():
             raise RunConflict(f"somebody has decided about this call of {self.step.name!r} already")
         facts: dict[str, Any] = {
@@ -115,14 +115,14 @@ class Record(msgspec.Struct, eq=False):
     # -- what is written -----------------------------------------------------------------------------------------------
 
     def start(self, arguments: object, *, waits: bool) -> Write | None:
-        """Write that the tool is about to be called; gives what to wait for, if it *waits* to be on disk."""
+        """Write that the tool is about to be called; returns the write if the call *waits* until it is on disk."""
         self._started = True
         shown = self._run.log.store.payloads.shown(arguments) if arguments is not None else None
         write = self.step.start(shown)
         return write if waits else None
 
     def keep(self, item: object) -> None:
-        """Note what a stream gives, as it is now: many give one object again and again, and change it in between."""
+        """Keep a copy of an item of a stream: many streams give the same object again, and change it in between."""
         if self.items is None or self._callee is None:
             return
         memo = self._callee.memo
@@ -138,7 +138,7 @@ class Record(msgspec.Struct, eq=False):
             self.items = None
 
     def refuse(self) -> None:
-        """The tool is not called: whoever asks for the same next is this call."""
+        """Give the step back, since the tool is not called: the next identical call gets it."""
         self.step.give_back()
 
     def end(self, execution: Execution, facts: dict[str, Any], error: BaseException | None) -> None:
@@ -150,14 +150,14 @@ class Record(msgspec.Struct, eq=False):
                 self.write = self._succeed(facts, value, is_stream=is_stream, kept=kept)
             else:
                 self._fail(facts, error, cut=execution.yielded)
-            if self._run.is_noted:  # nobody waits for it
+            if self._run.is_noted:  # the calls of a noted run do not wait for the disk
                 self.write = None
         elif self._started:
             write = self.step.end_uncalled(facts)
-            if self.called is False and not self._run.is_noted:  # else it was cut off before, and nobody waits
+            if self.called is False and not self._run.is_noted:  # otherwise it was cut off, and no caller waits
                 self.write = write
         else:
-            id = None if self.step.key else execution.call_id  # not that of a call in doubt, which does not end by this
+            id = None if self.step.key else execution.call_id  # None for a call in doubt, which this does not end
             self._run.log.emit(events.TOOL_ENDED, {"call_id": id, "tool": self.step.name, **facts})
             self.step.give_back()
 
@@ -175,19 +175,19 @@ class Record(msgspec.Struct, eq=False):
         return self.step.end(facts, memo)
 
     def _fail(self, facts: Mapping[str, Any], error: BaseException, *, cut: bool) -> None:
-        if cut or not is_lasting(error):  # nobody knows what the tool has done, and nobody waits
+        if cut or not is_lasting(error):  # what the tool has done is unknown; the write is not waited for
             self.step.end(facts, None)
         else:
             assert isinstance(error, Exception)
             category = facts["category"]
             memo = dump_error(error, ErrorCategory(category) if category is not None else classify(error))
             self.write = self.step.end(facts, memo)
-        if not self.step.is_block:  # which is no call, and has its error from one
+        if not self.step.is_block:  # a block is not a call; a call inside it marks its own error
             mark(error, self._run.id, self.step.key, self.step.name)
 
 
 def _why(step: Step) -> str:
-    """Why somebody must decide about a call."""
+    """Why the caller must decide about a call."""
     if step.outcome != LOST:
         return "it ended before the run was interrupted, but its result can no longer be read"
     if step.is_unkept:

@@ -1,4 +1,4 @@
-"""What others hear of a call: the limits of its run, the statistics, sinks, hooks and the run's log."""
+"""Reports a call to the limits of its run, the statistics, the sinks, the hooks and the run's log."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 def denied(execution: Execution, denied: Denied) -> str:
-    """A guard said no; gives what that is called."""
+    """Report that a guard refused the call; returns its status."""
     tool = execution.tool.name
     if execution.counted and execution.run is not None:
         execution.run.limits.forget(tool)
-    if execution.attempts:  # it had begun, and then there was no thread for it
+    if execution.attempts:  # an attempt was admitted, but no thread could be started for it
         _write_end(execution, ExecutionStatus.CANCELLED, denied)
     elif execution.record is not None:
         execution.record.refuse()
@@ -41,7 +41,7 @@ def denied(execution: Execution, denied: Denied) -> str:
 
 
 def ended(execution: Execution, error: BaseException | None) -> str:
-    """The call was made, or would have been; gives how it ended."""
+    """Report the end of a call that no guard refused; returns its status."""
     tool, category = execution.tool, execution.category
     if (error is None and category is None) or execution.left:
         status = ExecutionStatus.SUCCESS
@@ -61,7 +61,7 @@ def ended(execution: Execution, error: BaseException | None) -> str:
         execution.kit.tracker.record(
             tool.name, status, execution.spent, execution.cached, attempts=attempts, category=category
         )
-    if execution.record is not None or execution.kit.bus.sinks:  # else nobody hears of it
+    if execution.record is not None or execution.kit.bus.sinks:  # otherwise there is nowhere to write it
         _write_end(execution, status, error)
     if execution.kit.hooks is not None:
         if error is None or execution.left:
@@ -72,7 +72,7 @@ def ended(execution: Execution, error: BaseException | None) -> str:
 
 
 def emit(execution: Execution, type: str, **payload: object) -> None:
-    """Tell its run, or the sinks where it is in none."""
+    """Emit an event to the call's run, or to the sinks if it is in no run."""
     if execution.run is None:
         execution.kit.bus.emit(type, execution.tool.name, None, call_id=execution.call_id, **payload)
     else:
@@ -80,7 +80,7 @@ def emit(execution: Execution, type: str, **payload: object) -> None:
 
 
 def context(execution: Execution, kind: HookKind, **facts: Any) -> HookContext:
-    """What a hook of *kind* is told."""
+    """The context that a hook of *kind* is called with."""
     arguments, record = execution.subject.arguments(), execution.record
     return HookContext(
         kind=kind,
@@ -112,12 +112,12 @@ def _write_end(execution: Execution, status: ExecutionStatus, error: BaseExcepti
 
 
 def _substituted(execution: Execution) -> dict[str, str]:
-    """That somebody else answered, where that is so."""
+    """The payload that names the fallback, if one answers in place of the tool."""
     return {} if (by := execution.substitute) is None else {"fallback": by}
 
 
 def _tell_hooks(execution: Execution, kind: HookKind, **facts: object) -> None:
-    """Have the hooks of *kind* told when the call has ended."""
+    """Have the hooks of *kind* told after the call has ended (by `Execution.after`)."""
     hooks = execution.kit.hooks
     if hooks is not None and hooks.has(kind) and not execution.forsaken:
         execution.to_tell = context(execution, kind, **facts)

@@ -1,7 +1,7 @@
-"""What a call is about, and by what it is known again: its arguments by name, as others are told them, as bytes.
+"""The subject of a call: its function and arguments, and the keys by which an identical call is recognised.
 
-Three parties know a call again, each in its own way: the loop guard (`same`), the log of a run (`step`), the cache
-(`key`). Nothing is worked out before somebody asks.
+There are three keys: for the loop guard (`same`), the log of a run (`step`) and the cache (`key`). Nothing is computed
+before it is asked for.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from holdfast.values.telling import likeness
 
 
 class Subject(msgspec.Struct, eq=False):
-    """The function and the arguments of one call; a block of code has neither, and is the same as no other."""
+    """The function and the arguments of one call; a block of code has neither, and is identical to no other call."""
 
     fn: Callable[..., Any] | None = None
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = {}
-    given: object = None  # the arguments by name, from who knows better than the function
-    asker: Hashable = None  # for whom it is made, where others may get another answer
+    given: object = None  # the tool's arguments by name, from an adapter whose function may take others
+    asker: Hashable = None  # the client, if the server may answer other clients differently
     _arguments: object = None
     _told: object = None
     _sign: bytes | UnsetType | None = UNSET
-    _method: Callable[..., Any] | None = None  # in place of `fn`, where an argument is the object of a method
+    _method: Callable[..., Any] | None = None  # `fn` bound to its object, if that is an argument without bytes
     _same: tuple[Hashable, ...] | None = None
 
     def arguments(self) -> object:
@@ -38,13 +38,13 @@ class Subject(msgspec.Struct, eq=False):
         return self._arguments
 
     def told(self) -> object:
-        """The arguments as others are told them: a method's object is none of them."""
+        """The arguments as they are recorded and shown: the name of its type stands for a method's object."""
         if self._told is None and self.fn is not None:
             self._told = self.given if self.given is not None else impersonal(self.fn, self.arguments())
         return self._told
 
     def sign(self) -> bytes | None:
-        """The canonical arguments, None if they cannot be told; a method's object that has no value is none of them."""
+        """The canonical bytes of the arguments, or None; a method's object that has no bytes counts by its type."""
         if self._sign is UNSET:
             self._sign = None
             if self.fn is not None:
@@ -55,25 +55,25 @@ class Subject(msgspec.Struct, eq=False):
         return self._sign
 
     def same(self, tool: str) -> Hashable | None:
-        """What the loop guard knows it by: tool, arguments, and the object of a method."""
+        """The key for the loop guard: tool, arguments, and the object of a method; None if there is no `sign`."""
         if self._same is None and (sign := self.sign()) is not None:
             self._same = (tool, sign, *owner(self._method or self.fn))
         return self._same
 
     def step(self) -> bytes:
-        """What a run knows the call by, in any process: the arguments of `told` that differ from their defaults."""
+        """The key for a run, the same in any process: the arguments of `told` that differ from their defaults."""
         return self._told_as(self.told() if self.given is not None else without_defaults(self.fn, self.told()))
 
     def shown(self) -> bytes:
-        """The same with all arguments, as an event of the run shows them."""
+        """The same key made of all arguments, as an event of the run shows them."""
         return self._told_as(self.told())
 
     def key(self) -> Hashable | None:
-        """What the cache knows it by: the function and its object, and arguments of the same types and values."""
+        """The key for the cache: function, object, types and values of the arguments; None if there is no `sign`."""
         sign, arguments = self.sign(), self.arguments()
         if sign is None:
             return None
-        if self.given is not None:  # plain data, whatever function passes them on
+        if self.given is not None:  # plain data; which function passes them on does not matter
             return (sign, self.asker)
         kinds = tuple(map(_kinds, arguments.values())) if isinstance(arguments, dict) else ()
         return (itself(self._method or self.fn), kinds, sign)
@@ -84,6 +84,6 @@ class Subject(msgspec.Struct, eq=False):
 
 
 def _kinds(argument: object) -> tuple[type, frozenset[type]]:
-    """Its type, and those of what it holds; what is deeper inside has classes of the same name, which will do."""
+    """The types of *argument* and of its items; deeper types are compared by name in `sign`, which is enough."""
     held = argument.values() if isinstance(argument, dict) else argument if isinstance(argument, list | tuple) else ()
     return type(argument), frozenset(map(type, held))
