@@ -1,6 +1,6 @@
-"""How a run is cancelled, once: its token is set, who waits in it is woken, its task is cancelled, the hooks are told.
+"""How a run is cancelled, once: its token is set, its waiting calls are woken, its task is cancelled, hooks are told.
 
-Plain code learns of it from its next call, step or wait: running code of the user's is never interrupted.
+Plain code learns of it from its next call, step or wait: the user's code is never interrupted while it runs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast.runs.home import Home
 from holdfast.waiting.threads import Job
 from holdfast.waiting.waits import Wait, pause
 
-GLANCE = 0.5  # seconds after which a sleeper looks whether there is any point in sleeping on
+GLANCE = 0.5  # seconds after which a sleeping call checks whether the run was cancelled
 
 _log = logging.getLogger("holdfast")
 
@@ -29,16 +29,16 @@ class Cancelling:
     def __init__(self, home: Home) -> None:
         self.token = threading.Event()
         self.reason: str | None = None
-        self.cleanup: Job | None = None  # the hooks at work
+        self.cleanup: Job | None = None  # calls the hooks
         self._home = home
-        self._once = threading.Lock()  # kept by the first who cancels
+        self._once = threading.Lock()  # taken by the first `stop`, never released
         self._waiting: set[Signal] = set()
         self._task: asyncio.Task[object] | None = None
         self._open = False
-        self._sent = False  # its task got a cancellation from us
+        self._sent = False  # this object has cancelled the task
 
     def attach(self) -> None:
-        """The run is entered, by this task if there is one."""
+        """Note that the run is entered, and by which task, if there is one."""
         try:
             self._task = asyncio.current_task()
         except RuntimeError:
@@ -59,11 +59,11 @@ class Cancelling:
         self._reach_task()
 
     def patiently(self, wait: Wait) -> Iterator[Wait]:
-        """Wait, but no longer than the run is wanted."""
+        """Wait, but only until the run is cancelled."""
         if (signal := wait.signal) is not None:
             self._waiting.add(signal)
             try:
-                if not self.token.is_set():  # each side sets its mark before it looks at the other's
+                if not self.token.is_set():  # `_waiting` was set first; `stop` sets the token first, so no wake is lost
                     yield wait
             finally:
                 self._waiting.discard(signal)
@@ -74,18 +74,18 @@ class Cancelling:
 
     @property
     def is_stranded(self) -> bool:
-        """Whether the event loop of its task is closed."""
+        """True if the event loop of its task is closed."""
         return self._task is not None and self._task.get_loop().is_closed()
 
     def leave(self) -> None:
-        """The run is left: its task is no longer cancelled by us."""
+        """Note that the run is left, and take back the cancellation of its task."""
         self._open = False
         sent, self._sent = self._sent, False
         if sent and self._task is not None:
             self._task.uncancel()
 
     def instead_of(self, run_id: str, error: BaseException | None) -> RunCancelled | None:
-        """What leaves the run's block where *error* is a cancellation that came from us, and from nobody else."""
+        """The error to raise from the run's block instead, if *error* is a cancellation caused by `stop` alone."""
         ours = is_a(error, asyncio.CancelledError) and self.token.is_set()
         if not ours or is_a(error, RunCancelled) or (self._task is not None and self._task.cancelling()):
             return None
@@ -118,4 +118,4 @@ class Cancelling:
         cleanup.begin()
         if cleanup.unstarted is not None:
             _log.error("the on_cancel hooks could not be called: %s", cleanup.unstarted)
-        self.cleanup = cleanup  # only now: who was interrupted before has nothing to wait for
+        self.cleanup = cleanup  # last: if an interrupt comes before, there is no job to wait for

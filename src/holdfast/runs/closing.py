@@ -1,4 +1,4 @@
-"""The last event of one run: said once, by whoever ends it inside its block or by leaving that, and then written."""
+"""The last event of one run: decided once, by the user's code inside the block or by leaving the block, and written."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from holdfast.stores.ledger import Claim
 
 
 class Closing:
-    """How one run ends; *diverges* if finished calls that it has not asked for are no error."""
+    """How one run ends; *diverges* if finished calls that the resumed code has not asked for are no error."""
 
     def __init__(self, home: Home, log: Log, steps: Steps, *, diverges: bool) -> None:
-        self.said: End | None = None  # once that is written
-        self._unsaid: End | None = None  # what somebody wanted said, and the store did not take
+        self.said: End | None = None  # the last event, once it is written
+        self._unsaid: End | None = None  # an end that the user's code asked for, and that could not be written
         self._text: object = ""  # the result of a run that is left cleanly
         self._home = home
         self._log = log
@@ -26,59 +26,59 @@ class Closing:
         self._diverges = diverges
 
     def complete(self, text: object) -> Last | None:
-        """Say that the run has completed with *text* for its result; gives what is on its way, if anything is."""
+        """End the run as completed with *text* for its result; return the write to wait for, if there is one."""
         end = completed(text)
         if (diverged := self.diverged()) is not None:
             raise diverged
         return self._say(end, None)
 
     def conclude(self, text: object) -> None:
-        """Have *text* for the result, if leaving the run's block means that it has completed."""
+        """Set *text* as the result, for the case that the run completes when its block is left."""
         self._text = self._log.given(events.RUN_COMPLETED, completed(text).payload)["text"]
 
     def fail(self, error: object) -> Last | None:
-        """Say that the run has failed."""
+        """End the run as failed; return the write to wait for, if there is one."""
         return self._say(failed(error), error if isinstance(error, BaseException) else None)
 
     def leave(self, error: BaseException | None, *, cancelled: bool, reason: str | None) -> Last | None:
-        """Say what leaving the run's block with *error* means."""
+        """End the run as its block is left with *error*; return the write to wait for, if there is one."""
         if (claim := self._claim) is None:
             return None
         end = self._unsaid or ending(error, cancelled=cancelled, reason=reason, text=self._text)
         over = end.type in (events.RUN_COMPLETED, events.RUN_FAILED) or is_a(error, RunDiverged)
         blamed = error if end.type == events.RUN_FAILED else None
         unasked = self._steps.recalled.unasked() if over else []
-        # Nobody waits for the answer of a run that is only noted.
+        # A run that is only noted does not wait to hear whether it has to yield.
         is_fixed = cancelled or self._unsaid is not None or self._steps.is_noted
         return self._write(claim, end, blamed, unasked, yields=not is_fixed and gives_way(error))
 
     def diverged(self) -> RunDiverged | None:
-        """The error of a run that has not done what it had done before, and is about to end."""
+        """The error of a run that is about to end and has not asked for all its finished calls, if that is an error."""
         unasked = () if self._diverges or self.said is not None else tuple(self._steps.recalled.unasked())
         return RunDiverged(unasked) if unasked else None
 
     def completes(self, error: BaseException | None) -> bool:
-        """Whether the run has completed, or does so if its block is left with *error*."""
+        """True if the run has completed, or does so when its block is left with *error*."""
         return error is None if self.said is None else self.said.type == events.RUN_COMPLETED
 
     def settle(self, last: Last | None) -> None:
-        """Wait for what was said inside the block."""
+        """Wait for an end that was given inside the block; raise an error if it could not be written."""
         if last is not None:
             self._home.store.writer.settle(last.pending)
             self._check(last)
 
     async def asettle(self, last: Last | None) -> None:
-        """The same as a task."""
+        """The same for a task: it suspends instead of blocking."""
         if last is not None:
             await self._home.store.writer.asettle(last.pending)
             self._check(last)
 
     def trouble(self, last: Last) -> HoldfastError | None:
-        """What kept the last event from being written; if nothing did, it is told."""
+        """The error that kept the last event from being written; if there is none, tell the sinks the event."""
         try:
             last.pending.result()
         except RunNotFound as error:
-            # Nobody has waited to hear whether a run that is only noted had begun: that is what its store did not take.
+            # A run that is only noted did not wait for the write of its beginning: it was that write that failed.
             return StoreError(f"its beginning could not be written: {error}") if self._steps.is_noted else error
         except HoldfastError as error:
             return error
@@ -90,7 +90,7 @@ class Closing:
 
     @property
     def _claim(self) -> Claim | None:
-        """The right to say anything; none if all is said, or nobody listens."""
+        """The claim to write with; None if the end is written already, or the claim is lost."""
         return None if self.said is not None or self._log.lost is not None else self._log.claim
 
     def _say(self, end: End, error: BaseException | None) -> Last | None:

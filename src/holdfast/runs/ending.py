@@ -1,4 +1,4 @@
-"""How a run ends: what leaving its block means. One write: the last events, and the claim given back."""
+"""How a run ends: which event leaving its block results in. One write adds the last events and gives the claim back."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from holdfast.stores import RunStore
 from holdfast.stores.ledger import Claim, Ledger
 from holdfast.stores.writer import Pending
 
-# What says nothing about the run's own work, as a cut from outside does not either: it can be resumed.
+# Errors that say nothing about the run's own work, as an interrupt from outside does not: the run can be resumed.
 INTERRUPTING = (InDoubt, RunDiverged, LeaseLost, StoreError)
-STRONGER = (KeyboardInterrupt, SystemExit, LeaseLost, StoreError)  # than a cancel that was requested
+STRONGER = (KeyboardInterrupt, SystemExit, LeaseLost, StoreError)  # these count for more than a requested cancel
 _MOST_LEAVES = 4096  # errors of a group that are looked at
 MOST_NAMED = 100  # calls in a `run_diverged` event
 
@@ -43,7 +43,7 @@ class End(NamedTuple):
 
 
 def ending(error: BaseException | None, *, cancelled: bool, reason: str | None, text: object) -> End:
-    """What leaving the block with *error*, or else with *text* for its result, means."""
+    """The event for leaving the block with *error*, or without an error and with *text* for the run's result."""
     if cancelled and gives_way(error):
         return End(events.RUN_CANCELLED, {"reason": reason})
     if error is None:
@@ -54,32 +54,32 @@ def ending(error: BaseException | None, *, cancelled: bool, reason: str | None, 
 
 
 def gives_way(error: BaseException | None) -> bool:
-    """Whether a cancel that was requested is what leaving the block with *error* means."""
+    """True if a run that is left with *error* ends as cancelled, should a cancel have been requested."""
     return not _is_only(error, lambda each: is_a(each, STRONGER))
 
 
 def completed(text: object) -> End:
-    """What a user means who says that the run is complete."""
+    """The event for a run that the user's code completes with *text* for its result."""
     if not isinstance(text, str):
         raise ConfigError(f"text = {shown(text)}: the result of a run must be a text")
     return End(events.RUN_COMPLETED, {"text": text})
 
 
 def failed(error: object) -> End:
-    """What a user means who says that the run has failed."""
+    """The event for a run that the user's code ends as failed."""
     if not isinstance(error, str | BaseException):
         raise ConfigError(f"error = {shown(error)}: must be a text or an exception")
     return End(events.RUN_FAILED, {"error": error if isinstance(error, str) else in_lines(error)})
 
 
 class Finish(msgspec.Struct, frozen=True):
-    """Write how a run ended and give it back."""
+    """The write that says how a run ended and gives its claim back."""
 
     claim: Claim
     end: End
     unasked: list[str]  # finished calls that the resumed run has not asked for
     fatal: Sequence[tuple[str, str]]  # the keys and names of the calls whose failure ended the run
-    yields: bool  # to a cancel that was requested, and that its owner has not heard of
+    yields: bool  # to a requested cancel that the owner has not heard of
 
     def said(self) -> list[End]:
         """Its last events."""
@@ -88,13 +88,13 @@ class Finish(msgspec.Struct, frozen=True):
         return [End(events.RUN_DIVERGED, {"calls": self.unasked[:MOST_NAMED], "count": len(self.unasked)}), self.end]
 
     def write(self, ledger: Ledger) -> str | None:
-        """End it; where it yields to a cancel, nothing is written, and this is why somebody wants it cancelled."""
+        """End the run; if it yields to a requested cancel, write nothing and return the reason for the cancel."""
         live = ledger.claimed(self.claim)
         if live.snapshot.status.is_terminal and self.end.type == events.RUN_INTERRUPTED:
             return None  # it had ended before it was interrupted
         if self.yields and live.cancel is not None:
             return live.cancel
-        for key, name in self.fatal:  # whoever forks the run wants it made again, not told again
+        for key, name in self.fatal:  # a fork of the run makes these again, and raises no error from the log
             ledger.remember(live, bytes.fromhex(key), name, AGAIN)
         for type, payload in self.said():
             ledger.say(live, type, **payload)
@@ -102,7 +102,10 @@ class Finish(msgspec.Struct, frozen=True):
         return None
 
     def write_late(self, ledger: Ledger) -> None:
-        """The same if nobody heard whether that was written: only if it was not, and nobody is here to be told more."""
+        """The same for an end of which it is not known whether it was written: does nothing if it was.
+
+        If it yields to a requested cancel, that is written at once: no caller is left to act on it.
+        """
         if ledger.claimed(self.claim).owner is not None and (wish := self.write(ledger)) is not None:
             end = End(events.RUN_CANCELLED, {"reason": wish or None})
             Finish(self.claim, end, [], [], yields=False).write(ledger)
@@ -116,22 +119,22 @@ class Last(msgspec.Struct, frozen=True):
 
     @property
     def end(self) -> End:
-        """What it says."""
+        """The event that says how the run ended."""
         return self.finish.end
 
     def tell(self, bus: Bus) -> None:
-        """Tell the sinks what it says."""
+        """Tell the sinks the events that it writes."""
         for type, payload in self.finish.said():
             bus.emit(type, None, self.finish.claim.run_id, **payload)
 
     @staticmethod
     def of(store: RunStore, finish: Finish) -> Last:
-        """Begin to write it."""
+        """Queue the write."""
         return Last(finish, store.writer.submit(finish.write))
 
 
 def is_lasting(error: BaseException) -> bool:
-    """Whether a failure is an outcome to be remembered; a refusal or a cut is asked anew."""
+    """True if a failure is an outcome to remember; a call that was refused or cut off is made anew."""
     return all(map(_lasts, leaves(error, _MOST_LEAVES)))
 
 
@@ -140,12 +143,12 @@ def _lasts(error: BaseException) -> bool:
 
 
 def _interrupts(error: BaseException) -> bool:
-    """Whether *error* is no word about the run's work: among others, what ends a task, a greenlet or the process."""
+    """True if *error* says nothing about the run's work: among others, what ends a task, a greenlet or the process."""
     is_cut = not is_a(error, Exception) and classify(error) is ErrorCategory.CANCELLED
     return is_cut or is_a(error, INTERRUPTING)
 
 
 def _is_only(error: BaseException | None, kind: Callable[[BaseException], bool]) -> bool:
-    """Whether *error*, or all that is in the group, is of this *kind*."""
+    """True if *error*, or every error of the group, is of this *kind*; False if there is none."""
     found = [] if error is None else leaves(error, _MOST_LEAVES)
     return bool(found) and all(map(kind, found))

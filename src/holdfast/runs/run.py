@@ -1,6 +1,6 @@
-"""A run: one piece of an agent's work, written down as it happens; a sync and an async context manager.
+"""A run: one piece of an agent's work, recorded as it happens; a sync and an async context manager.
 
-What begins it is in `beginning`, its last event in `closing`. Guarded calls inside find it through a context variable.
+Its first write is in `beginning`, its last in `closing`. Guarded calls inside find it through a context variable.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Run:
         self._home = home
         self._plan = plan
         self.clock: Clock = home.clock
-        self.is_noted = plan.is_noted  # nobody waits for its writes, and it cannot be resumed
+        self.is_noted = plan.is_noted  # its calls do not wait for the disk, and it cannot be resumed
         self.repeats = plan.repeats  # calls in doubt are made again
         self.limits = Limits(home.clock, plan.budget, self.tell)
         more = {"entry": plan.entry, "budget": dict(plan.budget) if plan.budget else None, "noted": plan.is_noted}
@@ -54,10 +54,10 @@ class Run:
         self.outer: Run | None = None  # the run within which it was entered
         self.is_open = False
         self._cancelling = Cancelling(home)
-        self.cancelled: Event = self._cancelling.token  # set when somebody wants it cancelled
+        self.cancelled: Event = self._cancelling.token  # set when a cancel was requested
         self._entered = False
         self._closing = Closing(home, self.log, self.steps, diverges=plan.diverges)
-        self._is_left = False  # unfinished, and others may go on with it
+        self._is_left = False  # left unfinished: another owner may resume it
         self._outer_key = ""  # the call or step within which it was entered
         self._watched: WatchedRun | None = None
 
@@ -124,7 +124,7 @@ class Run:
     def spend(self, unit: str, amount: float) -> None:
         """Report that the run has used up *amount* of *unit*, dollars or tokens say; its budget counts it.
 
-        What is reported outside of any call or step is reported again by a resumed run, and counts once.
+        An amount that is reported outside of any call or step is reported again by a resumed run, but counts once.
         """
         self.limits.spend(unit, amount, self._record_amount)
 
@@ -136,8 +136,8 @@ class Run:
         self.commit(events.VERIFICATION_ENDED, reports=written)
 
     def step(self, name: str, fn: Callable[..., T], *args: Any) -> T:
-        """Call *fn* and remember its result: a resumed run gets it without calling. What was cut off is called again,
-        so an effect that must not be repeated belongs in a tool.
+        """Call *fn* and remember its result: a resumed run gets it without calling. A step that was cut off is
+        called again, so an effect that must not be repeated belongs in a tool.
         """
         return remember(self, name, fn, args)
 
@@ -179,14 +179,14 @@ class Run:
             self.log.complain(error)
             result = CancelResult.NOT_FOUND
         if self.is_open and result is not CancelResult.ALREADY_FINISHED:
-            self.stop(reason)  # though the store may know nothing of it
+            self.stop(reason)  # even if the store does not know the run
             result = CancelResult.REQUESTED
         return result
 
-    # -- for those who call it, its calls and the keeper ---------------------------------------------------------------
+    # -- for its calls, adapters and the keeper ------------------------------------------------------------------------
 
     def check(self) -> None:
-        """That there is any point in going on."""
+        """Raise an error if the run is lost, cancelled or left unfinished, so that its calls may not go on."""
         if self.log.lost is not None:
             raise self._lost()
         if self.cancelled.is_set():
@@ -195,16 +195,16 @@ class Run:
             raise LeaseLost(self.id, "was left unfinished, and others may go on with it")
 
     def check_open(self) -> None:
-        """That it is entered and not left."""
+        """Raise a `RunConflict` unless it is entered and not left."""
         if not self.is_open:
             raise RunConflict(f"run {self.id!r} is not open: this belongs inside its `with`")
 
     def conclude(self, text: str) -> None:
-        """Have *text* for its result, should it have completed when its block is left."""
+        """Set *text* as its result, for the case that it completes when its block is left."""
         self._closing.conclude(text)
 
     def patiently(self, wait: Wait) -> Iterator[Wait]:
-        """Wait as long as there is any point in it."""
+        """Wait, but only until the run is cancelled; then raise an error if it may not go on."""
         yield from self._cancelling.patiently(wait)
         self.check()
 
@@ -214,17 +214,17 @@ class Run:
         self.log.emit(type, payload if tool is None else {"tool": tool, **payload})
 
     def stop(self, reason: str | None) -> None:
-        """Somebody wants it cancelled; from any thread, any number of times."""
+        """Cancel it in this process, as was requested; from any thread, any number of times."""
         self._cancelling.stop(self.id, reason)
 
     def leave_if_stranded(self) -> None:
-        """Leave it to others if its event loop is closed: nobody will leave its block."""
+        """Give it up if its event loop is closed, as its block will never be left: another owner may then resume it."""
         if self.is_open and self._cancelling.is_stranded:
             self._give_up(LeaseLost(self.id), reason="the event loop of its task was closed")
-            self.log.claim = None  # what is left of the task has no more to say
+            self.log.claim = None  # what is left of the task must write nothing more
 
     def disown(self) -> None:
-        """In a forked child: it is the parent's."""
+        """In a forked child: close it here, as it is the parent's."""
         self.is_open = False
         self.log.claim = None
         open_runs.discard(id(self))
@@ -304,7 +304,7 @@ class Run:
         return Resume(resumed, store.ownership.row, [], claim, prompt, self._plan.forks)
 
     def _note(self) -> Run:
-        """Begin at once, and leave it to others to write that down."""
+        """Begin at once: the write is only queued."""
         self._entered = True
         shown = self.log.given(events.RUN_STARTED, {"prompt": self.prompt})
         self.log.claim = note(self._home.store, self._header, shown)
@@ -324,7 +324,7 @@ class Run:
             self.stop(begun.cancel)
 
     def _not_begun(self, op: Start | Resume, error: BaseException) -> None:
-        """Go on without a store that cannot be written, if that was chosen; else give back what was claimed."""
+        """Go on without the store if `on_store_error` says so; else give back what was claimed, and raise *error*."""
         if self._plan.resumed is None and self.log.passes(error):
             self.log.complain(error)
             self.steps.begin(self.id, b"")
@@ -359,7 +359,7 @@ class Run:
     # -- leaving -------------------------------------------------------------------------------------------------------
 
     def _leave(self, error: BaseException | None) -> RunDiverged | None:
-        """Be no longer the current run; gives the error of a run that did not do what it had done before."""
+        """Stop being the current run; return the error of a run that has not asked for all its finished calls."""
         self.is_open = False
         cancelled = self.cancelled.is_set()
         diverged = self._closing.diverged() if error is None and not cancelled else None
@@ -373,14 +373,14 @@ class Run:
         self._cancelling.leave()
         if self._watched is not None:
             self._watched.end(error, here=current_run.get() is self)
-        if current_run.get() is self:  # else it was entered in another task or thread: not this one's to put back
+        if current_run.get() is self:  # otherwise another task or thread entered it, whose context cannot be reset here
             current_key.set(self._outer_key)
             current_run.set(self.outer)
         return diverged
 
     def _last(self, error: BaseException | None) -> tuple[Last | None, Pending[Ledger, Any] | None]:
-        """What there is left to say, if anything is, and the write to wait for: what came after an end that was said
-        inside the block is on its way, too.
+        """The last write, if there is one to make, and the write to wait for: if the run has ended inside its block,
+        that is the latest event, which may still be on its way.
         """
         last = self._closing.leave(error, cancelled=self.cancelled.is_set(), reason=self._cancelling.reason)
         if last is not None:
@@ -388,7 +388,7 @@ class Run:
         return None, None if self.log.claim is None else self.log.queued
 
     def _yields(self, last: Last | None) -> bool:
-        """Whether somebody wanted it cancelled before that could be written, and nobody here had heard of it."""
+        """True if *last* was not written, as a cancel was requested before that this process had not heard of."""
         if last is None or (wish := last.pending.value) is None:
             return False
         self.stop(wish)
@@ -396,18 +396,18 @@ class Run:
         return True
 
     def _stay_known(self) -> None:
-        """Tasks that are left over from it must be stopped: it is known for as long as there may be any."""
+        """Keep it in `open_runs` for as long as tasks may be left over from it: their calls must be refused."""
         open_runs.add(id(self))
         weakref.finalize(self, open_runs.discard, id(self)).atexit = False
 
     def _give_up(self, trouble: BaseException, reason: str = STOPPED) -> None:
-        """Something hit the end itself: leave the run to others, and wait for nothing."""
+        """Give the run back without waiting, as it cannot be ended: another owner may resume it."""
         if self.log.claim is not None and self._closing.said is None:
             self._home.keeper.debts.give_back([self.log.claim], reason=reason)
         self._leave(trouble)
 
     def _unwind(self, error: BaseException | None, diverged: RunDiverged | None, last: Last | None) -> None:
-        """Raise what leaving the block means, where that is not *error* itself."""
+        """Raise the error that leaving the block has to raise, unless that is *error* itself."""
         trouble = self._closing.trouble(last) if last is not None else None
         if trouble is None and self.log.lost is not None:
             trouble = self._lost()
@@ -437,7 +437,7 @@ class Run:
         return self.log.write(type, given)
 
     def _record_amount(self, unit: str, amount: float) -> bool:
-        """Whether it was not reported before; what a call reports, it reports when it is made."""
+        """Record an amount; False if it was recorded before. Within a call it is new: finished calls are not made."""
         if not self._entered:
             self.check_open()
         payload: dict[str, Any] = {"unit": unit, "amount": amount}

@@ -1,7 +1,7 @@
 """The calls and steps of a run as they are made, and how they get into the log.
 
 A call gets its number, and so its key, when it begins or is found among the calls that a resumed run recalls: one whose
-tool was not called gives its number back, and the next such call is decided anew.
+tool was not called does not count, and gives its number back.
 """
 
 from __future__ import annotations
