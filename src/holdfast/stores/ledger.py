@@ -1,7 +1,7 @@
 """The rules of writing: sequences without gaps, snapshots that fold, fences, leases, cancels. Knows no database.
 
-A write is a function of the ledger. It asks first and changes afterwards: one that raises has changed nothing. What it
-changes stands in memory until the group is written, and is forgotten if that fails.
+A write is a function of the ledger. It reads first and changes afterwards: one that raises has changed nothing. Its
+changes stay in memory until the group is written, and are forgotten if that fails.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from holdfast.errors import LeaseLost, RunConflict, RunNotFound
 from holdfast.history import CancelResult, RunHeader, RunSnapshot, RunStatus, apply, begin
 from holdfast.values.said import ENDS, known
 
-KEYS = 32  # for new runs, that are asked for at once
-MOST_CACHED = 2_000  # runs whose state is kept at hand
-MOST_TOOLS = 1_000  # of one run, by which it can be found
-PIECE = 2 * 10**6  # bytes of memos that go in one write, about: it takes some 10 ms
-ROW = 2_000  # bytes that a memo counts for beside those of its outcome: to delete it takes as long
-USES = frozenset({events.TOOL_STARTED, events.TOOL_ENDED, events.TOOL_DENIED})  # events that tell of one
+KEYS = 32  # keys for new runs that are fetched at once
+MOST_CACHED = 2_000  # runs whose state is kept in memory
+MOST_TOOLS = 1_000  # tools of one run by which it can be found
+PIECE = 2 * 10**6  # bytes of memos, about, that one write deletes: that takes some 10 ms
+ROW = 2_000  # bytes that each memo counts for beside its outcome: deleting its row takes as long as so many bytes
+USES = frozenset({events.TOOL_STARTED, events.TOOL_ENDED, events.TOOL_DENIED})  # events that tell of a tool
 
 
 class Live:
-    """A run as the ledger has it in hand."""
+    """A run as the ledger has it in memory."""
 
     __slots__ = (
         "cancel", "fence", "first", "header", "is_new", "key", "memos", "new_tools", "origin", "owner", "snapshot",
@@ -42,22 +42,22 @@ class Live:
         self.first = 0
         self.owner: str | None = None
         self.fence = 0
-        self.cancel: str | None = None  # why it is to be cancelled, if it is
+        self.cancel: str | None = None  # the reason, which may be empty, if a cancel was requested
         self.origin: str | None = None  # the store that it was imported from
         self.is_new = False
-        self.memos = math.inf  # what they weigh, as far as that is known
-        self.tools: set[str] = set()  # that are known to be written down as used by this run
-        self.new_tools: list[str] = []  # that are yet to be
-        self.version = 0  # who wrote it last, where several may at once
+        self.memos = math.inf  # the weight of its memos in bytes; infinite if it is not known
+        self.tools: set[str] = set()  # tools that are recorded as used by this run
+        self.new_tools: list[str] = []  # those of them that are not written yet
+        self.version = 0  # the number of the group that wrote it last, where several processes write at once
         self.written: tuple[object, ...] = ()  # status, owner, fence and cancel as they are on disk
 
     def standing(self) -> tuple[object, ...]:
-        """What is written only when it has changed."""
+        """The facts that are written only when they have changed."""
         return (self.snapshot.status, self.owner, self.fence, self.cancel)
 
 
 class Claim(NamedTuple):
-    """The right of one owner to write to a run, as long as nobody has a higher fence."""
+    """The right of one owner to write to a run, as long as no other claim has a higher fence."""
 
     run_id: str
     owner: str
@@ -65,7 +65,7 @@ class Claim(NamedTuple):
 
 
 class OwnerRow(NamedTuple):
-    """A process that has runs; *locked* if others can ask for its lock, where that is written down."""
+    """A process that owns runs, alive until *until* (ms); *locked* if its row says that others can check its lock."""
 
     id: str
     host: str
@@ -82,8 +82,8 @@ MemoRow = tuple[int, bytes, str, bytes]  # run, key of the call, its name, its e
 class Tables(Protocol):
     """What the ledger needs of a database, inside a transaction."""
 
-    crowded: bool  # whether others may write between our transactions, and while they last
-    blocking: bool  # whether all others who write wait while our transactions last
+    crowded: bool  # True if other processes may write between our transactions, and during them
+    blocking: bool  # True if all other writers wait during our transactions
 
     def load(self, run_id: str) -> Live | None: ...
     def new_keys(self, most: int) -> Iterator[int]: ...
@@ -96,7 +96,7 @@ class Tables(Protocol):
 
 
 class Ledger:
-    """One transaction after the other on *tables*; *is_alive* says whether an owner is."""
+    """Makes one transaction after the other on *tables*; *is_alive* says whether an owner is alive."""
 
     def __init__(self, tables: Tables, time: Callable[[], float], is_alive: Callable[[OwnerRow | None], bool]) -> None:
         self.tables = tables
@@ -107,13 +107,13 @@ class Ledger:
         self._rows: list[EventRow] = []
         self._memos: list[MemoRow] = []
         self._keys: Iterator[int] = iter(())
-        self._believed: dict[str, Live] = {}  # what was at hand, and may be outdated by others
-        self._kept: OwnerRow | None = None  # who was last written down as alive
+        self._believed: dict[str, Live] = {}  # runs used from memory, which other processes may have changed
+        self._kept: OwnerRow | None = None  # the owner that was last written as alive
         self.changes = 0  # grows with each change: a write that fails must have made none
         self._to_wake: set[str] = set()
-        self.woken: deque[str] = deque()  # the owners who have something to look at, for whoever tells them
+        self.woken: deque[str] = deque()  # owners that the store has to tell that there is something for them
         self._left: list[int] = []
-        self.leftovers: deque[int] = deque()  # runs, completed or gone, that have memos yet, for whoever sees to these
+        self.leftovers: deque[int] = deque()  # completed or deleted runs whose memos the store still has to delete
 
     # -- one group -----------------------------------------------------------------------------------------------------
 
@@ -122,7 +122,7 @@ class Ledger:
         return int(self._time() * 1000)
 
     def forget(self) -> None:
-        """Others have written, or we have failed to: what is at hand may no longer be true."""
+        """Forget everything in memory: other processes have written, or our write failed, and it may be outdated."""
         self._kept = None
         self._clear()
         self._lives.clear()
@@ -140,7 +140,7 @@ class Ledger:
             self.tables.tell(self._to_wake)
 
     def written(self) -> None:
-        """It is on disk."""
+        """Note that everything that has changed is on disk."""
         for live in self._dirty.values():
             live.is_new = False
             live.new_tools.clear()
@@ -156,7 +156,7 @@ class Ledger:
         self._left.clear()
 
     def step_aside(self) -> None:
-        """Write what has changed so far and forget the rest: the write in hand changes the tables themselves."""
+        """Hand over what has changed so far and forget the rest: the current write uses the tables directly."""
         self.write()
         self._clear()
         self._lives.clear()
@@ -183,25 +183,25 @@ class Ledger:
         return live
 
     def run(self, run_id: str) -> Live:
-        """The run of that id."""
+        """The run of that id; raise a `RunNotFound` if there is none."""
         live = self.find(run_id)
         if live is None:
             raise RunNotFound(run_id)
         return live
 
     def claimed(self, claim: Claim) -> Live:
-        """The run that *claim* is for, if it still holds."""
+        """The run that *claim* is for; raise a `LeaseLost` if the claim no longer holds."""
         run_id, owner, fence = claim
         live = None if self.tables.crowded else self._lives.get(run_id)
         if live is None:
             live = self.run(run_id)
-        # A claim whose commit failed may have the number of the next one, who got the run.
+        # A claim whose commit failed may have the same fence as the claim of the owner that then got the run.
         if live.fence != fence or (live.owner != owner and live.owner and owner):
             raise LeaseLost(run_id, *(["was ended from elsewhere"] if live.snapshot.status.is_terminal else []))
         return live
 
     def append(self, live: Live, type: str, payload: Mapping[str, Any], encoded: str) -> None:
-        """Add an event; *payload* is what *encoded* says."""
+        """Add an event; *encoded* is the JSON of *payload*."""
         snapshot, at = live.snapshot, int(self._time() * 1000)
         if at < live.touched_at:
             at = live.touched_at
@@ -217,7 +217,7 @@ class Ledger:
             self._ended(live)
 
     def intervene(self, live: Live, type: str, payload: Mapping[str, Any], encoded: str) -> None:
-        """Add an event from outside: if it ends the run, whoever has it may not go on, and is told."""
+        """Add an event that is not from the owner: if it ends the run, the owner may not go on, and is told."""
         owner = live.owner
         self.append(live, type, payload, encoded)
         if owner is not None and live.owner is None:
@@ -225,11 +225,11 @@ class Ledger:
             self._to_wake.add(owner)
 
     def say(self, live: Live, type: str, **payload: Any) -> None:
-        """Add an event of our own."""
+        """Add an event of Holdfast's own."""
         self.append(live, type, payload, _JSON.encode(payload).decode())
 
     def remember(self, live: Live, key: bytes, name: str, outcome: bytes) -> None:
-        """Keep the exact outcome of a call, unless the run has completed: then nobody will ask for it."""
+        """Keep the exact outcome of a call, unless the run has completed: then it is not needed."""
         if live.snapshot.status is RunStatus.COMPLETED:
             return
         live.memos += ROW + len(outcome)
@@ -237,11 +237,11 @@ class Ledger:
         self.changes += 1
 
     def has_memo(self, live: Live, key: bytes) -> bool:
-        """Whether something is kept, on disk, under *key*."""
+        """True if the run has a memo on disk under *key*."""
         return bool(self.tables.ask("has_memo", live.key, key))
 
     def copy_memos(self, source: Live, target: Live) -> dict[bytes, bytes]:
-        """Let *target* know what *source* knew; gives the outcomes by the keys of their calls."""
+        """Copy what *source* knows of its calls to *target*; return the outcomes by the keys of the calls."""
         copied = self.memos_of(source)
         target.memos = math.inf
         self._memos += [(target.key, *memo) for memo in copied]
@@ -249,7 +249,7 @@ class Ledger:
         return {key: outcome for key, _, outcome in copied}
 
     def memos_of(self, source: Live) -> list[tuple[bytes, str, bytes]]:
-        """What *source* knows of its calls, whether its events say it or not: key, name and outcome."""
+        """What *source* knows of its calls, from its events and its memos: key, name and outcome."""
         run, ask = source.key, self.tables.ask
         ended: list[str] = []
         if source.origin is None:
@@ -272,7 +272,7 @@ class Ledger:
         return live
 
     def add_to_header(self, live: Live, **more: Any) -> None:
-        """Say what is known of a run only now that it begins."""
+        """Add to the header of a run what is known only when it begins."""
         header = msgspec.structs.replace(live.header, **{name: value for name, value in more.items() if value})
         if header != live.header:
             live.header = header
@@ -281,18 +281,18 @@ class Ledger:
             self._touch(live)
 
     def erase(self, run: int) -> int:
-        """Delete a run; gives what the memos weigh that went with it: from `PIECE` on, others go in later writes.
+        """Delete a run; return the weight of the memos deleted with it: from `PIECE` on, later writes delete the rest.
 
-        Nobody can ask for these any more, and no other run gets its key while they are there.
+        The rest can no longer be asked for, and no other run gets the same key while it is there.
         """
         for name in ("drop_events", "forget_tools", "drop_run"):
             self.tables.put(name, run)
         return self._forget(run, math.inf)
 
     def forget_some(self) -> None:
-        """Delete some of the memos that a run has left."""
+        """Delete some of the memos that a completed or deleted run has left behind."""
         if self.leftovers:
-            run = self.leftovers[0]  # whose key may be another's, in a store that older versions have written
+            run = self.leftovers[0]  # in a store of older versions, another run may have this key by now
             if not self.tables.ask("is_forgotten", run) or self._forget_piece(run) < PIECE:
                 self.tables.put("drop_meta", _note_of(run))
                 self.leftovers.popleft()
@@ -300,30 +300,30 @@ class Ledger:
     # -- owners --------------------------------------------------------------------------------------------------------
 
     def owner(self, owner: str) -> OwnerRow | None:
-        """A process that has, or had, runs."""
+        """The row of a process that owns, or owned, runs."""
         rows = self.tables.ask("owner", owner)
         return OwnerRow(*rows[0]) if rows else None
 
     def keep(self, owner: OwnerRow) -> None:
-        """Write down that *owner* lives, and until when at least."""
+        """Write that *owner* is alive, and until when at least."""
         self.tables.put("keep_owner", *owner, is_news=False)
 
     def drop(self, owner: str) -> None:
-        """Forget *owner*; what it counted stays on the board for a while."""
+        """Delete *owner*; the statistics of its tools stay on the board for a while."""
         for name in ("drop_owner", "end_process", "drop_details_of_process"):
             self.tables.put(name, owner)
 
     def drop_old_owners(self) -> None:
-        """Forget those whose lease is over and that no run waits for."""
+        """Delete the owners whose lease is over and that no run names as its owner."""
         self.tables.put("drop_old_owners", self.now_ms(), is_news=False)
 
     def excuse_silence(self, since: int) -> None:
-        """Let no lease run out by a long write: where all others waited for it, their time has stood still *since*."""
+        """Extend all leases by the time that a long write took *since* it began, if all other writers waited for it."""
         if self.tables.blocking:
             self.tables.put("excuse_owners", self.now_ms() - since, since, is_news=False)
 
     def claim(self, live: Live, owner: OwnerRow) -> Claim:
-        """Give the run to *owner*, unless somebody who lives has it."""
+        """Give the run to *owner*; raise a `RunConflict` if it has an owner that is alive."""
         if live.owner is not None and self.is_owned(live):
             holder = self.owner(live.owner)
             who = f"process {holder.pid} on {holder.host}" if holder is not None else "another process"
@@ -335,7 +335,7 @@ class Ledger:
         return Claim(live.header.id, owner.id, live.fence)
 
     def _keep_once(self, owner: OwnerRow) -> None:
-        """The same, unless that was done just now: a second's difference is none."""
+        """`keep` the *owner*, unless the lease would be less than a second longer than the one last written."""
         kept = self._kept
         if kept is not None and kept.id == owner.id and kept.until > owner.until - 1000:
             return
@@ -347,12 +347,12 @@ class Ledger:
         self._kept = owner
 
     def release(self, live: Live) -> None:
-        """The run has no owner any more."""
+        """Leave the run without an owner."""
         live.owner = None
         self._touch(live)
 
     def is_owned(self, live: Live) -> bool:
-        """Whether the run has an owner who lives."""
+        """True if the run has an owner that is alive."""
         return live.owner is not None and self._is_alive(self.owner(live.owner))
 
     def cancel(self, run_id: str, reason: str | None) -> CancelResult:
@@ -363,7 +363,7 @@ class Ledger:
         if live.snapshot.status.is_terminal:
             return CancelResult.ALREADY_FINISHED
         if not self.is_owned(live):
-            live.fence += live.owner is not None  # one that was taken for dead and comes back may not go on
+            live.fence += live.owner is not None  # an owner that was taken for dead and comes back may not go on
             self.say(live, events.RUN_CANCELLED, reason=reason)
         elif live.cancel is None:
             live.cancel = reason or ""
@@ -378,14 +378,14 @@ class Ledger:
         self.changes += 1
 
     def _ended(self, live: Live) -> None:
-        """Let go of what only a run that may go on needs."""
+        """Drop what only an unfinished run needs: its owner, and, if it has completed, its memos."""
         live.owner = None
         if live.snapshot.status is RunStatus.COMPLETED and live.memos:
             self._memos[:] = [memo for memo in self._memos if memo[0] != live.key]
             self._forget(live.key, live.memos)
 
     def _forget(self, run: int, weight: float) -> int:
-        """Delete the memos of a run; where others would wait for that, what is left of many goes in later writes."""
+        """Delete the memos of a run; if other writers would wait, and there are many, later writes delete the rest."""
         if weight <= PIECE or not self.tables.blocking:
             self.tables.put("forget_memos", run)
             return 0
@@ -395,9 +395,9 @@ class Ledger:
         return gone
 
     def _forget_piece(self, run: int) -> int:
-        """Delete as many memos of a run as one write may; gives what they weigh: less than `PIECE` if it was all."""
+        """Delete as many memos of a run as one write may; return their weight: less than `PIECE` if none is left."""
         weight = 0
-        while weight < PIECE:  # one by one: a look ahead would read all that they hold
+        while weight < PIECE:  # one by one: a look ahead would read all their contents
             if not (found := self.tables.ask("first_memo", run)):
                 break
             ((key, length),) = found
@@ -411,14 +411,14 @@ class Ledger:
 
 
 def _note_tool(live: Live, tool: object) -> None:
-    """A run is found by the tools that it used, or wanted to; of one that makes names up, by the first of them."""
+    """Note a tool that the run used, or wanted to, to find the run by; only the first ones, as agents make names up."""
     if isinstance(tool, str) and tool not in live.tools and len(live.tools) < MOST_TOOLS:
         live.tools.add(tool)
         live.new_tools.append(tool)
 
 
 def _note_of(run: int) -> str:
-    """What the store's own facts say of a run that has memos yet, and is completed or gone."""
+    """The name in the table `meta` that says that a completed or deleted run still has memos."""
     return f"memos of {run}"
 
 

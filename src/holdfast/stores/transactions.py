@@ -1,4 +1,4 @@
-"""A group of writes in one transaction. What spoils it for the group is found by making its halves alone."""
+"""Makes a group of writes in one transaction. If one write spoils it for all, it is found by making halves alone."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from holdfast.stores.database import Again, Database, Lost
 from holdfast.stores.ledger import Ledger
 from holdfast.stores.writer import Pending
 
-MOST_TRIES = 10  # of a group that others were quicker than
-SEARCH = 4.0  # seconds to find out which of a group spoils it; what is to blame may be a lock that each waits for
+MOST_TRIES = 10  # tries of a group while other processes write first
+SEARCH = 4.0  # seconds to find the write that spoils a group; the cause may be a lock that each try waits for
 
 Group = Sequence[Pending[Ledger, Any]]
 
@@ -31,16 +31,16 @@ class Transactions:
         self._search_until: float | None = None
 
     def make(self, group: Group) -> None:
-        """Make a group of writes, each of which is given its value or its error.
+        """Make a group of writes, and set the value or the error of each.
 
-        An error that is none (an interrupt) is passed on: then the group is on disk, or is as if it had never been.
+        An interrupt (no `Exception`) is passed on: the group is then on disk, or as if it had never been made.
         """
         self._search_until = None
         with self._file.alone:
             self._make(group)
 
     def _make(self, group: Group) -> None:
-        """Make it, again and again while others are quicker."""
+        """Make the group, again and again while other processes write first."""
         lost: list[Lost] = []
         for _ in range(MOST_TRIES):
             try:
@@ -62,7 +62,7 @@ class Transactions:
         _fail(group, StoreError(f"{self._file.name}: others were quicker {MOST_TRIES} times: {trouble}; try again"))
 
     def _was_made(self, group: Group, lost: list[Lost]) -> bool:
-        """Whether the group is done with: one of the times whose answer was *lost* did it, or nobody can tell."""
+        """True if the group must not be made again: a commit whose answer was *lost* did it, or that cannot be told."""
         try:
             for each in lost:
                 if each.was_committed():
@@ -77,7 +77,7 @@ class Transactions:
             return True
         except Again:
             raise
-        except BaseException:  # whoever leads next must not make it again
+        except BaseException:  # the next leader must not make it again
             _fail(group, unknown(StoreError(f"{self._file.name}: interrupted")))
             raise
         return False
@@ -88,7 +88,7 @@ class Transactions:
             self._begin()
         except Again:
             raise
-        except Exception as error:  # nobody can write now: no use in asking for each
+        except Exception as error:  # nothing can be written now: no use in trying each write alone
             trouble = self._explained(error)
             self._undo(trouble)
             _fail(group, trouble)
@@ -110,10 +110,10 @@ class Transactions:
                 self._crash("committed")
 
     def _spoilt(self, group: Group, error: Exception) -> None:
-        """Nothing was written because of *error*: one of the group may be to blame, unless it would hit any."""
+        """Nothing was written because of *error*: one write may be to blame, unless the error would hit all."""
         trouble = self._explained(error)
         self._undo(trouble)
-        now = SystemClock.monotonic()  # what takes long here is the system
+        now = SystemClock.monotonic()  # not the store's clock: it is the system that takes long here
         if self._search_until is None:
             self._search_until = now + SEARCH
         if len(group) == 1 or now > self._search_until or self._file.concerns_all(error):
@@ -124,7 +124,7 @@ class Transactions:
         self._make(group[half:])
 
     def _interrupted(self, group: Group, error: BaseException) -> None:
-        """It came from outside, in the middle of anything."""
+        """Settle or undo the group after an interrupt, which may have come anywhere."""
         try:
             made = self._committing and self._file.is_committed()
         except StoreError as trouble:
@@ -143,7 +143,7 @@ class Transactions:
             self._ledger.forget()
 
     def _write(self, group: Group, lost: list[Lost]) -> None:
-        """Make the group; a write that refuses before it has changed anything is no trouble for the others."""
+        """Make the group; a write that raises before it has changed anything does not affect the others."""
         ledger = self._ledger
         for pending in group:
             pending.value = pending.error = None
@@ -154,7 +154,8 @@ class Transactions:
                 if ledger.changes != before:
                     raise
                 pending.error = error
-        if lost and self._was_made(group, lost):  # it came late, and may be what was seen; from here on it is too late
+        # A lost commit may have arrived late, and be what these writes saw; if it arrives after this, it is too late.
+        if lost and self._was_made(group, lost):
             lost.clear()
             return
         ledger.write()
@@ -169,7 +170,7 @@ class Transactions:
         self._settle(group)
 
     def _explained(self, error: Exception) -> Exception:
-        """What *error* means, in words of ours if the database raised it; one that means `Again` is raised."""
+        """What *error* means, as an error of ours if the database raised it; raise that if it is an `Again`."""
         told = self._file.explained(error)
         if isinstance(told, Again):
             raise told from error
@@ -179,34 +180,34 @@ class Transactions:
         return told
 
     def _settle(self, group: Group) -> None:
-        """It is on disk, and must not be made again."""
+        """Note that the group is on disk, and must not be made again."""
         for pending in group:
             pending.made = True
         self._ledger.written()
 
     def _undo(self, error: BaseException) -> None:
-        """Be as before."""
+        """Roll back, and have the ledger forget what was changed."""
         self._ledger.forget()
         ours = isinstance(error, HoldfastError | Again) and not isinstance(error, StoreError)
         self._file.rollback(afresh=not ours)
 
 
 def unknown(error: StoreError) -> StoreError:
-    """Nobody can tell whether it was written."""
+    """The error of a write of which it cannot be told whether it was made."""
     told = StoreError(f"{error}; what became of a commit is not known, so it may have been written or not: look first")
     told.__cause__ = error.__cause__
     return told
 
 
 def _doubt(group: Group) -> None:
-    """What failed at last may have been written before."""
+    """Say in the errors of a group that failed at last that an earlier try may have been written."""
     for pending in group:
         if isinstance(pending.error, StoreError):
             pending.error = unknown(pending.error)
 
 
 def _fail(group: Group, error: Exception) -> None:
-    """Give each an error of its own: several threads are about to raise it."""
+    """Fail each write with an error of its own, as several threads are about to raise them."""
     for pending in group[1:]:
         own = StoreError(str(error) if isinstance(error, StoreError) else f"nothing was written: {error!r}")
         own.__cause__ = error.__cause__

@@ -1,8 +1,9 @@
-"""The writer: many callers, one transaction. Whoever commits takes along everything that is queued by then.
+"""The writer: many callers, one transaction. The thread that commits, the leader, takes along all that is queued then.
 
-A plain caller that finds nobody writing commits in its own thread. All else (coroutines, what came meanwhile, what
-was only queued) is left to one thread, which is started when needed and ends when idle. A write leaves the queue when
-it is made and whoever waits for it was told: a leader that is interrupted leaves the rest to the next one.
+A plain caller that finds no other thread writing leads the commit in its own thread. All other writes (of coroutines,
+those that came meanwhile, those only queued) are left to the writer thread, which is started when needed and ends when
+idle. A write leaves the queue when it is made and its waiter was told: a leader that is interrupted leaves the rest to
+the next one.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from holdfast.solo import Solo
 from holdfast.stack import TO_WRITE, check_room
 
 MOST_AT_ONCE = 1000  # writes in one transaction
-MOST_TRIES = 3  # of a write whose leader was interrupted
-TICK = 0.01  # seconds; a queued write waits one to two of them for company, or for somebody who commits anyway
-LINGER = 1.0  # seconds without work after which the thread ends
+MOST_TRIES = 3  # tries of a write whose leaders were interrupted
+TICK = 0.01  # seconds; a queued write waits one to two ticks for other writes, or for a caller that commits anyway
+LINGER = 1.0  # seconds without work after which the writer thread ends
 
 IN_THE_MIDDLE = "this thread is in the middle of another write, which the handler of a signal, say, has interrupted"
 
@@ -35,8 +36,8 @@ Book = TypeVar("Book")
 T = TypeVar("T")
 
 
-class Pending(msgspec.Struct, Generic[Book, T], eq=False):  # a Struct since there are two a step: it is made in C
-    """A write on its way: *made* when it is on disk, or has failed; *done* when that was told."""
+class Pending(msgspec.Struct, Generic[Book, T], eq=False):  # a Struct, built in C: each step has two
+    """A write on its way: *made* when it is on disk, or has failed; *done* when its waiter was told."""
 
     op: Callable[[Book], T]
     made: bool = False
@@ -45,21 +46,21 @@ class Pending(msgspec.Struct, Generic[Book, T], eq=False):  # a Struct since the
     tries: int = 0
     value: T | None = None
     error: BaseException | None = None
-    waiter: threading.Lock | None = None  # locked by a thread, to be released when it is done
+    waiter: threading.Lock | None = None  # locked by the thread that waits, released when it is done
     future: asyncio.Future[None] | None = None
 
     def fail(self, error: BaseException) -> None:
-        """It was not made."""
+        """Note that it was not made, and why."""
         self.error = error
         self.made = True
 
     def result(self) -> T:
-        """What the write gave, or the error it failed with."""
+        """Return the value of the write, or raise the error that it failed with."""
         if self.error is not None:
             try:
                 raise self.error
             finally:
-                self.error = None  # the traceback leads to this frame, and from here to the error
+                self.error = None  # no cycle: the error's traceback refers to this frame, which refers to the error
         if not self.done:
             raise StoreError("the store takes too long; it may be written yet")
         return self.value  # type: ignore[return-value]
@@ -68,8 +69,8 @@ class Pending(msgspec.Struct, Generic[Book, T], eq=False):  # a Struct since the
 class Writer(Generic[Book]):
     """Commits queued writes in groups.
 
-    *transact* makes a group in one transaction and gives each its outcome; *after* is called when the next may begin.
-    Where a write is *quick*, since it reaches no disk, there is no use in queueing it for another thread.
+    *transact* makes a group in one transaction and sets the outcome of each write; *after* is called when the next one
+    may begin. If writes are *quick*, as they reach no disk, callers make them: leaving them to the thread is of no use.
     """
 
     def __init__(
@@ -82,21 +83,21 @@ class Writer(Generic[Book]):
         self._transact = transact
         self._after = after
         self._quick = quick
-        self.patience: float | None = None  # seconds that tasks wait, where nobody depends on what is written
-        self.ticks = 1  # that a queued write waits: more of them where nobody is in a hurry
+        self.patience: float | None = None  # seconds that tasks wait, if set: no caller then depends on the write
+        self.ticks = 1  # ticks that a queued write waits: more if no caller is in a hurry
         self.after_fork()
 
     def after_fork(self) -> None:
-        """In a forked child: the thread and whatever was queued are the parent's."""
+        """In a forked child: start over, as the thread and the queued writes are the parent's."""
         self._queue: deque[Pending[Book, Any]] = deque()
-        self.turn = threading.RLock()  # held by whoever uses the connection, once: a handler of signals may ask
+        self.turn = threading.RLock()  # held, once, by the thread that uses the connection; signal handlers may ask
         self._is_ours: Callable[[], bool] = self.turn._is_owned  # type: ignore[attr-defined]
         self._thread = Solo("holdfast-writer", self._serve, lambda: bool(self._queue))
-        self._rings: queue.SimpleQueue[None] = queue.SimpleQueue()  # has one when somebody waits
+        self._rings: queue.SimpleQueue[None] = queue.SimpleQueue()  # holds an item if a caller waits
         self._closed = self._complained = False
 
     def submit(self, op: Callable[[Book], T]) -> Pending[Book, T]:
-        """Queue a write; it is made with the next commit, or by the thread after two ticks at most."""
+        """Queue a write; it is made with the next commit, or by the writer thread after two ticks at most."""
         pending = Pending(op)
         self._queue.append(pending)
         if self._quick and self._led():
@@ -113,8 +114,8 @@ class Writer(Generic[Book]):
         return pending.result()
 
     def request(self, op: Callable[[Book], T], otherwise: T) -> T:
-        """Make a write as `commit` does; above a commit of this very thread, where the handler of a signal may be, it
-        can only be queued, which gives *otherwise*.
+        """Make a write as `commit` does; in a signal handler that interrupted a commit of this very thread, only queue
+        it and return *otherwise*.
         """
         pending = Pending(op)
         self._queue.append(pending)
@@ -125,9 +126,9 @@ class Writer(Generic[Book]):
         return pending.result()
 
     async def acommit(self, op: Callable[[Book], T]) -> T:
-        """Make a write; it is on disk when this returns. Cancelling the wait does not take it back."""
+        """Make a write; it is on disk when this returns. Cancelling the wait does not undo the write."""
         if not self._quick:
-            running_loop()  # before anything is written: who cannot wait for it would not know of it
+            running_loop()  # before anything is queued: a caller that cannot wait would not hear of the write
         pending = Pending(op)
         self._queue.append(pending)
         await self.asettle(pending)
@@ -142,15 +143,15 @@ class Writer(Generic[Book]):
             if self._is_ours():
                 self._ring()
                 raise StoreError(f"{IN_THE_MIDDLE}: this one is made, but cannot be waited for here")
-            woken = threading.Lock()  # an Event would cost as much again as all else here
+            woken = threading.Lock()  # an Event would cost as much as everything else here
             woken.acquire()
             pending.waiter = woken
-            self._ring()  # whoever has the turn may use it for something else
-            if not pending.done:  # each side sets its mark before it looks at the other's
+            self._ring()  # the thread that has the turn may use it for something else than commits
+            if not pending.done:  # `waiter` was set first; `_tell` sets `done` first, so no wake is lost
                 woken.acquire()
 
     async def asettle(self, pending: Pending[Book, Any]) -> None:
-        """Wait until *pending* is done, or patience is at its end."""
+        """Wait until *pending* is done, or the time of `patience` is over."""
         pending.awaited = True
         if self._quick and not pending.done:
             self._led()
@@ -158,7 +159,7 @@ class Writer(Generic[Book]):
             return
         pending.future = running_loop().create_future()
         self._ring()
-        if not pending.done:  # each side sets its mark before it looks at the other's
+        if not pending.done:  # `future` was set first; `_tell` sets `done` first, so no wake is lost
             if self.patience is None:
                 await pending.future
             else:
@@ -169,41 +170,41 @@ class Writer(Generic[Book]):
         self.commit(lambda book: None)
 
     def close(self) -> None:
-        """Make everything that is queued, and let the thread end; what comes later starts another."""
+        """Make everything that is queued, and let the writer thread end; a later write starts another."""
         try:
             if self._queue:
-                self.settle(self.submit(lambda book: None))  # that others failed is for them to hear
+                self.settle(self.submit(lambda book: None))  # errors of other writes are for their own callers
         finally:
             self._closed = True
             self._wake()
 
     def alone(self, do: Callable[[], T], *, patient: bool = True) -> T | None:
-        """Call *do* while nobody else uses the connection; if somebody does, and it is not *patient*, not at all."""
+        """Call *do* while no other thread uses the connection; unless *patient*, return None at once if one does."""
         turn = self.turn
         if self._is_ours():
             raise StoreError(f"{IN_THE_MIDDLE}: try again when that is made")
-        try:  # and no `with`: in Python 3.14 an interrupt may come between its taking the lock and its seeing to it
+        try:  # not `with`: in Python 3.14 an interrupt may come after it took the lock, and it is never released
             return do() if turn.acquire(patient) else None
         finally:
             try:  # noqa: SIM105 - that is a call more, after which an interrupt may come, and the turn be lost
                 turn.release()
-            except RuntimeError:  # it was not to be had
+            except RuntimeError:  # the turn was not taken
                 pass
 
     def hold(self, patience: float) -> bool:
-        """Let nobody commit while this thread forks; false if somebody did so for longer than *patience*."""
+        """Let no thread commit while this one forks; False if the turn is not free within *patience* seconds."""
         return not self._is_ours() and self.turn.acquire(timeout=patience)
 
     def let_go(self) -> None:
-        """Let others commit again."""
+        """Let other threads commit again."""
         self.turn.release()
 
     # -- committing ----------------------------------------------------------------------------------------------------
 
     def _led(self, *, patient: bool = False) -> bool:
-        """Commit one group, unless somebody is at it: this very thread, below us, or another one.
+        """Commit one group; False if another thread is committing, or this very thread is, further down its stack.
 
-        Only the thread is *patient*: who waits for its turn is not woken when its write is done.
+        Only the writer thread is *patient*: a caller that waits for the turn is not woken when its write is done.
         """
         if self._is_ours():
             return False
@@ -213,8 +214,8 @@ class Writer(Generic[Book]):
             size = self.alone(self._commit_group, patient=patient)
             had = size is not None
             if size == MOST_AT_ONCE:
-                self._ring()  # for those who are left
-        except BaseException:  # what hits this thread from outside is no reason for others to wait for ever
+                self._ring()  # for the writes that are left
+        except BaseException:  # an interrupt of this thread must not make other callers wait for ever
             self._ring()
             raise
         finally:
@@ -243,13 +244,13 @@ class Writer(Generic[Book]):
             self._transact(left)
 
     def _tell(self, group: list[Pending[Book, Any]]) -> None:
-        """Wake who waits, the tasks of one event loop together; say in the log what nobody waits to hear."""
+        """Wake the waiters, all tasks of one event loop together; log an error that no caller waits for."""
         tasks: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
         lost = None
         for pending in group:
             pending.done = True
             lost = pending.error if pending.error is not None and not pending.awaited else lost
-            if (waiter := pending.waiter) is not None and waiter.locked():  # not if an interrupted leader has done it
+            if (waiter := pending.waiter) is not None and waiter.locked():  # not if an interrupted leader did it
                 waiter.release()
             if pending.future is not None:
                 tasks.setdefault(pending.future.get_loop(), []).append(pending.future)
@@ -265,13 +266,13 @@ class Writer(Generic[Book]):
     # -- the thread ----------------------------------------------------------------------------------------------------
 
     def _ring(self) -> None:
-        """See to it that somebody commits soon."""
+        """Have the writer thread commit soon."""
         if not self._thread.there:
             self._start()
         self._wake()
 
     def _wake(self) -> None:
-        if self._rings.empty():  # else it has been told already, and has not looked since
+        if self._rings.empty():  # otherwise it has been told already, and has not looked since
             self._rings.put(None)
 
     def _start(self) -> None:
@@ -279,12 +280,12 @@ class Writer(Generic[Book]):
         self._closed = False
         try:
             self._thread.start()
-        except RuntimeError:  # no more threads, or the interpreter ends: here and now, then
+        except RuntimeError:  # no more threads, or the interpreter ends: commit in this thread
             while self._queue and self._led():
                 continue
 
     def _serve(self) -> None:
-        """Commit when somebody rings, and what has been queued for a tick; end when there was nothing for a while."""
+        """Commit when a caller rings, and what has been queued for a tick; end when there was nothing for a while."""
         seen: Pending[Book, Any] | None = None  # the oldest in the queue, a tick ago
         idle = 0.0  # seconds
         while self._queue or not (self._closed or idle > LINGER):
@@ -305,7 +306,7 @@ class Writer(Generic[Book]):
     def _oldest(self) -> Pending[Book, Any] | None:
         try:
             return self._queue[0]
-        except IndexError:  # somebody has just committed
+        except IndexError:  # another thread has just committed
             return None
 
     def _try(self) -> None:
