@@ -63,7 +63,7 @@ class Cancelling:
         if (signal := wait.signal) is not None:
             self._waiting.add(signal)
             try:
-                if not self.token.is_set():  # `_waiting` was set first; `stop` sets the token first, so no wake is lost
+                if not self.token.is_set():  # the signal was added first; `stop` sets the token first: no wake is lost
                     yield wait
             finally:
                 self._waiting.discard(signal)

@@ -79,7 +79,7 @@ class Finish(msgspec.Struct, frozen=True):
     end: End
     unasked: list[str]  # finished calls that the resumed run has not asked for
     fatal: Sequence[tuple[str, str]]  # the keys and names of the calls whose failure ended the run
-    yields: bool  # to a requested cancel that the owner has not heard of
+    yields: bool  # it gives way to a requested cancel that the owner has not heard of
 
     def said(self) -> list[End]:
         """Its last events."""

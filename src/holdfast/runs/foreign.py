@@ -70,7 +70,7 @@ class Foreign:
         return not self._imported and self._alike.get(key) == own
 
     def claim(self, calls: dict[str, Outcome], own: str, name: str) -> None:
-        """Match *own* with the oldest of *calls* that may be it, in doubt: its arguments may not be shown."""
+        """Match *own* with the oldest of *calls* that may be it, in doubt: events may not show its arguments."""
         left = self._unclaimed.get((name, maker_of(own)))
         while left:
             if (key := left.popleft()) in calls:

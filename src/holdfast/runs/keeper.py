@@ -98,7 +98,7 @@ class Keeper:
                 if len(self._early) >= MOST_EARLY:
                     self._early.clear()  # the next look finds them again
                 self._early[run_id] = reason
-            if (run := self._runs.get(run_id)) is not None:  # also if it was added just now, before the line above
+            if (run := self._runs.get(run_id)) is not None:  # also a run that was added before `_early` had its reason
                 run.stop(reason)
 
     def _start(self, owner: str) -> None:

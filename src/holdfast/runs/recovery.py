@@ -142,7 +142,7 @@ def as_text(value: object) -> str:
         return value.encode(errors="backslashreplace").decode()  # a file's name, say, may hold bytes that are not UTF-8
     try:
         return msgspec.json.encode(value).decode()
-    except Exception:  # a value that has no JSON is still shown
+    except Exception:  # a value that JSON cannot hold is still shown
         return shown(value)
 
 

@@ -183,7 +183,7 @@ class Run:
             result = CancelResult.REQUESTED
         return result
 
-    # -- for its calls, adapters and the keeper ------------------------------------------------------------------------
+    # -- for its calls, workers and the keeper -------------------------------------------------------------------------
 
     def check(self) -> None:
         """Raise an error if the run is lost, cancelled or left unfinished, so that its calls may not go on."""

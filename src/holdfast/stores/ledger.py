@@ -46,7 +46,7 @@ class Live:
         self.origin: str | None = None  # the store that it was imported from
         self.is_new = False
         self.memos = math.inf  # the weight of its memos in bytes; infinite if it is not known
-        self.tools: set[str] = set()  # tools that are recorded as used by this run
+        self.tools: set[str] = set()  # tools known to be recorded as used by this run
         self.new_tools: list[str] = []  # those of them that are not written yet
         self.version = 0  # the number of the group that wrote it last, where several processes write at once
         self.written: tuple[object, ...] = ()  # status, owner, fence and cancel as they are on disk
@@ -318,7 +318,7 @@ class Ledger:
         self.tables.put("drop_old_owners", self.now_ms(), is_news=False)
 
     def excuse_silence(self, since: int) -> None:
-        """Extend all leases by the time that a long write took *since* it began, if all other writers waited for it."""
+        """Extend the leases that held at *since*, when a long write began, by its time, if other writers waited."""
         if self.tables.blocking:
             self.tables.put("excuse_owners", self.now_ms() - since, since, is_news=False)
 

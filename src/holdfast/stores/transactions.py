@@ -62,7 +62,7 @@ class Transactions:
         _fail(group, StoreError(f"{self._file.name}: others were quicker {MOST_TRIES} times: {trouble}; try again"))
 
     def _was_made(self, group: Group, lost: list[Lost]) -> bool:
-        """True if the group must not be made again: a commit whose answer was *lost* did it, or that cannot be told."""
+        """True if the group must not be made again: a commit whose answer was *lost* did it, or that is not known."""
         try:
             for each in lost:
                 if each.was_committed():
