@@ -1,6 +1,6 @@
-"""Any value as JSON: strictly, where a value that has no form there is an error, or as much of it as can be shown.
+"""Any value as JSON: strictly, where a value without a form in JSON is an error, or as much of it as can be shown.
 
-Whoever reads it must be able to: it is never deeper than `DEEPEST`, and has the names that fields have in Python.
+It is never deeper than `DEEPEST`, so that every reader can decode it. Fields have the names that they have in Python.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from holdfast.errors import ConfigError, printable
 from holdfast.values.said import gives_back
 from holdfast.values.tagged import fields_of
 
-DEEPEST = 100  # levels; whoever reads an event has a stack of his own, and not all of it is free
-_MOST_NODES = 1_000_000  # of a value that has to be taken apart piece by piece
+DEEPEST = 100  # levels; the stack of a process that reads an event is limited, and partly used
+_MOST_NODES = 1_000_000  # in a value that has to be taken apart piece by piece
 _NAMES = frozenset({str})
 _NAMELESS = frozenset({type(None), bool, int, float, str, bytes})
-_MOST_COPIED = 2**22  # bytes of JSON, that are read again to see whether they say all
+_MOST_COPIED = 2**22  # bytes of JSON that are decoded again to see whether nothing was lost
 
 
 def lenient(value: object) -> bytes:
-    """What can be shown of *value*: what JSON does not know is a short text."""
+    """What can be shown of *value*; a short text stands for each part that JSON does not know."""
     try:
         return _encoded(_LENIENT, value)
     except Exception:  # surrogates, cycles, odd keys, an object's own code: piece by piece something can be shown
@@ -36,15 +36,15 @@ def lenient(value: object) -> bytes:
 
 
 def members(payload: Mapping[str, object]) -> bytes:
-    """All of *payload*, as an object; a `ConfigError` names the key that cannot be encoded."""
+    """All of *payload* as a JSON object; a `ConfigError` names the key that cannot be encoded."""
     try:
         return _encoded(_STRICT, payload if type(payload) is dict else dict(payload))
-    except Exception:  # one of them is odd, or wrong: then it is named
+    except Exception:  # one of the values is unusual, or wrong: then the error names its key
         return _by_parts(payload.items())
 
 
 def check_depth(data: bytes, deepest: int = DEEPEST) -> None:
-    """Raise a `ValueError` if the JSON *data* is deeper."""
+    """Raise a `ValueError` if the JSON *data* is nested deeper than *deepest* levels."""
     if len(data) > 2 * deepest and data.count(b"[") + data.count(b"{") > deepest:
         brackets = _TEXTS.sub(b"", data).translate(None, _NO_BRACKETS)
         for _ in range(deepest):  # each round takes off the innermost level
@@ -58,7 +58,7 @@ def check_depth(data: bytes, deepest: int = DEEPEST) -> None:
 def _strict(value: object) -> bytes:
     try:
         return _encoded(_STRICT, value)
-    except Exception:  # a set of mixed kinds and numbers as keys are good enough for JSON, taken piece by piece
+    except Exception:  # piece by piece, sets of mixed types and numbers as keys can be encoded
         return PLAIN.encode(_Pieces(strict=True).plain(value))
 
 
@@ -66,7 +66,7 @@ def _encoded(encoder: msgspec.json.Encoder, value: object) -> bytes:
     data = encoder.encode(value)
     if _is_flat(value):
         return data
-    if len(data) <= _MOST_COPIED and gives_back(READ, data, value):  # which can be read, then, and hides no names
+    if len(data) <= _MOST_COPIED and gives_back(READ, data, value):  # so it can be read, and hides no names
         check_depth(data)
         return data
     if _hides_names(value):
@@ -75,16 +75,16 @@ def _encoded(encoder: msgspec.json.Encoder, value: object) -> bytes:
 
 
 def _is_flat(value: object) -> bool:
-    """Whether *value* is a list of scalars, or a dict of them by texts, as most arguments are."""
+    """True if *value* is a list of scalars, or a dict of scalars by texts, as most arguments are."""
     if type(value) is dict:
         return _NAMES.issuperset(map(type, value)) and _NAMELESS.issuperset(map(type, value.values()))
     return type(value) is list and _NAMELESS.issuperset(map(type, value))
 
 
 def _hides_names(value: object) -> bool:
-    """Whether msgspec would show something in *value* without its name, or not by the name that it has in Python."""
+    """True if msgspec would show something in *value* without its name, or by another name than it has in Python."""
     todo, seen = [value], set[int]()
-    for each in todo:  # which grows meanwhile
+    for each in todo:  # the list grows meanwhile
         kind: Any = type(each)
         if kind in _NAMELESS or id(each) in seen:
             continue
@@ -107,7 +107,7 @@ def _hides_names(value: object) -> bool:
 
 
 def _checked(data: bytes) -> bytes:
-    """*data* if it is JSON that can be read again: a user's `msgspec.Raw` may be none, and a deep value may not."""
+    """*data* if it can be read as JSON; raises if not: a user's `msgspec.Raw` may be anything, a value too deep."""
     _SKIP.decode(data)
     if not data.isascii():
         data.decode()
@@ -116,11 +116,11 @@ def _checked(data: bytes) -> bytes:
 
 
 class _Pieces:
-    """Takes a value apart into plain data; what has no place in JSON raises if *strict*, else it is named."""
+    """Takes a value apart into plain data; a part without a form in JSON raises if *strict*, else its type is named."""
 
     def __init__(self, *, strict: bool) -> None:
         self._strict = strict
-        self._path: set[int] = set()  # what encloses the value in hand
+        self._path: set[int] = set()  # the ids of the values around the current one
         self._left = _MOST_NODES
 
     def plain(self, value: object) -> object:
@@ -170,7 +170,7 @@ class _Pieces:
 
 
 def _inner(value: object) -> Mapping[object, object] | Iterable[object] | None:
-    """What is inside *value*, by name or one after the other; None if it is one piece."""
+    """The parts of *value*, by name or one after the other; None if it is one piece."""
     if isinstance(value, tuple) and (names := getattr(type(value), "_fields", None)) is not None:
         return dict(zip(names, value, strict=True))
     if isinstance(value, Mapping | list | tuple | set | frozenset | deque):
@@ -203,14 +203,14 @@ def _known(value: object) -> object:
 def _known_or_named(value: object) -> object:
     try:
         return _known(value)
-    except Exception:  # what an object's own code raises is no reason to show nothing of the rest
+    except Exception:  # an error in one object's own code must not hide the rest
         return f"<{_kind(value)}>"
 
 
 def _kind(value: object) -> str:
     try:
         return str(type(value).__name__)
-    except Exception:  # a metaclass may answer for the name
+    except Exception:  # a metaclass may compute the name, and fail
         return "object"
 
 

@@ -16,24 +16,24 @@ from holdfast.shape import signature_of
 from holdfast.values.said import gives_back
 from holdfast.values.telling import exact
 
-LONG = 64  # bytes; a longer call is known by a digest, since those who compare calls keep many of them
-_DIGEST, _TYPED = b"\xc1d", b"\xc1t"  # no encoding begins with them
+LONG = 64  # bytes; a digest stands for a longer call, since loop guard and cache keep many of them
+_DIGEST, _TYPED = b"\xc1d", b"\xc1t"  # prefixes that no encoding has
 _TYPED_SIZE = 32
 _SCALARS = frozenset({type(None), bool, int, float, str, bytes})
 
 
 def canonical(fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes | None:
-    """The bytes of a call of *fn*: positional or named, in any order, with defaults given or not.
+    """The bytes of a call of *fn*: the same for positional and named arguments, in any order, with or without defaults.
 
-    None if an argument has no value that can be compared (an open file, say): then it is the same as no other call.
+    None if an argument cannot be compared (an open file, say): then the call is identical to no other.
     """
     return encode(bind(fn, args, kwargs))
 
 
 def bind(fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
-    """The arguments of a call of *fn* by name, with defaults; as they were given where that cannot be told.
+    """The arguments of a call of *fn* by name, with defaults; as they were given if their names cannot be found.
 
-    What a partial was given before are arguments like the others.
+    The arguments that a partial holds are included.
     """
     while isinstance(fn, functools.partial):
         args, kwargs, fn = (*fn.args, *args), {**fn.keywords, **kwargs}, fn.func
@@ -41,12 +41,12 @@ def bind(fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: Mapping[s
     try:
         binder = None if function is None else _binder(function, is_method)
         return (args, dict(kwargs)) if binder is None else binder(args, kwargs)
-    except Exception:  # a wrong call still has arguments, and one of an object that cannot be hashed or looked into
-        return (args, dict(kwargs))  # the tool itself will say what is wrong with them
+    except Exception:  # the call does not fit *fn*, or *fn* cannot be hashed or inspected
+        return (args, dict(kwargs))  # the tool itself will raise what is wrong with them
 
 
 def takes(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether *fn* can be called so, as far as that can be told; what wraps a function may add to its arguments."""
+    """True if *fn* can be called so, or has no signature; a wrapper counts by its own, since it may add arguments."""
     try:
         signature = inspect.signature(fn, follow_wrapped=False)
     except (TypeError, ValueError):
@@ -59,20 +59,20 @@ def takes(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, An
 
 
 def impersonal(fn: Callable[..., Any] | None, arguments: object) -> object:
-    """What `bind` gave for a call of *fn*; of a method, with the type of its object in place of that: it is another
-    object in each process, and what it holds was never meant to be an argument.
+    """What `bind` gave for a call of *fn*, with the object of a method replaced by its type: each process has another
+    object, and what it holds was never meant to be an argument.
     """
     fn = _whole(fn)
     try:
         subject = None if fn is None or isinstance(fn, MethodType) else _subject(fn)
-    except Exception:  # it has no signature, or cannot be kept in mind
+    except Exception:  # no signature, or the function cannot be hashed
         return arguments
     if subject is None:
         return arguments
     match arguments:
         case dict() if subject in arguments:
             return {**arguments, subject: _type(arguments[subject])}
-        case ((first, *others), dict() as named):  # a wrong call
+        case ((first, *others), dict() as named):  # a call that does not fit the signature
             return ((_type(first), *others), named)
     return arguments
 
@@ -97,14 +97,14 @@ def without_defaults(fn: Callable[..., Any] | None, arguments: object) -> object
 
 
 def encode(call: object) -> bytes | None:
-    """The bytes of what `bind` gives: the same only for equal values of the same types; None if they cannot be told."""
-    if type(call) is tuple:  # a call that cannot be made so
+    """The bytes of what `bind` gives: equal only for equal values of the same types; None if one cannot be compared."""
+    if type(call) is tuple:  # a call that does not fit the signature
         call = [list(part) if type(part) is tuple else part for part in call]
     try:
         loose = _short(_ENCODER.encode(call))
         if _is_plain(call):
             return loose
-    except Exception:  # among others what an argument's own code raises when asked for its value
+    except Exception:  # anything that an argument's own code may raise, too
         loose = b""
     try:
         return _TYPED + blake2b(exact(call), digest_size=_TYPED_SIZE).digest() + loose
@@ -113,18 +113,18 @@ def encode(call: object) -> bytes | None:
 
 
 def untyped(sign: bytes) -> bytes:
-    """What `encode` gives of values that look like those of *sign* once they have been JSON."""
+    """*sign* without its part about types: what `encode` gives for the same values after they were JSON."""
     return sign[len(_TYPED) + _TYPED_SIZE :] if sign.startswith(_TYPED) else sign
 
 
 def owner(fn: Callable[..., Any] | None) -> tuple[Hashable, ...]:
-    """The object that *fn* is a method of, if any, as something that only the same object equals."""
+    """The object that *fn* is a method of, if any, wrapped so that only the same object equals it."""
     fn = _whole(fn)
     return (_itself(fn.__self__),) if isinstance(fn, MethodType) else ()
 
 
 def itself(fn: Callable[..., Any] | None) -> tuple[Hashable, ...]:
-    """What only the same function equals, or the same method of the same object."""
+    """A key that equals only that of the same function, or of the same method of the same object."""
     fn = _whole(fn)
     return (_itself(fn.__func__ if isinstance(fn, MethodType) else fn), *owner(fn))
 
@@ -134,9 +134,10 @@ _Binder = Callable[[tuple[Any, ...], Mapping[str, Any]], dict[str, Any]]
 
 @functools.lru_cache(maxsize=1024)
 def _binder(fn: Callable[..., Any], is_method: bool) -> _Binder | None:
-    """What gives the arguments of a call of *fn* by name, with defaults; a `TypeError` if it cannot be called so.
+    """A function that gives the arguments of a call of *fn* by name, with defaults, or raises `TypeError` if they do
+    not fit.
 
-    Of a method *fn* is the function: what is kept in mind must not keep every object alive that was called.
+    For a method, *fn* is its function: this cache must not keep alive every object whose method was called.
     """
     try:
         signature = signature_of(MethodType(fn, fn) if is_method else fn)
@@ -150,14 +151,14 @@ def _binder(fn: Callable[..., Any], is_method: bool) -> _Binder | None:
 
     names, parameters = tuple(signature.parameters), signature.parameters.values()
     needed = sum(each.default is each.empty for each in parameters)
-    defaults = {each.name: each.default for each in parameters}  # of those that are needed, overwritten
+    defaults = {each.name: each.default for each in parameters}  # those without a default are always overwritten
 
     def bound_quickly(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         given = len(args)
         usual = needed <= given <= len(names) and not kwargs
         if usual or (given <= len(names) and set(names[given:needed]) <= kwargs.keys() <= set(names[given:])):
             return {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
-        return bound(args, kwargs)  # which says what is wrong
+        return bound(args, kwargs)  # raises an error that says what is wrong
 
     is_plain = all(each.kind is each.POSITIONAL_OR_KEYWORD for each in parameters)
     return bound_quickly if is_plain else bound
@@ -194,14 +195,14 @@ def _type(thing: object) -> str:
 
 
 def _whole(fn: Callable[..., Any] | None) -> Callable[..., Any] | None:
-    """What a partial is part of."""
+    """The function inside a partial."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     return fn
 
 
 def _itself(thing: object) -> Hashable:
-    """Methods are compared by whose they are, never by its own `__eq__`; and they keep it, so its id stays its own."""
+    """Wrap *thing* as a method, which compares it by identity, not by `__eq__`, and keeps it alive: no id is reused."""
     return MethodType(id, thing)
 
 
@@ -211,7 +212,7 @@ def _is_plain(call: object) -> bool:
         return True
     try:
         return gives_back(_FROM_JSON, _TO_JSON(call), call)
-    except Exception:  # a path, say, for which something stands
+    except Exception:  # a path, say, which JSON does not know
         return False
 
 
@@ -230,4 +231,4 @@ def _plain(value: object) -> object:
 
 
 _ENCODER = msgspec.msgpack.Encoder(order="deterministic", enc_hook=_plain)
-_TO_JSON, _FROM_JSON = msgspec.json.Encoder().encode, msgspec.json.Decoder().decode  # plain data alone comes back
+_TO_JSON, _FROM_JSON = msgspec.json.Encoder().encode, msgspec.json.Decoder().decode  # only plain data comes back

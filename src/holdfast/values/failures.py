@@ -1,4 +1,4 @@
-"""What a failed call leaves, for resume only: builtin errors come back as they were, any other is told again."""
+"""The memo of a failed call, for resume only: builtin errors come back as they were, others as `RecordedError`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_LEAVES = 10_000  # errors of a group
 def dump_error(error: Exception, category: ErrorCategory) -> bytes:
     """The memo of a failure; never fails itself."""
     name, message = _name(type(error)), _message(error)
-    if type(error) is RecordedError:  # told again from the log of an earlier run
+    if type(error) is RecordedError:  # raised again from the log of an earlier run
         category, name, message = error.category, error.type, error.message
     notes = [_message(note) for note in attribute(error, "__notes__", list) or () if isinstance(note, str)]
     try:
@@ -38,7 +38,7 @@ def load_error(data: bytes) -> Exception:
         raise LookupError("the memo holds no error")
     try:
         category, name, message, notes, body = unpack_plain(data[1:])
-        if category not in ErrorCategory.__members__.values():  # of a later version
+        if category not in ErrorCategory.__members__.values():  # written by a later version
             category = ErrorCategory.EXECUTION_ERROR
         error = _error_of(name, body) if body else RecordedError(name, message, ErrorCategory(category))
         for note in notes:
@@ -97,7 +97,7 @@ def _keeps(value: object) -> bool:
 def _message(error: object) -> str:
     try:
         return _utf8(str(error))
-    except Exception:  # whoever wrote the error wrote its text
+    except Exception:  # the text comes from the error's own code
         return f"<{type(error).__name__}>"
 
 

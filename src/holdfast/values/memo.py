@@ -1,7 +1,7 @@
-"""The exact result of a finished call, for resume only: msgpack, never pickle. What failures leave is in `failures`.
+"""The exact result of a finished call, for resume only: msgpack, never pickle. Failed calls are in `failures`.
 
-Exact means that what comes back compares equal and has the same types, all the way down. It is tried when the memo is
-made: where it does not hold, there is no memo.
+Exact means that the value that comes back compares equal and has the same types, all the way down. This is tested when
+the memo is made: if it does not hold, there is no memo.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from holdfast.values.said import SAID, load_said
 from holdfast.values.tagged import Tagger, is_plain, pack_plain, unpack, unpack_plain
 
 LIMIT: Final = 4 * 2**20  # bytes
-_VALUE, _ITEMS = b"v", b"s"  # the first byte says what it is; a capital letter, that it is tagged
+_VALUE, _ITEMS = b"v", b"s"  # the first byte says what a memo holds; in upper case, that it is tagged
 
 
 class Memo:
-    """Keeps what *fn* returned; its return annotation says which objects can be given back."""
+    """Encodes what *fn* returned, and decodes it; the return annotation says which objects can be rebuilt."""
 
     __slots__ = ("limit", "_fn", "_found")
 
@@ -55,7 +55,7 @@ class Memo:
     def _dump(self, mark: bytes, value: object) -> bytes | None:
         try:
             data = pack_plain(value)
-        except Exception:  # an object, half a surrogate pair, a huge number: a tag may do
+        except Exception:  # an object, a lone surrogate, a huge number: it may work with a tag
             return self._dump_tagged(mark.upper(), value)
         if len(data) > self.limit:
             return None
@@ -66,7 +66,7 @@ class Memo:
             data = Tagger(self._objects.apart).pack(value)
             if len(data) > self.limit or image(value) != image(unpack(data, self._objects.together)):
                 return None
-        except Exception:  # of the value's own code too: what cannot be kept is called again, or in doubt
+        except Exception:  # perhaps in the value's own code; without a memo, the call is made again, or in doubt
             return None
         return mark + data
 

@@ -1,7 +1,7 @@
 """Objects within memos: taken apart into builtin data, and put together again.
 
-They are rebuilt only as classes that the tool's return annotation names, so that what stands in a store does not choose
-what is called.
+They are rebuilt only as classes that the tool's return annotation names, so that the contents of a store cannot choose
+which code is called.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from holdfast.shape import annotations_of
 from holdfast.values.tagged import Tagger, fields_of
 
 _SUBCLASSED = (str, bytes, int, float, tuple, list, dict, set, frozenset)
-_KEPT_WHOLE = (bytes, bytearray, datetime, date, time, timedelta, UUID, Decimal)  # by a tag, exactly
+_KEPT_WHOLE = (bytes, bytearray, datetime, date, time, timedelta, UUID, Decimal)  # kept exactly, by a tag
 _PREPARING = threading.RLock()  # msgspec must not read one class for the first time in two threads at once
 
 
@@ -47,7 +47,7 @@ class Objects:
         return TREES.known_by(name, _apart(value))
 
     def together(self, name: str, tree: object) -> object:
-        """The object of the class *name* that *tree* was made of."""
+        """The object of the class *name* that `apart` turned into *tree*."""
         if (found := self._named().get(name)) is None:
             raise LookupError(f"{name}: not in the return annotation")
         return _together(found, tree)
@@ -65,7 +65,7 @@ def image(value: object) -> bytes:
 
 
 def refuse(value: object, tree: object = None) -> object:
-    """Take for an object what must not hold any."""
+    """Raise a `TypeError` for an object where none is allowed."""
     raise TypeError(f"{value}: cannot be kept")
 
 
@@ -83,7 +83,7 @@ def _known(value: Any) -> Any:
     if (base := _base(type(value))) is not None:
         return base(value)
     if callable(dump := getattr(type(value), "model_dump", None)):  # pydantic's way, without importing it
-        given = dump(value, by_alias=True, round_trip=True, exclude_unset=True)  # it knows what it was not given
+        given = dump(value, by_alias=True, round_trip=True, exclude_unset=True)  # a model knows which fields are set
         return given if _makes(type(value), given, value) else dump(value, by_alias=True, round_trip=True)
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
@@ -91,7 +91,7 @@ def _known(value: Any) -> Any:
 def _makes(kind: Any, tree: Any, value: Any) -> bool:
     try:
         return bool(kind.model_validate(tree) == value)
-    except Exception:  # it wants what it was not given: the tag of a union, say, or its own code says no
+    except Exception:  # it needs a field that was not set, such as the tag of a union, or its own code refuses
         return False
 
 
@@ -145,7 +145,7 @@ class _Class(NamedTuple):
 
 
 def _returned(fn: Any) -> object:
-    """What *fn* says that it returns, or None."""
+    """The return annotation of *fn*, or None."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     if fn is None or isinstance(fn, type):
@@ -153,10 +153,10 @@ def _returned(fn: Any) -> object:
     try:
         fn = inspect.unwrap(fn)
         fn = inspect.unwrap(fn if inspect.isroutine(fn) else type(fn).__call__)
-        # Only the answer counts: an argument's annotation may name what only a type checker imports.
+        # Only the return annotation is read: an argument's may name what only a type checker imports.
         answer = SimpleNamespace(__annotations__={"return": annotations_of(fn).get("return")})
         return typing.get_type_hints(answer, globalns=fn.__globals__, include_extras=True)["return"]
-    except Exception:  # the annotation is the user's: a name that cannot be found, or anything
+    except Exception:  # an unknown name, or anything else that a user's annotation raises
         return None
 
 
@@ -167,11 +167,11 @@ def _classes(annotation: object) -> dict[str, _Class]:
     for each in _walk(annotation, set()):
         name = each.kind.__qualname__
         if found.setdefault(name, each).kind is not each.kind:
-            unclear.add(name)  # two of one name
+            unclear.add(name)  # two classes of one name
         if _base(each.kind) is None and not issubclass(each.kind, Enum):
             try:
                 msgspec.msgpack.Decoder(each.annotation, dec_hook=_made)
-            except Exception:  # of the class's own annotations: msgspec cannot rebuild it
+            except Exception:  # because of its own annotations, msgspec cannot rebuild the class
                 unclear.add(name)
     return {name: each for name, each in found.items() if name not in unclear}
 

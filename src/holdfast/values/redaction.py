@@ -1,7 +1,7 @@
 """What an event shows of arguments, results and payloads: JSON, without secrets, of bounded length.
 
-A secret must not get through because something failed: a redactor that raises leaves nothing of the value. The
-redactor is handed exactly what would be shown, and is asked before anything is cut, so that it sees whole texts.
+A secret must not get through because something failed: if a redactor raises, nothing of the value is shown. The
+redactor gets exactly what would be shown, and is called before anything is cut, so that it sees whole texts.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from holdfast.values.said import gives_back
 Redactor = Callable[[object], object]  # gets plain data (dict, list, str, number, bool, None), gives plain data
 
 MASK: Final = "[redacted]"
-_LONGEST_KEY = 100  # characters; what is longer is no name
+_LONGEST_KEY = 100  # characters; a longer key is not taken for a name
 
-_KINDS = ("api", "private", "access", "ssh", "signing", "encryption")  # of keys
-_WORDS = (  # each begins with a letter: where none of these stands, a search goes on at once
+_KINDS = ("api", "private", "access", "ssh", "signing", "encryption")  # of keys that are secret
+_WORDS = (  # each begins with a letter, so that a search skips other places quickly
     r"pass(?:w|phrase|code)|secret(?!ar)|token(?!i[sz])|bearer|authorization|cookie|credential|"
     + "|".join(f"{kind}[-_ .]?key" for kind in _KINDS)
 )
 _SECRET = re.compile(_WORDS)
-_SECRET_ALONE = re.compile(r"(?:\b|_)(?:auth$|jwt(?:\b|_))", re.ASCII)  # a word of its own: an author is no secret
+_SECRET_ALONE = re.compile(r"(?:\b|_)(?:auth$|jwt(?:\b|_))", re.ASCII)  # only as a word: an author is not secret
 _SUSPECT = re.compile(rf"""{_WORDS}|auth[\\"']|jwt""".encode())
 _STEMS = b"passw passphrase passcode secret token bearer authorization cookie credential jwt".split() + [
     b"auth" + end for end in (b'"', b"'", b"\\")
 ]
 _KEYS = re.compile(rb"key(?:(?<=(?:api|ate|ess|ssh|ing|ion)key)|(?<=(?:api|ate|ess|ssh|ing|ion)[-_ .]key))")
-_COLON = ord(":")  # a number is found at once, a text of one letter in four times as long
+_COLON = ord(":")  # a number: to search for a text of one letter takes four times as long
 _HARMLESS = re.compile(
     r"(?:^|_)(?:page|next|prev|previous|continuation|cursor|sync|eos|bos|pad|stop|unk)_?token$"
     r"|_(?:counts?|limits?|types?|names?|ids?|url|uri|endpoint|usage|budget|length|policy|ttl|expir\w*)$"
@@ -46,17 +46,18 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[-. ]")
 
 
 def redact(value: object) -> object:
-    """*value* with what stands under keys that look like secrets masked, at any depth and in JSON within texts.
+    """Return *value* with the values of keys that look like secrets masked, at any depth and in JSON inside texts.
 
-    What stands beside a key is under it too, as headers and variables often come: in a list of pairs,
-    `[["Cookie", …]]`, and in an object of a name and a value, `{"name": "api_key", "value": …}`.
+    Headers and variables often come in two other forms, in which keys count as well: a list of pairs,
+    `[["Cookie", …]]`, and an object of a name and a value, `{"name": "api_key", "value": …}`.
 
-    A text that begins like JSON and is none (cut, a `str` of a dict) is searched for quoted keys; where the value of a
-    secret one cannot be read, the rest of the text is masked.
+    A text that begins like JSON but is not (it was cut, or is the `str` of a dict) is searched for quoted keys; if the
+    value of a secret key cannot be read, the rest of the text is masked.
 
     Secret are passwords, secrets, tokens, bearers, cookies, credentials, authorization and API, private or access keys,
-    however spelt. Shown are: true, false and null; numbers under plural tokens (`max_tokens`, `tokens: {"input": 3}`);
-    cursors (`next_page_token`) and what only describes a secret (`token_count`, `secret_name`, `token_url`).
+    however spelt. Not masked are: true, false and null; numbers under plural tokens (`max_tokens`,
+    `tokens: {"input": 3}`); cursors (`next_page_token`); and facts about a secret (`token_count`, `secret_name`,
+    `token_url`).
     """
     if isinstance(value, dict):
         keys = _keys(value)
@@ -69,12 +70,12 @@ def redact(value: object) -> object:
 
 
 def names_secret(name: str) -> bool:
-    """Whether a text under that *name* looks like a secret."""
+    """True if a text under the key *name* looks like a secret."""
     return _is_secret(name, MASK)
 
 
 def _keys(value: dict[object, object]) -> dict[object, object]:
-    """What the value of an object that has a name besides is called."""
+    """In an object of a name and a value: the name that counts as the key of the value."""
     names = {key.lower(): key for key in value if isinstance(key, str) and len(key) <= len("value")}
     name = names.get("name", names.get("key"))
     return {names["value"]: value[name]} if name is not None and "value" in names else {}
@@ -121,20 +122,20 @@ class Payloads:
         return msgspec.Raw(data if len(data) <= self.limit else self._cut(data))
 
     def said(self, value: object) -> tuple[msgspec.Raw, bool]:
-        """The JSON of a tool's result, and whether that is all of it: the very same value can be read from it."""
+        """The JSON of a tool's result, and True if that is all of it: exactly the same value can be read from it."""
         try:
             data = _AS_IT_IS.encode(value)
             check_depth(data)
             if len(data) <= self.limit and gives_back(READ, data, value) and not (self._always or _suspect(data)):
                 return msgspec.Raw(data), True
-        except Exception:  # no plain data: something of it can be shown
+        except Exception:  # not plain data: a part of it can be shown
             return self.shown(value), False
         return self.shown(value), False
 
     def _redacted(self, data: bytes) -> bytes:
         try:
             return lenient(self._redactor(msgspec.json.decode(data)))
-        except Exception as error:  # the user's code; what it was asked about must not be shown
+        except Exception as error:  # in the user's redactor: nothing of the value may be shown
             return PLAIN.encode({"redacted": f"the redactor failed: {type(error).__name__}"})
 
     def _cut(self, data: bytes) -> bytes:
@@ -142,7 +143,7 @@ class Payloads:
             return data
         text: str = msgspec.json.decode(data) if data.startswith(b'"') else data[: self.limit].decode(errors="ignore")
         text = text[: self.limit]
-        while (size := len(PLAIN.encode(text)) - 2) > self.limit:  # quotes and control characters grow
+        while (size := len(PLAIN.encode(text)) - 2) > self.limit:  # quotes and control characters grow when encoded
             text = text[: len(text) * self.limit // size]
         return PLAIN.encode({"cut": text, "bytes": len(data)})
 
@@ -151,18 +152,18 @@ class Payloads:
 
 
 def _suspect(data: bytes) -> bool:
-    """Whether there may be a secret's key in *data*; finds them all, and some words in texts."""
-    if _COLON not in data and data.count(b"[") < 2:  # nothing has a key, nor stands in a list of pairs
+    """True if *data* may have the key of a secret in it; finds all keys, but also some words in texts."""
+    if _COLON not in data and data.count(b"[") < 2:  # there is no key, and no list of pairs
         return False
     data = data.lower()
     if len(data) < 256:
         return _SUSPECT.search(data) is not None
-    return any(stem in data for stem in _STEMS) or _KEYS.search(data) is not None  # faster from here on
+    return any(stem in data for stem in _STEMS) or _KEYS.search(data) is not None  # faster for longer data
 
 
 class _Secrecy(Enum):
     NONE = 0
-    TEXTS = 1  # plural tokens: numbers are counts
+    TEXTS = 1  # under plural tokens, where numbers are counts
     ALL = 2
 
 
@@ -176,7 +177,7 @@ def _is_secret(key: object, value: object) -> bool:
 @functools.lru_cache(maxsize=1024)
 def _secrecy(key: str) -> _Secrecy:
     if not key.isascii():
-        key = "".join(char if char.isascii() else "?" for char in key)  # only ASCII has the same small letters in JSON
+        key = "".join(char if char.isascii() else "?" for char in key)  # `_suspect` lowers only ASCII letters
     name = _HUMP.sub("_", key).lower()
     if not (_SECRET.search(key.lower()) or _SECRET_ALONE.search(name)) or _HARMLESS.search(name):
         return _Secrecy.NONE
@@ -196,7 +197,7 @@ def _redact_text(text: str) -> str:
         inner = msgspec.json.decode(text)
         masked = redact(inner)
         if masked == inner:
-            _EACH_KEY_ONCE.decode(text)  # the value that came first is in the text, and was not looked at
+            _EACH_KEY_ONCE.decode(text)  # raises if a key is there twice: its first value was not looked at
             return text
     except (ValueError, RecursionError):
         return _redact_pairs(text)
@@ -204,7 +205,7 @@ def _redact_text(text: str) -> str:
 
 
 def _redact_pairs(text: str) -> str:
-    """*text* with the values of quoted keys masked, one pair after the other, whatever stands around them."""
+    """*text* with the values of secret quoted keys masked, one pair after the other, whatever is around them."""
     pieces: list[str] = []
     shown = 0
     pair = _PAIR.search(text)
@@ -226,7 +227,7 @@ def _once(pairs: list[tuple[str, object]]) -> None:
 
 
 def _value_at(text: str, begin: int) -> tuple[object, int]:
-    """The value that stands there, and its end; all of the rest if it cannot be read."""
+    """The value at *begin*, and its end; all the rest of *text* if it cannot be read."""
     if (nothing := _NOTHING.match(text, begin)) is not None:
         return None, nothing.end()
     try:
@@ -236,17 +237,17 @@ def _value_at(text: str, begin: int) -> tuple[object, int]:
             value, end = _BEGINNING.raw_decode(text, begin)
     except (ValueError, RecursionError):
         return text[begin:], len(text)
-    # A text within a text has its backslashes twice: there, what looks like the end of a value is a quote within it.
+    # In a text inside a text, backslashes are doubled: what looks like the end of a value there is a quote inside it.
     doubtful = _TWICE.search(text, end - 3 if quoted is not None else begin, end) or not _BORDER.match(text, end)
     return (text[begin:], len(text)) if doubtful else (value, end)
 
 
-_AS_IT_IS = msgspec.json.Encoder()  # in the value's own order, so that it can be given back
+_AS_IT_IS = msgspec.json.Encoder()  # keeps the value's own order, so that the same value comes back
 _PARTS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _PAIR = re.compile(r"""["']([^"'\\]{1,100}+)(\\*+["'])\s*+:\s*+""")
 _QUOTED = re.compile(r""""[^"\\]*+(?:\\.[^"\\]*+)*+"|'[^'\\]*+(?:\\.[^'\\]*+)*+'""", re.DOTALL)
 _TWICE = re.compile(r"""\\\\["']""")
-_NOTHING = re.compile(r"(?:None|True|False)(?=[\s,}\]]|\Z)")  # as Python writes it
+_NOTHING = re.compile(r"(?:None|True|False)(?=[\s,}\]]|\Z)")  # as Python writes them
 _BORDER = re.compile(r"[\s,}\]]|\Z")
 _BEGINNING = json.JSONDecoder()
 _EACH_KEY_ONCE = json.JSONDecoder(object_pairs_hook=_once)

@@ -1,7 +1,7 @@
-"""Results that the log says: where the JSON of an event gives back exactly what a call gave, no memo is kept beside it.
+"""Results in events: if the JSON of an event gives back the exact result of a call, no memo is kept besides.
 
-Such an event has the `key` of its call; whoever resumes the run reads it there. A memo that was kept says more: it
-counts.
+Such an event has the `key` of its call, and a resumed run reads the result from it. If a memo was kept as well, the
+memo counts, since it says more.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ import msgspec
 
 from holdfast import events
 
-SAID: Final = b"j"  # the first byte of a memo, before the JSON; by itself: the event says it
-CACHED: Final = b"c"  # before a memo: it counts for no call, for it came from the cache, or is of a step
+SAID: Final = b"j"  # the first byte of a memo, before the JSON; alone, it means that the event has the result
+CACHED: Final = b"c"  # before a memo that does not count as a call: it is from the cache, or of a step
 ENDS: Final = frozenset({events.TOOL_ENDED, events.STEP_ENDED})
 
 Kept = tuple[bytes, str, bytes]  # the key of a call, its name, its memo
 
 
 def gives_back(decode: Callable[[bytes], Any], data: bytes, value: Any) -> bool:
-    """Whether *decode* makes of *data* the very same *value*, all types the same.
+    """True if *decode* turns *data* into exactly *value* again, with the same types throughout.
 
-    Both are compared as marshal writes them: it knows only the very builtin types, no subclass, writes each in its own
-    way and at the speed of C, and raises an error for all else. It takes some other things for bytes.
+    Both are compared as marshal writes them: it knows only the builtin types, not their subclasses, writes each in its
+    own way, at the speed of C, and raises an error for all others, except that objects with a buffer become bytes.
     """
     try:
         return marshal.dumps(value, 2) == marshal.dumps(decode(data), 2)
-    except Exception:  # no builtin, or no longer one
+    except Exception:  # not made of builtin types, before or after
         return False
 
 
@@ -42,7 +42,7 @@ def load_said(memo: bytes) -> Any:
 
 
 def known(ended: Iterable[str], memos: Iterable[Kept]) -> list[Kept]:
-    """What is known of the calls of a run from the payloads of its `ENDS`, and from its *memos*."""
+    """What is known of the calls of a run, from the payloads *ended* of its `ENDS` events and from its *memos*."""
     found = {each[0]: each for payload in ended if (each := _said(payload)) is not None}
     found.update((memo[0], memo) for memo in memos)
     return list(found.values())
@@ -57,7 +57,7 @@ class _Ended(msgspec.Struct):
 
 
 def _said(payload: str) -> Kept | None:
-    """The memo that an event says; none where it is a user's own, or its memo was kept."""
+    """The memo that an event stands for; None for a user's own event, and if a memo was kept instead."""
     try:
         ended = _ENDED.decode(payload)
         key = bytes.fromhex(ended.key)

@@ -1,6 +1,6 @@
-"""Any value as msgpack: what msgpack does not know stands there as an extension, at any depth, types and all.
+"""Any value as msgpack: types that msgpack does not know are written as extensions, at any depth.
 
-What is not known here either is handed to whoever packs; it may raise.
+Types that are not known here either are handed to a function that the packing code brings; it may raise.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Rebuild = Callable[[str, object], object]
 
 
 class Tagger:
-    """Packs values; *other* gives what stands for one that is not known here. *sorts*: dicts have no order."""
+    """Packs values; *other* gives what stands for one of an unknown type. If it *sorts*, dicts have no order."""
 
     __slots__ = ("_encode", "_other", "_sorts")
 
@@ -37,7 +37,7 @@ class Tagger:
         return self._encode(self._tag(value))
 
     def known_by(self, *parts: object) -> msgspec.msgpack.Ext:
-        """What stands for an object that is known by *parts*."""
+        """The extension that stands for an object of these *parts*."""
         return self._ext(_OBJECT, list(parts))
 
     def _tag(self, value: Any) -> object:
@@ -81,12 +81,12 @@ class Tagger:
 
 
 def unpack(data: bytes | memoryview, rebuild: Rebuild) -> Any:
-    """The value that a `Tagger` packed, in order; *rebuild* makes the objects."""
+    """The value that a `Tagger` without *sorts* packed; *rebuild* makes the objects."""
     return msgspec.msgpack.decode(data, ext_hook=functools.partial(_untag, rebuild))
 
 
 def pack_plain(value: object) -> bytes:
-    """The msgpack of *value*, if that knows all of it; what comes back need not be of the same types."""
+    """The msgpack of *value*, if msgpack knows all types in it; decoded, it may have other types."""
     return _PACK.encode(value)
 
 
@@ -96,19 +96,22 @@ def unpack_plain(data: bytes) -> Any:
 
 
 def is_plain(value: object, data: bytes) -> bool:
-    """Whether *value* comes back from *data*, its msgpack, as it is; only what can pose as bytes is taken for it."""
+    """True if *value* comes back exactly from *data*, its msgpack.
+
+    False if bytes may be inside it: `gives_back` cannot tell them from other objects with a buffer.
+    """
     return gives_back(_UNPACK.decode, data, value) and (
         type(value) is bytes or not any(mark in data for mark in _BYTES)
     )
 
 
 def is_utf8(text: str) -> bool:
-    """Whether *text* has no half of a pair in it."""
+    """True if *text* has no lone surrogate in it, so that it can be written as UTF-8."""
     return text.isascii() or _HALF_A_PAIR.search(text) is None
 
 
 def parts_of(value: object) -> tuple[object, ...] | None:
-    """What a date, a number or the like is made of; of a class of its own, with its text, for that may say more."""
+    """The parts of a date, a number or the like, or None; a subclass adds its text, since that may say more."""
     kind = next((each for each in type(value).__mro__ if each in _ONE), None)
     if kind is None:
         return None
@@ -117,7 +120,7 @@ def parts_of(value: object) -> tuple[object, ...] | None:
 
 
 def fields_of(value: object) -> dict[str, object] | None:
-    """What a dataclass, a struct or an object of attrs holds, by name; None if it is no such object."""
+    """The fields of a dataclass, a struct or an attrs object, by name; None for any other object."""
     kind: Any = type(value)
     if isinstance(value, msgspec.Struct):
         names: Iterable[str] = kind.__struct_fields__
@@ -155,7 +158,7 @@ _PACK = msgspec.msgpack.Encoder()
 _SORTED = msgspec.msgpack.Encoder(order="deterministic")
 _UNPACK = msgspec.msgpack.Decoder()
 _HALF_A_PAIR = re.compile("[\ud800-\udfff]")
-_BYTES = (b"\xc4", b"\xc5", b"\xc6")  # msgpack's marks of bytes; in a text or a number they only cost a closer look
+_BYTES = (b"\xc4", b"\xc5", b"\xc6")  # msgpack's marks of bytes; inside a text or a number they only cost a closer look
 
 _TEXT, _WHOLE, _DICT, _OBJECT, _LATE = 1, 2, 3, 4, 5
 _MANY: Final[dict[type, int]] = {tuple: 10, set: 11, frozenset: 12}
@@ -172,6 +175,6 @@ _ONE: Final[dict[type, tuple[int, Callable[[Any], tuple[object, ...]]]]] = {
 }
 _BY_CODE: Final[dict[int, type]] = {code: kind for kind, (code, _) in _ONE.items()}
 _BY_CODE.update({code: kind for kind, code in _MANY.items()})
-# Known by their text, and not imported before somebody else has.
+# Written as text, and recognised by name, so that their modules are not imported before they are needed.
 _LATE_KINDS = {"PosixPath": "pathlib", "PurePosixPath": "pathlib", "ZoneInfo": "zoneinfo", "Fraction": "fractions"}
 _LATE_KINDS.update(dict.fromkeys(("IPv4Address", "IPv6Address", "IPv4Network", "IPv6Network"), "ipaddress"))

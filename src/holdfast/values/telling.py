@@ -1,7 +1,7 @@
-"""What tells values apart: bytes that are the same only for equal values of the same types, all the way down.
+"""Bytes that identify a value: they are the same only for equal values of the same types, all the way down.
 
-A class is known by its name, since its module may be called otherwise in another process of the same run. Only what can
-be looked at again is looked into: no iterator is used up, and no object is asked what it would like to be.
+A class counts by its name, since its module may have another name in another process of the same run. Only what can be
+read again is read: no iterator is used up. A subclass of a builtin is read as the builtin, not by its own conversions.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from typing import Any, Final
 
 from holdfast.values.tagged import Tagger, fields_of, parts_of
 
-_DEEPEST = 20  # levels that are looked into where something cannot be told as a whole
-_MOST_PARTS = 10_000  # of one value, that are looked at then
-_LIKE = b"\xc1l"  # no encoding begins with it
+_DEEPEST = 20  # levels that are looked into if a value has no exact bytes as a whole
+_MOST_PARTS = 10_000  # of one value that are looked into then
+_LIKE = b"\xc1l"  # a prefix that no other encoding has
 
 
 def exact(value: object) -> bytes:
-    """The bytes of *value*; raises if something in it has no value that can be compared (an open file, say)."""
+    """The bytes of *value*; raises if something in it cannot be compared (an open file, say)."""
     return _EXACT.pack(value)
 
 
 def likeness(value: object) -> bytes:
-    """The bytes of *value* as far as it can be told: of what cannot, its type stands for it, or its name."""
+    """The bytes of *value* as far as it can be compared: for any other part of it stands its type, or its name."""
     return _Likeness().of(value)
 
 
 class _Likeness:
     def __init__(self) -> None:
-        self._path: set[int] = set()  # what encloses the value in hand
+        self._path: set[int] = set()  # the ids of the values around the current one
         self._left = _MOST_PARTS
 
     def of(self, value: object) -> bytes:
@@ -49,13 +49,13 @@ class _Likeness:
             return _like(value, ())
         try:
             return exact(value)
-        except Exception:  # of the value's own code too, or for its depth
+        except Exception:  # raised perhaps by the value's own code, or because of its depth
             return self._by_parts(value)
 
     def _by_parts(self, value: object) -> bytes:
         try:
             facts = _roughly(value)
-        except Exception:  # it is an object like any other of its type
+        except Exception:  # then it counts like any other object of its type
             return _like(value, ())
         self._path.add(id(value))
         parts = [self.of(part) for part in (facts.items() if isinstance(facts, dict) else facts)]
@@ -71,7 +71,7 @@ def _like(value: object, parts: Iterable[bytes]) -> bytes:
 
 
 def _roughly(value: Any) -> Any:
-    """What is in *value*, or what it is called: parts of which not all can be told."""
+    """The parts of *value*, or its name; not all of the parts can be compared."""
     if isinstance(value, functools.partial):
         return [value.func, value.args, value.keywords]
     if isinstance(value, type) or inspect.isroutine(value):
@@ -93,7 +93,7 @@ def _told(value: object) -> object:
 
 
 def _facts(value: Any) -> object:
-    """What a value that has no tag of its own is known by, beside its type; raises if there is no such thing."""
+    """What identifies a value, besides its type, for which `Tagger` has no tag; raises if nothing does."""
     if isinstance(value, Enum):
         return value.value if isinstance(value, Flag) else value.name
     if (fields := fields_of(value)) is not None:
@@ -109,7 +109,7 @@ def _facts_of_object(value: Any) -> object:
     if callable(dump := getattr(kind, "model_dump", None)):  # pydantic's way, without importing it
         names = getattr(kind, "model_fields", None)
         return dump(value) if names is None else [{name: getattr(value, name) for name in names}, value.model_extra]
-    for name in ("get_secret_value", "unicode_string"):  # of its secrets and addresses
+    for name in ("get_secret_value", "unicode_string"):  # of pydantic's secrets and addresses
         if callable(said := getattr(kind, name, None)):
             return said(value)
     if isinstance(value, tzinfo) and kind.__repr__ is not object.__repr__:
@@ -126,13 +126,13 @@ def _number(value: Any) -> object:
         pass
     if isinstance(value, numbers.Integral):
         return int(value)
-    if isinstance(value, numbers.Real) and (number := float(value)) == value:  # else more digits tell it from others
+    if isinstance(value, numbers.Real) and (number := float(value)) == value:  # otherwise a float has too few digits
         return number
     raise TypeError(f"{type(value).__qualname__}: has no value that can be compared")
 
 
 _EXACT = Tagger(_told, sorts=True)
-_NUMBERS = re.compile(r"[@=<>!^]?(?:[?cbBhHiIlLqQnNefd]|Z[fd]|\d*[sw])")  # or texts; without gaps or addresses
+_NUMBERS = re.compile(r"[@=<>!^]?(?:[?cbBhHiIlLqQnNefd]|Z[fd]|\d*[sw])")  # or texts; without padding or pointers
 
 _bounds = operator.attrgetter("start", "stop", "step")
 _FACTS: Final[list[tuple[type, Callable[[Any], object]]]] = [
