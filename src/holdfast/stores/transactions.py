@@ -33,7 +33,7 @@ class Transactions:
     def make(self, group: Group) -> None:
         """Make a group of writes, and set the value or the error of each.
 
-        An interrupt (no `Exception`) is passed on: the group is then on disk, or as if it had never been made.
+        An interrupt (no `Exception`) is passed on: a write that is not *made* is not on disk, and may be made again.
         """
         self._search_until = None
         with self._file.alone:
