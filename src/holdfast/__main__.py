@@ -1,4 +1,4 @@
-"""`python -m holdfast`: the command line, where no script of it is installed."""
+"""`python -m holdfast`: the command line, for when the `holdfast` script is not installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Holdfast`: everything put together, and `open`, which reads where it all is."""
+"""`Holdfast`, which puts all parts together, and `open`, which finds out where its store and policies are."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _VERBS = {
     Shape.GENERATOR: "stream",
     Shape.ASYNC_GENERATOR: "astream",
 }
-EASY = 10  # ticks that the writes of a noted run wait for company: it is soon enough for who looks, and costs little
+EASY = 10  # ticks that writes wait to share a commit, once there is a noted run: soon enough for viewers, and cheap
 _TRANSITIONS = {
     CircuitState.OPEN: events.CIRCUIT_OPENED,
     CircuitState.HALF_OPEN: events.CIRCUIT_HALF_OPENED,
@@ -71,15 +71,16 @@ def open(
     hooks: Sequence[Hook] = (),
     defaults: Mapping[str, object] | None = None,
 ) -> Holdfast:
-    """A Holdfast under *policies*, a TOML file or a mapping of the same shape, that keeps its runs in *store*.
+    """Make a Holdfast that keeps its runs in *store* and applies *policies*, a TOML file or a mapping of that shape.
 
-    Without them `$HOLDFAST_POLICY`, `./holdfast.toml` or one in the user's configuration folder is read, if any, and
-    `$HOLDFAST_STORE`, the file's `store` or a file in the user's data folder is used. No disk is touched before a run,
-    nor, in a store that was named, before a call: processes on a store show each other the state of their tools.
-    *redis* is the address of a Redis (else `$HOLDFAST_REDIS`, else the file's `redis`) on which all who name it share
-    their guards; while it is away local guards decide ("local"), or with *on_outage* "refuse" nothing is passed.
-    *on_store_error* "continue" lets a run go on when its store fails; *redactor* masks what events hold of arguments
-    and results; *hooks* are asked before calls and told after them; *defaults* are settings that lie below all others.
+    Default policies: `$HOLDFAST_POLICY`, else `./holdfast.toml`, else one in the user's configuration folder, if any.
+    Default store: `$HOLDFAST_STORE`, else the policy file's `store`, else a file in the user's data folder. The disk is
+    not touched before a run, or, if the store was named, a call: processes on a store show each other their tools.
+
+    *redis* (else `$HOLDFAST_REDIS`, else the file's `redis`) is the address of a Redis; all processes that name it
+    share their guards. While it is away, each process guards by itself; with *on_outage* "refuse", calls are refused.
+    *on_store_error* "continue" lets a run go on if its store fails. *redactor* masks arguments and results in events.
+    *hooks* are called before and after tool calls. *defaults* are settings that all others override.
     """
     checks.choice("on_store_error", on_store_error, ("stop", "continue"))
     if on_outage is not None:
@@ -102,7 +103,7 @@ def open(
 
 
 class Holdfast:
-    """Guards for the tools of one process; a sync and an async context manager that closes it."""
+    """Guards tools and keeps their runs; made by `open`. Usable in `with` and `async with`, which close it."""
 
     def __init__(
         self,
@@ -114,10 +115,10 @@ class Holdfast:
         hooks: Sequence[Hook] = (),
         fleet: Fleet | None = None,
     ) -> None:
-        self.runs = store  # first: it says what is wrong with pickling any of this
+        self.runs = store  # first: if this is pickled, the store's error says why it cannot be
         self._clock = clock
         self._has_store = True
-        self._prunes = False  # nobody else looks after the size of the store
+        self._prunes = False  # True for the default store, which nothing else keeps small
         self.bus = Bus(clock)
         self.breaker = CircuitBreaker(clock=clock, on_transition=self._on_transition)
         self.tracker = ExecutionTracker(clock=clock)
@@ -127,7 +128,7 @@ class Holdfast:
         self._box = Toolbox(self._kit)
         keeper = Keeper(store, clock)
         self._home = Home(store, self.bus, clock, keeper, self._kit.hooks, self._kit.workers, goes_on)
-        from holdfast.publishing import Publisher  # not before there is something to publish
+        from holdfast.publishing import Publisher  # not loaded before there is a Holdfast
 
         self._publisher = Publisher(store, self._kit, self._box)
         for each in (self._box, keeper, self._publisher):
@@ -144,11 +145,11 @@ class Holdfast:
     def tool(self, name: str | None = None, **policy: object) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
     def tool(self, name: str | Callable[..., Any] | None = None, **policy: object) -> Any:
-        """Guard a function, coroutine function, generator function or async generator function; decorates it.
+        """Decorate a function, coroutine function, generator function or async generator function with guards.
 
-        *name* is the tool's name, the function's own by default; *policy* its settings.
+        *name* is the tool's name, by default the function's; *policy* are its settings, such as `timeout=10`.
         """
-        if callable(name) or hasattr(name, "__get__"):  # a class method, say, is told where the decorator belongs
+        if callable(name) or hasattr(name, "__get__"):  # for a class method, the error says where to decorate
             return self.tool(None, **policy)(name)  # type: ignore[arg-type]
         if name is not None:
             checks.tool_name(name)
@@ -168,7 +169,7 @@ class Holdfast:
     def call(
         self, tool: Callable[..., Any] | str, /, *args: object, policy: Settings | None = None, **kwargs: object
     ) -> Any:
-        """One guarded call of *tool*, a function or the name of a decorated one; *policy* is for this call only."""
+        """Call *tool*, a function or the name of a decorated one, with guards; *policy* holds for this call only."""
         bound = self._bound(tool, Shape.FUNCTION, policy)
         return drive(bound.execution(args, kwargs, policy), bound, args, kwargs)
 
@@ -188,7 +189,7 @@ class Holdfast:
     async def acall(
         self, tool: Callable[..., Any] | str, /, *args: object, policy: Settings | None = None, **kwargs: object
     ) -> Any:
-        """One guarded call of a coroutine function; a plain function is called in a thread."""
+        """Call a coroutine function with guards, like `call`; a plain function is called in a thread."""
         bound = self._bound(tool, Shape.COROUTINE, policy)
         return await adrive(bound.execution(args, kwargs, policy), bound, args, kwargs)
 
@@ -205,7 +206,7 @@ class Holdfast:
     def stream(
         self, tool: Callable[..., Any] | str, /, *args: object, policy: Settings | None = None, **kwargs: object
     ) -> Generator[Any, Any, Any]:
-        """One guarded call of a generator function, or of a function that returns an iterable."""
+        """Iterate a generator function, or a function that returns an iterable, with guards, like `call`."""
         bound = self._bound(tool, Shape.GENERATOR, policy)
         return drive_stream(bound.execution(args, kwargs, policy), bound, args, kwargs)
 
@@ -222,7 +223,7 @@ class Holdfast:
     def astream(
         self, tool: Callable[..., Any] | str, /, *args: object, policy: Settings | None = None, **kwargs: object
     ) -> AsyncGenerator[Any]:
-        """One guarded call of an async generator function; a plain generator's items are made in a thread."""
+        """Iterate an async generator function with guards, like `call`; a plain generator runs in a thread."""
         bound = self._bound(tool, Shape.ASYNC_GENERATOR, policy)
         return adrive_stream(bound.execution(args, kwargs, policy), bound, args, kwargs)
 
@@ -231,21 +232,21 @@ class Holdfast:
         return Guard(self._kit, self._box.tool(tool_name, policy), policy)
 
     def forget(self, tool: Callable[..., Any] | str) -> None:
-        """Drop the cached answers of *tool*, a function or the name of a decorated one: they are no longer true."""
+        """Drop the cached answers of *tool*, a function or the name of a decorated one, when they are out of date."""
         bound = guards_of(self._kit, tool)
         known = self._box.find(name_of(tool)) if bound is None else bound.tool
         if known is not None and known.cache is not None:
             known.cache.clear()
 
     def bind(self, name: str, fn: Callable[..., Any], given: Mapping[str, object]) -> Bound:
-        """The tool *name* around *fn*, with the settings *given* by whoever made it; for adapters."""
+        """Make *fn* the tool *name*, with the settings *given* in code; for adapters."""
         bound = Bound(self._kit, self._box.keep(name, given, shape_of(fn)), fn)
         self._kit.bound[name] = bound
         return bound
 
     def note(self, session: str = "default", prompt: str = "") -> Run:
-        """A run that is written down without anybody waiting for the disk, and that cannot be resumed; for proxies."""
-        if self._has_store:  # else it is noted in memory
+        """Make a run whose calls are recorded but never wait for the disk, and that cannot be resumed; for proxies."""
+        if self._has_store:  # otherwise the run is kept in memory
             self._prepare()
         self.runs.writer.ticks = EASY
         return Run(self._home, Plan(session, prompt, is_noted=True))
@@ -259,9 +260,9 @@ class Holdfast:
         budget: Mapping[str, float] | None = None,
         entry: Mapping[str, Any] | None = None,
     ) -> Run:
-        """A run: what its calls do is written down, and they share *budget*, say `{"calls": 100, "usd": 2}`.
+        """Make a run: inside its `with`, calls are recorded and share *budget*, such as `{"calls": 100, "usd": 2}`.
 
-        *entry* says how to call the whole again: `{"target": "module:function", "args": […]}`.
+        *entry* says how to call the whole run again: `{"target": "module:function", "args": […]}`.
         """
         if entry is not None:
             entry = checks.plain("entry", entry)
@@ -271,11 +272,11 @@ class Holdfast:
         return Run(self._home, Plan(session, prompt, run_id, budget, entry))
 
     def resume(self, run_id: str, *, in_doubt: str = "raise", diverged: str = "record") -> Run:
-        """Go on with a run that was interrupted: finished calls are answered from its log. Of one that failed or was
-        cancelled, a new run is made that knows what it knew.
+        """Go on with an interrupted run: finished calls are answered from its log. A failed or cancelled run goes on
+        as a new run that knows the same calls.
 
-        *in_doubt* "repeat" makes calls again of which nobody knows whether they were made; *diverged* "raise" makes it
-        an error not to ask for all that was finished.
+        *in_doubt* "repeat" makes calls again if it is unknown whether they were made, instead of raising `InDoubt`.
+        *diverged* "raise" raises `RunDiverged` if the code does not ask for all finished calls.
         """
         checks.choice("in_doubt", in_doubt, ("raise", "repeat"))
         checks.choice("diverged", diverged, ("record", "raise"))
@@ -301,7 +302,7 @@ class Holdfast:
     def worker(
         self, *targets: str | Callable[..., Any], on_end: Callable[[Ended], object] | None = None, **settings: Any
     ) -> Worker:
-        """A worker that takes runs of *targets*, as of `submit`, from the queue; *settings* are of `WorkerConfig`."""
+        """Make a worker that takes runs of *targets* (see `submit`) from the queue; *settings*: see `WorkerConfig`."""
         from holdfast.workers import Worker, WorkerConfig
         from holdfast.workers.submitting import target_of
 
@@ -310,10 +311,10 @@ class Holdfast:
         return Worker(self._home, config, on_end=on_end)
 
     def recover(self, policy: str = "fail") -> Recovered:
-        """Look after the runs whose process has died: those with an entry point are called again.
+        """Deal with the runs whose process has died: those with an entry point are called again.
 
-        Of the others, those that were to be cancelled are; "fail" ends the rest as failed and "resume" leaves them.
-        "leave" touches none at all.
+        Of the others, those with a request to cancel are cancelled; the rest is ended as failed with *policy* "fail",
+        and left to be resumed with "resume". "leave" touches no run at all.
         """
         checks.choice("policy", policy, POLICIES)
 
@@ -325,44 +326,44 @@ class Holdfast:
 
     @property
     def policies(self) -> PolicyBook:
-        """What it knows of policies."""
+        """The policies in force, as a `PolicyBook`."""
         return self._kit.book
 
     @property
     def clock(self) -> Clock:
-        """The clock that it goes by."""
+        """The clock that all its parts use."""
         return self._clock
 
     @property
     def fleet(self) -> Fleet | None:
-        """The fleet that it shares its guards with, if any."""
+        """The fleet with which it shares its guards, if it has a Redis."""
         return self._kit.fleet
 
     @property
     def current_run(self) -> Run | None:
-        """The run that the caller is in."""
+        """The run that the caller is in, or None."""
         return running()
 
     def check_store(self) -> None:
-        """That what is kept has a place that lasts, or one that was named; for adapters. Raises a `ConfigError`."""
+        """Raise a `ConfigError` if no store was named and there is no home folder to keep one in; for adapters."""
         if not self._has_store:
             raise ConfigError("store: there is no home folder to keep runs in; give a path, or set $HOLDFAST_STORE")
 
     # -- seen from elsewhere -------------------------------------------------------------------------------------------
 
     def publish(self, *, kind: str = "library", name: str | None = None, servers: Servers | None = None) -> None:
-        """Show the tools to others on the store from now on, and take up their orders at any time, also while idle.
+        """Show the tools to other processes on the store, and follow their orders at any time, also while idle.
 
-        *kind* and *name* say what this process is; *servers* gives the servers behind it, each a mapping.
+        *kind* and *name* say what this process is; *servers* returns the servers behind it, each as a mapping.
         """
         self._publisher.stay(kind, name, servers)
 
     def publish_soon(self) -> None:
-        """Something has changed that others should see now: a server's state, say. Never blocks."""
+        """Show a change, such as a server's new state, to other processes now. Never blocks."""
         self._publisher.soon()
 
     def entries(self) -> list[ToolEntry]:
-        """Its tools as others on the store are shown them: circuits, limits, statistics."""
+        """Its tools as other processes on the store see them: circuits, limits, statistics."""
         return self._publisher.entries()
 
     # -- closing -------------------------------------------------------------------------------------------------------
@@ -395,13 +396,13 @@ class Holdfast:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _bound(self, tool: object, driver: Shape, policy: Settings | None) -> Bound:
-        """What guards *tool*; nothing is made before all is found to be right."""
+        """The guards of *tool*; none are made before all arguments are checked."""
         if policy is not None and not isinstance(policy, Mapping):
             raise ConfigError(f"policy = {checks.shown(policy)}: must be a mapping, such as {{'timeout': 5.0}}")
         bound = guards_of(self._kit, tool)
         shape, name = (shape_of(tool), name_of(tool)) if bound is None else (bound.shape, bound.tool.name)
         if shape not in DRIVES[driver]:
-            right = Shape.ASYNC_GENERATOR if driver is Shape.COROUTINE else shape  # who awaits must not block
+            right = Shape.ASYNC_GENERATOR if driver is Shape.COROUTINE else shape  # a task must not block
             raise ConfigError(f"{name!r} is {shape.value}: use {_VERBS[right]}, not {_VERBS[driver]}")
         return bound or Bound(self._kit, self._box.tool(name, policy), tool)  # type: ignore[arg-type]
 
@@ -426,7 +427,7 @@ class Holdfast:
         self.bus.emit(type, tool, None, **payload)
 
     def _prepare(self) -> None:
-        """That there is a place for runs, and that it does not grow for ever."""
+        """Check that there is a store for runs, show the tools there, and prune it once if it is the default one."""
         self.check_store()
         self._publisher.begin()
         if self._prunes:
@@ -443,6 +444,6 @@ class Holdfast:
 
 
 def _fleet(url: str, on_outage: str) -> Fleet:
-    from holdfast.fleet.fleet import Fleet  # most have none
+    from holdfast.fleet.fleet import Fleet  # most processes have no fleet
 
     return Fleet(url, on_outage=on_outage)

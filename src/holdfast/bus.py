@@ -1,7 +1,7 @@
 """The bus hands events to sinks, in the caller's thread. A sink that fails is logged and dropped; no call notices.
 
-One watcher may stand beside the sinks. It is told of calls and runs where they happen, so that it can put something
-around the tool's own code: a span, say. While there is none, nobody asks for it on the quick path.
+Besides the sinks there may be one watcher. It is told of calls and runs where they happen, so that it can put something
+around the tool's own code: a span, say. Without a watcher, calls on the quick path do not look for one.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _log = logging.getLogger("holdfast")
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Where a call comes from that another program asks for, and where it goes; *carried* is what came with it."""
+    """Where a call that another program asked for comes from and goes to; *carried* is the metadata it came with."""
 
     server: str
     tool: str
     id: str
     protocol: str | None
-    transport: str  # pipe or tcp, between the one who asks and us
+    transport: str  # pipe or tcp, between the client and us
     onward: str  # the same, between us and the server
     carried: Mapping[str, str]
 
 
 class Named(Protocol):
-    """What has a name."""
+    """An object with a name."""
 
     @property
     def name(self) -> str: ...
@@ -78,19 +78,19 @@ class WatchedCall(Protocol):
     """One call that is being watched."""
 
     def inside(self, inner: AbstractContextManager[None]) -> AbstractContextManager[None]:
-        """Around the tool's own code, once for each piece of it; *inner* is what is there already."""
+        """Return the context for one piece of the tool's own code; *inner* is to be entered inside it."""
 
     def admitted(self) -> None:
-        """An attempt was let in."""
+        """The guards have admitted an attempt."""
 
     def failed(self, error: BaseException, category: str, retry_in: float | None) -> None:
         """An attempt failed; the next begins in *retry_in* seconds, if there is one."""
 
     def carried(self, id: str) -> Mapping[str, str]:
-        """What to hand on with the request *id* that it makes, so that what that leads to is known to belong to it."""
+        """Return the metadata to send with the request *id*, so that the receiver can link its work to this call."""
 
     def end(self, error: BaseException | None, verdict: Verdict) -> None:
-        """It has ended; perhaps in another thread."""
+        """The call has ended; perhaps in another thread."""
 
 
 class Run(Protocol):
@@ -109,21 +109,21 @@ class WatchedRun(Protocol):
     """One run that is being watched."""
 
     def end(self, error: BaseException | None, *, here: bool) -> None:
-        """It is left; not *here*, if in another task or thread than it was entered in."""
+        """The run is left; not *here* if that is in another task or thread than it was entered in."""
 
 
 class Watcher(Protocol):
     """Told of calls and runs in their own context; must not raise."""
 
     def call(self, call: Call) -> WatchedCall | None:
-        """A call begins; None if this one is not to be watched."""
+        """A call begins; return None if it is not to be watched."""
 
     def run(self, run: Run, *, resumed: bool) -> WatchedRun | None:
-        """A run begins, likewise: what happens from now on in this context is part of it."""
+        """A run begins, and all that follows in this context is part of it; return None if it is not to be watched."""
 
 
 class Bus:
-    """Where events go. Emitting is best effort: it never raises and waits for nobody."""
+    """Hands events to sinks. Emitting is best effort: it never raises and never waits."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = checks.clock(clock)
@@ -141,18 +141,18 @@ class Bus:
         self._changed()
 
     def remove(self, sink: Sink) -> None:
-        """Hand it no more; harmless if it is not there."""
+        """Hand *sink* no more events; harmless if it was not added."""
         with self._lock:
             self.sinks = tuple(other for other in self.sinks if other != sink)
         self._changed()
 
     def watch(self, watcher: Watcher | None) -> None:
-        """Have *watcher* told of every later call and run, in place of the one before; None is nobody."""
+        """Tell *watcher* of every later call and run, in place of the previous watcher; None removes that one."""
         self.watcher = watcher
         self._changed()
 
     def emit(self, type: str, tool: str | None = None, run: str | None = None, /, **payload: object) -> None:
-        """Tell the sinks that something happened; a sink that is added or removed meanwhile starts with the next."""
+        """Hand an event to all sinks; adding or removing a sink meanwhile takes effect with the next event."""
         if not self.sinks:
             return
         event = Event(type, int(self._clock.time() * 1000), tool, run, payload)
@@ -166,7 +166,7 @@ class Bus:
                 _log.exception("an event sink failed at %s and was dropped: %s", printable(str(type)), _shown(sink))
 
     def after_fork(self) -> None:
-        """In a forked child: no lock may stay held by a thread that is not there."""
+        """Reset in a forked child: a thread that holds the lock does not exist there."""
         self._lock = threading.Lock()
 
     def _changed(self) -> None:
@@ -175,7 +175,7 @@ class Bus:
 
 
 class LoggingSink:
-    """Writes events to standard `logging`, each at the level of what it means for whoever runs the agent."""
+    """Writes events to standard `logging`, each at a level that says how much it matters to the agent's operator."""
 
     levels: ClassVar[Mapping[str, int]] = {
         events.TOOL_STARTED: logging.DEBUG,
@@ -225,7 +225,7 @@ class LoggingSink:
 
 
 def _shown(value: object) -> str:
-    """*value* in one line; one that cannot be shown must not cost the others their line."""
+    """*value* in one line; a value that cannot be shown must not keep the whole event out of the log."""
     try:
         return printable(str(value))
     except Exception:

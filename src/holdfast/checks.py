@@ -50,7 +50,7 @@ def choice(name: str, value: object, allowed: Collection[str]) -> None:
 
 
 def plain(name: str, value: object, depth: int = 0) -> Any:
-    """*value* as JSON would give it back; what JSON cannot hold, or would give back as something else, is wrong."""
+    """*value* as JSON would give it back; raises if JSON cannot hold it, or would turn it into something else."""
     if depth > DEEPEST:
         raise ConfigError(f"{printable(name, 60)}: is nested deeper than {DEEPEST} levels")
     if value is None or isinstance(value, bool):
@@ -90,12 +90,12 @@ def tool_name(value: object) -> None:
 
 
 def is_name(value: object) -> bool:
-    """Whether it may name something: 1 to 200 printable characters."""
+    """True if *value* may name something: 1 to 200 printable characters."""
     return isinstance(value, str) and 1 <= len(value) <= 200 and value.isprintable()
 
 
 def clock(given: Clock | None) -> Clock:
-    """The clock that was *given*, else the machine's; a class of clocks is none."""
+    """The clock that was *given*, else the system's; a class instead of an object is refused."""
     if given is None:
         return SystemClock()
     if isinstance(given, type) or not all(callable(getattr(given, name, None)) for name in _CLOCK):
@@ -107,7 +107,7 @@ _CLOCK = ("monotonic", "time", "sleep", "asleep", "call_at")
 
 
 def is_text(value: str) -> bool:
-    """Whether it can be written as UTF-8: there may be half a pair of surrogates in it, or bytes of a file's name."""
+    """True if *value* can be written as UTF-8: it has no lone surrogates, which may also come from file names."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -116,7 +116,7 @@ def is_text(value: str) -> bool:
 
 
 def is_path(name: str) -> bool:
-    """Whether a path is meant, and not an address of a store that was mistyped: a password may stand in that."""
+    """True if *name* is meant as a path, and is not a mistyped address of a store, which may have a password in it."""
     return os.path.isabs(name) or name.startswith(("~", "./", "../")) or _ADDRESS.search(name) is None
 
 
@@ -133,5 +133,5 @@ def shown(value: object) -> str:
     """*value* as it may stand in an error text: short and printable."""
     try:
         return printable(repr(value))
-    except Exception:  # a number of thousands of digits, or an object that cannot even say what it is
+    except Exception:  # a number of thousands of digits, or an object whose `__repr__` fails
         return f"a value of type {printable(type(value).__name__)}"

@@ -19,24 +19,24 @@ from time import monotonic, sleep
 from time import time as wall_time
 from typing import Protocol, runtime_checkable
 
-_LINGER = 1.0  # seconds the timer thread stays for the next timer, and at most lies between two looks at its timers
-_LITTLE = 1e-6  # seconds; sums of times are off by less
+_LINGER = 1.0  # seconds the idle timer thread waits for the next timer, and at most between two looks at its timers
+_LITTLE = 1e-6  # seconds; the rounding errors of sums of times are smaller
 _log = logging.getLogger("holdfast")
 
 
 class Timer(Protocol):
-    """A callback that was asked for at a time to come."""
+    """A callback that is to be called at a later time."""
 
     def cancel(self) -> None:
-        """Take it back; harmless once it has run."""
+        """Do not call it; harmless once it has run."""
 
 
 @runtime_checkable
 class Clock(Protocol):
-    """What Holdfast needs of time; bring your own to test without waiting."""
+    """The source of time for Holdfast; bring your own to test without waiting."""
 
     def monotonic(self) -> float:
-        """Seconds that never go back."""
+        """Seconds of a clock that never goes back."""
 
     def time(self) -> float:
         """Seconds since the epoch."""
@@ -50,15 +50,15 @@ class Clock(Protocol):
     def call_at(self, when: float, fn: Callable[[], object]) -> Timer:
         """Call *fn* once `monotonic()` has reached *when*.
 
-        Asked for in a running event loop, *fn* is called by that loop, and never within this call; else in any thread.
+        Inside a running event loop, that loop calls *fn*, never before this returns; otherwise any thread may call it.
         """
 
 
 class SystemClock:
     """The machine's own clock."""
 
-    # Builtins as class attributes do not bind, so a caller that keeps `clock.monotonic` calls C directly. All here read
-    # these: what freezes the time of a test takes the module's names, and one frozen clock beside a real one is none.
+    # Builtins as class attributes do not bind, so a caller that keeps `clock.monotonic` calls C directly. All code here
+    # reads these two: a library that freezes time in tests replaces the module's names, and would freeze only a part.
     monotonic = staticmethod(monotonic)
     time = staticmethod(wall_time)
 
@@ -89,7 +89,7 @@ class SystemClock:
 
 
 def check_sleep(seconds: float) -> None:
-    """A number of seconds that can be slept; `asyncio.sleep` alone takes a negative one for zero."""
+    """Raise a `ValueError` if *seconds* is negative or NaN; `asyncio.sleep` would take a negative one for zero."""
     if not seconds >= 0:  # NaN too
         raise ValueError(f"sleep length must be a non-negative number, not {seconds!r}")
 
@@ -103,7 +103,7 @@ def until(now: float, then: float) -> float:
 
 
 def fits(wait: float, left: float) -> bool:
-    """Whether who has *left* seconds can wait *wait*, give or take a little."""
+    """True if a caller with *left* seconds can wait *wait* seconds, apart from rounding errors."""
     return left > 0 and wait <= left + _LITTLE
 
 
@@ -115,7 +115,7 @@ class _TimerThread:
         self._order = itertools.count()
         self._heap: list[tuple[float, int, _PlainTimer]] = []
         self._sweep_above = 64
-        # Callers take the lock itself: the `with` of a Condition is Python code, and one interrupted there keeps it.
+        # Callers take the lock itself: the `with` of a Condition is Python code, and an interrupt in it keeps the lock.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._alive = False
@@ -150,7 +150,7 @@ class _TimerThread:
                     wait = self._heap[0][0] - SystemClock.monotonic()
                     if wait <= 0:
                         return heapq.heappop(self._heap)[2]
-                    self._changed.wait(min(wait, _LINGER))  # a cancelled timer does not wake us, nor keep us
+                    self._changed.wait(min(wait, _LINGER))  # `cancel` does not wake this thread: it looks again
                 elif not self._changed.wait(_LINGER) and not self._heap:
                     self._alive = False
                     return None
@@ -163,12 +163,12 @@ class _PlainTimer:
         self.fn: Callable[[], object] | None = fn
 
     def run(self) -> None:
-        fn, self.fn = self.fn, None  # what it holds is free as soon as it has run
+        fn, self.fn = self.fn, None  # so that what it holds is freed as soon as it has run
         if fn is None:
             return
         try:
             fn()
-        except BaseException:  # the thread serves others too; one that exits would leave them waiting
+        except BaseException:  # the thread serves other timers, too: if it ended, they would never run
             _log.exception("a timer's callback failed")
 
     def cancel(self) -> None:

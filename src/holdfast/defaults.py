@@ -1,4 +1,4 @@
-"""What applies where nobody says: which store, which Redis, which policy file. The environment is read here."""
+"""The store, the Redis and the policy file that are used if the caller names none. The environment is read here."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ REDIS: Final = "HOLDFAST_REDIS"
 
 
 def named_store(in_file: str | None) -> str | None:
-    """The store that somebody has chosen where the caller names none: the environment's, else the policy file's."""
+    """The store to use if the caller names none: from the environment, else from the policy file."""
     return os.environ.get(STORE) or in_file
 
 
 def named_redis(in_file: str | None) -> str | None:
-    """The Redis to share guards on, likewise."""
+    """The Redis to share guards on, found in the same way."""
     return os.environ.get(REDIS) or in_file
 
 
 def for_servers() -> dict[str, str]:
-    """The environment of servers behind a proxy: without what opens our own doors, which may have passwords in it."""
+    """The environment for servers behind a proxy: without our own token and addresses, which may have passwords."""
     return {name: value for name, value in os.environ.items() if name not in (TOKEN, STORE, REDIS)}
 
 
@@ -36,7 +36,7 @@ _DATA = ("Library", "Application Support") if sys.platform == "darwin" else (".l
 
 
 def policy_file() -> tuple[str | None, str]:
-    """The policy file to read when the caller names none, and who names it."""
+    """The policy file to read if the caller names none, and where its name comes from."""
     if named := os.environ.get("HOLDFAST_POLICY"):
         return named, "$HOLDFAST_POLICY"
     user = os.path.join(_folder("XDG_CONFIG_HOME", ".config"), "holdfast", "holdfast.toml")
@@ -47,7 +47,7 @@ def policy_file() -> tuple[str | None, str]:
 
 
 def _folder(variable: str, *usual: str) -> str:
-    """The folder that *variable* names, else the *usual* one of the user; XDG has a relative one ignored."""
+    """The folder that *variable* names, else the *usual* one of the user; as XDG demands, a relative one is ignored."""
     # Not `Path.expanduser`, which fails where a user has no home, as in many containers.
     named = os.path.expanduser(os.environ.get(variable, ""))
     return named if os.path.isabs(named) else os.path.expanduser(os.path.join("~", *usual))

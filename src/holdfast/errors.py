@@ -10,7 +10,7 @@ HoldfastError
 ├─ ToolTimeout            the tool took too long; also a TimeoutError
 ├─ RunError               a durable run cannot do what was asked
 │  ├─ RunNotFound         the store has no run of that id
-│  ├─ RunConflict         somebody else has the run, or it is not in a state for this
+│  ├─ RunConflict         another owner has the run, or its state does not allow this
 │  ├─ RunDiverged         the resumed run did not ask for calls that the log says it made
 │  ├─ InDoubt             a call may or may not have been made before the crash; the caller decides
 │  ├─ LeaseLost           another process took the run over: this one may no longer write to it
@@ -34,25 +34,28 @@ from holdfast.category.looking import chain, is_a, leaves
 
 
 class HoldfastError(Exception):
-    """Whatever Holdfast itself raises."""
+    """The base of all errors of Holdfast, except `RunCancelled`."""
 
 
 class Denied(HoldfastError):
-    """A guard said no; the tool was not called."""
+    """A guard said no; the tool was not called.
+
+    *retry_after* is the seconds until it is worth asking again, None if that is unknown.
+    """
 
     category: ClassVar[ErrorCategory] = ErrorCategory.CIRCUIT_OPEN
     reason: str = "refused"
     advice: str = "Use another tool or go on without it."
 
     def __init__(self, tool: str, reason: str | None = None, retry_after: float | None = None) -> None:
-        # The arguments are kept by `__new__`; calling up to `Exception.__init__` would only make a refusal dearer.
+        # `__new__` keeps the arguments; calling `Exception.__init__` as well would only make a refusal slower.
         self.tool = tool
         self.retry_after = retry_after
         if reason is not None:
             self.reason = reason
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By its facts and not by calling it again: what was given by keyword is not among the arguments.
+        # By its attributes and not by calling the class again: arguments given by keyword are not in `args`.
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
     def __str__(self) -> str:
@@ -72,18 +75,18 @@ class Denied(HoldfastError):
         return f"; available in about {math.ceil(self.retry_after * 10) / 10:g} s"
 
 
-HELD = "it is switched off by hand"  # why a circuit is open of which nobody knows until when
+HELD = "it is switched off by hand"  # the reason if a circuit is open and it is unknown until when
 
 
 class CircuitOpen(Denied):
-    """The tool failed too often; its circuit is open until it has rested."""
+    """The tool's circuit is open: it failed too often and is left alone for a while, or it was switched off by hand."""
 
     reason = "it has failed repeatedly and is temporarily disabled"
     advice = "Use another tool, or tell the user that this one is down."
 
 
 class RateLimited(Denied):
-    """The tool's rate is used up, and the wait is longer than the call may wait."""
+    """The tool's rate is used up, and the next token comes later than the call may wait."""
 
     category = ErrorCategory.RATE_LIMIT
     reason = "its rate limit is used up"
@@ -91,7 +94,7 @@ class RateLimited(Denied):
 
 
 class ConcurrencyFull(Denied):
-    """As many calls of the tool as may run at once are running."""
+    """The tool already has as many running calls as it may have at once."""
 
     category = ErrorCategory.RESOURCE_EXHAUSTED
     reason = "too many calls of it are running"
@@ -115,7 +118,7 @@ class BudgetExceeded(Denied):
 
 
 class ToolTimeout(HoldfastError, TimeoutError):
-    """The tool took longer than it may."""
+    """The tool did not answer within its time limit: *seconds*, for the last attempt."""
 
     category: ClassVar[ErrorCategory] = ErrorCategory.TIMEOUT
 
@@ -146,7 +149,7 @@ class RunNotFound(RunError):
 
 
 class RunConflict(RunError):
-    """Somebody else has the run, or it is not in a state in which this can be done."""
+    """Another owner has the run, or its state does not allow what was asked."""
 
 
 class RunDiverged(RunError):
@@ -163,12 +166,12 @@ class RunDiverged(RunError):
 
 
 class InDoubt(RunError):
-    """A call began before the crash and no result is known: it may have been made or not, so the caller decides; *why*
-    says if it was.
+    """A call began before the crash, and its result is unknown: it may have been made or not, so the caller decides.
+    *why* says what is known.
 
-    `repeat()` makes it again, with the same idempotency *key*, and gives its result (of a coroutine function: to be
-    awaited); `answer(value)`, or `aanswer`, takes *value* for its result without calling. A copy of it, in another
-    process say, has the facts alone.
+    `repeat()` makes the call again with the same idempotency *key*, and returns its result (await it if the tool is a
+    coroutine function). `answer(value)`, or `await aanswer(value)`, records *value* as the result without calling the
+    tool. A copy of this error, in another process for example, has the attributes but cannot decide.
     """
 
     def __init__(self, tool: str, call_id: str, key: str, why: str) -> None:
@@ -196,7 +199,7 @@ class InDoubt(RunError):
 
 
 class LeaseLost(RunError):
-    """The run has, or may have, another owner; whatever this one would do in it is refused."""
+    """The run has, or may have, another owner; this one can no longer make calls in it or write to it."""
 
     def __init__(self, run_id: str, why: str = "has another owner now") -> None:
         self.run_id = run_id
@@ -208,7 +211,7 @@ class LeaseLost(RunError):
 
 
 class RecordedError(RunError):
-    """What a tool raised before the run was interrupted, told again from the log."""
+    """An error that a tool raised before the run was interrupted, raised again from the log; *type* names its class."""
 
     def __init__(self, type: str, message: str, category: ErrorCategory) -> None:
         self.type = type
@@ -217,18 +220,18 @@ class RecordedError(RunError):
         super().__init__(type, message, category)
 
     def __str__(self) -> str:
-        return self.message  # as it was: what the code makes of the text, a model's next prompt say, is the same again
+        return self.message  # unchanged, so that what the code makes of it, say a model's next prompt, is the same
 
 
 class StoreError(HoldfastError):
-    """The store cannot be read or written; *result* is the tool's, where only the write after it failed."""
+    """The store cannot be read or written; *result* is the tool's result if only the write after the call failed."""
 
     category: ClassVar[ErrorCategory] = ErrorCategory.CANCELLED
     result: object = None
 
 
 class RunCancelled(asyncio.CancelledError):
-    """The run was cancelled; whatever still runs in it ends with this."""
+    """The run was cancelled; raised in the code that still runs in it. `except Exception` does not catch it."""
 
     def __init__(self, run_id: str = "", reason: str | None = None) -> None:
         self.run_id = run_id
@@ -244,24 +247,24 @@ class ConfigError(HoldfastError, ValueError):
     """A setting is wrong; the text says where, what, and what is allowed."""
 
     category: ClassVar[ErrorCategory] = ErrorCategory.INVALID_PARAMETERS
-    problems: tuple[str, ...] = ()  # one line a mistake, where there may be several
+    problems: tuple[str, ...] = ()  # one line for each mistake, where several can be found at once
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether *error* is a refusal of ours, was raised from one, or is a group of such: no word about a tool."""
+    """True if *error* is a `Denied`, was raised from one, or is a group of such: it says nothing about a tool."""
     found = leaves(error)
     return bool(found) and all(any(is_a(link, Denied) for link in chain(leaf)) for leaf in found)
 
 
 def in_words(error: BaseException) -> str:
-    """The kind and the text of *error* on one line, safe to show, and of a group the first that is none."""
+    """The type and the text of *error* on one line, safe to show; for a group, also of the first error in it."""
     return " ".join(in_lines(error).split())
 
 
 def in_lines(error: BaseException) -> str:
-    """The same with the lines that the text has, for those who read it later.
+    """The same with the line breaks of the text, for records that are read later.
 
-    Whoever wrote the error wrote its text, which may fail.
+    The text comes from the error's own code, which may fail.
     """
     try:
         kind = error.type.rpartition(".")[2] if is_a(error, RecordedError) else type(error).__name__
@@ -273,16 +276,16 @@ def in_lines(error: BaseException) -> str:
         return type(error).__name__
 
 
-LINES = "\n\t"  # what a text of several lines is made of, beside what is printed
+LINES = "\n\t"  # characters that a text of several lines has, besides printable ones
 
 
 def printable(name: str, limit: int = 120, *, kept: str = "") -> str:
-    """*name* safe to show on a terminal or in a log: control characters but those *kept* escaped, a long one cut."""
+    """*name* made safe for terminal or log: control characters are escaped, except those *kept*; a long one is cut."""
     if len(name) > limit:
         name = f"{name[: limit // 2]}…({len(name)} characters)"
     return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in name)
 
 
 def in_digits(value: float) -> str:
-    """A sum as people read it: thousands apart, no power of ten, and no more digits than anybody spends."""
+    """A sum as people write it: with thousands separators, no power of ten, and at most six decimal places."""
     return f"{value:,.6f}".rstrip("0").rstrip(".")

@@ -40,7 +40,7 @@ POLICY_REJECTED: Final = "policy_rejected"
 
 
 class Event(msgspec.Struct, frozen=True):
-    """One fact. *timestamp_ms* is wall time; *tool* and *run* are None where there is none."""
+    """One fact. *timestamp_ms* is wall-clock time; *tool* and *run*, an id, are None if it concerns none."""
 
     type: str
     timestamp_ms: int

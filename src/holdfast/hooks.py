@@ -1,8 +1,8 @@
 """Hooks: the user's own code, asked before a tool call and told after it, on refusal, on error and on cancel.
 
-A hook that can stop a call fails closed: what is not a clear yes in time is a no. The others change nothing: what goes
-wrong in them is logged and passed over. A plain function runs in a worker thread, a coroutine function as a task of
-the caller's event loop, so none of them holds a caller up for longer than its time limit.
+A hook that can stop a call fails closed: anything except a clear yes in time is a no. Other hooks change nothing: an
+error in them is logged and ignored. A plain function runs in a worker thread, a coroutine function as a task of the
+caller's event loop, so no hook holds up a caller for longer than the hook's time limit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = logging.getLogger("holdfast")
 
 
 class HookKind(StrEnum):
-    """When a hook is called; `before_tool` alone can stop the call."""
+    """When a hook is called; only `before_tool` can stop the call."""
 
     BEFORE_TOOL = "before_tool"
     AFTER_TOOL = "after_tool"
@@ -40,8 +40,8 @@ class HookKind(StrEnum):
 
 
 class HookContext(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
-    """What a hook is told, as far as it applies: *arguments* by name as given, not redacted; *tool* but on cancel;
-    *result* after a tool call, *error* on error and on refusal, *reason* on refusal and on cancel.
+    """What a hook is told: *tool* and *arguments*, by name, as given, not redacted (neither on cancel); *result* after
+    a tool call; *error* on error and refusal; *reason* on refusal and cancel. What does not apply is None or empty.
     """
 
     kind: HookKind
@@ -63,9 +63,10 @@ class _Subject(msgspec.Struct, frozen=True):
 class Hook(_Subject, frozen=True, kw_only=True):
     """A function or coroutine function that takes a `HookContext`, and when to call it; higher *priority* first.
 
-    A `before_tool` hook says no by raising `Denied` or returning the reason as a text, yes by returning None or True;
-    anything else, an error and taking longer than *timeout* seconds is a no, too. What other hooks return is ignored.
-    A plain function costs a thread hop; what is quick and only listens is cheaper as a sink of the bus.
+    A `before_tool` hook allows the call by returning None or True, and refuses it by raising `Denied` or returning the
+    reason as a text. If it returns anything else, fails, or takes longer than *timeout* seconds, the call is refused.
+    What other hooks return is ignored. A plain function costs a thread hop; one that is quick and only listens is
+    cheaper as a sink of the bus.
     """
 
     priority: float = 0
@@ -87,8 +88,8 @@ class Hook(_Subject, frozen=True, kw_only=True):
 class Hooks:
     """The hooks of a Holdfast, in the order in which they are called: by priority, then as given.
 
-    Calls that a hook makes, and whatever it starts makes, are not asked about and not told of: else an audit that uses
-    a tool would never end.
+    The hooks are neither asked about nor told of calls that a hook makes, or that anything it starts makes: otherwise
+    an audit that uses a tool would never end.
     """
 
     def __init__(self, hooks: Iterable[Hook], workers: Workers, clock: Clock) -> None:
@@ -96,7 +97,7 @@ class Hooks:
             raise ConfigError(f"hooks = {checks.shown(hooks)}: must be a list of Hook")
         self._workers = workers
         self._clock = clock
-        self._cancelled: set[asyncio.Task[object]] = set()  # not yet ended; an event loop keeps no task alive
+        self._cancelled: set[asyncio.Task[object]] = set()  # not ended yet; the event loop keeps no task alive
         self._by_kind: dict[str, list[Hook]] = {}
         for hook in hooks:
             if not isinstance(hook, Hook):
@@ -106,7 +107,7 @@ class Hooks:
             group.sort(key=lambda hook: -hook.priority)
 
     def has(self, kind: HookKind) -> bool:
-        """Whether there is any hook of *kind*; it never changes."""
+        """True if there is any hook of *kind*; this never changes."""
         return kind in self._by_kind
 
     def ask(self, context: HookContext, *, as_task: bool, deadline: float = math.inf) -> Iterator[Wait]:
@@ -129,7 +130,7 @@ class Hooks:
                 raise Denied(tool, _reason(hook, answer))
 
     def tell(self, context: HookContext, *, as_task: bool) -> Iterator[Wait]:
-        """Tell one hook after the other what happened; raises nothing of theirs.
+        """Tell one hook after the other what happened; their errors are logged, not raised.
 
         Yields what to wait for; *as_task* says that the caller waits with `apause`.
         """
@@ -149,13 +150,13 @@ class Hooks:
     def _call(
         self, hook: Hook, context: HookContext, as_task: bool, deadline: float = math.inf
     ) -> Generator[Wait, None, object]:
-        """What *hook* returned; `Denied` as it raised it, `_Trouble` for whatever else became of it."""
+        """What *hook* returned; raises the `Denied` that it raised, and `_Trouble` for any other failure."""
         call, job = self._prepare(hook, context, as_task)
         now = self._clock.monotonic()
         until = min(now + hook.timeout, deadline)
         try:
             yield Wait(until, job.signal, job.begin)
-        except GeneratorExit:  # the caller was cancelled, or the garbage collector came by
+        except GeneratorExit:  # the caller was cancelled, or garbage-collected
             _leave_behind(call, job)
             raise
         call.leave()
@@ -184,7 +185,7 @@ class _Trouble(Exception):
 
 
 class _Call:
-    """One call of a hook, in a context of its own that says so."""
+    """One call of a hook, in a context of its own that marks all calls in it as a hook's."""
 
     __slots__ = ("_around", "_context", "_fn", "_left", "_task")
 
@@ -215,7 +216,7 @@ class _Call:
         return asyncio.run(self._cancellable())
 
     def leave(self) -> None:
-        """Cancel what runs in a loop of its own; each side sets its mark before it looks at the other's."""
+        """Cancel a coroutine that has a loop of its own; each side sets its mark before it reads the other's."""
         self._left = True
         if self._task is not None:
             _cancel(self._task)
@@ -228,7 +229,7 @@ class _Call:
 
 
 class _TaskJob:
-    """What a `Job` is to a function: a coroutine as a task of the running event loop; abandoned, it is cancelled."""
+    """Like a `Job`, but a coroutine that runs as a task of the running event loop; if abandoned, it is cancelled."""
 
     __slots__ = ("signal", "_cancelled", "_clock", "_ended", "_fn", "_task")
     unstarted: str | None = None
@@ -255,16 +256,16 @@ class _TaskJob:
         try:
             return self._task.result()
         finally:
-            self._task = None  # the traceback of its error leads to this frame, and from here to the error
+            self._task = None  # its error's traceback holds this frame: a reference cycle
 
     def abandon(self) -> None:
         if (task := self._task) is None or not _cancel(task):
             return
         for other in list(self._cancelled):
-            if other.get_loop().is_closed():  # it will never end
+            if other.get_loop().is_closed():  # then its task never ends
                 self._cancelled.discard(other)
         self._cancelled.add(task)
-        if task.done():  # meanwhile, in the thread of its loop
+        if task.done():  # it ended meanwhile, in the thread of its loop
             self._cancelled.discard(task)
 
     def _end(self, task: asyncio.Task[object]) -> None:
@@ -293,7 +294,7 @@ def _reason(hook: Hook, answer: object) -> str:
 
 
 def _leave_behind(call: _Call, job: Job | _TaskJob) -> None:
-    """Cancel or abandon it; in a thread of its own where this one may hold the locks that takes."""
+    """Cancel or abandon the call; in another thread if this one may hold locks that are needed for it."""
 
     def leave() -> None:
         call.leave()
@@ -306,7 +307,7 @@ def _leave_behind(call: _Call, job: Job | _TaskJob) -> None:
 
 
 def _cancel(task: asyncio.Task[object]) -> bool:
-    """Cancel *task* from any thread; whether it has yet to end, as it never will once its event loop is closed."""
+    """Cancel *task* from any thread; False if it has ended, or never will because its event loop is closed."""
     if task.done():
         return False
     try:
@@ -324,7 +325,7 @@ def _check_function(fn: object) -> None:
         raise ConfigError(f"fn = {checks.shown(fn)}: is {shape.value}; must be a function or coroutine function")
     try:
         signature = signature_of(fn)
-    except (TypeError, ValueError):  # some builtins do not tell
+    except (TypeError, ValueError):  # some builtins have no signature
         return
     try:
         signature.bind(None)

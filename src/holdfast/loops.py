@@ -1,4 +1,4 @@
-"""The event loop that runs in this thread: asyncio's, or one that stands in for it. There is no other for us."""
+"""The event loop that runs in this thread: asyncio's, or a replacement of it. Other kinds are not supported."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast.errors import ConfigError
 
 
 def running_loop() -> asyncio.AbstractEventLoop:
-    """The running event loop; where there is none, the setting is wrong, and no tool is to blame."""
+    """The running event loop; a `ConfigError` if there is none, since no tool is to blame for that."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError as error:
@@ -20,7 +20,7 @@ def running_loop() -> asyncio.AbstractEventLoop:
 
 
 async def asleep(clock: Clock, seconds: float) -> None:
-    """Sleep as a task; a *clock* of the user's own may know of another kind of event loop."""
+    """Sleep as a task; a user's own *clock* needs no asyncio, since it may know another kind of event loop."""
     if type(clock) is SystemClock:
         running_loop()
     await clock.asleep(seconds)

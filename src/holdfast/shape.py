@@ -1,4 +1,4 @@
-"""The four shapes of a tool: how a callable is called, what it is called, and how what guards it looks like it."""
+"""The four shapes of a tool: how a callable is called, its name, and how its guarded function gets to look like it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.errors import ConfigError, printable
 
 D = TypeVar("D", bound=Callable[..., Any])
 
-if sys.version_info >= (3, 14):  # annotations are read when they are asked for: they may name what is not there
+if sys.version_info >= (3, 14):  # annotations are evaluated late, and may name what does not exist
     from annotationlib import Format
 
     signature_of = functools.partial(inspect.signature, annotation_format=Format.FORWARDREF)
@@ -33,11 +33,11 @@ class Shape(Enum):
 
     @property
     def is_stream(self) -> bool:
-        """Whether it gives items, not one answer."""
+        """True if it gives items, not one answer."""
         return self in (Shape.GENERATOR, Shape.ASYNC_GENERATOR)
 
 
-# What each driver can call: one shape natively, plain code too, in a thread or as it is.
+# The shapes that each driver can call: its own, and those of plain code, which runs in a thread or as it is.
 DRIVES: Final = {
     Shape.FUNCTION: frozenset({Shape.FUNCTION}),
     Shape.COROUTINE: frozenset({Shape.COROUTINE, Shape.FUNCTION}),
@@ -48,7 +48,7 @@ _MARKED: Final = getattr(asyncio.coroutines, "_is_coroutine", object())  # how `
 
 
 def shape_of(fn: object) -> Shape:
-    """How *fn* is called; a `ConfigError` if it cannot be."""
+    """How *fn* is called; a `ConfigError` if it cannot be called."""
     if not callable(fn):
         hint = f": put the decorator below @{type(fn).__name__}" if hasattr(fn, "__get__") else ""
         raise ConfigError(f"a tool must be callable, not {printable(repr(fn))}{hint}")
@@ -64,33 +64,33 @@ def shape_of(fn: object) -> Shape:
 
 
 def name_of(fn: object) -> str:
-    """The name of a tool that was given none."""
+    """The name of a tool that was given none: that of its function, or of its class."""
     fn = whole(fn)
     name = getattr(fn, "__name__", None)
     return name if isinstance(name, str) else type(fn).__name__
 
 
 def whole(fn: object) -> object:
-    """What a partial is part of, and what a static method is made of."""
+    """The function inside partials and static methods."""
     while isinstance(fn, functools.partial | staticmethod):
         fn = fn.func if isinstance(fn, functools.partial) else fn.__func__
     return fn
 
 
 def dressed(fn: Callable[..., Any], made: Callable[..., Any]) -> Callable[..., Any]:
-    """*made*, which calls *fn*, with its name, signature and annotations."""
+    """*made*, which calls *fn*, with the name, signature and annotations of *fn*."""
     made = functools.wraps(fn)(made)
     if not hasattr(fn, "__name__"):  # a partial, or an object that can be called
         made.__name__ = made.__qualname__ = name_of(fn)
     if not inspect.isroutine(fn) or not (hasattr(fn, "__annotate__") or hasattr(fn, "__annotations__")):
-        made.__annotations__ = {}  # ours say nothing of it, nor do the fields of a class
-    elif getattr(fn, "__annotate__", None) is None:  # set by hand, which `wraps` takes no notice of from 3.14 on
+        made.__annotations__ = {}  # neither ours nor the fields of a class describe it
+    elif getattr(fn, "__annotate__", None) is None:  # set by hand: from 3.14 on `wraps` does not copy them
         made.__annotations__ = fn.__annotations__
     return made
 
 
 def static_too(decorate: D) -> D:
-    """*decorate* for static methods as well: the function inside is decorated, and is static again."""
+    """Make *decorate* work for static methods as well: the function inside is decorated, and made static again."""
 
     def either(fn: Any) -> Any:
         return staticmethod(decorate(fn.__func__)) if isinstance(fn, staticmethod) else decorate(fn)
@@ -99,8 +99,8 @@ def static_too(decorate: D) -> D:
 
 
 def kind_of(answer: object, name: str) -> type:
-    """The type of what the plain function *name* gave; a `ConfigError` if that is yet to be awaited, since nobody knows
-    then how the call goes.
+    """The type of *answer*, which the plain function *name* returned; a `ConfigError` if it must still be awaited: then
+    it is unknown how the call ends.
     """
     if hasattr(type(answer), "__await__"):
         if inspect.iscoroutine(answer):

@@ -1,4 +1,4 @@
-"""Signals of the process, handled in another way for a while; for the main thread, which is the only one that may."""
+"""Temporary handlers for signals of the process. Only the main thread may set them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Handler = Callable[[int, FrameType | None], object]
 
 @contextmanager
 def handled(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
-    """Have each signal handled as said, and as before afterwards; also in a forked child, which is ended by itself."""
+    """Inside the `with`, handle each signal by its handler; afterwards, and in forked children, as before."""
     me = os.getpid()
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -36,8 +36,8 @@ def handled(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
 
 @contextmanager
 def ended_gently() -> Iterator[None]:
-    """Have SIGTERM and SIGHUP do what Ctrl-C does, so that runs are left and children cleared away; what is ignored
-    stays so. The system itself would end the process on the spot, or, if it is the first of a container, not at all.
+    """Make SIGTERM and SIGHUP act like Ctrl-C, so that runs are left and children cleared away; ignored signals stay
+    ignored. By default they end the process on the spot, or, if it is the first of a container, not at all.
     """
     ends = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
     is_main = threading.current_thread() is threading.main_thread()
@@ -46,6 +46,6 @@ def ended_gently() -> Iterator[None]:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    if not callable(signal.getsignal(signal.SIGINT)):  # a shell has Ctrl-C ignored by what it starts in the background
+    if not callable(signal.getsignal(signal.SIGINT)):  # as in a process that a shell starts in the background
         raise KeyboardInterrupt
     signal.raise_signal(signal.SIGINT)

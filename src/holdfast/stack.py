@@ -1,7 +1,7 @@
-"""Room on the stack. What has begun must be able to end: a slot is given back, a transaction undone, a mark taken.
+"""Room on the stack to finish what has begun: to give back a slot, undo a transaction, remove a mark.
 
-An endless recursion through guarded calls ends anywhere, in the middle of ours too. So whoever takes something that has
-to be given back looks first whether there is room to do so: where there is none, the `RecursionError` comes before it.
+An endless recursion through guarded calls may end anywhere, even in the middle of our code. So code that takes what it
+must give back first checks that there is room to do so: if not, the `RecursionError` comes before anything is taken.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-TO_WRITE: Final = 70  # levels that a transaction needs, with what explains its failure and logs that
-TO_CALL: Final = 140  # those of a whole call, its writes among them; what the tool needs is the tool's affair
+TO_WRITE: Final = 70  # levels that a transaction needs, including the explanation and the log of its failure
+TO_CALL: Final = 140  # levels that a whole call needs, including its writes, but not those of the tool itself
 
-_FEW = 150  # frames; with so few there is room under any limit that a program can live with
+_FEW = 150  # frames; with fewer than that, there is room under any limit that a program can live with
 
 
 def check_room(levels: int) -> None:
-    """Raise the `RecursionError` now that would come within the next *levels*."""
+    """Raise a `RecursionError` now if it would come within the next *levels*."""
     try:
         sys._getframe(_FEW)
-    except ValueError:  # that many there are not: by far the most calls, and a tenth of the cost of trying it out
+    except ValueError:  # there are fewer, as in most calls; this check costs a tenth of trying it out
         return
     _descend(levels)
 

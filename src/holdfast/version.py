@@ -1,4 +1,4 @@
-"""Which Holdfast this is: said here, so that it is known where no package is installed, and read by the build."""
+"""The version of Holdfast. It is here so that it is known without an installed package; the build reads it, too."""
 
 from __future__ import annotations
 
