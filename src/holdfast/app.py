@@ -94,7 +94,7 @@ def open(
         runs.payloads = Payloads(redactor)
     shared = redis if redis is not None else named_redis(book.redis)
     fleet = _fleet(shared, on_outage or book.on_outage or "local") if shared is not None else None
-    hf = Holdfast(book, clock, runs, goes_on=on_store_error == "continue", hooks=hooks, fleet=fleet)
+    hf = Holdfast(book, clock, runs, survives_store_errors=on_store_error == "continue", hooks=hooks, fleet=fleet)
     hf._has_store = url is not None
     hf._prunes = url is not None and url == default_store()
     if named is not None:
@@ -111,7 +111,7 @@ class Holdfast:
         clock: Clock,
         store: RunStore,
         *,
-        goes_on: bool = False,
+        survives_store_errors: bool = False,
         hooks: Sequence[Hook] = (),
         fleet: Fleet | None = None,
     ) -> None:
@@ -127,7 +127,7 @@ class Holdfast:
         )
         self._box = Toolbox(self._kit)
         keeper = Keeper(store, clock)
-        self._home = Home(store, self.bus, clock, keeper, self._kit.hooks, self._kit.workers, goes_on)
+        self._home = Home(store, self.bus, clock, keeper, self._kit.hooks, self._kit.workers, survives_store_errors)
         from holdfast.publishing import Publisher  # not loaded before there is a Holdfast
 
         self._publisher = Publisher(store, self._kit, self._box)

@@ -57,8 +57,14 @@ class Place:
             runs = SqliteRunStore(self.path, synchronous="NORMAL", clock=clock, **store)
         if payloads is not None:
             runs.payloads = payloads
-        goes_on = on_store_error == "continue"
-        hf = Holdfast(PolicyBook.load(policies or {}), clock, runs, goes_on=goes_on, hooks=tuple(hooks))
+        survives_store_errors = on_store_error == "continue"
+        hf = Holdfast(
+            PolicyBook.load(policies or {}),
+            clock,
+            runs,
+            survives_store_errors=survives_store_errors,
+            hooks=tuple(hooks),
+        )
         self._opened.append(hf)
         return hf
 

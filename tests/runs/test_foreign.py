@@ -606,7 +606,9 @@ def test_a_call_of_an_imported_run_that_the_store_did_not_take_leaves_the_keys_o
         if is_full and point == "begin":
             raise StoreError("the disk is full")
 
-    with Holdfast(PolicyBook.load({}), clock, MemoryRunStore(clock=clock, crash=disk), goes_on=True) as second:
+    with Holdfast(
+        PolicyBook.load({}), clock, MemoryRunStore(clock=clock, crash=disk), survives_store_errors=True
+    ) as second:
         move(first, second)
         keys: list[str | None] = []
         pay = second.tool("pay")(lambda: keys.append(run_of(second).idempotency_key))

@@ -55,7 +55,7 @@ async def test_its_calls_are_written_down_in_async_code(place: Place) -> None:
 
 def test_nobody_waits_for_a_store_that_is_busy(tmp_path: Path) -> None:
     store = SqliteRunStore(tmp_path / "runs.db")
-    hf = Holdfast(PolicyBook.load({}), ManualClock(), store, goes_on=True)
+    hf = Holdfast(PolicyBook.load({}), ManualClock(), store, survives_store_errors=True)
     pay = work(hf)
     done = threading.Event()
 
@@ -76,7 +76,7 @@ async def test_its_end_waits_for_no_store_that_does_not_answer(
 ) -> None:
     monkeypatch.setattr("holdfast.runs.beginning.PATIENCE", 0.05, raising=False)
     store = SqliteRunStore(tmp_path / "runs.db")
-    hf = Holdfast(PolicyBook.load({}), ManualClock(), store, goes_on=True)
+    hf = Holdfast(PolicyBook.load({}), ManualClock(), store, survives_store_errors=True)
 
     with store.writer.turn:  # the next to write waits, and all others for that
         async with hf.note() as run:
@@ -93,7 +93,7 @@ def test_a_store_that_cannot_be_written_stops_no_call(tmp_path: Path, caplog: py
     blocked = tmp_path / "file"
     blocked.write_text("no folder")
     store = SqliteRunStore(blocked / "runs.db")
-    hf = Holdfast(PolicyBook.load({}), ManualClock(), store, goes_on=True)
+    hf = Holdfast(PolicyBook.load({}), ManualClock(), store, survives_store_errors=True)
     pay = work(hf)
 
     with hf.note():
@@ -109,7 +109,7 @@ def test_a_store_that_took_its_end_but_not_its_beginning_is_no_error(
     SqliteRunStore(tmp_path / "runs.db").create_run("before", "")
     blocked = tmp_path / "runs.db-owners"
     blocked.write_text("no folder")  # so there is nobody who could begin a run, as on a disk that only reads
-    hf = Holdfast(PolicyBook.load({}), ManualClock(), SqliteRunStore(tmp_path / "runs.db"), goes_on=True)
+    hf = Holdfast(PolicyBook.load({}), ManualClock(), SqliteRunStore(tmp_path / "runs.db"), survives_store_errors=True)
 
     with hf.note():
         assert work(hf)(5) == 5

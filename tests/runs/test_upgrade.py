@@ -14,12 +14,12 @@ from tests.runs.upgraded import HIDDEN_ID, RUN_ID, SPARED_ID, Desk
 
 from holdfast import Holdfast, InDoubt
 from holdfast.policy import PolicyBook
-from holdfast.runs.identity import KEYS
+from holdfast.runs.identity import KEY_SCHEME
 from holdfast.stores import SqliteRunStore
 from holdfast.testing import ManualClock
 
 DATA = Path(__file__).parents[1] / "data"
-TODAY, FIRST = f"runs_keys_{KEYS}.db.gz", "runs_schema_1.db.gz"
+TODAY, FIRST = f"runs_keys_{KEY_SCHEME}.db.gz", "runs_schema_1.db.gz"
 WITH_DEFAULTS = "runs_keys_1.db.gz"  # the keys of its calls have the defaults in them
 KEPT = sorted({TODAY, *(path.name for path in DATA.glob("runs_*.db.gz"))})
 LAST = "the last"

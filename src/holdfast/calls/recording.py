@@ -56,7 +56,7 @@ class Record(msgspec.Struct, eq=False):
             return None
         error = load_error(outcome)
         mark(error, self._run.id, self.step.key, self.step.name)
-        self.step.stands()
+        self.step.mark_answered()
         return error
 
     def load(self, *, is_stream: bool) -> bool:
@@ -71,7 +71,7 @@ class Record(msgspec.Struct, eq=False):
                 self.value = self._callee.memo.load(outcome)
         except LookupError:  # it cannot be rebuilt: the return annotation has changed, say
             return False
-        self.step.stands()
+        self.step.mark_answered()
         return True
 
     def doubt(self, execution: Execution) -> InDoubt:
@@ -109,7 +109,7 @@ class Record(msgspec.Struct, eq=False):
         if execution.is_stream:
             self.items, value = list(value), None  # type: ignore[call-overload]
         execution.recount(failed=False)
-        self.step.stands()
+        self.step.mark_answered()
         return self._succeed(facts, value, is_stream=execution.is_stream)
 
     # -- what is written -----------------------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ class Call:
     def begin(self) -> None:
         """Make the call, and answer the client."""
         if self._is_stopped:
-            self._session.over(self)
+            self._session.call_ended(self)
             return
         if self.progress is not None:
             self.progress.begin()
@@ -127,13 +127,13 @@ class Call:
                 self.progress.end()
             if self._permit is not None:
                 self._permit.release()
-            session.over(self)
+            session.call_ended(self)
 
     def _prepare(self, tool: Bound) -> Execution:
         arguments = self._params.arguments or {}
         execution = self._execution(tool, {}, arguments)
         fallback = execution.policy.fallback
-        if fallback is not None and fallback.tool is not None and not self._session.server.has(fallback.tool):
+        if fallback is not None and fallback.tool is not None and not self._session.server.bind_if_own(fallback.tool):
             execution = self._execution(tool, ONE_HOP, arguments)  # the fallback's server is not the session's
         if execution.is_watched:
             execution.origin = self._origin()
@@ -188,7 +188,7 @@ class Call:
             assert self._outcome is not None  # only `take` and `lose` wake the script, and both set it
             return self._outcome
         except ServerLost as error:
-            self._tell_circuit(error.blame)
+            self._tell_circuit(error.circuit_category)
             raise
         except asyncio.CancelledError as error:
             self._cut_short()

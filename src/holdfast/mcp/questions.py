@@ -81,7 +81,7 @@ class Questions:
         self._settle(*orphaned)
         return orphaned
 
-    def rest(self) -> None:
+    def stop_pondering(self) -> None:
         """Stop waiting for people and models, since no call is left: not every server withdraws its questions."""
         self._settle(*self._pondered)
 

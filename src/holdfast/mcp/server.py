@@ -80,7 +80,7 @@ class ProxiedServer:
         self._is_watching = False  # it is told when a circuit changes
         self._hidden: frozenset[str] = frozenset()
         self._timer: Timer | None = None
-        self._known()
+        self._current_rules()
 
     # -- tools ---------------------------------------------------------------------------------------------------------
 
@@ -103,7 +103,7 @@ class ProxiedServer:
 
         return self._hf.bind(self.full_name(name), attempt, dict.fromkeys(self._hints.get(name, _UNKNOWN).given, True))
 
-    def has(self, full_name: str) -> bool:
+    def bind_if_own(self, full_name: str) -> bool:
         """Bind the tool *full_name*, even if it was never called; False if it is a tool of another server."""
         own = f"{self.name}."
         if not full_name.startswith(own):
@@ -122,7 +122,7 @@ class ProxiedServer:
         for name in list(itertools.islice(self._hints, max(0, len(self._hints) - MOST_TOOLS))):
             del self._hints[name]
             self._bound.pop(name, None)
-        if not self._known().hides:
+        if not self._current_rules().hides:
             return event
         self._look()
         if not self._hidden:
@@ -169,14 +169,14 @@ class ProxiedServer:
 
     def _breaker(self) -> CircuitBreaker | None:
         """The breaker with the server's circuit, set up as its policy says; None if it has no circuit."""
-        config, breaker = self._known().breaker, self._hf.breaker
+        config, breaker = self._current_rules().breaker, self._hf.breaker
         if config is None:
             return None
         if self._circuit is None or self._circuit.evicted or self._circuit.config is not config:
             self._circuit = breaker.circuit(self.name, config)
         return breaker
 
-    def _known(self) -> ServerRules:
+    def _current_rules(self) -> ServerRules:
         """What the server's policy says, read again when the policies have changed."""
         policies = self._hf.policies
         if policies.edition is not self._edition:
@@ -202,7 +202,7 @@ class ProxiedServer:
 
     def announce(self, head: Head, event: Event) -> Event:
         """The answer to a handshake; if tools may be hidden, it promises `tools/list_changed` notifications."""
-        if not self._known().hides:
+        if not self._current_rules().hides:
             return event
         try:
             capabilities = frames.read(_RESULT, head.result).get("capabilities")
@@ -225,7 +225,7 @@ class ProxiedServer:
         self._hf.bus.add(tell)
 
     def _circuit_changed(self, tool: str) -> None:
-        if self._known().hides and tool.startswith(f"{self.name}."):
+        if self._current_rules().hides and tool.startswith(f"{self.name}."):
             self._look_and_tell()
 
     def _look(self) -> bool:

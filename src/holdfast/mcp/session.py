@@ -74,7 +74,9 @@ class Session:
         self.transport = "tcp"  # between the client and us; pipe, if it is standard input and output
         self.handshake = Handshake()
         self.alarm = Alarm(clock)
-        self.is_patient = True  # a call begins in the next turn of the event loop: until then the client can cancel it
+        self.defers_calls = (
+            True  # a call begins in the next turn of the event loop: until then the client can cancel it
+        )
         self.hold: Callable[[bool], object] = lambda held: None  # stops reading from the client, or resumes
         self.changed = server.publish
         self._tell = tell
@@ -196,7 +198,7 @@ class Session:
         self._calls[call.id] = call
         if call.progress is not None:
             self._progress[call.progress.token] = call.progress
-        if self.is_patient:
+        if self.defers_calls:
             asyncio.get_running_loop().call_soon(call.begin)
         else:
             call.begin()
@@ -258,11 +260,11 @@ class Session:
         self.upstream.send(data, frames.head(data))
         self.upstream.suspect()
 
-    def over(self, call: Call) -> None:
+    def call_ended(self, call: Call) -> None:
         """Forget a call that has ended."""
         self._running.discard(call)
         if not self._running:
-            self._questions.rest()
+            self._questions.stop_pondering()
         if self._calls.get(call.id) is call:
             del self._calls[call.id]
         if call.progress is not None and self._progress.get(call.progress.token) is call.progress:

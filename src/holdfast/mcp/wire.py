@@ -121,7 +121,7 @@ class ServerLost(Exception):
             self.category = classify(answer.status)
 
     @property
-    def blame(self) -> ErrorCategory | None:
+    def circuit_category(self) -> ErrorCategory | None:
         """The category for the server's circuit; None below status 500: a server that says what is wrong is healthy."""
         if self.answer is not None and self.answer.status < 500:
             return None
@@ -166,7 +166,7 @@ class Condition:
         """Note that the server has answered a request, or failed with *error*."""
         if error is not None:
             self.last_error = str(error)
-        self.turn("ready" if error is None or error.blame is None else "failed")
+        self.turn("ready" if error is None or error.circuit_category is None else "failed")
 
     def facts(self, name: str, handshake: Handshake) -> dict[str, object]:
         """The server's facts for the dashboard and other processes, under its *name*."""

@@ -12,7 +12,7 @@ import msgspec
 from holdfast import events
 from holdfast.errors import RunConflict
 from holdfast.history import RunHeader, RunStatus
-from holdfast.runs.identity import KEYS, SEVERAL
+from holdfast.runs.identity import KEY_SCHEME, SEVERAL
 from holdfast.runs.log import AGAIN, LOST, SPENT
 from holdfast.stores import RunStore
 from holdfast.stores.ledger import Claim, Ledger, Live, OwnerRow
@@ -54,7 +54,7 @@ class Start(msgspec.Struct, frozen=True):
                 raise RunConflict(f"run {header.id!r} exists with another session or prompt; choose another id")
         else:
             live = ledger.add(header)
-        ledger.add_to_header(live, entry=header.entry, budget=header.budget, keys=KEYS)
+        ledger.add_to_header(live, entry=header.entry, budget=header.budget, keys=KEY_SCHEME)
         claim = ledger.claim(live, owner)
         self.taken[:] = [claim]
         ledger.say(live, events.RUN_STARTED, **self.prompt)
@@ -105,7 +105,7 @@ class Resume(msgspec.Struct, frozen=True):
         claim = self.claim or ledger.claim(live, owner)
         self.taken[:] = [claim]
         is_new = forked is None and not live.snapshot.event_count
-        ledger.add_to_header(live, keys=KEYS if is_new or live.header.keys == KEYS else SEVERAL)
+        ledger.add_to_header(live, keys=KEY_SCHEME if is_new or live.header.keys == KEY_SCHEME else SEVERAL)
         if is_new:
             ledger.say(live, events.RUN_STARTED, **self.prompt, host=owner.host, pid=owner.pid)
         elif forked is None:

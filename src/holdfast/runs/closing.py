@@ -17,8 +17,8 @@ class Closing:
     """How one run ends; *diverges* if finished calls that the resumed code has not asked for are no error."""
 
     def __init__(self, home: Home, log: Log, steps: Steps, *, diverges: bool) -> None:
-        self.said: End | None = None  # the last event, once it is written
-        self._unsaid: End | None = None  # an end that the user's code asked for, and that could not be written
+        self.written: End | None = None  # the last event, once it is written
+        self._unwritten: End | None = None  # an end that the user's code asked for, and that could not be written
         self._text: object = ""  # the result of a run that is left cleanly
         self._home = home
         self._log = log
@@ -44,22 +44,22 @@ class Closing:
         """End the run as its block is left with *error*; return the write to wait for, if there is one."""
         if (claim := self._claim) is None:
             return None
-        end = self._unsaid or ending(error, cancelled=cancelled, reason=reason, text=self._text)
+        end = self._unwritten or ending(error, cancelled=cancelled, reason=reason, text=self._text)
         over = end.type in (events.RUN_COMPLETED, events.RUN_FAILED) or is_a(error, RunDiverged)
         blamed = error if end.type == events.RUN_FAILED else None
         unasked = self._steps.recalled.unasked() if over else []
         # A run that is only noted does not wait to hear whether it has to yield.
-        is_fixed = cancelled or self._unsaid is not None or self._steps.is_noted
+        is_fixed = cancelled or self._unwritten is not None or self._steps.is_noted
         return self._write(claim, end, blamed, unasked, yields=not is_fixed and gives_way(error))
 
     def diverged(self) -> RunDiverged | None:
         """The error of a run that is about to end and has not asked for all its finished calls, if that is an error."""
-        unasked = () if self._diverges or self.said is not None else tuple(self._steps.recalled.unasked())
+        unasked = () if self._diverges or self.written is not None else tuple(self._steps.recalled.unasked())
         return RunDiverged(unasked) if unasked else None
 
     def completes(self, error: BaseException | None) -> bool:
         """True if the run has completed, or does so when its block is left with *error*."""
-        return error is None if self.said is None else self.said.type == events.RUN_COMPLETED
+        return error is None if self.written is None else self.written.type == events.RUN_COMPLETED
 
     def settle(self, last: Last | None) -> None:
         """Wait for an end that was given inside the block; raise an error if it could not be written."""
@@ -82,7 +82,7 @@ class Closing:
             return StoreError(f"its beginning could not be written: {error}") if self._steps.is_noted else error
         except HoldfastError as error:
             return error
-        self.said = last.end
+        self.written = last.end
         last.tell(self._home.bus)
         return None
 
@@ -91,7 +91,7 @@ class Closing:
     @property
     def _claim(self) -> Claim | None:
         """The claim to write with; None if the end is written already, or the claim is lost."""
-        return None if self.said is not None or self._log.lost is not None else self._log.claim
+        return None if self.written is not None or self._log.lost is not None else self._log.claim
 
     def _say(self, end: End, error: BaseException | None) -> Last | None:
         if (claim := self._claim) is None:
@@ -107,4 +107,4 @@ class Closing:
             if not self._log.passes(trouble):
                 raise trouble
             self._log.complain(trouble)
-            self._unsaid = last.end
+            self._unwritten = last.end

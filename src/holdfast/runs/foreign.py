@@ -54,8 +54,8 @@ class Foreign:
             elif memo.startswith(ELSEWHERE):
                 claimed[key] = memo.removeprefix(ELSEWHERE).decode()
                 del calls[key]
-        heard = (told for told in tell(history) if imported or told.kind == AMOUNT or told.key in calls)
-        certain = found._hear(calls, heard, identity)
+        recorded = (call for call in recorded_calls(history) if imported or call.kind == AMOUNT or call.key in calls)
+        certain = found._match(calls, recorded, identity)
         asked = {*ours, *claimed.values()} if imported else certain  # marks of another version are about its own keys
         for key in dict.fromkeys((*found._alike, *calls)):  # the oldest first, as far as events tell
             may_be_any = calls[key].bare == LOST or not (imported or calls[key].bare == SPENT)
@@ -78,11 +78,11 @@ class Foreign:
                 self._take_for(calls, own, key)
                 return
 
-    def _hear(self, calls: dict[str, Outcome], heard: Iterable[Told], identity: Identity) -> set[str]:
-        """Match each call in *heard* with the key that it has here; return the keys that are the same in both."""
+    def _match(self, calls: dict[str, Outcome], recorded: Iterable[RecordedCall], identity: Identity) -> set[str]:
+        """Match each call in *recorded* with the key that it has here; return the keys that are the same in both."""
         begun: Counter[bytes] = Counter()
         certain = set[str]()
-        for key, name, kind, parent, sign in heard:
+        for key, name, kind, parent, sign in recorded:
             base = identity.base(parent, name, untyped(sign), kind)
             keys = [identity.key(base, parent, number) for number in ahead(begun[base])]
             place = keys.index(key) if key in keys else 0  # the call may have been made here
@@ -95,7 +95,7 @@ class Foreign:
                 certain.add(key)
             else:
                 self._alike[key], self.elsewhere[own] = own, key
-            # A fork's own events do not tell of the calls that it knows from the runs before it: *heard* adds them.
+            # A fork's own events do not tell of the calls that it knows from the runs before it: *recorded* adds them.
             known = calls.setdefault(key, Outcome(key, name, LOST))
             if kind == STEP:
                 calls[key] = Outcome(key, name, CACHED + known.bare)
@@ -109,7 +109,7 @@ class Foreign:
             calls.setdefault(alike, Outcome(alike, calls[key].name, LOST))
 
 
-class Told(NamedTuple):
+class RecordedCall(NamedTuple):
     """A call that an event tells of, or an amount that was spent outside of any call, which has no key."""
 
     key: str
@@ -142,7 +142,7 @@ def begun(log: Iterable[RunEventRecord]) -> set[str]:
     return {key for event in log if event.type in _KINDS and is_key(key := event.payload.get("key"))}
 
 
-def tell(history: Iterable[RunEventRecord]) -> Iterator[Told]:
+def recorded_calls(history: Iterable[RunEventRecord]) -> Iterator[RecordedCall]:
     """The calls and amounts that *history* tells of, each once, in the order in which they began."""
     keys = {"": ""}  # of calls, by call id
     for event in history:
@@ -150,10 +150,10 @@ def tell(history: Iterable[RunEventRecord]) -> Iterator[Told]:
         if event.type == events.SPENT and not event.late and not payload.keys() & {"parent", "carried"}:
             unit, amount = payload.get("unit"), payload.get("amount")
             if isinstance(unit, str):
-                yield Told("", unit, _KINDS[event.type], "", repr(amount).encode())
+                yield RecordedCall("", unit, _KINDS[event.type], "", repr(amount).encode())
         elif event.type in (events.TOOL_STARTED, events.STEP_STARTED):
             key, name = payload.get("key"), payload.get("tool" if event.type == events.TOOL_STARTED else "name")
             parent = keys.get(str(payload.get("parent", "")))
             if is_key(key) and key[:16] not in keys and isinstance(name, str) and parent is not None:
                 keys[key[:16]] = key
-                yield Told(key, name, _KINDS[event.type], parent, encode(payload.get("arguments", ())) or b"")
+                yield RecordedCall(key, name, _KINDS[event.type], parent, encode(payload.get("arguments", ())) or b"")

@@ -25,7 +25,7 @@ class Home(msgspec.Struct, frozen=True):
     keeper: Keeper
     hooks: Hooks | None
     workers: Workers
-    goes_on: bool  # runs go on when the store fails: `on_store_error` is "continue"
+    survives_store_errors: bool  # runs go on when the store fails: `on_store_error` is "continue"
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -45,6 +45,6 @@ class Plan(msgspec.Struct, frozen=True):
     is_new: bool = False  # the resumed run never began: it was only submitted
 
     @property
-    def goes_on(self) -> bool:
+    def had_begun(self) -> bool:
         """True if the run had begun before."""
         return self.resumed is not None and not self.is_new

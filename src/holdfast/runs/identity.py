@@ -14,7 +14,7 @@ TOOL: Final = b"t"
 STEP: Final = b"s"
 AMOUNT: Final = b"$"  # not a call, but an amount that was spent outside of any call
 
-KEYS: Final = 2  # version of the scheme that makes keys: to be raised when what goes into them changes
+KEY_SCHEME: Final = 2  # version of the scheme that makes keys: to be raised when what goes into them changes
 SEVERAL: Final = -1  # a run was resumed with another scheme than it was begun with
 
 AHEAD = 8  # numbers that are tried for a call: an equal one may have left no trace, and the next stands for it

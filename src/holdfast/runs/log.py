@@ -73,14 +73,14 @@ class Write(msgspec.Struct, eq=False):
 
 
 class Log:
-    """Writes the events of one run to its store; *goes_on* if the run goes on when the store fails."""
+    """Writes the events of one run to its store; *survives_store_errors* if the run goes on when the store fails."""
 
-    def __init__(self, store: RunStore, *, goes_on: bool) -> None:
+    def __init__(self, store: RunStore, *, survives_store_errors: bool) -> None:
         self.store = store
         self.claim: Claim | None = None
         self.lost: HoldfastError | None = None  # why nothing more can be written
         self.queued: Pending[Ledger, Any] | None = None  # the latest write
-        self._goes_on = goes_on
+        self._survives_store_errors = survives_store_errors
         self._complained = False
 
     def emit(self, type: str, payload: Mapping[str, Any], outcome: Outcome | None = None) -> None:
@@ -104,7 +104,7 @@ class Log:
         """Raise the *error* of a write, unless the run goes on without it."""
         if isinstance(error, StoreError):
             error.result = write.result
-        if isinstance(error, StoreError) and self._goes_on:
+        if isinstance(error, StoreError) and self._survives_store_errors:
             self.complain(error)
             return
         if isinstance(error, HoldfastError) and not isinstance(error, StoreError):
@@ -119,7 +119,7 @@ class Log:
 
     def passes(self, error: BaseException) -> bool:
         """True if the run goes on in spite of *error*."""
-        return self._goes_on and isinstance(error, StoreError)
+        return self._survives_store_errors and isinstance(error, StoreError)
 
 
 def _append(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.history import RunSnapshot
 from holdfast.runs.foreign import Foreign, begun, history
-from holdfast.runs.identity import KEYS, NOBODY, Identity, descendants, maker_of, sign_of
+from holdfast.runs.identity import KEY_SCHEME, NOBODY, Identity, descendants, maker_of, sign_of
 from holdfast.runs.log import AGAIN, LOST, SPENT, UNKEPT, Outcome
 from holdfast.stores import RunStore
 from holdfast.stores.store import Memory
@@ -22,7 +22,7 @@ class Recalled:
         self.is_foreign = False  # imported, or of a version that makes keys in another way
         self.unkept: frozenset[str] = frozenset()  # calls in doubt that have ended well: only their result was not kept
         self._inner: dict[str, list[str]] = {}  # keys of calls within calls, by the sign of the call that made them
-        self._standing: set[str] = set()  # the signs of calls that were answered from the log
+        self._answered: set[str] = set()  # the signs of calls that were answered from the log
         self._foreign = Foreign()
 
     @classmethod
@@ -37,7 +37,7 @@ class Recalled:
         below = descendants(calls, again) if again else []
         found.tentative = frozenset(key for key in below if is_error(calls[key].bare))
         run_id = memory.snapshot.id
-        found.is_foreign = memory.is_foreign or memory.header.keys != KEYS
+        found.is_foreign = memory.is_foreign or memory.header.keys != KEY_SCHEME
         if found.is_foreign:
             told = history(store, run_id)
             found._foreign = Foreign.recognised(calls, memory.memos, told, identity, imported=memory.is_foreign)
@@ -71,9 +71,9 @@ class Recalled:
         """Put back a call that was taken, but is not made after all."""
         self.calls[known.key] = known
 
-    def stand(self, key: str) -> list[str]:
+    def mark_answered(self, key: str) -> list[str]:
         """Note that the log answers the call *key*; return the tools called within it, which no code will ask for."""
-        self._standing.add(sign_of(key))
+        self._answered.add(sign_of(key))
         if not self._inner:
             return []
         tools: list[str] = []
@@ -90,7 +90,7 @@ class Recalled:
         if not self.calls:
             return []
         left = dict(self.calls)
-        for key in descendants(left, self._standing):
+        for key in descendants(left, self._answered):
             del left[key]
         return [known.name for known in left.values() if known.bare not in (LOST, AGAIN, SPENT)]
 

@@ -101,7 +101,7 @@ class Remembered:
 
     def answer(self) -> Any:
         """Return the remembered result, or raise the remembered error."""
-        self.step.stands()
+        self.step.mark_answered()
         if self._is_failed:
             mark(self._value, self._run.id, self.step.key, self.step.name)
             raise self._value

@@ -49,7 +49,7 @@ class Run:
         more = {"entry": plan.entry, "budget": dict(plan.budget) if plan.budget else None, "noted": plan.is_noted}
         self._header = home.store.header(plan.session, plan.prompt, plan.run_id, **more)
         self.id = plan.resumed if plan.resumed is not None else self._header.id
-        self.log = Log(home.store, goes_on=home.goes_on)
+        self.log = Log(home.store, survives_store_errors=home.survives_store_errors)
         self.steps = Steps(self.log, self.limits.count)
         self.outer: Run | None = None  # the run within which it was entered
         self.is_open = False
@@ -353,8 +353,8 @@ class Run:
         elif self.log.claim is not None:
             self._home.keeper.add(self)
         if (watcher := self._home.bus.watcher) is not None and not self.is_noted:
-            self._watched = watcher.run(self, resumed=self._plan.goes_on)
-        self._home.bus.emit(events.RUN_RESUMED if self._plan.goes_on else events.RUN_STARTED, None, self.id)
+            self._watched = watcher.run(self, resumed=self._plan.had_begun)
+        self._home.bus.emit(events.RUN_RESUMED if self._plan.had_begun else events.RUN_STARTED, None, self.id)
 
     # -- leaving -------------------------------------------------------------------------------------------------------
 
@@ -402,7 +402,7 @@ class Run:
 
     def _give_up(self, trouble: BaseException, reason: str = STOPPED) -> None:
         """Give the run back without waiting, as it cannot be ended: another owner may resume it."""
-        if self.log.claim is not None and self._closing.said is None:
+        if self.log.claim is not None and self._closing.written is None:
             self._home.keeper.debts.give_back([self.log.claim], reason=reason)
         self._leave(trouble)
 

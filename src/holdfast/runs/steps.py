@@ -103,9 +103,9 @@ class Step(msgspec.Struct, eq=False):
         if self.key and current_key.get() == self.key:
             current_key.set(self._parent)
 
-    def stands(self) -> None:
+    def mark_answered(self) -> None:
         """Note that it is answered from the log: no code will ask for the calls within it."""
-        self._steps.stand(self.key)
+        self._steps.mark_answered(self.key)
 
     def doubt(self) -> None:
         """Leave it to the caller to decide about it; until then, equal calls are taken for this one."""
@@ -202,9 +202,9 @@ class Steps:
         step.take()
         return Outcome(step.key, unit, SPENT)
 
-    def stand(self, key: str) -> None:
+    def mark_answered(self, key: str) -> None:
         """Note that the call *key* is answered from the log, and count the calls within it."""
-        if tools := self.recalled.stand(key):
+        if tools := self.recalled.mark_answered(key):
             self._count(tools)
 
     def number(self, step: Step) -> None:

@@ -18,7 +18,7 @@ from holdfast.errors import LeaseLost, RunConflict, RunNotFound
 from holdfast.history import CancelResult, RunHeader, RunSnapshot, RunStatus, apply, begin
 from holdfast.values.said import ENDS, known
 
-KEYS = 32  # keys for new runs that are fetched at once
+KEYS_AT_ONCE = 32  # keys for new runs that are fetched at once
 MOST_CACHED = 2_000  # runs whose state is kept in memory
 MOST_TOOLS = 1_000  # tools of one run by which it can be found
 PIECE = 2 * 10**6  # bytes of memos, about, that one write deletes: that takes some 10 ms
@@ -262,7 +262,7 @@ class Ledger:
     def add(self, header: RunHeader) -> Live:
         """Make a run; its id must be new."""
         if (key := next(self._keys, None)) is None:
-            self._keys = self.tables.new_keys(KEYS)
+            self._keys = self.tables.new_keys(KEYS_AT_ONCE)
             key = next(self._keys)
         live = Live(key, header, begin(header), header.created_at_ms)
         live.is_new = True

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from holdfast import checks
 from holdfast.errors import ConfigError
 from holdfast.history import RunSnapshot
-from holdfast.runs.identity import KEYS
+from holdfast.runs.identity import KEY_SCHEME
 from holdfast.stores import RunStore, queue
 
 
@@ -33,7 +33,7 @@ def submit(
     if isinstance(session, str) and "\0" in session:
         raise ConfigError(f"session = {checks.shown(session)}: must not contain a NUL")
     entry = {"target": name, "args": [checks.plain(f"argument {at}", value) for at, value in enumerate(args, 1)]}
-    return queue.submit(store, store.header(session, prompt, run_id, entry=entry, priority=priority, keys=KEYS))
+    return queue.submit(store, store.header(session, prompt, run_id, entry=entry, priority=priority, keys=KEY_SCHEME))
 
 
 def target_of(target: object) -> str:

@@ -65,7 +65,7 @@ async def test_a_call_that_is_cancelled_in_one_breath_does_not_reach_the_server(
 async def test_a_call_that_waits_for_nothing_but_its_answer_makes_no_task(journal: Path) -> None:
     async with Stage(journal) as client:
         await client.initialize()
-        client.session.is_patient = False
+        client.session.defers_calls = False
         before = asyncio.all_tasks()
 
         answer = client.call("write", do="hold a")
@@ -89,7 +89,7 @@ class Odd(Client):
         self.clock = ManualClock()
         self.hf = holdfast.open(":memory:", policies=RULES, clock=self.clock, defaults=DEFAULTS)
         self.session = Session(ProxiedServer(self.hf, "srv"), self, self.send, self.clock)
-        self.session.is_patient = False
+        self.session.defers_calls = False
         self.sent: list[Any] = []
         self.condition = Condition(self.clock, "odd", "", "ready")
         self.ready: Callable[[], Awaitable[object]] | None = None

@@ -374,5 +374,5 @@ class HttpUpstream:
 
     def _blame(self, error: ServerLost) -> None:
         self.condition.judge(error)
-        if error.blame is not None:
+        if error.circuit_category is not None:
             _log.warning("%s", error)

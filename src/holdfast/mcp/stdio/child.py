@@ -94,7 +94,7 @@ class Child:
         self._grace = grace
         self._out = LineReader(on_line, self._silent, on_long=self._note_long)
         self._err = LineReader(command.hear, self._ended, limit=LONGEST_SAID, on_long=self._note_long)
-        self._in = Writer(on_hold, self._useless)
+        self._in = Writer(on_hold, self._pipe_closed)
         self._open = 3  # stdout, stderr and the process itself
         self._closing = False
         self._process: subprocess.Popen[bytes] | None = None
@@ -141,9 +141,9 @@ class Child:
         try:
             self.hold(False)  # a server that is stuck in a write does not read, and would miss the end of its input
             self._in.close()
-            await self._leaves(self._grace, HURRIED)
+            await self._wait_for_exit(self._grace, HURRIED)
             self._signal(signal.SIGTERM)
-            await self._leaves(STUBBORN, HURRIED_STUBBORN)
+            await self._wait_for_exit(STUBBORN, HURRIED_STUBBORN)
         finally:
             self._signal(signal.SIGKILL)
         await first(self._over.wait(), timeout=GRACE)
@@ -185,7 +185,7 @@ class Child:
         except (OSError, ValueError) as error:
             raise ServerLost(f"{printable(command.words[0], 300)} cannot be started: {error}", sent=False) from error
 
-    async def _leaves(self, seconds: float, hurried: float) -> None:
+    async def _wait_for_exit(self, seconds: float, hurried: float) -> None:
         """Wait *seconds* at most for it to exit; after `hurry`, *hurried* seconds more at most."""
         await first(self._left.wait(), self._hurried.wait(), timeout=seconds)
         if self._hurried.is_set():
@@ -225,10 +225,10 @@ class Child:
 
     def _silent(self) -> None:
         """Its stdout has ended."""
-        self._useless()
+        self._pipe_closed()
         self._ended()
 
-    def _useless(self) -> None:
+    def _pipe_closed(self) -> None:
         """Its stdin or stdout is closed: kill it if it does not exit by itself."""
         self.is_spent = True
         if self.code is None and not self._closing:

@@ -31,7 +31,7 @@ class StdioFront:
         """Relay between the client and *session* until the client goes away, or until *stop*."""
         self._session = session
         session.transport = "pipe"
-        session.is_patient = False
+        session.defers_calls = False
         receive = partial(session.receive, channel=self)
         reader = LineReader(receive, self._said_all.set, on_data=self._look, on_long=self._refuse_line)
         session.hold = reader.hold
@@ -60,7 +60,7 @@ class StdioFront:
     def _look(self, data: bytes) -> None:
         """If *data* holds a cancel, delay its calls by one turn of the loop: a cancelled call never gets sent."""
         assert self._session is not None
-        self._session.is_patient = b'"notifications/cancelled"' in data
+        self._session.defers_calls = b'"notifications/cancelled"' in data
 
     def _refuse_line(self) -> None:
         """Answer a line that was too long to be read; its id is unknown, so the error has none."""

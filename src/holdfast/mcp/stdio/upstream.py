@@ -23,7 +23,7 @@ from holdfast.mcp.wire import Channel, Condition, Event, Listener, ServerLost
 FIRST_PAUSE: Final = 0.1  # seconds before a server is started again; doubled for each further failure in a row
 LONGEST_PAUSE: Final = 30.0
 STABLE: Final = 10.0  # seconds that a server has to live until its earlier failures are forgotten
-MOST_STARTS: Final = 5  # failures in a row; after that the server is started only on demand
+MOST_FAILURES: Final = 5  # failures in a row; after that the server is started only on demand
 MOST_QUEUED: Final = 2**20  # bytes that may wait for a server that is not ready; beyond that the client is not read
 REPLAY_PATIENCE: Final = 60.0  # seconds for a new server to answer the handshake: as long as most clients wait for it
 PING_PATIENCE: Final = 5.0  # seconds for a server to say anything after a ping
@@ -142,7 +142,7 @@ class ChildUpstream:
             self._restarting = asyncio.ensure_future(self._keep_starting())
 
     async def _keep_starting(self) -> None:
-        """Start the server until it works; give up after `MOST_STARTS` failures, or if its command cannot be run."""
+        """Start the server until it works; give up after `MOST_FAILURES` failures, or if its command cannot be run."""
         while not self._closing:
             if self._failures:
                 pause = min(FIRST_PAUSE * 2 ** (self._failures - 1), LONGEST_PAUSE)
@@ -152,7 +152,7 @@ class ChildUpstream:
                 return
             except ServerLost as error:
                 self._blame(error)
-                if self._failures >= MOST_STARTS or not error.sent:
+                if self._failures >= MOST_FAILURES or not error.sent:
                     self._give_up(error)
                     return
 
@@ -265,7 +265,7 @@ class ChildUpstream:
             self._failures = 0
         self._blame(error)
         self._listener.lost(error)
-        if self._failures >= MOST_STARTS:
+        if self._failures >= MOST_FAILURES:
             self._give_up(error)
         else:
             self._start("restarting")
@@ -285,7 +285,7 @@ class ChildUpstream:
 
     def _give_up(self, error: ServerLost) -> None:
         """Start the server only on demand from now on; the requests that wait for it fail with *error*."""
-        self._failures = min(self._failures, MOST_STARTS - 1)  # so that there is one try on each demand
+        self._failures = min(self._failures, MOST_FAILURES - 1)  # so that there is one try on each demand
         self.condition.turn("failed")
         waiting, self._queue, self._queued = self._queue, deque(), 0
         for id in [id for data in waiting for id in frames.asked(data, None)]:
