@@ -74,9 +74,7 @@ class Session:
         self.transport = "tcp"  # between the client and us; pipe, if it is standard input and output
         self.handshake = Handshake()
         self.alarm = Alarm(clock)
-        self.defers_calls = (
-            True  # a call begins in the next turn of the event loop: until then the client can cancel it
-        )
+        self.defers_calls = True  # a call begins in the next turn of the event loop: until then a client can cancel it
         self.hold: Callable[[bool], object] = lambda held: None  # stops reading from the client, or resumes
         self.changed = server.publish
         self._tell = tell

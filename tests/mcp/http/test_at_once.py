@@ -108,7 +108,7 @@ async def test_a_client_that_comes_as_its_process_turns_out_to_be_of_no_use_has_
 async def test_late_words_about_a_request_without_session_that_has_ended_reach_no_other(hf: Holdfast) -> None:
     site = processes(hf)
     left, other = [modern(site, "tools/call", name="slow", arguments={}) for _ in range(2)]
-    (talk,) = site._known.values()
+    (client,) = site._known.values()
     assert left.work is not None
     assert other.work is not None
     await asyncio.gather(left.work, other.work)
@@ -116,7 +116,7 @@ async def test_late_words_about_a_request_without_session_that_has_ended_reach_n
     left.exchange.lost()
     await asyncio.sleep(0)
     for said in ({"progressToken": 1, "progress": 2}, {"_meta": {SUBSCRIPTION: 1}}):
-        talk.session.arrive(Event(json.dumps(frame("notifications/progress", None, **said)).encode()))
+        client.session.arrive(Event(json.dumps(frame("notifications/progress", None, **said)).encode()))
     await asyncio.sleep(0)
     heard = other.line.data
     await site.close()
@@ -191,11 +191,11 @@ async def test_an_answer_that_comes_after_the_end_of_its_session_begins_no_other
     async with server(answer) as made:
         site = addresses(hf, made.url)
         await Asked(site, BEGIN).answer()
-        (talk,) = site._talks.values()
-        assert talk.conversation is not None
-        await talk.conversation.end()
+        (client,) = site._clients.values()
+        assert client.conversation is not None
+        await client.conversation.end()
 
-        site.keep(talk)
+        site.keep(client)
 
         assert not site._alive
         await site.close()
@@ -266,6 +266,6 @@ async def test_a_session_of_which_the_server_knows_nothing_when_it_is_ended_has_
 
         await Asked(site, {}, "DELETE", mcp_session_id="one").answer()
 
-        assert not site._talks
+        assert not site._clients
         assert [run.status for run in hf.runs.list_runs()] == ["completed"]
         await site.close()

@@ -23,7 +23,7 @@ import holdfast
 from holdfast.errors import ConfigError
 from holdfast.mcp.clients.configs import ServerEntry
 from holdfast.mcp.http import child_site
-from holdfast.mcp.http.child_site import ChildSite, Talk
+from holdfast.mcp.http.child_site import ChildClient, ChildSite
 from holdfast.mcp.http.conversation import IDLE
 from holdfast.mcp.http.exchange import MOST_QUEUED, Exchange
 from holdfast.mcp.http.gateway import Address
@@ -931,12 +931,12 @@ async def test_what_is_kept_for_a_client_that_does_not_listen_has_a_limit(monkey
 
         async def kept(*sizes: int) -> list[int]:
             """The sizes of the frames that are kept, of those that are said."""
-            talk = Talk(site, "one", lambda: None)
+            client = ChildClient(site, "one", lambda: None)
             for size in sizes:
-                talk.send(Event(b"x" * size))
+                client.send(Event(b"x" * size))
             exchange = Exchange("GET", [], {}, line := Line())
             exchange.due = None
-            talk.listen(exchange)
+            client.listen(exchange)
             await asyncio.sleep(0)
             return [len(event.data) for event in Parser().feed(line.data)]
 
@@ -955,13 +955,13 @@ async def test_a_client_that_listens_anew_in_the_moment_it_has_gone_is_heard() -
 
     with holdfast.open(":memory:", policies={}) as hf:
         site = ChildSite(hf, ProxiedServer(hf, "local"), lambda: ChildUpstream(Command(STDIO), hf.clock))
-        talk, (old, _), (new, line) = Talk(site, "one", lambda: None), getter(), getter()
-        talk.listen(old)
+        client, (old, _), (new, line) = ChildClient(site, "one", lambda: None), getter(), getter()
+        client.listen(old)
 
         old.lost()
-        talk.listen(new)
+        client.listen(new)
         await asyncio.sleep(0)
-        talk.send(Event(b"news"))
+        client.send(Event(b"news"))
         await asyncio.sleep(0)
         await site.close()
 

@@ -17,7 +17,7 @@ from holdfast.mcp import frames
 from holdfast.mcp.frames import Id
 from holdfast.mcp.handshake import Handshake
 from holdfast.mcp.http.endpoint import Endpoint
-from holdfast.mcp.http.passing import Passing
+from holdfast.mcp.http.relay import Relay
 from holdfast.mcp.http.session import HttpSession
 from holdfast.mcp.http.upstream import MOST_RESUMES, RETRY, HttpUpstream, Post
 from holdfast.mcp.wire import Channel, Condition, Event, ServerLost, Upstream
@@ -886,7 +886,7 @@ async def test_an_answer_that_is_none_to_the_request_is_a_call_of_unknown_outcom
     "make",
     [
         lambda endpoint: HttpUpstream(endpoint, SystemClock()),
-        lambda endpoint: Passing(endpoint, Condition(SystemClock(), "http", "", "idle"), set()),
+        lambda endpoint: Relay(endpoint, Condition(SystemClock(), "http", "", "idle"), set()),
     ],
     ids=["wrap", "gateway"],
 )

@@ -12,7 +12,7 @@ from tests.mcp.http.test_gateway import ACCEPT, LOCAL, get, modern_headers, remo
 import holdfast
 from holdfast.mcp.clients.configs import ServerEntry
 from holdfast.mcp.http.conversation import IDLE
-from holdfast.mcp.http.exchange import PATIENT
+from holdfast.mcp.http.exchange import TOLD_TO_MODEL
 from holdfast.mcp.wire import Event
 from holdfast.testing import ManualClock
 
@@ -289,7 +289,7 @@ async def test_what_is_said_between_neighbours_goes_no_further() -> None:
 # --- what is no answer ---
 
 
-@pytest.mark.parametrize("status", sorted(PATIENT))
+@pytest.mark.parametrize("status", sorted(TOLD_TO_MODEL))
 async def test_a_status_that_asks_for_patience_is_told_to_the_model(status: int) -> None:
     async def call(reply: Reply) -> None:
         await reply.whole(status)

@@ -35,7 +35,7 @@ MOST_KEPT: Final = 1000  # frames kept for a client that does not listen; at mos
 SUBSCRIPTION: Final = "io.modelcontextprotocol/subscriptionId"
 
 
-class Talk:
+class ChildClient:
     """One client and its process."""
 
     def __init__(self, site: ChildSite, name: str, on_end: Callable[[], object]) -> None:
@@ -105,12 +105,12 @@ class Talk:
 class Translated:
     """A request of a client without session: the process gets another id and progress token for it."""
 
-    def __init__(self, talk: Talk, exchange: Exchange, head: Head, params: AnyParams) -> None:
+    def __init__(self, client: ChildClient, exchange: Exchange, head: Head, params: AnyParams) -> None:
         self.exchange = exchange
-        self.wire_id = talk.asked = talk.asked + 1
+        self.wire_id = client.asked = client.asked + 1
         self._id = head.id
         self._token = params.meta.progressToken if params.meta is not None else None
-        talk.translated[self.wire_id] = self
+        client.translated[self.wire_id] = self
 
     def outward(self, data: bytes) -> bytes:
         """The request as the process gets it."""
@@ -149,8 +149,8 @@ class ChildSite:
         self.hf = hf
         self.server = server
         self.make = make
-        self._talks: dict[str, Talk] = {}  # by session id
-        self._known: dict[str, Talk] = {}  # of clients without session, by `client_key`
+        self._clients: dict[str, ChildClient] = {}  # by session id
+        self._known: dict[str, ChildClient] = {}  # of clients without session, by `client_key`
         self.alive: set[Conversation] = set()
         idle = make().condition
         idle.turn("idle")
@@ -158,8 +158,8 @@ class ChildSite:
         self._failed: dict[str, object] | None = None  # of the last process, if that could not be started
 
     def facts(self) -> list[dict[str, object]]:
-        talks = [*self._talks.values(), *self._known.values()]
-        return [talk.session.facts() for talk in talks] or [self._failed or self._idle]
+        clients = [*self._clients.values(), *self._known.values()]
+        return [client.session.facts() for client in clients] or [self._failed or self._idle]
 
     async def close(self) -> None:
         await asyncio.gather(*(each.end(interrupted=True) for each in self.alive))
@@ -174,74 +174,74 @@ class ChildSite:
             return self._post_modern(exchange, heads)
         if any(head.method == "initialize" for head in heads):
             return self._begin(exchange, heads)
-        if (talk := self._found(exchange)) is not None:
-            return self._enter(talk, exchange, heads)
+        if (client := self._found(exchange)) is not None:
+            return self._enter(client, exchange, heads)
         return None
 
     def get(self, exchange: Exchange) -> None:
-        talk = self._found(exchange)
-        if talk is None:
+        client = self._found(exchange)
+        if client is None:
             return
-        if talk.getter is not None and talk.getter.is_open:
+        if client.getter is not None and client.getter.is_open:
             exchange.fail(409, "there is a stream already")
             return
         exchange.due = None
         exchange.pings = True
-        talk.listen(exchange)
+        client.listen(exchange)
 
     async def delete(self, exchange: Exchange) -> None:
-        if (talk := self._found(exchange)) is not None:
-            await talk.conversation.end()
+        if (client := self._found(exchange)) is not None:
+            await client.conversation.end()
             exchange.answer(204)
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
-    def _new(self, talks: dict[str, Talk], key: str) -> Talk:
-        """A new client, at *key* of *talks* until it ends; if there are too many, the one idle for longest ends."""
+    def _new(self, clients: dict[str, ChildClient], key: str) -> ChildClient:
+        """A new client, at *key* of *clients* until it ends; if there are too many, the one idle for longest ends."""
 
         def ended() -> None:
-            forget(talks, key, talk)
-            self._failed = talk.session.facts() if talk.upstream.condition.state == "failed" else None
+            forget(clients, key, client)
+            self._failed = client.session.facts() if client.upstream.condition.state == "failed" else None
 
         if len(self.alive) >= MOST_CLIENTS:
             longest = min(self.alive, key=lambda each: each.idle_since)
             if not longest.exchanges:
                 longest.interrupt()
-        talk = talks[key] = Talk(self, key, ended)
-        return talk
+        client = clients[key] = ChildClient(self, key, ended)
+        return client
 
     def _begin(self, exchange: Exchange, heads: list[Head]) -> Awaitable[None] | None:
         id = secrets.token_urlsafe(24)
-        talk = self._new(self._talks, id)
+        client = self._new(self._clients, id)
         exchange.more = [(SESSION, id)]
-        return self._enter(talk, exchange, heads)
+        return self._enter(client, exchange, heads)
 
-    def _found(self, exchange: Exchange) -> Talk | None:
+    def _found(self, exchange: Exchange) -> ChildClient | None:
         """The client's session; if there is none, the request is answered with an error."""
         id = exchange.headers.get(SESSION)
         if id is None:
             exchange.fail(400, f"the header {SESSION} is missing: begin with initialize")
             return None
-        talk = self._talks.get(id)
-        if talk is None or not talk.conversation.is_open:
+        client = self._clients.get(id)
+        if client is None or not client.conversation.is_open:
             exchange.fail(404, "there is no such session: begin a new one with initialize", code=frames.NO_SESSION)
             return None
         version = exchange.headers.get(VERSION)
-        if version is not None and version not in VERSIONS and version != talk.session.handshake.protocol:
+        if version is not None and version not in VERSIONS and version != client.session.handshake.protocol:
             exchange.fail(400, f"the version in {VERSION} is not known")
             return None
-        return talk
+        return client
 
-    def _enter(self, talk: Talk, exchange: Exchange, heads: list[Head]) -> Awaitable[None] | None:
+    def _enter(self, client: ChildClient, exchange: Exchange, heads: list[Head]) -> Awaitable[None] | None:
         if exchange.due:
-            talk.join(exchange)
-        return talk.conversation.perform(partial(self._receive, talk, exchange, heads))
+            client.join(exchange)
+        return client.conversation.perform(partial(self._receive, client, exchange, heads))
 
-    def _receive(self, talk: Talk, exchange: Exchange, heads: list[Head]) -> None:
+    def _receive(self, client: ChildClient, exchange: Exchange, heads: list[Head]) -> None:
         for id in cancelled(heads):
-            for asked in talk.conversation.exchanges:
+            for asked in client.conversation.exchanges:
                 asked.forgo(id)
-        talk.session.receive(one_line(exchange.body), exchange)
+        client.session.receive(one_line(exchange.body), exchange)
         if not exchange.due:
             exchange.answer(202)
 
@@ -260,24 +260,24 @@ class ChildSite:
             exchange.fail(400, wrong, id=head.id, code=frames.HEADER_MISMATCH)  # type: ignore[arg-type]
             return None
         key = client_key(self.server.name, exchange.headers, params)
-        talk = self._known.get(key)
-        if talk is None or not talk.conversation.is_open:
-            talk = self._new(self._known, key)
-        talk.join(exchange)
-        return talk.conversation.perform(partial(self._receive_modern, talk, exchange, head, params))
+        client = self._known.get(key)
+        if client is None or not client.conversation.is_open:
+            client = self._new(self._known, key)
+        client.join(exchange)
+        return client.conversation.perform(partial(self._receive_modern, client, exchange, head, params))
 
-    def _receive_modern(self, talk: Talk, exchange: Exchange, head: Head, params: AnyParams) -> None:
-        channel = Translated(talk, exchange, head, params)
+    def _receive_modern(self, client: ChildClient, exchange: Exchange, head: Head, params: AnyParams) -> None:
+        channel = Translated(client, exchange, head, params)
         exchange.pings = True
 
         def done() -> None:
-            del talk.translated[channel.wire_id]
+            del client.translated[channel.wire_id]
             if exchange.is_left:
-                talk.session.receive(frames.cancel(channel.wire_id, LEFT), channel)
-                talk.session.drop(channel.wire_id)
+                client.session.receive(frames.cancel(channel.wire_id, LEFT), channel)
+                client.session.drop(channel.wire_id)
 
         exchange.when_done(done)
-        talk.session.receive(channel.outward(one_line(exchange.body)), channel)
+        client.session.receive(channel.outward(one_line(exchange.body)), channel)
 
 
 def _owner(data: bytes) -> Id | None:

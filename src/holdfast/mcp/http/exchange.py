@@ -25,7 +25,11 @@ MOST_QUEUED: Final = 2**20  # bytes queued for a client that reads slowly, befor
 MOST_IDS: Final = 1000  # ids of events from which a client may want to resume
 PING: Final = 15.0  # seconds between two signs of life on a stream of ours
 ENDED: Final = "the session, or the proxy, ended before the answer: what was asked for may have been done or not"
-PATIENT: Final = {408, 425, 429}  # statuses below 500 that the model is told of in a result, rather than its client
+TOLD_TO_MODEL: Final = {
+    408,
+    425,
+    429,
+}  # statuses below 500: the model is told of them in a result, rather than its client
 
 STREAM_HEADERS: Final = [
     ("content-type", MEDIA_TYPE), ("cache-control", "no-cache, no-transform"), ("x-accel-buffering", "no"),
@@ -159,12 +163,12 @@ class Exchange:
     def _says_more(self, said: Answer, data: bytes) -> bool:
         """True if what the server *said* can be passed on, and tells the client more than our *data*.
 
-        If *data* is a result, which a model reads, a status of 500 and above or in PATIENT is not passed on: the client
-        could do nothing about it.
+        If *data* is a result, which a model reads, a status of 500 and above or in TOLD_TO_MODEL is not passed on: the
+        client could do nothing about it.
         """
         if self._begun or len(self.due or ()) != 1:
             return False
-        return not frames.head(data).result or (said.status < 500 and said.status not in PATIENT)
+        return not frames.head(data).result or (said.status < 500 and said.status not in TOLD_TO_MODEL)
 
     def _take_off(self, data: bytes) -> bool:
         """Remove from `due` what a frame or a batch answers; True if nothing is due any more."""

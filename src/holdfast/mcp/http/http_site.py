@@ -16,7 +16,7 @@ from holdfast.mcp.handshake import Handshake
 from holdfast.mcp.http.conversation import Conversation
 from holdfast.mcp.http.endpoint import LAST_EVENT, SESSION, Endpoint
 from holdfast.mcp.http.exchange import Exchange
-from holdfast.mcp.http.passing import Passing
+from holdfast.mcp.http.relay import Relay
 from holdfast.mcp.http.session import HttpSession
 from holdfast.mcp.http.sites import LEFT, cancelled, client_key, forget, is_long, read, refuse
 from holdfast.mcp.server import Home, ProxiedServer
@@ -24,13 +24,13 @@ from holdfast.mcp.session import Session
 from holdfast.mcp.wire import Condition, Event
 
 
-class Talk:
+class SessionClient:
     """A client's session, and what was begun in it."""
 
     def __init__(self, site: HttpSite, id: str | None) -> None:
         self.http = HttpSession(site.endpoint, site.condition, id)
-        self.passing = Passing(site.endpoint, site.condition, site.tasks, self.http, lambda: site.keep(self))
-        self.session = Session(site.server, self.passing, self.send, site.hf.clock)
+        self.relay = Relay(site.endpoint, site.condition, site.tasks, self.http, lambda: site.keep(self))
+        self.session = Session(site.server, self.relay, self.send, site.hf.clock)
         self.http.handshake = self.session.handshake
         self.getter: Exchange | None = None
         self.exchanges: set[Exchange] = set()  # requests that are being answered
@@ -58,13 +58,13 @@ class HttpSite:
         self.tasks: set[asyncio.Task[None]] = set()
         self.condition = Condition(hf.clock, "http", endpoint.target, "idle")
         self.condition.on_change = server.publish
-        self._talks: dict[str, Talk] = {}  # by the session id that the client knows
+        self._clients: dict[str, SessionClient] = {}  # by the session id that the client knows
         self._known: dict[str, Conversation] = {}  # of clients without session, by `client_key`
         self._alive: set[Conversation] = set()
         self._single: dict[Exchange, Session] = {}  # each is for one request
 
     def facts(self) -> list[dict[str, object]]:
-        shake = next((talk.session.handshake for talk in reversed(self._talks.values())), Handshake())
+        shake = next((client.session.handshake for client in reversed(self._clients.values())), Handshake())
         return [self.condition.facts(self.server.name, shake)]
 
     async def close(self) -> None:
@@ -88,58 +88,58 @@ class HttpSite:
         id, begins = exchange.headers.get(SESSION), bool(heads) and heads[0].method == "initialize"
         if exchange.is_modern or (id is None and not begins):
             return self._receive_single(exchange, heads)
-        talk = self._talk(None if begins else id)
-        if talk.conversation is None and talk.passing.id is not None and _calls(heads):
-            self._begin(talk, talk.passing.id)
-        return self._receive(exchange, heads, talk)
+        client = self._client(None if begins else id)
+        if client.conversation is None and client.relay.id is not None and _calls(heads):
+            self._begin(client, client.relay.id)
+        return self._receive(exchange, heads, client)
 
     def get(self, exchange: Exchange) -> None:
         exchange.due = None
-        talk = self._talk(exchange.headers.get(SESSION))
+        client = self._client(exchange.headers.get(SESSION))
 
         def listens() -> None:
             if exchange.headers.get(LAST_EVENT) is None:
-                talk.getter = exchange
+                client.getter = exchange
 
-        self._enter(talk, exchange)
-        talk.passing.listen(exchange, listens)
+        self._enter(client, exchange)
+        client.relay.listen(exchange, listens)
 
     async def delete(self, exchange: Exchange) -> None:
-        talk = self._talk(exchange.headers.get(SESSION))
-        self._enter(talk, exchange)
-        await talk.passing.follow(exchange)
-        if talk.conversation is not None and (exchange.status < 300 or exchange.status == 404):  # it has ended
-            await talk.conversation.end()
+        client = self._client(exchange.headers.get(SESSION))
+        self._enter(client, exchange)
+        await client.relay.follow(exchange)
+        if client.conversation is not None and (exchange.status < 300 or exchange.status == 404):  # it has ended
+            await client.conversation.end()
 
-    def _receive(self, exchange: Exchange, heads: list[Head], talk: Talk) -> Awaitable[None] | None:
+    def _receive(self, exchange: Exchange, heads: list[Head], client: SessionClient) -> Awaitable[None] | None:
         """Handle a frame within a session."""
-        self._enter(talk, exchange)
-        if cancelled(heads) and talk.is_known and talk.passing.is_strange(exchange):
-            return self._receive_strange(exchange, heads, talk)
+        self._enter(client, exchange)
+        if cancelled(heads) and client.is_known and client.relay.is_strange(exchange):
+            return self._receive_strange(exchange, heads, client)
 
         def hand_on() -> None:
-            talk.session.receive(exchange.body, exchange)
+            client.session.receive(exchange.body, exchange)
             for id in cancelled(heads):
-                for each in talk.exchanges:
+                for each in client.exchanges:
                     each.forgo(id)
-            _pass_rest(exchange, talk.passing)
+            _pass_rest(exchange, client.relay)
 
-        return _within(talk.conversation, hand_on)
+        return _within(client.conversation, hand_on)
 
-    async def _receive_strange(self, exchange: Exchange, heads: list[Head], talk: Talk) -> None:
+    async def _receive_strange(self, exchange: Exchange, heads: list[Head], client: SessionClient) -> None:
         """Handle a cancel with new tokens, perhaps another client's: nothing ends here unless the server accepts it."""
         if exchange.due:
             exchange.fail(403, "this client may not cancel here: send the cancel by itself")
-        elif await talk.passing.is_taken(exchange):
+        elif await client.relay.pass_on(exchange):
             for id in cancelled(heads):
-                talk.session.receive(frames.cancel(id, LEFT), exchange)
-                for each in talk.exchanges:
+                client.session.receive(frames.cancel(id, LEFT), exchange)
+                for each in client.exchanges:
                     each.forgo(id)
 
     def _receive_single(self, exchange: Exchange, heads: list[Head]) -> Awaitable[None] | None:
         """Handle a frame that belongs to no session."""
-        passing = Passing(self.endpoint, self.condition, self.tasks)
-        session = Session(self.server, passing, exchange.send, self.hf.clock)
+        relay = Relay(self.endpoint, self.condition, self.tasks)
+        session = Session(self.server, relay, exchange.send, self.hf.clock)
         session.open()
         self._single[exchange] = session
         conversation = self._conversation(exchange, heads)
@@ -154,7 +154,7 @@ class HttpSite:
         def hand_on() -> None:
             exchange.when_done(done)  # not before there is something to cancel
             self._receiver(session, heads, exchange).receive(exchange.body, exchange)
-            _pass_rest(exchange, passing)
+            _pass_rest(exchange, relay)
 
         return _within(conversation, hand_on)
 
@@ -173,49 +173,49 @@ class HttpSite:
 
     # -- sessions and runs of clients ----------------------------------------------------------------------------------
 
-    def _talk(self, id: str | None) -> Talk:
+    def _client(self, id: str | None) -> SessionClient:
         """The session *id*; one that is unknown here may still be known to the server."""
-        talk = self._talks.get(id) if id is not None else None
-        if talk is None or (talk.conversation is not None and not talk.conversation.is_open):
-            talk = Talk(self, id)
-            talk.session.open()
+        client = self._clients.get(id) if id is not None else None
+        if client is None or (client.conversation is not None and not client.conversation.is_open):
+            client = SessionClient(self, id)
+            client.session.open()
             if id is not None:
-                self._talks[id] = talk  # until it turns out that the server does not know it either
-        return talk
+                self._clients[id] = client  # until it turns out that the server does not know it either
+        return client
 
-    def keep(self, talk: Talk) -> None:
+    def keep(self, client: SessionClient) -> None:
         """Note that the server knows a session; it is a run from now on."""
-        id = talk.passing.id
+        id = client.relay.id
         assert id is not None
-        talk.is_known = True
-        if talk.conversation is None:
-            self._begin(talk, id)
+        client.is_known = True
+        if client.conversation is None:
+            self._begin(client, id)
 
-    def _begin(self, talk: Talk, id: str) -> None:
+    def _begin(self, client: SessionClient, id: str) -> None:
         """Begin the run of a session."""
-        self._talks[id] = talk
-        ended = partial(forget, self._talks, id, talk)
-        talk.conversation = Conversation(
-            self.hf, id, self.endpoint.target, on_end=ended, close=talk.close, alive=self._alive
+        self._clients[id] = client
+        ended = partial(forget, self._clients, id, client)
+        client.conversation = Conversation(
+            self.hf, id, self.endpoint.target, on_end=ended, close=client.close, alive=self._alive
         )
-        for exchange in talk.exchanges:
-            talk.conversation.join(exchange)
+        for exchange in client.exchanges:
+            client.conversation.join(exchange)
 
-    def _enter(self, talk: Talk, exchange: Exchange) -> None:
-        talk.exchanges.add(exchange)
-        if talk.conversation is not None:
-            talk.conversation.join(exchange)
+    def _enter(self, client: SessionClient, exchange: Exchange) -> None:
+        client.exchanges.add(exchange)
+        if client.conversation is not None:
+            client.conversation.join(exchange)
 
         def done() -> None:
-            talk.exchanges.discard(exchange)
-            if talk.is_known or talk.exchanges:
+            client.exchanges.discard(exchange)
+            if client.is_known or client.exchanges:
                 return
-            if talk.conversation is None:  # the server does not know it
-                self.server.leave(talk.session)
-                if talk.passing.id is not None:
-                    self._talks.pop(talk.passing.id, None)
+            if client.conversation is None:  # the server does not know it
+                self.server.leave(client.session)
+                if client.relay.id is not None:
+                    self._clients.pop(client.relay.id, None)
             elif exchange.status in (400, 404):
-                talk.conversation.conclude()
+                client.conversation.conclude()
 
         exchange.when_done(done)
 
@@ -251,7 +251,7 @@ def _calls(heads: list[Head]) -> list[Head]:
     return [head for head in heads if head.method == "tools/call"]
 
 
-def _pass_rest(exchange: Exchange, passing: Passing) -> None:
+def _pass_rest(exchange: Exchange, relay: Relay) -> None:
     """Handle a frame without requests that the session did not pass on.
 
     An answer goes to the server, which may have asked in another session; anything else only gets status 202.
@@ -260,7 +260,7 @@ def _pass_rest(exchange: Exchange, passing: Passing) -> None:
         return
     head = frames.head(exchange.body) if not frames.is_batch(exchange.body) else None
     if head is not None and head.is_answer:
-        passing.send(exchange.body, head, exchange)
+        relay.send(exchange.body, head, exchange)
     else:
         exchange.answer(202)
 

@@ -69,7 +69,7 @@ class HttpServer:
             # Later, when clients that were just accepted have become connections: otherwise nothing would close them.
             loop.call_soon(loop.call_soon, self._listening.close)
         for connection in list(self._connections):
-            connection.stop()
+            connection.close_when_answered()
 
     async def close(self) -> None:
         """End all answers, and wait until clients have taken them, for LAST_ANSWERS seconds at most."""
@@ -77,7 +77,7 @@ class HttpServer:
         for _ in range(TURNS):
             await asyncio.sleep(0)
         for connection in list(self._connections):
-            connection.end()
+            connection.end_answer()
         try:
             await asyncio.wait_for(self._empty.wait(), LAST_ANSWERS)
         except TimeoutError:
@@ -297,14 +297,14 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- its end -------------------------------------------------------------------------------------------------------
 
-    def stop(self) -> None:
+    def close_when_answered(self) -> None:
         """Take no further request; close now, unless a complete one is being answered."""
         self._keeps = False
         if not self._is_answering:
             self._is_over = True
             self._transport.close()
 
-    def end(self) -> None:
+    def end_answer(self) -> None:
         """End the present answer early."""
         if self._exchange is not None:
             self._exchange.abandon()

@@ -70,7 +70,7 @@ class Post:
         self.asks = bool(self.waiting)
 
 
-class Passing:
+class Relay:
     """The server for one client in its session *http*, or for one request if there are no sessions.
 
     Its tasks are also in *tasks*. *on_named* is called whenever the server shows that it knows the session.
@@ -126,7 +126,7 @@ class Passing:
         """True if the request has other tokens than the last one that the server accepted: it may be another client."""
         return tokens(exchange.headers) != tokens(self._welcome)
 
-    async def is_taken(self, exchange: Exchange) -> bool:
+    async def pass_on(self, exchange: Exchange) -> bool:
         """Pass on a body without requests, and wait for the response; True if the server accepted it."""
         await self._perform(Post(exchange, exchange.body))
         return exchange.status < 300
@@ -236,7 +236,7 @@ class Passing:
             await self._refused(post, response)
         elif response.is_stream:
             post.exchange.stream(headers)
-            await self._relay(post, response)
+            await self._relay_stream(post, response)
         else:
             body = await response.body()
             if response.media_type != JSON or not self._hand_on(post, Event(body), (200, headers)):
@@ -252,7 +252,7 @@ class Passing:
         if not is_for_it or not self._hand_on(post, Event(said.body), (said.status, said.headers)):
             raise error
 
-    async def _relay(self, post: Post, response: Response) -> None:
+    async def _relay_stream(self, post: Post, response: Response) -> None:
         exchange, task = post.exchange, asyncio.current_task()
         resumable = False
 
