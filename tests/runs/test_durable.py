@@ -830,7 +830,7 @@ def test_a_child_that_was_forked_in_the_middle_of_an_export_is_refused(disk: Pla
         pass
     told, tell = os.pipe()
 
-    with hf.runs.file.at_one_moment():
+    with hf.runs.file.consistent_reader():
         pid = fork()
         if pid == 0:
             try:

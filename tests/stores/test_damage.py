@@ -280,7 +280,7 @@ def test_a_copy_without_a_log_gets_one_before_it_is_written(path: Path, tmp_path
         before = len(store.events("r0"))
         read_only = not list(tmp_path.glob("copy.db-*"))
         store.record_event("r0", "note", {})
-        with store.file.at_one_moment() as reading:
+        with store.file.consistent_reader() as reading:
             reading.execute("SELECT count(*) FROM events").fetchone()
             store.record_event("r0", "note", {})
 
@@ -597,7 +597,7 @@ def test_a_log_that_another_process_has_deleted_takes_nothing_along(
 def test_a_log_that_was_deleted_is_not_written_while_something_has_it_open(
     used: RunStore, path: Path, start: Any
 ) -> None:
-    with used.file.at_one_moment():
+    with used.file.consistent_reader():
         let_another_delete_the_log(path, start)
 
         with pytest.raises(StoreError, match="its log was deleted while in use; close all that this process has open"):

@@ -598,5 +598,5 @@ def test_the_first_of_all_processes_finds_no_folder_and_makes_it(tmp_path: Path)
     with SqliteRunStore(path) as store:
         owner = store.ownership.row()
 
-        assert store.ownership.is_there(owner.id, owner.host, owner.until)
+        assert store.ownership.is_process_alive(owner.id, owner.host, owner.until)
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700

@@ -348,7 +348,7 @@ def test_the_name_of_the_machine_can_be_written_down_whatever_bytes_it_is(
 
     with SqliteRunStore(tmp_path / "runs.db") as store:
         owner = store.ownership.row()
-        store.writer.commit(lambda ledger: ledger.keep(owner))
+        store.writer.commit(lambda ledger: ledger.renew_owner(owner))
 
     assert owner.host == r"b\udcfcro\x1b"
 

@@ -326,7 +326,7 @@ def test_a_closed_watch_leaves_no_descriptor(file: Path) -> None:
 @on_linux
 def test_whoever_waits_gives_back_what_it_watched_with_though_others_hold_it_still(file: Path) -> None:
     watch = Watch(str(file))
-    held = watch._ears  # as a thread does that is about to wake it
+    held = watch._inotify  # as a thread does that is about to wake it
     watch.wait(0)
 
     watch.close()
@@ -410,7 +410,7 @@ def test_a_system_that_cannot_be_waited_for_is_polled(file: Path, watching: Open
             raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
     watch = watching(poll=0.001)
-    watch._ears._poll = Poor()  # type: ignore[union-attr, assignment]
+    watch._inotify._poll = Poor()  # type: ignore[union-attr, assignment]
 
     assert watch.wait(None)
     assert not watch.notified

@@ -170,8 +170,8 @@ class Board:
         """All processes on the board, and whether each is alive."""
         with errors_of(self._file):
             found = [_process(row) for row in self._file.fetch("processes")]
-        is_there = self._store.ownership.is_there
-        return [(each, each.until_ms > 0 and is_there(each.id, each.host, each.until_ms)) for each in found]
+        is_process_alive = self._store.ownership.is_process_alive
+        return [(each, each.until_ms > 0 and is_process_alive(each.id, each.host, each.until_ms)) for each in found]
 
     def _lines(self, living: list[Process], rows: list[tuple[Any, ...]], orders: dict[str, Order]) -> list[ToolLine]:
         now = self._store.clock.time() * 1000

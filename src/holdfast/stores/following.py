@@ -62,7 +62,7 @@ def afollow(store: RunStore, run_id: str, after: int) -> AsyncIterator[RunEventR
 async def _afollow(store: RunStore, run_id: str, after: int) -> AsyncIterator[RunEventRecord]:
     with store.listen() as listener:
         while not listener.closed:
-            if store.file.crowded:  # a server may take its time: not in the event loop
+            if store.file.has_concurrent_writers:  # a server may take its time: not in the event loop
                 page, ended = await asyncio.to_thread(page_of, store, run_id, after, PAGE)
             else:
                 page, ended = page_of(store, run_id, after, PAGE)

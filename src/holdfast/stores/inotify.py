@@ -20,11 +20,11 @@ _UNMOUNT, _OVERFLOW, _IGNORED, _ONLYDIR = 0x2000, 0x4000, 0x8000, 0x1000000
 _EVENT = struct.Struct("=iIII")  # watch, mask, cookie, length of the name that follows
 
 
-def ears_for(folder: str, name: str) -> Ears | None:
-    """The ears for a file; None if the system has no inotify, or a user's limit of instances or watches is reached."""
+def inotify_watch_for(folder: str, name: str) -> InotifyWatch | None:
+    """The watch of a file; None if the system has no inotify, or a user's limit of instances or watches is reached."""
     libc = load()
     try:
-        return None if libc is None else Ears(libc, folder, name)
+        return None if libc is None else InotifyWatch(libc, folder, name)
     except (OSError, AttributeError):
         return None
 
@@ -44,7 +44,7 @@ def load() -> _Inotify | None:
         return None
 
 
-class Ears:
+class InotifyWatch:
     """An inotify instance and a pipe to wake the thread that waits; closed with the last reference to it."""
 
     def __init__(self, libc: _Inotify, folder: str, name: str) -> None:

@@ -82,7 +82,7 @@ MemoRow = tuple[int, bytes, str, bytes]  # run, key of the call, its name, its e
 class Tables(Protocol):
     """What the ledger needs of a database, inside a transaction."""
 
-    crowded: bool  # True if other processes may write between our transactions, and during them
+    has_concurrent_writers: bool  # True if other processes may write between our transactions, and during them
     blocking: bool  # True if all other writers wait during our transactions
 
     def load(self, run_id: str) -> Live | None: ...
@@ -178,7 +178,7 @@ class Ledger:
             if (live := self.tables.load(run_id)) is not None:
                 live.written = live.standing()
                 self._lives[run_id] = live
-        elif self.tables.crowded:
+        elif self.tables.has_concurrent_writers:
             self._believed[run_id] = live
         return live
 
@@ -192,7 +192,7 @@ class Ledger:
     def claimed(self, claim: Claim) -> Live:
         """The run that *claim* is for; raise a `LeaseLost` if the claim no longer holds."""
         run_id, owner, fence = claim
-        live = None if self.tables.crowded else self._lives.get(run_id)
+        live = None if self.tables.has_concurrent_writers else self._lives.get(run_id)
         if live is None:
             live = self.run(run_id)
         # A claim whose commit failed may have the same fence as the claim of the owner that then got the run.
@@ -287,13 +287,13 @@ class Ledger:
         """
         for name in ("drop_events", "forget_tools", "drop_run"):
             self.tables.put(name, run)
-        return self._forget(run, math.inf)
+        return self._delete_memos(run, math.inf)
 
-    def forget_some(self) -> None:
+    def delete_some_leftovers(self) -> None:
         """Delete some of the memos that a completed or deleted run has left behind."""
         if self.leftovers:
             run = self.leftovers[0]  # in a store of older versions, another run may have this key by now
-            if not self.tables.ask("is_forgotten", run) or self._forget_piece(run) < PIECE:
+            if not self.tables.ask("is_forgotten", run) or self._delete_memos_piece(run) < PIECE:
                 self.tables.put("drop_meta", _note_of(run))
                 self.leftovers.popleft()
 
@@ -304,7 +304,7 @@ class Ledger:
         rows = self.tables.ask("owner", owner)
         return OwnerRow(*rows[0]) if rows else None
 
-    def keep(self, owner: OwnerRow) -> None:
+    def renew_owner(self, owner: OwnerRow) -> None:
         """Write that *owner* is alive, and until when at least."""
         self.tables.put("keep_owner", *owner, is_news=False)
 
@@ -343,7 +343,7 @@ class Ledger:
             self.drop_old_owners()
             if self.tables.blocking:
                 self._left += [run for (run,) in self.tables.ask("leftovers")]
-        self.keep(owner)
+        self.renew_owner(owner)
         self._kept = owner
 
     def release(self, live: Live) -> None:
@@ -382,19 +382,19 @@ class Ledger:
         live.owner = None
         if live.snapshot.status is RunStatus.COMPLETED and live.memos:
             self._memos[:] = [memo for memo in self._memos if memo[0] != live.key]
-            self._forget(live.key, live.memos)
+            self._delete_memos(live.key, live.memos)
 
-    def _forget(self, run: int, weight: float) -> int:
+    def _delete_memos(self, run: int, weight: float) -> int:
         """Delete the memos of a run; if other writers would wait, and there are many, later writes delete the rest."""
         if weight <= PIECE or not self.tables.blocking:
             self.tables.put("forget_memos", run)
             return 0
-        if (gone := self._forget_piece(run)) >= PIECE:
+        if (gone := self._delete_memos_piece(run)) >= PIECE:
             self.tables.put("set_meta", _note_of(run), run)
             self._left.append(run)
         return gone
 
-    def _forget_piece(self, run: int) -> int:
+    def _delete_memos_piece(self, run: int) -> int:
         """Delete as many memos of a run as one write may; return their weight: less than `PIECE` if none is left."""
         weight = 0
         while weight < PIECE:  # one by one: a look ahead would read all their contents

@@ -47,7 +47,7 @@ class Ownership:
             return False
         return self._locks is None or self._locks.is_living(row.id, row.host, locked=row.locked) is not False
 
-    def is_there(self, owner: str, host: str, until: int) -> bool:
+    def is_process_alive(self, owner: str, host: str, until: int) -> bool:
         """True if a process that shows its tools is alive: by its lock, or by *until* if that cannot be checked."""
         if owner == self.id:
             return True

@@ -101,7 +101,7 @@ def _is_there(path: str) -> bool:
 def _log_of(path: str) -> tuple[int, int] | None:
     """Device and inode of the log's index (-shm), which identify the log of the file at *path*; None if there is none.
 
-    The log itself must not be passed to `stat`, as `room` explains.
+    The log itself must not be passed to `stat`, as `log_space` explains.
     """
     try:
         found = os.stat(f"{path}-shm")

@@ -78,7 +78,7 @@ def export(store: RunStore, fp: IO[str] | IO[bytes], run_ids: Sequence[str] | No
         checksum.update(lines)
         put(lines)
 
-    with store.file.at_one_moment() as connection:
+    with store.file.consistent_reader() as connection:
         keys = _keys(store, connection, run_ids)
         write(_JSON.encode(_Title("runs", FORMAT)) + b"\n")
         for key in keys:
@@ -98,7 +98,7 @@ def import_(store: RunStore, fp: IO[str] | IO[bytes]) -> int:
     with Staging(store.file) as staging:
         _Reader(staging).read(fp)
         if store.file.path is not None:  # comparing with what is there must not make others wait
-            with store.file.at_one_moment() as connection, errors_of(store.file):
+            with store.file.consistent_reader() as connection, errors_of(store.file):
                 staging.leave_out_known(connection)
         return store.writer.commit(staging.add) if staging.left else 0
 

@@ -34,7 +34,7 @@ class ShortenedRecord(RunRecord, frozen=True):
 
 def records(store: RunStore) -> list[RunRecord]:
     """Every run with its events, oldest first, at one moment."""
-    with store.file.at_one_moment() as connection, errors_of(store.file):
+    with store.file.consistent_reader() as connection, errors_of(store.file):
         keys = [key for (key,) in connection.execute(store.file.sql("oldest"))]
         return [_record(store, connection, key) for key in keys]
 
@@ -88,5 +88,5 @@ def _stage(staging: Staging, record: RunRecord, origin: str) -> None:
         staging.take(run, msgspec.structs.replace(each, payload=_OBJECT.decode(payload)), payload.decode())
     if msgspec.structs.replace(given, owner=None, interrupted=False) != run.snapshot:
         raise ValueError(f"the snapshot of run {given.id!r} is not what its events give")
-    run.is_left = given.interrupted or given.owner is not None
+    run.is_interrupted = given.interrupted or given.owner is not None
     staging.end(run)

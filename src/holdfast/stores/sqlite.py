@@ -23,9 +23,9 @@ from holdfast.stores import rows as columns
 from holdfast.stores.database import Again, Lost
 from holdfast.stores.doubt import was_written
 from holdfast.stores.ledger import EventRow, Live, MemoRow
+from holdfast.stores.log_space import LogSpace
 from holdfast.stores.owners import LockFiles
 from holdfast.stores.place import Place
-from holdfast.stores.room import Room
 from holdfast.stores.rows import pack, pack_header
 from holdfast.stores.schema import prepare, statements, use_log
 from holdfast.stores.trouble import PATIENCE, concerns_all, errors_of, explained, unreachable
@@ -46,10 +46,11 @@ class SqliteFile:
         self.path = path
         self.name = "the store in memory" if path is None else printable(path, 300)
         self.url = ":memory:" if path is None else path
-        self.crowded = False  # no other process writes during a transaction, and `begin` tells if one has before
+        # No other process writes during a transaction, and `begin` tells if one has before.
+        self.has_concurrent_writers = False
         self.blocking = path is not None
         self._place = None if path is None else Place(path, self.name)
-        self._room = Room(f"{path}-wal" if path is not None and synchronous == "FULL" else None)
+        self._log_space = LogSpace(f"{path}-wal" if path is not None and synchronous == "FULL" else None)
         self._synchronous = synchronous
         self._sql = statements()
         self._make_locks()
@@ -60,7 +61,7 @@ class SqliteFile:
         self._contended = False  # the last transaction had to wait for another process
         self._trace: EventRow | Live | None = None  # shows whether the group was committed
         self._in_use: list[sqlite3.Connection | sqlite3.Cursor] = []
-        self._apart: list[sqlite3.Connection] = []  # the connections of `at_one_moment`
+        self._apart: list[sqlite3.Connection] = []  # the connections of `consistent_reader`
         self._abandoned: list[object] = []  # connections that were open during a fork
         weakref.finalize(self, _close, self._in_use).atexit = False  # Python warns of unclosed connections
 
@@ -81,11 +82,11 @@ class SqliteFile:
                 use_log(self, connection)  # a copy made by VACUUM INTO, say, has no log
             connection.execute("PRAGMA busy_timeout = 0")  # `begin` waits itself, and more fairly
             self._version = None
-            self._room.begin()
+            self._log_space.begin()
             self._write = connection
         return self._write
 
-    def _pen(self) -> sqlite3.Cursor:
+    def _write_cursor(self) -> sqlite3.Cursor:
         """The cursor that writes all transactions: one for each statement would cost as much as the statement."""
         if self._cursor is None:
             self._cursor = self.writing().cursor()
@@ -102,7 +103,7 @@ class SqliteFile:
         return self._read
 
     @contextlib.contextmanager
-    def at_one_moment(self) -> Iterator[sqlite3.Connection]:
+    def consistent_reader(self) -> Iterator[sqlite3.Connection]:
         """A connection that sees everything as it is now, whatever is written meanwhile."""
         connection = (self if self.path is not None and self.exists else SqliteFile(None))._open()
         self._apart.append(connection)
@@ -239,7 +240,7 @@ class SqliteFile:
 
     def begin(self) -> bool:
         """Begin a transaction; True if another process may have written since our last one."""
-        cursor = self._cursor if self._cursor is not None else self._pen()
+        cursor = self._cursor if self._cursor is not None else self._write_cursor()
         if self._contended:
             SystemClock.sleep(PAUSE)
             self._contended = False
@@ -247,8 +248,8 @@ class SqliteFile:
             cursor.execute("BEGIN IMMEDIATE")
         except Exception as error:
             self._wait_for_turn(cursor, error)
-        if (room := self._room).events >= room.enough:
-            room.make()
+        if (space := self._log_space).events >= space.enough:
+            space.make()
         (version,) = cursor.execute("PRAGMA data_version").fetchone()
         before, self._version = self._version, version
         self._trace = None
@@ -285,7 +286,7 @@ class SqliteFile:
                 self._drop()
                 raise Again("its log was deleted while in use; close all that this process has open of it")
         try:
-            self._pen().execute("COMMIT")
+            self._write_cursor().execute("COMMIT")
         except Exception as error:
             if self.path is None:
                 raise
@@ -324,13 +325,13 @@ class SqliteFile:
     def write(self, lives: Iterable[Live], rows: list[EventRow], memos: list[MemoRow]) -> None:
         """Write what has changed of *lives*, and the new *rows* and *memos*."""
         # Plain tuples of int, str and bytearray: for any other type the sqlite3 module first looks for an adapter.
-        pen, sql = self._pen(), self._sql
+        cursor, sql = self._write_cursor(), self._sql
         if rows:
-            pen.executemany(sql["add_event"], rows)
-            self._room.events += len(rows)
+            cursor.executemany(sql["add_event"], rows)
+            self._log_space.events += len(rows)
             self._trace = rows[-1]
         if memos:
-            pen.executemany(sql["add_memo"], memos)
+            cursor.executemany(sql["add_memo"], memos)
         usual, used = [], []
         for live in lives:
             snapshot = live.snapshot
@@ -341,22 +342,22 @@ class SqliteFile:
                 continue
             self._trace = self._trace or live
             if live.is_new:
-                self._add(pen, live)
+                self._add(cursor, live)
             else:
                 standing = (snapshot.status, live.owner, live.fence, live.cancel)
-                pen.execute(sql["change_standing"], (live.touched_at, pack(snapshot), *standing, live.key))
+                cursor.execute(sql["change_standing"], (live.touched_at, pack(snapshot), *standing, live.key))
         if usual:
-            pen.executemany(sql["change_run"], usual)
+            cursor.executemany(sql["change_run"], usual)
         if used:
-            pen.executemany(sql["add_tool_of_run"], used)
+            cursor.executemany(sql["add_tool_of_run"], used)
 
-    def _add(self, pen: sqlite3.Cursor, live: Live) -> None:
+    def _add(self, cursor: sqlite3.Cursor, live: Live) -> None:
         snapshot, header = live.snapshot, live.header
         row = (live.key, header.id, header.session_id, snapshot.status, header.created_at_ms, live.touched_at)
         standing = (live.owner, live.fence, live.cancel, live.origin)
-        pen.execute(self._sql["add_run"], (*row, pack_header(header), pack(snapshot), *standing))
+        cursor.execute(self._sql["add_run"], (*row, pack_header(header), pack(snapshot), *standing))
         if header.priority is not None and header.entry is not None:
-            pen.execute(self._sql["queue_run"], (header.entry.get("target"), header.priority, live.key))
+            cursor.execute(self._sql["queue_run"], (header.entry.get("target"), header.priority, live.key))
 
     def ask(self, name: str, *parameters: object) -> list[tuple[Any, ...]]:
         """All rows of the statement *name*, as this transaction sees them."""

@@ -44,7 +44,7 @@ _COUNTS = ("event_count", "tool_calls", "tool_failures", "tool_denials", "cached
 class Incoming:
     """One run that is being staged."""
 
-    __slots__ = ("at", "base", "cancel", "first", "header", "is_left", "number", "origin", "snapshot", "start")
+    __slots__ = ("at", "base", "cancel", "first", "header", "is_interrupted", "number", "origin", "snapshot", "start")
 
     def __init__(self, header: RunHeader, origin: str, first: int, base: RunSnapshot | None) -> None:
         _check_header(header, origin)
@@ -59,7 +59,7 @@ class Incoming:
         self.snapshot = begin(header) if base is None else unpack(pack(base), pack_header(header))
         self.at = self.snapshot.updated_at_ms
         self.cancel: str | None = None
-        self.is_left = True  # counts as interrupted: the process that ran it does not run it here
+        self.is_interrupted = True  # counts as interrupted: the process that ran it does not run it here
         self.number = self.start = 0
 
     def take(self, event: RunEventRecord) -> tuple[str, str] | None:
@@ -87,7 +87,7 @@ class Incoming:
         """The run's row, without its key."""
         header, snapshot = self.header, self.snapshot
         ended = snapshot.status.is_terminal
-        fence = int(not ended and snapshot.event_count > 0 and self.is_left)
+        fence = int(not ended and snapshot.event_count > 0 and self.is_interrupted)
         head = (header.id, header.session_id, str(snapshot.status), header.created_at_ms, self.at)
         state = (pack_header(header), pack(snapshot), self.first, self.base)
         return (*head, *state, fence, None if ended else self.cancel, self.origin)

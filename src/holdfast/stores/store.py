@@ -84,7 +84,7 @@ class RunStore:
         self.writer: Writer[Ledger] = Writer(
             Transactions(file, self._ledger, crash).make, self._committed, quick=file.path is None
         )
-        self._forgetting: Pending[Ledger, None] | None = None
+        self._deletion: Pending[Ledger, None] | None = None
         self._bell = self._new_bell()
         survive_forks(self)
 
@@ -257,8 +257,8 @@ class RunStore:
     def forget_left(self) -> None:
         """Delete the memos that completed and deleted runs left behind, and wait for it; gives up if a write fails."""
         while self._ledger.leftovers:
-            self._forget_on()
-            if (piece := self._forgetting) is not None:
+            self._queue_deletion()
+            if (piece := self._deletion) is not None:
                 self.writer.settle(piece)
 
     def _close(self) -> None:
@@ -310,7 +310,8 @@ class RunStore:
 
     def secret(self) -> bytes:
         """The secret that keys the digests of arguments."""
-        if self._secret is None or self.file.crowded:  # a server's tables may be new; its `load` has read the secret
+        # A server's tables may be new; its `load` has read the secret.
+        if self._secret is None or self.file.has_concurrent_writers:
             self._secret = self.file.meta("secret")
         return self._secret
 
@@ -333,7 +334,7 @@ class RunStore:
         if self.ownership.id is None:
             return
         row = self.ownership.row()
-        self.writer.commit(lambda ledger: ledger.keep(row))
+        self.writer.commit(lambda ledger: ledger.renew_owner(row))
 
     def cancels(self) -> list[tuple[str, str]]:
         """The runs of this process that are to be cancelled, and why."""
@@ -364,7 +365,7 @@ class RunStore:
         self.ownership.after_fork()
         self._ledger.forget()
         self._ledger.leftovers.clear()
-        self._forgetting = None
+        self._deletion = None
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -384,16 +385,16 @@ class RunStore:
             except Exception as error:
                 _log.warning("the owner of a run could not be told to look: %s", error)
         if self._ledger.leftovers:
-            self._forget_on()
+            self._queue_deletion()
         self._bell.ring()
 
-    def _forget_on(self) -> None:
+    def _queue_deletion(self) -> None:
         """Queue a small write that deletes memos left behind by runs, unless one is queued or the last one failed."""
-        if self._forgetting is not None and self._forgetting.error is not None:
-            self._forgetting = None
+        if self._deletion is not None and self._deletion.error is not None:
+            self._deletion = None
             self._ledger.leftovers.clear()  # the next process deletes them
-        elif self._forgetting is None or self._forgetting.done:
-            self._forgetting = self.writer.submit(Ledger.forget_some)
+        elif self._deletion is None or self._deletion.done:
+            self._deletion = self.writer.submit(Ledger.delete_some_leftovers)
 
     def _new_bell(self) -> Bell:
         return Bell(self.file.watch if self.file.path is not None else None)

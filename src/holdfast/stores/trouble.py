@@ -65,7 +65,7 @@ def explained(name: str, error: BaseException) -> StoreError | None:
     if isinstance(error, sqlite3.Error):
         return _explained(name, error)
     if isinstance(error, msgspec.DecodeError | UnicodeDecodeError):  # also from messages that quote a damaged file
-        return worded(name, _MEANINGS["SQLITE_CORRUPT"], error)
+        return store_error(name, _MEANINGS["SQLITE_CORRUPT"], error)
     return None
 
 
@@ -103,10 +103,10 @@ def _explained(name: str, error: Exception) -> StoreError:
     # Python gives no error code for a text that is not UTF-8, which only a damaged file contains.
     kind = getattr(error, "sqlite_errorname", None) or ("SQLITE_CORRUPT" if "UTF-8" in str(error) else "")
     kind = "SQLITE_FULL" if kind in _NO_ROOM else kind
-    return worded(name, next((text for code, text in _MEANINGS.items() if kind.startswith(code)), None), error)
+    return store_error(name, next((text for code, text in _MEANINGS.items() if kind.startswith(code)), None), error)
 
 
-def worded(name: str, meaning: str | None, error: BaseException) -> StoreError:
+def store_error(name: str, meaning: str | None, error: BaseException) -> StoreError:
     """A `StoreError` that *error* happened to the store *name*, with its *meaning* if that is known."""
     said = printable(str(error), 300)  # the message may quote the file, which may hold anything
     return StoreError(f"{name}: {said}" if meaning is None else f"{name}: {meaning} ({said})")

@@ -14,7 +14,7 @@ import threading
 from holdfast import checks
 from holdfast.clock import SystemClock
 from holdfast.errors import StoreError, printable
-from holdfast.stores.inotify import ears_for
+from holdfast.stores.inotify import inotify_watch_for
 
 _LONGEST = 86_400.0  # seconds; the system accepts waits of up to some weeks
 _FIRST_GAP = 0.001
@@ -42,12 +42,12 @@ class Watch:
         self._closed = False
         self._hearer: int | None = None  # the thread that waits
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()  # safe to put into from anywhere
-        self._ears = ears_for(folder, name)
+        self._inotify = inotify_watch_for(folder, name)
 
     @property
     def notified(self) -> bool:
         """True if the system reports changes; otherwise the watch polls."""
-        return self._ears is not None
+        return self._inotify is not None
 
     @property
     def closed(self) -> bool:
@@ -61,12 +61,12 @@ class Watch:
         """
         self._hearer = threading.get_ident()
         end = math.inf if timeout is None else SystemClock.monotonic() + timeout  # real time: it waits for the system
-        while not self.closed and (ears := self._ears) is not None:
+        while not self.closed and (inotify := self._inotify) is not None:
             now = SystemClock.monotonic()
             try:
-                changed = ears.hear(max(0.0, min(end - now, self._again - now, _LONGEST)))
+                changed = inotify.hear(max(0.0, min(end - now, self._again - now, _LONGEST)))
             except OSError:
-                self._ears = None  # from now on we poll
+                self._inotify = None  # from now on we poll
                 return True
             if changed:
                 self._gap = _FIRST_GAP
@@ -85,18 +85,18 @@ class Watch:
         if self._pid == os.getpid():  # the pipe that wakes the parent is shared with its children
             if self._wakes.empty():
                 self._wakes.put(None)
-            if (ears := self._ears) is not None:
-                ears.wake()
+            if (inotify := self._inotify) is not None:
+                inotify.wake()
 
     def close(self) -> None:
         """End the watch and wake the thread that waits; harmless when it has ended."""
         self._closed = True
         self.wake()
-        ears, self._ears = self._ears, None
-        if ears is not None and self._pid != os.getpid():
-            ears.shut()  # the thread that waits is not in the child, but its references are
-        elif ears is not None and self._hearer == threading.get_ident():
-            ears.deafen()  # here, not in the thread that has just woken this one: it takes milliseconds
+        inotify, self._inotify = self._inotify, None
+        if inotify is not None and self._pid != os.getpid():
+            inotify.shut()  # the thread that waits is not in the child, but its references are
+        elif inotify is not None and self._hearer == threading.get_ident():
+            inotify.deafen()  # here, not in the thread that has just woken this one: it takes milliseconds
 
     def _wait_a_little(self, end: float) -> bool:
         """Poll: True when the time is over, as a change cannot be ruled out then."""

@@ -100,7 +100,7 @@ class Writer(Generic[Book]):
         """Queue a write; it is made with the next commit, or by the writer thread after two ticks at most."""
         pending = Pending(op)
         self._queue.append(pending)
-        if self._quick and self._led():
+        if self._quick and self._commit_if_free():
             return pending
         if not self._thread.there:
             self._start()
@@ -138,7 +138,7 @@ class Writer(Generic[Book]):
         """Wait until *pending* is done."""
         pending.awaited = True
         while not pending.done:
-            if self._led():
+            if self._commit_if_free():
                 continue
             if self._is_ours():
                 self._ring()
@@ -154,7 +154,7 @@ class Writer(Generic[Book]):
         """Wait until *pending* is done, or the time of `patience` is over."""
         pending.awaited = True
         if self._quick and not pending.done:
-            self._led()
+            self._commit_if_free()
         if pending.done:
             return
         pending.future = running_loop().create_future()
@@ -201,7 +201,7 @@ class Writer(Generic[Book]):
 
     # -- committing ----------------------------------------------------------------------------------------------------
 
-    def _led(self, *, patient: bool = False) -> bool:
+    def _commit_if_free(self, *, patient: bool = False) -> bool:
         """Commit one group; False if another thread is committing, or this very thread is, further down its stack.
 
         Only the writer thread is *patient*: a caller that waits for the turn is not woken when its write is done.
@@ -281,7 +281,7 @@ class Writer(Generic[Book]):
         try:
             self._thread.start()
         except RuntimeError:  # no more threads, or the interpreter ends: commit in this thread
-            while self._queue and self._led():
+            while self._queue and self._commit_if_free():
                 continue
 
     def _serve(self) -> None:
@@ -311,7 +311,7 @@ class Writer(Generic[Book]):
 
     def _try(self) -> None:
         try:
-            self._led(patient=True)
+            self._commit_if_free(patient=True)
         except BaseException:
             _log.exception("a group of writes was cut short")
 

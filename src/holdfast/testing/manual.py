@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 from holdfast import checks
 from holdfast.clock import SystemClock, Timer, check_sleep
 from holdfast.publishing import Ring
-from holdfast.stores.inotify import Ears
+from holdfast.stores.inotify import InotifyWatch
 from holdfast.stores.watch import Watch
 from holdfast.stores.writer import Writer
 from holdfast.waiting.threads import Workers
@@ -239,7 +239,7 @@ _WAITS = frozenset(
     {
         _POOL_WORKER,
         pause.__code__,
-        Ears.hear.__code__,
+        InotifyWatch.hear.__code__,
         Ring.wait.__code__,
         Watch._wait_a_little.__code__,
         Writer._is_rung.__code__,

@@ -184,7 +184,7 @@ def test_who_comes_while_another_thread_closes_the_store_still_hears_and_is_know
             came.append((closing.listen(), closing.ownership.row().id))
 
     closing = PostgresRunStore(url, crash=come)
-    closing.writer.commit(lambda ledger: ledger.keep(closing.ownership.row()))
+    closing.writer.commit(lambda ledger: ledger.renew_owner(closing.ownership.row()))
 
     closing.close()
 
@@ -194,7 +194,7 @@ def test_who_comes_while_another_thread_closes_the_store_still_hears_and_is_know
     two.record_event("r", "note")
     assert listener.wait(30)
     assert closing.ownership.row().locked
-    assert two.ownership.is_there(owner, "elsewhere", until=0)
+    assert two.ownership.is_process_alive(owner, "elsewhere", until=0)
     closing.close()
 
 

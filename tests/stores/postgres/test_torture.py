@@ -151,7 +151,7 @@ def test_tortured_runs_are_in_the_schema_alone_with_the_settings_of_the_address(
     with borrowed(f"{database}?schema=holdfast_mine&options=-c%20work_mem%3D5MB", print) as place:
         with place.open() as store:
             store.create_run("s", "p")
-            with store.file.at_one_moment() as link:
+            with store.file.consistent_reader() as link:
                 memory = link.execute("SHOW work_mem").fetchone()
 
         assert schemas(server) == [place.schema]

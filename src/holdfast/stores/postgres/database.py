@@ -48,7 +48,7 @@ class PostgresDatabase:
         self.path: str | None = address.name
         self.name = address.name
         self.url = address.url
-        self.crowded, self.blocking = True, False
+        self.has_concurrent_writers, self.blocking = True, False
         self.ears = ears or Ears(address.session, channel=address.schema)
         self._sql = statements(address.schema)
         self._clock = ServerClock(self._measured)
@@ -248,7 +248,7 @@ class PostgresDatabase:
         return self._sql[name]
 
     @contextlib.contextmanager
-    def at_one_moment(self) -> Iterator[Link]:
+    def consistent_reader(self) -> Iterator[Link]:
         """A connection that sees everything as it is now, whatever is written meanwhile."""
         with errors_of(self):
             link = self.links.connect()

@@ -7,7 +7,7 @@ import msgspec
 from holdfast.errors import StoreError
 from holdfast.stores.postgres.link import Broken, ServerError
 from holdfast.stores.trouble import explained as of_sqlite
-from holdfast.stores.trouble import worded
+from holdfast.stores.trouble import store_error
 
 STALE = "HF001"  # our own: another process has written meanwhile
 READ_ONLY = "25006"
@@ -88,12 +88,12 @@ def is_doubtful(error: BaseException) -> bool:
 def explained(name: str, error: BaseException) -> StoreError | None:
     """Return what *error* means for the store *name*; None if the database did not raise it."""
     if isinstance(error, ServerError):
-        return worded(name, _meaning(error.code), error)
+        return store_error(name, _meaning(error.code), error)
     if isinstance(error, Broken):
         code = next((code for sign, code in _SIGNS if sign in str(error)), None)
-        return worded(name, _AWAY if code is None else _meaning(code), error)
+        return store_error(name, _AWAY if code is None else _meaning(code), error)
     if isinstance(error, msgspec.DecodeError | UnicodeDecodeError):
-        return worded(name, "holds what nobody can read; restore a backup or an export", error)
+        return store_error(name, "holds what nobody can read; restore a backup or an export", error)
     return of_sqlite(name, error)  # of the temporary file in which runs are staged
 
 
