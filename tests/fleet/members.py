@@ -78,7 +78,7 @@ def member(
     with holdfast.open(":memory:", redis=url, policies=policies, on_outage=on_outage, clock=clock) as hf:
         one = Member(hf, Heard())
         # On a busy machine the first try may be too late, and what is lost already cannot be heard to be lost.
-        wait_until(lambda: one.fleet.service.settled.is_set() and (one.fleet.there or not finds), "for Redis")
+        wait_until(lambda: one.fleet.service.settled.is_set() and (one.fleet.is_available or not finds), "for Redis")
         hf.bus.add(one.heard)
         yield one
 

@@ -15,7 +15,7 @@ from tests.servers.finding import Missing, free_port, home
 from tests.servers.fixtures import or_skipped
 from tests.servers.groups import SLOTS
 
-from holdfast.fleet.places import slot_of
+from holdfast.fleet.topology import slot_of
 
 PATIENT = "wait=10"
 SECRET = "p w:@/?#%"
@@ -182,7 +182,7 @@ def test_the_next_master_is_found_through_the_sentinel() -> None:
 
         assert went == {"ok"}
         wait_until_agreed(one, other)
-        assert {node.port for node in one.fleet.exchange.pools} == {group.replica.port}
+        assert {node.port for node in one.fleet.connections.pools} == {group.replica.port}
 
 
 # --- apart ------------------------------------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ from tests.servers.groups import SLOTS
 
 from holdfast.fleet.address import Address
 from holdfast.fleet.link import Away, Link
-from holdfast.fleet.places import Node, slot_of
 from holdfast.fleet.pool import Pool
+from holdfast.fleet.topology import Node, slot_of
 
 PATIENT = "?wait=10"
 
@@ -154,7 +154,7 @@ async def test_a_cluster_that_sends_on_the_question_of_a_cancelled_task_is_there
         source.resume()
         await one.acall(known)  # answered after the question before it
 
-        assert one.fleet.there
+        assert one.fleet.is_available
         assert one.fleet.outages == 0
         assert not one.fleet.missing
         assert one.fleet.holder != before  # what was told along with it may not have been taken

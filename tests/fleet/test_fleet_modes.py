@@ -203,7 +203,7 @@ def test_what_is_to_be_told_is_told_although_no_connection_was_free_in_time(
     own_redis: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     with member(f"{own_redis.url}?wait=1", POLICIES) as one:
-        (pool,) = one.fleet.exchange.pools.values()
+        (pool,) = one.fleet.connections.pools.values()
         with one.hf.guard("slots"):
             taken = take_all(pool)
         wait_until(lambda: pool._waiters, "for the service to stand in line")

@@ -275,7 +275,7 @@ def test_a_redis_that_is_too_slow_for_calls_is_not_taken_for_back(own_redis: Red
 
         toxic.latency(0.2)
         one.call("plain")
-        wait_until(lambda: not one.fleet.there, "for Redis to be lost")
+        wait_until(lambda: not one.fleet.is_available, "for Redis to be lost")
         returned = len(one.heard.of("fleet_returned"))  # a busy machine may have been away once already
         tried = tries(own_redis)
         wait_until(lambda: tries(own_redis) >= tried + 2, "for it to be looked for again and again")
@@ -324,7 +324,7 @@ async def test_the_connection_of_a_loop_that_was_closed_while_idle_is_replaced_a
 ) -> None:
     with member(own_redis.url + PATIENT, on_outage="refuse") as one:
         assert await one.acall("plain") == "ok"
-        link = one.fleet.exchange.linked(one.fleet.desks()[0].key)
+        link = one.fleet.connections.linked(one.fleet.desks()[0].key)
         assert link is not None
         listed = own_redis.command("CLIENT", "LIST")
         assert isinstance(listed, bytes)

@@ -20,14 +20,14 @@ from tests.servers import Cluster, RedisServer
 from holdfast import cli
 from holdfast.clock import SystemClock
 from holdfast.fleet.address import Address
+from holdfast.fleet.connections import Connections
 from holdfast.fleet.desk import Desk
-from holdfast.fleet.exchange import Exchange
 from holdfast.fleet.fleet import Fleet
 from holdfast.fleet.link import Away, Refused
-from holdfast.fleet.places import slot_of
 from holdfast.fleet.question import Question
 from holdfast.fleet.script import ADMITTED, BACK_US, NO_PROBE, Answer, Form, Outcome, Script, Shared
 from holdfast.fleet.service import FIRST_PAUSE
+from holdfast.fleet.topology import slot_of
 from holdfast.guards.circuit import CircuitState, Seen
 
 PATIENT = "?wait=10"
@@ -104,7 +104,7 @@ def test_the_service_is_started_although_who_rang_first_was_interrupted(own_redi
 )
 def test_a_redis_that_denies_a_right_is_not_there_until_it_is_granted(own_redis: RedisServer, lacks: str) -> None:
     with member(as_user(own_redis, *ALL, lacks), finds=False) as one:
-        there = one.fleet.there
+        there = one.fleet.is_available
         went = [one.call("plain"), one.call("seen")]
         tried = tries(own_redis)
         wait_until(lambda: tries(own_redis) >= tried + 2, "for it to be looked for again")
@@ -391,7 +391,7 @@ async def test_where_a_cluster_moves_the_key_just_now_the_process_goes_on_under_
     desk, before = fleet.desk("t", lambda _: None), fleet.holder
     form, asked = desk.form(Shared(None, None, 3)), (1.0, 1, 0)
 
-    answer = await fleet.exchange.aask(form, b"", Exception("TRYAGAIN in a moment"), Question(desk, form, asked))
+    answer = await fleet.connections.aask(form, b"", Exception("TRYAGAIN in a moment"), Question(desk, form, asked))
 
     assert answer is None
     assert fleet.holder != before  # slots that were given back along with the question were not taken
@@ -400,14 +400,16 @@ async def test_where_a_cluster_moves_the_key_just_now_the_process_goes_on_under_
 def test_what_was_told_along_with_a_question_that_a_cluster_sends_to_nobody_is_not_taken_for_told() -> None:
     with Nonsense(b"-MOVED %d 127.0.0.1:1\r\n" % slot_of(b"key")) as node:
         port = int(node.url.rpartition(":")[2])
-        exchange = Exchange(Address.parse(f"redis+cluster://127.0.0.1:{port}?wait=0.05"), lambda: None, lambda: None)
-        exchange.places.moved(slot_of(b"key"), "127.0.0.1", port)
-        place = exchange.places.peek(b"key")
+        connections = Connections(
+            Address.parse(f"redis+cluster://127.0.0.1:{port}?wait=0.05"), lambda: None, lambda: None
+        )
+        connections.topology.moved(slot_of(b"key"), "127.0.0.1", port)
+        place = connections.topology.peek(b"key")
         assert place is not None
-        exchange.pool(place).add(exchange.open_link(place))
+        connections.pool(place).add(connections.open_link(place))
         form = Form(Script(), b"key", "channel", "holder", 10.0, Shared(None, None, 3))
 
         with pytest.raises(Away, match="moved about"):
-            exchange.ask(form, lambda: form.telling([Outcome("holder", slots=1)]))
+            connections.ask(form, lambda: form.telling([Outcome("holder", slots=1)]))
 
-        exchange.close()
+        connections.close()

@@ -44,7 +44,7 @@ def two(
         for each in (url, url and url + others):
             hf = stack.enter_context(holdfast.open(path, policies=POLICIES, redis=each, on_outage=on_outage))
             if (fleet := hf.fleet) is not None:
-                wait_until(lambda fleet=fleet: fleet.service.settled.is_set() and fleet.there, "for Redis")
+                wait_until(lambda fleet=fleet: fleet.service.settled.is_set() and fleet.is_available, "for Redis")
             with hf.guard(tool):
                 found.append(hf)
         yield found

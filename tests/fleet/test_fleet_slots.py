@@ -110,7 +110,7 @@ def test_a_sign_of_life_says_how_many_slots_are_left_once_those_are_given_back_t
             one.fleet.rename()
             own_redis.command("HSET", "holdfast:{slots}:holders", name, 3)  # one was given without our knowing
         form = share.desk.form_of(Shared(None, None, 9), name)
-        one.fleet.exchange.ask(form, lambda: share.desk.sign_of_life(form))
+        one.fleet.connections.ask(form, lambda: share.desk.sign_of_life(form))
         one.fleet.service._tell()
 
         assert own_redis.command("HGET", "holdfast:{slots}:holders", name) == b"1"
@@ -122,7 +122,7 @@ def test_a_sign_of_life_says_how_many_slots_are_left_once_those_are_given_back_t
 def test_the_service_does_not_wait_for_a_connection_that_it_is_to_open_itself(own_redis: RedisServer) -> None:
     with member(own_redis.url + "?wait=60", POLICIES) as one:
         with one.hf.guard("slots"):
-            one.fleet.exchange.close()
+            one.fleet.connections.close()
 
         wait_until(lambda: used(own_redis) == 0, "for the slot to come back")
 
@@ -163,7 +163,7 @@ def test_a_thread_that_is_interrupted_while_it_waits_for_a_connection_leaves_all
         wait_until(lambda: pool._waiters, "for it to wait")
         signal.pthread_kill(thread, signal.SIGUSR1)
 
-    (pool,) = one.fleet.exchange.pools.values()
+    (pool,) = one.fleet.connections.pools.values()
     taken = take_all(pool)
     handler = signal.signal(signal.SIGUSR1, interrupt)
     interrupting = threading.Thread(target=when_it_waits, args=(threading.get_ident(),))
@@ -193,7 +193,7 @@ def test_a_thread_that_is_interrupted_just_when_it_has_a_connection_gives_that_b
                 raise KeyboardInterrupt
             return found
 
-    (pool,) = one.fleet.exchange.pools.values()
+    (pool,) = one.fleet.connections.pools.values()
     wait_until(lambda: len(pool._free) == pool.size > 0, "for connections that are free")
     monkeypatch.setattr("holdfast.fleet.pool.Future", Struck)
 
@@ -210,7 +210,7 @@ async def test_a_server_that_takes_no_more_connections_serves_those_who_have_one
     with member(own_redis.url + PATIENT, POLICIES) as one:
         await one.acall("slots")
         own_redis.command("CONFIG", "SET", "maxclients", 1)  # those who are there stay
-        (pool,) = one.fleet.exchange.pools.values()
+        (pool,) = one.fleet.connections.pools.values()
         lent = [link for link in [pool.take(), pool.take()] if link is not None]
 
         went = await asyncio.gather(*(one.acall("slots") for _ in range(9)))

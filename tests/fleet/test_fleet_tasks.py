@@ -103,7 +103,7 @@ async def test_a_task_that_is_cancelled_in_the_turn_of_its_answer_gives_back_its
     own_redis: RedisServer, one: Member, other: Member, tool: str
 ) -> None:
     asking = await asked(own_redis, one, tool)
-    link = one.fleet.exchange.linked(b"holdfast:{warm}")
+    link = one.fleet.connections.linked(b"holdfast:{warm}")
     assert link is not None
 
     own_redis.resume()
@@ -118,7 +118,7 @@ async def test_a_task_that_is_cancelled_in_the_turn_of_its_answer_gives_back_its
 
 
 async def test_a_task_that_is_cancelled_in_the_turn_in_which_a_connection_comes_gives_it_back(one: Member) -> None:
-    (pool,) = one.fleet.exchange.pools.values()
+    (pool,) = one.fleet.connections.pools.values()
     taken = take_all(pool)
     asking = asyncio.create_task(one.acall("plain"))
     await asyncio.sleep(0)  # it begins …
@@ -145,7 +145,7 @@ async def test_a_task_that_was_cancelled_before_is_not_cancelled_again_for_want_
         return "not cancelled"
 
     with member(f"{own_redis.url}?wait=0.2", POLICIES) as one:
-        (pool,) = one.fleet.exchange.pools.values()
+        (pool,) = one.fleet.connections.pools.values()
         taken = take_all(pool)
         cleaning = asyncio.create_task(clean_up())
         await asyncio.sleep(0)
@@ -156,7 +156,7 @@ async def test_a_task_that_was_cancelled_before_is_not_cancelled_again_for_want_
             pool.give(link)
 
         assert went == "ok"
-        assert one.fleet.exchange.crowded > 0
+        assert one.fleet.connections.crowded > 0
 
 
 def test_a_thread_that_is_interrupted_while_it_asks_goes_on_under_another_name(
@@ -187,7 +187,7 @@ def test_a_thread_that_is_interrupted_while_it_asks_goes_on_under_another_name(
         signal.signal(signal.SIGUSR1, handler)
 
     assert one.fleet.holder != before  # what it may have been given ends with the lease of the old one
-    assert one.fleet.there
+    assert one.fleet.is_available
 
 
 async def test_where_no_answer_comes_to_a_cancelled_task_the_process_goes_on_under_another_name(
@@ -221,7 +221,7 @@ def test_where_the_loop_of_a_cancelled_task_ends_the_process_goes_on_under_anoth
     one.fleet.service.ring()
 
     wait_until(lambda: one.fleet.holder != before, "for another name")
-    assert one.fleet.there
+    assert one.fleet.is_available
 
 
 def test_a_loop_that_ended_while_somebody_asked_troubles_no_other(own_redis: RedisServer, one: Member) -> None:
@@ -323,9 +323,9 @@ def test_threads_that_come_all_at_once_are_answered_by_the_fleet(own_redis: Redi
 
 
 def test_of_the_connections_that_many_needed_a_few_are_kept(one: Member) -> None:
-    (pool,) = one.fleet.exchange.pools.values()
+    (pool,) = one.fleet.connections.pools.values()
     for _ in range(KEPT):
-        pool.add(one.fleet.exchange.open_link(pool.node))
+        pool.add(one.fleet.connections.open_link(pool.node))
     before = pool.size
 
     for _ in range(before):

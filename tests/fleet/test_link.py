@@ -18,8 +18,8 @@ from holdfast.clock import SystemClock
 from holdfast.fleet.address import Address
 from holdfast.fleet.link import LONGEST_ERROR, Away, Link, packed
 from holdfast.fleet.multiplexed import Multiplexed
-from holdfast.fleet.places import Node
 from holdfast.fleet.script import ADMITTED
+from holdfast.fleet.topology import Node
 
 BOUND = 0.1
 MUCH = 5.0  # seconds: fifty times the bound, because machines are busy, and less than the answers take

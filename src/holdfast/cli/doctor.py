@@ -239,7 +239,7 @@ def _fleet(hf: Holdfast) -> Iterator[Finding]:
     from holdfast.fleet.link import PATIENCE
 
     where = fleet.address.shown
-    if fleet.service.settled.wait(PATIENCE) and fleet.there:  # open() may return before the first try is over
+    if fleet.service.settled.wait(PATIENCE) and fleet.is_available:  # open() may return before the first try is over
         yield Finding("redis", PASS, f"{where} answers")
         return
     fix = (

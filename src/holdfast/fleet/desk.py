@@ -89,9 +89,9 @@ class Desk:
         self.forget()
 
     @property
-    def there(self) -> bool:
+    def is_available(self) -> bool:
         """True if Redis answers, and answers for this tool, too."""
-        return self.fleet.there and self not in self.fleet.missing
+        return self.fleet.is_available and self not in self.fleet.missing
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
@@ -209,7 +209,7 @@ class Desk:
         with self._lock:
             self._let_go(outcome.holder, outcome.slots)
             was_troubled = self.troubled
-            if outcome.says_more and self.there and len(self._told) < MOST_TOLD:
+            if outcome.says_more and self.is_available and len(self._told) < MOST_TOLD:
                 self._told.append(outcome)
                 if outcome.says:
                     self.troubled = outcome.says not in NO_TROUBLE

@@ -1,7 +1,8 @@
 """The fleet: all processes that share their guards on one Redis, as one of these processes sees it.
 
-While Redis is away, *there* is False: calls do not ask, local guards decide, and the service tries to reach Redis until
-it is back. If Redis fails for one tool alone, only that tool's desk is *missing*; the others are still answered.
+While Redis is away, *is_available* is False: calls do not ask, local guards decide, and the service tries to reach
+Redis until it is back. If Redis fails for one tool alone, only that tool's desk is *missing*; the others are still
+answered.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from collections.abc import Callable
 from holdfast import checks, events
 from holdfast.errors import printable
 from holdfast.fleet.address import Address
+from holdfast.fleet.connections import Connections
 from holdfast.fleet.desk import Desk
-from holdfast.fleet.exchange import Exchange
 from holdfast.fleet.link import PATIENCE, Away, Refused, parser
 from holdfast.fleet.script import Script
 from holdfast.fleet.service import Service
@@ -54,7 +55,7 @@ class Fleet:
         self._reset()
 
     def _reset(self) -> None:
-        self.there = True
+        self.is_available = True
         self._lock = threading.Lock()
         self._id = f"{printable(os.uname().nodename)}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
         self._epoch = 0
@@ -65,7 +66,7 @@ class Fleet:
         self.given_up = threading.Event()  # set unless `lose` is just giving up the lost connections
         self.given_up.set()
         self.service = Service(self)
-        self.exchange = Exchange(self.address, self.service.ring, self.rename)
+        self.connections = Connections(self.address, self.service.ring, self.rename)
 
     # -- desks ---------------------------------------------------------------------------------------------------------
 
@@ -101,24 +102,24 @@ class Fleet:
             found.append(self._marked.popitem()[0])
         return found
 
-    # -- there and away ------------------------------------------------------------------------------------------------
+    # -- available and away --------------------------------------------------------------------------------------------
 
     def lose(self, error: Away) -> None:
         """Mark Redis as away, until the service reaches it again."""
         self.rename()  # even if Redis is away already: the question that failed was asked under the newest name
         with self._lock:
-            was_there, was_trouble = self.there, self.trouble
-            self.there, self.trouble = False, str(error)
-            if was_there:
+            was_available, was_trouble = self.is_available, self.trouble
+            self.is_available, self.trouble = False, str(error)
+            if was_available:
                 self.outages += 1
                 self.given_up.clear()
-        if not was_there:
+        if not was_available:
             if was_trouble != self.trouble:  # e.g. Redis was unplugged first, and is back with another password
                 self._on_change()
             return
         try:
-            self.exchange.close()
-            self.exchange.places.forget()
+            self.connections.close()
+            self.connections.topology.forget()
             self.missing.clear()
             self.doubted.clear()
             for desk in self.desks():
@@ -136,7 +137,7 @@ class Fleet:
             return
         self.rename()
         with self._lock:
-            if not desk.there:
+            if not desk.is_available:
                 return
             self.missing[desk] = error
             self.doubted.add(desk)
@@ -172,9 +173,9 @@ class Fleet:
     def found(self) -> None:
         """Mark Redis as back."""
         with self._lock:
-            if self.there:
+            if self.is_available:
                 return
-            self.there = True
+            self.is_available = True
         self._emit(events.FLEET_RETURNED, None, redis=self.address.shown, fallbacks=self.fallbacks)
         self._on_change()
 
@@ -192,7 +193,7 @@ class Fleet:
     def close(self) -> None:
         """Send pending news and close all connections; the next question opens new ones."""
         self.service.close()
-        self.exchange.close()
+        self.connections.close()
 
     def after_fork(self) -> None:
         """In a forked child: start afresh, as connections, locks, the service and held slots are the parent's."""

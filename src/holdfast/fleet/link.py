@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import hiredis
 
     from holdfast.fleet.address import Address, Place
-    from holdfast.fleet.places import Node
+    from holdfast.fleet.topology import Node
 
 RECEIVE = 65_536
 PATIENCE = 1.0  # seconds that a connection may take to be made

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 
 from holdfast.fleet.address import Address, Place
 from holdfast.fleet.link import Away, Link
-from holdfast.fleet.places import Node
+from holdfast.fleet.topology import Node
 
 MOST = 32  # connections to one node, at most, that threads share
 KEPT = 8  # connections that stay open when they are not needed

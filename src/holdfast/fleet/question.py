@@ -46,7 +46,7 @@ class Question:
         """Ask, and block the thread until there is an answer or the time is up."""
         fleet = self.desk.fleet
         try:
-            self._took(fleet.exchange.ask(self.form, self._words))
+            self._took(fleet.connections.ask(self.form, self._words))
         except Away as error:
             fleet.miss(self.desk, error)
         except BaseException:  # raised by a signal handler, for example: what was granted to this name stays unknown
@@ -56,15 +56,15 @@ class Question:
     async def asettle(self) -> None:
         """Ask, and await the answer or the end of the time."""
         fleet, form = self.desk.fleet, self.form
-        exchange = fleet.exchange
+        connections = fleet.connections
         try:
-            link = exchange.linked(form.key) or await exchange.connected(form.key)
+            link = connections.linked(form.key) or await connections.connected(form.key)
             if link is None:
                 return
             words = self._words()
             reply = await self.heard(link.ask(words, self))
             if type(reply) is not list:
-                reply = await exchange.aask(form, words, reply, self)
+                reply = await connections.aask(form, words, reply, self)
             self._took(reply)
         except Away as error:
             fleet.miss(self.desk, error)

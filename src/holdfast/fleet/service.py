@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 GATHER = 0.002  # seconds in which outcomes are collected before they are sent together
 PERIOD = 1.0  # seconds between two PINGs on the subscribed connection
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0  # seconds between two tries to reach a Redis that is away
-WHILE = 5.0  # seconds a connection must have lasted before the next tries start from FIRST_PAUSE again
+STABLE = 5.0  # seconds a connection must have lasted before the next tries start from FIRST_PAUSE again
 
 _PING = packed(("PING",))
 _log = logging.getLogger("holdfast")
@@ -99,7 +99,7 @@ class Service:
                     _log.exception("the shared guards cannot be kept in touch with")
                     self._fleet.lose(Away(in_words(error)))
                 self.settled.set()
-                if SystemClock.monotonic() - begun > WHILE:
+                if SystemClock.monotonic() - begun > STABLE:
                     pause = FIRST_PAUSE
                 self._closing.wait(pause)  # a ring does not end it: every thread that loses Redis rings
                 pause = min(pause * 2, LONGEST_PAUSE)
@@ -114,10 +114,10 @@ class Service:
 
     def _attend(self) -> None:
         """Connect, then serve until the connection is lost or the thread is to end."""
-        fleet, exchange = self._fleet, self._fleet.exchange
+        fleet, connections = self._fleet, self._fleet.connections
         fleet.given_up.wait(PATIENCE)  # otherwise `Fleet.lose` might still close the connections made below
-        node = exchange.places.any()
-        ear = exchange.open_link(node)
+        node = connections.topology.find_server()
+        ear = connections.open_link(node)
         try:
             _do(ear, load(fleet.script))
             ear.bound = fleet.address.wait  # a Redis that is too slow for calls does not count as back
@@ -125,7 +125,7 @@ class Service:
             ear.bound = PATIENCE
             self._try(ear)
             _do(ear, packed(("SUBSCRIBE", fleet.channel)))
-            exchange.pool(node)
+            connections.pool(node)
             self._stock()
             for desk in fleet.desks():
                 if desk.has_news:  # from before, when Redis was away
@@ -154,7 +154,7 @@ class Service:
             if self._wait(ear, PERIOD):
                 self._hear(ear)
                 heard = clock.monotonic()
-            if not fleet.there:
+            if not fleet.is_available:
                 return
             now = clock.monotonic()
             if now - asked >= PERIOD:
@@ -162,7 +162,7 @@ class Service:
                     raise Away(f"{ear.node.shown}: did not answer in time")
                 asked = now
                 ear.send(_PING)
-                for pool in list(fleet.exchange.pools.values()):
+                for pool in list(fleet.connections.pools.values()):
                     pool.sweep()
                 self._look_again()
                 self._warn()
@@ -209,7 +209,7 @@ class Service:
 
     def _stock(self) -> None:
         """Open the connections that pools lack."""
-        for pool in list(self._fleet.exchange.pools.values()):
+        for pool in list(self._fleet.connections.pools.values()):
             for _ in range(pool.lacks):
                 self._add_to(pool)
 
@@ -219,9 +219,9 @@ class Service:
         if SystemClock.monotonic() < pool.full_until:
             return
         try:
-            link = fleet.exchange.open_link(pool.node)
+            link = fleet.connections.open_link(pool.node)
         except Away as error:
-            if not fleet.exchange.is_linked(pool):
+            if not fleet.connections.is_linked(pool):
                 if fleet.address.kind != "cluster":
                     raise
                 pool.trouble = error
@@ -232,11 +232,11 @@ class Service:
 
     def _warn(self) -> None:
         fleet = self._fleet
-        if fleet.exchange.crowded and not self._is_crowded:
+        if fleet.connections.crowded and not self._is_crowded:
             _log.warning(
                 "%s: no connection was free within %g s for %d calls, which were decided here alone; a longer ?wait= "
                 "or fewer threads would help",
-                fleet.address.shown, fleet.address.wait, fleet.exchange.crowded,
+                fleet.address.shown, fleet.address.wait, fleet.connections.crowded,
             )  # fmt: skip
             self._is_crowded = True
 
@@ -247,7 +247,7 @@ class Service:
         fleet = self._fleet
         doubted = list(fleet.doubted)
         if doubted:
-            link = fleet.exchange.open_link(ear.node)  # *ear* is subscribed, so it cannot run the script
+            link = fleet.connections.open_link(ear.node)  # *ear* is subscribed, so it cannot run the script
             try:
                 self._try(link)
             finally:
@@ -257,14 +257,14 @@ class Service:
 
     def _look_again(self) -> None:
         """Ask again for unplaced keys and missing desks; a cluster may have replaced a node that is gone."""
-        fleet, exchange = self._fleet, self._fleet.exchange
-        if exchange.unplaced:
-            exchange.unplaced = False
+        fleet, connections = self._fleet, self._fleet.connections
+        if connections.unplaced:
+            connections.unplaced = False
             with suppress(Away):  # other keys may be answered all the same
-                exchange.places.any()
+                connections.topology.find_server()
         if fleet.missing and fleet.address.kind == "cluster":
-            exchange.places.any()
-            exchange.forget_troubled()
+            connections.topology.find_server()
+            connections.forget_troubled()
         for desk in list(fleet.missing):
             form = desk.form(desk.shared)
             if self._say(desk, form, partial(form.telling, [])) is not None:
@@ -277,17 +277,17 @@ class Service:
         fleet = self._fleet
         for desk in fleet.marked():
             form = desk.form(desk.shared)
-            if desk.there and desk.has_news and self._say(desk, form, partial(desk.news, form)) is None:
+            if desk.is_available and desk.has_news and self._say(desk, form, partial(desk.news, form)) is None:
                 fleet.dirty(desk)  # no connection was free
 
     def _renew(self) -> None:
         """Renew the leases of the slots that this process holds."""
         fleet = self._fleet
-        fleet.exchange.forget_closed_loops()
+        fleet.connections.forget_closed_loops()
         for desk in fleet.desks():
             for holder, slots in desk.holding().items():
                 form = desk.form_of(desk.shared, holder)
-                told = self._say(desk, form, partial(desk.sign_of_life, form)) if desk.there else None
+                told = self._say(desk, form, partial(desk.sign_of_life, form)) if desk.is_available else None
                 if told is not None and told.taken < slots and holder == fleet.holder:
                     # Redis has forgotten slots, or calls gave some back meanwhile. Once no call asks under this name,
                     # its number can be set exactly: see `Desk.sign_of_life`.
@@ -296,11 +296,11 @@ class Service:
 
     def _say(self, desk: Desk, form: Form, compose: Callable[[], bytes]) -> Answer | None:
         """Send what *compose* encodes for *desk*; None if there was no answer."""
-        fleet, exchange = self._fleet, self._fleet.exchange
-        if (node := exchange.places.peek(form.key)) is not None and not exchange.pool(node).size:
+        fleet, connections = self._fleet, self._fleet.connections
+        if (node := connections.topology.peek(form.key)) is not None and not connections.pool(node).size:
             self._stock()  # otherwise this thread would wait for itself to open a connection
         try:
-            reply = exchange.ask(form, compose)
+            reply = connections.ask(form, compose)
             said = None if reply is None else answer(checked(reply))
         except Away as error:
             fleet.miss(desk, error)

@@ -36,7 +36,7 @@ Shown = tuple[Life, Where]  # a tool as one process shows it
 class Shared(Protocol):
     """The part of a fleet that is needed here."""
 
-    there: bool
+    is_available: bool
     outages: int
     fallbacks: int
 
@@ -62,7 +62,7 @@ def metrics(hf: Showing) -> str:
     if (fleet := hf.fleet) is not None:
         counts[_key("holdfast_fleet_outages_total")] = fleet.outages
         counts[_key("holdfast_fleet_fallbacks_total")] = fleet.fallbacks
-        gauges[_key("holdfast_fleet_up")] = float(fleet.there)
+        gauges[_key("holdfast_fleet_up")] = float(fleet.is_available)
     return _text(counts, gauges)
 
 

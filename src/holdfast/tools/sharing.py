@@ -62,14 +62,15 @@ class Share:
         """True if a call may take the quick path, as far as the fleet is concerned."""
         if not self._of(self._tool.policy).is_any:
             return True
-        return self.desk.there and self.desk.fresh and self._is_calm  # while it is away, `_alone` has to count calls
+        # While the fleet is away, `_alone` has to count calls.
+        return self.desk.is_available and self.desk.fresh and self._is_calm
 
     def gate(self, policy: Policy) -> Gate | None:
         """Return what the quick path asks: limits of this process, tokens taken ahead of time, or the whole fleet."""
         terms, limiting = self._of(policy), self._tool.limiting
-        if self.desk.there and terms.asks:
+        if self.desk.is_available and terms.asks:
             return self._asking_gate(terms)
-        return limiting.gate(policy, self.desk.block.take if self.desk.there and terms.leases else None)
+        return limiting.gate(policy, self.desk.block.take if self.desk.is_available and terms.leases else None)
 
     def _asking_gate(self, terms: _Terms) -> Gate:
         """Return a gate that takes a slot of this process, if one is free and no call waits, and asks the fleet."""
@@ -97,14 +98,14 @@ class Share:
     @property
     def knows(self) -> bool:
         """True if this process knows, without asking, whether the circuit is open."""
-        return self.desk.fresh if self.desk.there else not self.fleet.refuses
+        return self.desk.fresh if self.desk.is_available else not self.fleet.refuses
 
     @property
     def decided(self) -> list[str] | None:
         """The guards that the fleet decides now, none while it is away; None if the policy has nothing to share."""
         whole = self._of(self._tool.policy).whole
         found = [name for name, each in zip(("circuit", "rate", "concurrency"), whole, strict=True) if each is not None]
-        return (found if self.desk.there else []) if found else None
+        return (found if self.desk.is_available else []) if found else None
 
     @property
     def trouble(self) -> str:
@@ -119,7 +120,7 @@ class Share:
         desk, terms = self.desk, self._of(policy)
         if circuit.forced is CircuitState.OPEN or not terms.is_any:
             return None
-        if not desk.there:
+        if not desk.is_available:
             return self._alone()
         if desk.fresh and circuit.calm and policy.mode == "view":
             return None
@@ -211,7 +212,7 @@ class Share:
         sign: bytes | None,
     ) -> bool:
         """Report to the fleet how an attempt ended; False if it is away and the local circuit has to be told."""
-        if not self.desk.there:
+        if not self.desk.is_available:
             if held is not None and held.slots:
                 self.desk.return_slot(held.holder)
             return False
@@ -236,7 +237,7 @@ class Share:
 
     def succeeded(self, calls: int) -> bool:
         """Report to the fleet *calls* successes that were only noted; False if it is away."""
-        if not self.desk.there:
+        if not self.desk.is_available:
             return False
         self._tell(Outcome(self.fleet.holder, says="ok", calls=calls, generation=self.desk.generation))
         return True

@@ -14,8 +14,8 @@ from tests.servers.redis import RedisSaid, ask
 from holdfast.fleet.address import Address
 from holdfast.fleet.fleet import Fleet
 from holdfast.fleet.link import Away, packed
-from holdfast.fleet.places import SLOTS, Node, Places, slot_of
 from holdfast.fleet.script import KEYS
+from holdfast.fleet.topology import SLOTS, Node, Topology, slot_of
 
 CLUSTER = Address.parse("redis+cluster://10.0.0.1,10.0.0.2")
 SENTINEL = Address.parse("redis+sentinel://10.0.0.1,10.0.0.2/mine")
@@ -62,7 +62,7 @@ def test_a_cluster_agrees_on_the_slots_of_odd_keys(cluster: Cluster) -> None:
     assert [slot_of(key) for key in keys] == told
 
 
-# --- places, told by a function ---
+# --- topology, told by a function ---
 
 
 class Told:
@@ -86,11 +86,11 @@ def halves(first: str, second: str) -> list[Any]:
     return [[0, 8191, [first.encode(), 7000, b"id"]], [8192, SLOTS - 1, [second.encode(), 7000, b"id"], [b"r", 1, b""]]]
 
 
-def found_in(places: Places, key: bytes) -> Node:
+def found_in(topology: Topology, key: bytes) -> Node:
     """Who has *key*; asks where that is not known."""
-    if places.peek(key) is None:
-        places.any()
-    node = places.peek(key)
+    if topology.peek(key) is None:
+        topology.find_server()
+    node = topology.peek(key)
     assert node is not None
     return node
 
@@ -105,93 +105,93 @@ def found_in(places: Places, key: bytes) -> Node:
 )
 def test_one_server_has_every_key_and_nobody_is_asked(url: str, node: Node) -> None:
     told = Told({})
-    places = Places(Address.parse(url), told)
+    topology = Topology(Address.parse(url), told)
 
-    found = [found_in(places, b"a"), places.peek(b"b"), places.any()]
-    places.forget()
+    found = [found_in(topology, b"a"), topology.peek(b"b"), topology.find_server()]
+    topology.forget()
 
-    assert [*found, places.peek(b"a")] == [node] * 4
+    assert [*found, topology.peek(b"a")] == [node] * 4
     assert told.asked == []
 
 
 def test_a_lone_server_that_speaks_of_slots_is_told_from_an_outage() -> None:
-    places = Places(Address.parse("redis://h"), Told({}))
+    topology = Topology(Address.parse("redis://h"), Told({}))
 
     with pytest.raises(Away, match=r"redis\+cluster://"):
-        places.moved(1, "other", 7000)
+        topology.moved(1, "other", 7000)
 
 
 def test_the_slots_are_read_once_and_again_when_they_are_forgotten() -> None:
     told = Told({("10.0.0.1", "CLUSTER"): halves("a", "b")})
-    places = Places(CLUSTER, told)
+    topology = Topology(CLUSTER, told)
 
-    before = places.peek(b"foo")
-    found = [found_in(places, b"foo"), found_in(places, b"bar"), places.peek(b"foo")]
-    places.forget()
+    before = topology.peek(b"foo")
+    found = [found_in(topology, b"foo"), found_in(topology, b"bar"), topology.peek(b"foo")]
+    topology.forget()
 
     assert before is None
     assert found == [Node("b", 7000), Node("a", 7000), Node("b", 7000)]
-    assert places.peek(b"foo") is None
+    assert topology.peek(b"foo") is None
     assert told.asked == ["10.0.0.1 CLUSTER"]
 
 
 def test_a_moved_slot_is_looked_for_where_it_went() -> None:
-    places = Places(CLUSTER, Told({("10.0.0.1", "CLUSTER"): halves("a", "b")}))
-    found_in(places, b"foo")
+    topology = Topology(CLUSTER, Told({("10.0.0.1", "CLUSTER"): halves("a", "b")}))
+    found_in(topology, b"foo")
 
-    places.moved(slot_of(b"foo"), "c", 7001)
+    topology.moved(slot_of(b"foo"), "c", 7001)
 
-    assert found_in(places, b"foo") == Node("c", 7001)
-    assert found_in(places, b"bar") == Node("a", 7000)
+    assert found_in(topology, b"foo") == Node("c", 7001)
+    assert found_in(topology, b"bar") == Node("a", 7000)
 
 
 @pytest.mark.parametrize("unnamed", ["", "?"])
 def test_a_move_without_a_host_means_the_host_that_said_it(unnamed: str) -> None:
-    places = Places(CLUSTER, Told({("10.0.0.1", "CLUSTER"): halves("a", "b")}))
-    found_in(places, b"foo")
+    topology = Topology(CLUSTER, Told({("10.0.0.1", "CLUSTER"): halves("a", "b")}))
+    found_in(topology, b"foo")
 
-    places.moved(slot_of(b"foo"), unnamed, 7001)
+    topology.moved(slot_of(b"foo"), unnamed, 7001)
 
-    assert found_in(places, b"foo") == Node("b", 7001)
+    assert found_in(topology, b"foo") == Node("b", 7001)
 
 
 @pytest.mark.parametrize(("slot", "port"), [(-1, 1), (SLOTS, 1), (0, 0), (0, 65_536)])
 def test_a_move_that_cannot_be_is_not_believed(slot: int, port: int) -> None:
-    places = Places(CLUSTER, Told({}))
+    topology = Topology(CLUSTER, Told({}))
 
     with pytest.raises(Away, match="cannot be"):
-        places.moved(slot, "h", port)
+        topology.moved(slot, "h", port)
 
 
 @pytest.mark.parametrize("unnamed", [b"", b"?", None])
 def test_a_node_without_a_name_is_on_the_host_that_was_asked(unnamed: bytes | None) -> None:
-    places = Places(CLUSTER, Told({("10.0.0.1", "CLUSTER"): [[0, SLOTS - 1, [unnamed, 7000, b"id"]]]}))
+    topology = Topology(CLUSTER, Told({("10.0.0.1", "CLUSTER"): [[0, SLOTS - 1, [unnamed, 7000, b"id"]]]}))
 
-    assert found_in(places, b"foo") == Node("10.0.0.1", 7000)
+    assert found_in(topology, b"foo") == Node("10.0.0.1", 7000)
 
 
 def test_those_that_do_not_answer_are_passed_over_and_asked_last_next_time() -> None:
     told = Told({("10.0.0.2", "CLUSTER"): halves("a", "b")})
-    places = Places(CLUSTER, told)
+    topology = Topology(CLUSTER, told)
 
-    found_in(places, b"foo")
-    places.forget()
-    found_in(places, b"foo")
+    found_in(topology, b"foo")
+    topology.forget()
+    found_in(topology, b"foo")
 
     assert told.asked == ["10.0.0.1 CLUSTER", "10.0.0.2 CLUSTER", "10.0.0.2 CLUSTER"]
 
 
 def test_nodes_that_were_learnt_are_asked_when_all_that_were_named_are_gone() -> None:
     told = Told({("10.0.0.1", "CLUSTER"): halves("a", "b"), ("b", "CLUSTER"): halves("b", "b")})
-    places = Places(CLUSTER, told)
-    found_in(places, b"foo")
+    topology = Topology(CLUSTER, told)
+    found_in(topology, b"foo")
     del told.answers["10.0.0.1", "CLUSTER"]
 
-    places.forget()
-    places.forget()
+    topology.forget()
+    topology.forget()
 
-    assert found_in(places, b"bar") == Node("b", 7000)
-    assert places.any() == Node("b", 7000)
+    assert found_in(topology, b"bar") == Node("b", 7000)
+    assert topology.find_server() == Node("b", 7000)
 
 
 @pytest.mark.parametrize(
@@ -205,19 +205,19 @@ def test_nodes_that_were_learnt_are_asked_when_all_that_were_named_are_gone() ->
     ],
 )
 def test_where_nobody_says_it_the_reason_is_given(answer: Any, complaint: str) -> None:
-    places = Places(CLUSTER, Told({("10.0.0.1", "CLUSTER"): answer}))
+    topology = Topology(CLUSTER, Told({("10.0.0.1", "CLUSTER"): answer}))
 
     with pytest.raises(Away, match=complaint):
-        places.any()
+        topology.find_server()
 
 
 def test_a_slot_that_nobody_has_is_not_known_while_others_are() -> None:
-    places = Places(CLUSTER, Told({("10.0.0.1", "CLUSTER"): halves("a", "b")[:1]}))
+    topology = Topology(CLUSTER, Told({("10.0.0.1", "CLUSTER"): halves("a", "b")[:1]}))
 
-    places.any()
+    topology.find_server()
 
-    assert places.peek(b"foo") is None
-    assert places.peek(b"bar") == Node("a", 7000)
+    assert topology.peek(b"foo") is None
+    assert topology.peek(b"bar") == Node("a", 7000)
 
 
 def master(host: str) -> list[bytes]:
@@ -226,13 +226,13 @@ def master(host: str) -> list[bytes]:
 
 def test_the_master_is_asked_for_once_and_again_when_it_is_forgotten() -> None:
     told = Told({("10.0.0.1", "SENTINEL"): master("m"), ("m", "ROLE"): [b"master", 0, []]})
-    places = Places(SENTINEL, told)
+    topology = Topology(SENTINEL, told)
 
-    found = [places.peek(b"a"), found_in(places, b"a"), found_in(places, b"b"), places.peek(b"c")]
-    places.forget()
+    found = [topology.peek(b"a"), found_in(topology, b"a"), found_in(topology, b"b"), topology.peek(b"c")]
+    topology.forget()
 
     assert found == [None, *[Node("m", 7000)] * 3]
-    assert places.peek(b"a") is None
+    assert topology.peek(b"a") is None
     assert told.asked == ["10.0.0.1 SENTINEL", "m ROLE"]
 
 
@@ -246,7 +246,7 @@ def test_a_sentinel_that_names_the_old_master_is_passed_over() -> None:
         }
     )
 
-    assert Places(SENTINEL, told).any() == Node("new", 7000)
+    assert Topology(SENTINEL, told).find_server() == Node("new", 7000)
 
 
 @pytest.mark.parametrize(
@@ -258,10 +258,10 @@ def test_a_sentinel_that_names_the_old_master_is_passed_over() -> None:
     ],
 )
 def test_where_no_sentinel_knows_the_master_the_reason_is_given(answer: Any, complaint: str) -> None:
-    places = Places(SENTINEL, Told({("10.0.0.1", "SENTINEL"): answer}))
+    topology = Topology(SENTINEL, Told({("10.0.0.1", "SENTINEL"): answer}))
 
     with pytest.raises(Away, match=complaint):
-        places.any()
+        topology.find_server()
 
 
 def test_sentinels_are_asked_as_sentinels_and_the_master_as_none() -> None:
@@ -271,22 +271,22 @@ def test_sentinels_are_asked_as_sentinels_and_the_master_as_none() -> None:
         seen.append(node)
         return master("m") if node.sentinel else [b"master"]
 
-    Places(SENTINEL, answer).any()
+    Topology(SENTINEL, answer).find_server()
 
     assert seen == [Node("10.0.0.1", 26379, sentinel=True), Node("m", 7000)]
 
 
 def test_an_answer_that_was_on_its_way_when_all_was_forgotten_is_not_kept() -> None:
     def forgotten_meanwhile() -> list[Any]:
-        places.forget()
+        topology.forget()
         return halves("old", "old")
 
-    places = Places(CLUSTER, Told({("10.0.0.1", "CLUSTER"): forgotten_meanwhile}))
+    topology = Topology(CLUSTER, Told({("10.0.0.1", "CLUSTER"): forgotten_meanwhile}))
 
-    found = places.any()
+    found = topology.find_server()
 
     assert found == Node("10.0.0.1", 6379)
-    assert places.peek(b"foo") is None
+    assert topology.peek(b"foo") is None
 
 
 def test_who_knows_the_place_does_not_wait_for_those_who_ask() -> None:
@@ -297,21 +297,21 @@ def test_who_knows_the_place_does_not_wait_for_those_who_ask() -> None:
         assert go_on.wait(30)
         return halves("a", "b")
 
-    places = Places(CLUSTER, Told({("10.0.0.1", "CLUSTER"): slow}))
-    asker = threading.Thread(target=places.any)
+    topology = Topology(CLUSTER, Told({("10.0.0.1", "CLUSTER"): slow}))
+    asker = threading.Thread(target=topology.find_server)
     asker.start()
     assert asked.wait(30)
 
-    places.moved(slot_of(b"bar"), "c", 7001)
-    known = found_in(places, b"bar")
-    places.forget()
+    topology.moved(slot_of(b"bar"), "c", 7001)
+    known = found_in(topology, b"bar")
+    topology.forget()
     go_on.set()
     asker.join()
 
     assert known == Node("c", 7001)
 
 
-# --- places, told by real servers ---
+# --- topology, told by real servers ---
 
 
 def on_the_wire(node: Node, command: bytes) -> Any:
@@ -323,46 +323,46 @@ def on_the_wire(node: Node, command: bytes) -> Any:
 
 
 def test_a_real_sentinel_names_the_master_also_after_it_has_failed_over(sentinel: Sentinel) -> None:
-    places = Places(Address.parse(sentinel.url), on_the_wire)
-    before = found_in(places, b"key")
+    topology = Topology(Address.parse(sentinel.url), on_the_wire)
+    before = found_in(topology, b"key")
 
     sentinel.fail_over()
-    places.forget()
-    after = found_in(places, b"key")
+    topology.forget()
+    after = found_in(topology, b"key")
 
     assert {before.port, after.port} == {sentinel.master.port, sentinel.replica.port}
     assert on_the_wire(after, packed(("SET", "key", "value"))) == b"OK"
-    assert places.any() == after
+    assert topology.find_server() == after
 
 
 def test_each_node_of_a_real_cluster_takes_the_keys_that_are_its_own(cluster: Cluster) -> None:
-    places = Places(Address.parse(cluster.url), on_the_wire)
+    topology = Topology(Address.parse(cluster.url), on_the_wire)
     keys = [b"holdfast:{tool-%d}" % number for number in range(50)]
 
-    replies = [on_the_wire(found_in(places, key), packed(("SET", key, "value"))) for key in keys]
+    replies = [on_the_wire(found_in(topology, key), packed(("SET", key, "value"))) for key in keys]
 
     assert replies == [b"OK"] * len(keys)
-    assert {found_in(places, key).port for key in keys} == {node.port for node in cluster.nodes}
+    assert {found_in(topology, key).port for key in keys} == {node.port for node in cluster.nodes}
 
 
 def test_a_slot_that_a_real_cluster_moves_is_found_again(cluster: Cluster) -> None:
     key = b"a key that nobody has set"
-    places = Places(Address.parse(cluster.url), on_the_wire)
-    before = found_in(places, key)
+    topology = Topology(Address.parse(cluster.url), on_the_wire)
+    before = found_in(topology, key)
     target = next(node for node in cluster.nodes if node.port != before.port)
     cluster.move(slot_of(key), target)
 
     reply = str(on_the_wire(before, packed(("GET", key))))
     _, slot, place = reply.split()
     host, _, port = place.rpartition(":")
-    places.moved(int(slot), host, int(port))
+    topology.moved(int(slot), host, int(port))
 
-    assert found_in(places, key) == Node("127.0.0.1", target.port)
-    assert on_the_wire(found_in(places, key), packed(("GET", key))) is None
+    assert found_in(topology, key) == Node("127.0.0.1", target.port)
+    assert on_the_wire(found_in(topology, key), packed(("GET", key))) is None
 
 
 def test_a_server_that_is_no_cluster_says_so(own_redis: RedisServer) -> None:
-    places = Places(Address.parse(f"redis+cluster://127.0.0.1:{own_redis.port}"), on_the_wire)
+    topology = Topology(Address.parse(f"redis+cluster://127.0.0.1:{own_redis.port}"), on_the_wire)
 
     with pytest.raises(Away, match="cluster support disabled"):
-        places.any()
+        topology.find_server()

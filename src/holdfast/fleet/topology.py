@@ -44,7 +44,7 @@ class Known(NamedTuple):
     table: Sequence[Node | None] = ()
 
 
-class Places:
+class Topology:
     """Where the keys of one Redis are; *ask* sends a command to a node. Safe for any thread."""
 
     def __init__(self, address: Address, ask: Ask) -> None:
@@ -64,7 +64,7 @@ class Places:
         one, table = self._known
         return table[slot_of(key)] if table else one
 
-    def any(self) -> Node:
+    def find_server(self) -> Node:
         """A server at which changes can be subscribed to; also learns where keys are.
 
         Asks again each time, so that a caller that lost a server is not sent back to it.
@@ -89,7 +89,7 @@ class Places:
             self._known = Known(table=table)
 
     def forget(self) -> None:
-        """Forget where keys are, because a server is away or no longer the master; `any` asks again."""
+        """Forget where keys are, because a server is away or no longer the master; `find_server` asks again."""
         with self._lock:
             self._times_forgotten += 1
             learnt = [node for node in dict.fromkeys(self._known.table) if node is not None]

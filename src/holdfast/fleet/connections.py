@@ -1,4 +1,4 @@
-"""The exchange: sends a question to the server that has its key, over a free connection.
+"""The connections of a process to Redis: sends a question to the server that has its key, over a free connection.
 
 A thread has a connection to itself while it asks; the tasks of an event loop share one. A question waits for its answer
 for a limited time, and follows its key if a cluster has moved it.
@@ -14,23 +14,23 @@ from typing import Any
 from holdfast.fleet.address import Address
 from holdfast.fleet.link import PATIENCE, Away, Link
 from holdfast.fleet.multiplexed import Multiplexed
-from holdfast.fleet.places import Node, Places
 from holdfast.fleet.pool import Pool
 from holdfast.fleet.question import Question
 from holdfast.fleet.script import Form, is_unknown
+from holdfast.fleet.topology import Node, Topology
 
 MOST_HOPS = 3  # times that a question is sent in a cluster that moves its key
 
 Loops = dict[asyncio.AbstractEventLoop, dict[Node, Multiplexed]]
 
 
-class Exchange:
+class Connections:
     """The connections of one process to *address*; *ring* has the service open more, *lost* is called when an answer is
     lost, so that what it granted stays unknown.
     """
 
     def __init__(self, address: Address, ring: Callable[[], object], lost: Callable[[], object]) -> None:
-        self.places = Places(address, self._ask_node)
+        self.topology = Topology(address, self._ask_node)
         self.pools: dict[Node, Pool] = {}
         self.unplaced = False  # True if a call asked for a key whose server is unknown
         self.crowded = 0  # questions for which all connections were in use
@@ -81,7 +81,7 @@ class Exchange:
 
     def linked(self, key: bytes) -> Multiplexed | None:
         """The connection of the running event loop to the server that has *key*, if there is one."""
-        node = self.places.peek(key)
+        node = self.topology.peek(key)
         running = asyncio.get_running_loop()
         loop, links = self._latest
         if loop is not running:
@@ -128,7 +128,7 @@ class Exchange:
         match str(reply).split(" ") if isinstance(reply, Exception) else []:
             case ["MOVED", slot, place] if slot.isdigit() and place.rpartition(":")[2].isdigit():
                 host, _, port = place.rpartition(":")
-                self.places.moved(int(slot), host, int(port))
+                self.topology.moved(int(slot), host, int(port))
                 return True
         return False
 
@@ -156,7 +156,7 @@ class Exchange:
         return pool
 
     def _pool_of(self, key: bytes) -> Pool | None:
-        node = self.places.peek(key)
+        node = self.topology.peek(key)
         return None if node is None else self.pool(node)
 
     def _lacks_link(self, pool: Pool | None) -> None:
