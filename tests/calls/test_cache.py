@@ -10,18 +10,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
-from holdfast.tools.cache import Awaited, Cache, Flight, Hit
+from holdfast.tools.cache import Cache, Hit, Lead, SharedCall
 
 
-def lead(cache: Cache, key: bytes = b"k", now: float = 0.0) -> Flight:
+def lead(cache: Cache, key: bytes = b"k", now: float = 0.0) -> Lead:
     answer = cache.ask(key, now)
-    assert isinstance(answer, Flight)
+    assert isinstance(answer, Lead)
     return answer
 
 
-def follow(cache: Cache, key: bytes = b"k", now: float = 0.0) -> Awaited:
+def follow(cache: Cache, key: bytes = b"k", now: float = 0.0) -> SharedCall:
     answer = cache.ask(key, now)
-    assert isinstance(answer, Awaited)
+    assert isinstance(answer, SharedCall)
     return answer
 
 
@@ -59,8 +59,8 @@ def test_an_answer_may_be_nothing(value: object) -> None:
 def test_what_a_call_brought_stays_though_somebody_takes_it_for_given_up() -> None:
     cache = Cache(10)
     flight, awaited = cache.ask(b"k", 0.0), cache.ask(b"k", 0.0)
-    assert isinstance(flight, Flight)
-    assert isinstance(awaited, Awaited)
+    assert isinstance(flight, Lead)
+    assert isinstance(awaited, SharedCall)
 
     cache.land(flight, "answer", 10.0)
     cache.crash(flight, None)
@@ -182,7 +182,7 @@ def test_a_cancelled_leader_hands_over_to_one_of_its_followers() -> None:
     assert all(signal.fired for signal in signals)
     assert not any(one.landed or one.error for one in followers)
     second = lead(cache)
-    assert follow(cache) is follow(cache) is second.awaited
+    assert follow(cache) is follow(cache) is second.shared
 
 
 def test_a_leader_that_is_gone_without_a_word_hands_over() -> None:
@@ -201,12 +201,12 @@ def test_a_leader_that_is_gone_without_a_word_hands_over() -> None:
 def test_a_leader_that_is_gone_leaves_the_next_one_alone() -> None:
     cache = Cache(10)
     flight = lead(cache)
-    cache._awaited.clear()  # as if it had been interrupted between two steps of its landing
+    cache._shared.clear()  # as if it had been interrupted between two steps of its landing
     second = lead(cache)
 
     del flight
 
-    assert follow(cache) is second.awaited
+    assert follow(cache) is second.shared
 
 
 def test_an_expired_answer_is_fetched_by_one_caller() -> None:
@@ -215,7 +215,7 @@ def test_an_expired_answer_is_fetched_by_one_caller() -> None:
 
     flight = lead(cache, now=2.0)
 
-    assert follow(cache, now=2.0) is flight.awaited
+    assert follow(cache, now=2.0) is flight.shared
 
 
 def test_of_many_threads_that_ask_at_once_one_leads() -> None:
@@ -226,10 +226,10 @@ def test_of_many_threads_that_ask_at_once_one_leads() -> None:
         def ask(cache: Cache = cache, barrier: threading.Barrier = barrier, led: list[bool] = led) -> None:
             barrier.wait(30.0)
             answer = cache.ask(b"k", 0.0)
-            led.append(isinstance(answer, Flight))
-            if isinstance(answer, Flight):
+            led.append(isinstance(answer, Lead))
+            if isinstance(answer, Lead):
                 cache.land(answer, "answer", 10.0)
-            elif isinstance(answer, Awaited):
+            elif isinstance(answer, SharedCall):
                 woken = threading.Event()
                 answer.follow().listen(woken.set)
                 assert woken.wait(30.0)
@@ -247,14 +247,14 @@ def test_of_many_threads_that_ask_at_once_one_leads() -> None:
 class CacheMachine(RuleBasedStateMachine):
     """Beside the cache a dictionary of answers in order of use, and one of calls in flight."""
 
-    leaders: Bundle[tuple[bytes, Flight]] = Bundle("leaders")
+    leaders: Bundle[tuple[bytes, Lead]] = Bundle("leaders")
 
     @initialize(size=st.integers(1, 3))
     def begin(self, size: int) -> None:
         self.size = size
         self.cache = Cache(size)
         self.answers: dict[bytes, tuple[float, int]] = {}
-        self.awaited: dict[bytes, Awaited] = {}
+        self.awaited: dict[bytes, SharedCall] = {}
         self.now = 0.0
         self.landed = 0
 
@@ -270,12 +270,12 @@ class CacheMachine(RuleBasedStateMachine):
         if key in self.awaited:
             assert answer is self.awaited[key]
             return multiple()
-        assert isinstance(answer, Flight)
-        self.awaited[key] = answer.awaited
+        assert isinstance(answer, Lead)
+        self.awaited[key] = answer.shared
         return key, answer
 
     @rule(leader=consumes(leaders), ttl=st.sampled_from([0.0, 1.0, 5.0]))
-    def land(self, leader: tuple[bytes, Flight], ttl: float) -> None:
+    def land(self, leader: tuple[bytes, Lead], ttl: float) -> None:
         key, flight = leader
         self.landed += 1
         self.cache.land(flight, self.landed, self.now + ttl)
@@ -286,7 +286,7 @@ class CacheMachine(RuleBasedStateMachine):
             del self.answers[next(iter(self.answers))]
 
     @rule(leader=consumes(leaders), error=st.sampled_from([None, ValueError("of the tool")]))
-    def crash(self, leader: tuple[bytes, Flight], error: Exception | None) -> None:
+    def crash(self, leader: tuple[bytes, Lead], error: Exception | None) -> None:
         key, flight = leader
         self.cache.crash(flight, error)
         del self.awaited[key]

@@ -29,7 +29,7 @@ from holdfast import (
 )
 from holdfast.calls.answering import GLANCE
 from holdfast.testing import ManualClock, Recorder, Script, Step, fail, hang, ok, slow
-from holdfast.tools.cache import Awaited
+from holdfast.tools.cache import SharedCall
 
 hf = shapes.hf
 
@@ -331,7 +331,7 @@ def test_a_tool_that_changes_its_argument_is_kept_by_what_it_was_given(shape: Sh
 
     assert call(["tea"]) == 2
     assert hf.tracker.stats("count").cached_hits == 1
-    assert not hf._box.tool("count").cache._awaited  # type: ignore[union-attr]
+    assert not hf._box.tool("count").cache._shared  # type: ignore[union-attr]
 
 
 def test_a_failure_is_not_kept(shape: Shape, hf: Holdfast) -> None:
@@ -766,7 +766,7 @@ def test_nobody_waits_for_a_task_whose_event_loop_stands_still(
 
 
 def test_who_follows_a_call_that_has_just_ended_does_not_wait() -> None:
-    awaited = Awaited()
+    awaited = SharedCall()
 
     awaited.end()
 
@@ -791,7 +791,7 @@ async def test_followers_that_gave_up_are_not_kept_by_the_call_they_followed(hf:
     tool = hf.tool(**CACHED)(Script(slow(10.0, "late"), clock=clock).coroutine)
     leader = asyncio.create_task(tool())
     await settled()
-    awaited = next(iter(hf._box.tool("script").cache._awaited.values()))  # type: ignore[union-attr]
+    awaited = next(iter(hf._box.tool("script").cache._shared.values()))  # type: ignore[union-attr]
 
     hasty = [asyncio.create_task(hf.acall(tool, policy={"deadline": 1.0})) for _ in range(5)]
     cancelled = [asyncio.create_task(tool()) for _ in range(5)]
@@ -830,4 +830,4 @@ def followers(hf: Holdfast, tool: str) -> int:
     """How many wait for somebody else's identical call of *tool*."""
     cache = hf._box.tool(tool).cache
     assert cache is not None
-    return sum(len(flight._followers) for flight in list(cache._awaited.values()))
+    return sum(len(flight._followers) for flight in list(cache._shared.values()))

@@ -987,7 +987,7 @@ def test_a_window_does_not_keep_one_entry_a_call() -> None:
     for now in range(100_000):
         window.add(now / 100, 1, failures=now % 2)
 
-    assert len(window._runs) <= SLICES + 1
+    assert len(window._entries) <= SLICES + 1
 
 
 # --- settings ---

@@ -861,7 +861,7 @@ def test_transitions_are_told_wherever_an_interrupt_came_while_one_was_told(cloc
         told: list[CircuitState] = []
         breaker = steady(clock, on_transition=lambda _, __, new, ___, told=told: told.append(new))
 
-        struck = interrupted_at(at, CircuitBreaker._tell_all, partial(breaker.force_open, "t"))
+        struck = interrupted_at(at, CircuitBreaker._report_all, partial(breaker.force_open, "t"))
         breaker.reset("t")
 
         assert told[-1] is CLOSED

@@ -689,7 +689,7 @@ def test_a_tool_that_is_called_while_its_process_begins_to_show_is_shown(path: P
         tool = hf.tool("t")(lambda: 1)
         hf._publisher.close()
         hf._kit.heard = heard
-        hf._box.make_due()
+        hf._box.make_periodic_work_due()
         tool()
         tool()
 

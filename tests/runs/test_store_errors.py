@@ -267,7 +267,7 @@ def test_others_who_wait_for_the_same_answer_do_not_get_the_store_error_of_this_
     leader = Thread(agent)
     eventually(lambda: gate.entered)
     follower = Thread(tool)
-    eventually(lambda: hf._kit.bound["fetch"].tool.cache._awaited and _followers(hf))  # type: ignore[attr-defined]
+    eventually(lambda: hf._kit.bound["fetch"].tool.cache._shared and _followers(hf))  # type: ignore[attr-defined]
     trouble.full()
     gate.let_out()
     eventually(lambda: len(gate.entered) == 2)
@@ -280,7 +280,7 @@ def test_others_who_wait_for_the_same_answer_do_not_get_the_store_error_of_this_
 
 def _followers(hf: Holdfast) -> list[Any]:
     cache = hf._kit.bound["fetch"].tool.cache  # type: ignore[attr-defined]
-    return [signal for flight in list(cache._awaited.values()) for signal in flight._followers]
+    return [signal for flight in list(cache._shared.values()) for signal in flight._followers]
 
 
 # --- continue ---

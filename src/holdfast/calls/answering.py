@@ -18,7 +18,7 @@ from holdfast.calls.attempt import OF_ITS_POLICY, OF_ITS_RUN
 from holdfast.category import classify
 from holdfast.category.looking import is_a
 from holdfast.policy import Policy
-from holdfast.tools.cache import Awaited, Flight, Hit
+from holdfast.tools.cache import Hit, Lead, SharedCall
 from holdfast.waiting.waits import Wait
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 GLANCE = 0.5  # seconds between two checks whether the leader's event loop, if it is another one, still runs
 
 # The calls in flight that are led by the calls around the current code, the outermost first.
-_led: Final[ContextVar[tuple[Awaited, ...]]] = ContextVar("holdfast_led", default=())
+_led: Final[ContextVar[tuple[SharedCall, ...]]] = ContextVar("holdfast_led", default=())
 
 
 def ask(execution: Execution) -> Iterator[Wait]:
@@ -39,10 +39,10 @@ def ask(execution: Execution) -> Iterator[Wait]:
         answer = cache.ask(key, now, timeout)
         if isinstance(answer, Hit):
             return _answer(execution, answer.value)
-        if isinstance(answer, Flight):
-            execution.flight = answer
-            answer.awaited.policy = execution.policy
-            answer.awaited.loop = _running_loop() if execution.as_task else None
+        if isinstance(answer, Lead):
+            execution.lead = answer
+            answer.shared.policy = execution.policy
+            answer.shared.loop = _running_loop() if execution.as_task else None
             return None
         until, limit = execution.deadline, execution.policy.deadline
         if timeout is not None and timeout < answer.timeout and now + timeout < until:
@@ -66,22 +66,22 @@ def ask(execution: Execution) -> Iterator[Wait]:
     return None
 
 
-def end(execution: Execution, flight: Flight, error: BaseException | None) -> None:
-    """Give the outcome of *flight*, which *execution* led, to the calls that follow it."""
+def end(execution: Execution, lead: Lead, error: BaseException | None) -> None:
+    """Give the outcome of the call that *execution* led, by *lead*, to the calls that follow it."""
     cache, policy = execution.tool.cache, execution.policy.cache
     if cache is None:
         return
     if error is None and policy is not None:
-        cache.land(flight, execution.value, execution.kit.clock.monotonic() + policy.ttl)
+        cache.land(lead, execution.value, execution.kit.clock.monotonic() + policy.ttl)
     else:
         own = not is_a(error, Exception) or is_a(error, OF_ITS_RUN)
-        cache.crash(flight, None if own else error)
+        cache.crash(lead, None if own else error)
 
 
 @contextmanager
-def leading(flight: Flight, inside: AbstractContextManager[None]) -> Iterator[None]:
-    """The context for the code of a tool whose call leads *flight*; the context *inside* is entered within it."""
-    token = _led.set((*_led.get(), flight.awaited))
+def leading(lead: Lead, inside: AbstractContextManager[None]) -> Iterator[None]:
+    """The context for the code of a tool whose call has the *lead*; the context *inside* is entered within it."""
+    token = _led.set((*_led.get(), lead.shared))
     try:
         with inside:
             yield
@@ -95,36 +95,36 @@ def _answer(execution: Execution, value: object) -> None:
     execution.cached = execution.over = True
 
 
-def _await_end(execution: Execution, awaited: Awaited, until: float) -> Iterator[Wait]:
-    """Wait for *awaited* to end, at the latest until the time *until*, or until the leader's event loop has stopped."""
-    clock, signal = execution.kit.clock, awaited.follow()
-    glance = math.inf if awaited.loop is None or awaited.loop is _running_loop() else GLANCE
+def _await_end(execution: Execution, shared: SharedCall, until: float) -> Iterator[Wait]:
+    """Wait for *shared* to end, at the latest until the time *until*, or until the leader's event loop has stopped."""
+    clock, signal = execution.kit.clock, shared.follow()
+    glance = math.inf if shared.loop is None or shared.loop is _running_loop() else GLANCE
     try:
-        while not signal.fired and not awaited.stands_still and (now := clock.monotonic()) < until:
+        while not signal.fired and not shared.stands_still and (now := clock.monotonic()) < until:
             yield from execution.patiently(Wait(min(until, now + glance), signal))
     finally:
-        awaited.unfollow(signal)
+        shared.unfollow(signal)
 
 
 @contextmanager
-def _following(awaited: Awaited) -> Iterator[None]:
-    """Note that the calls around the current code wait for *awaited*, for as long as this lasts."""
+def _following(shared: SharedCall) -> Iterator[None]:
+    """Note that the calls around the current code wait for *shared*, for as long as this lasts."""
     led = _led.get()
     for each in led:
-        each.awaits.append(awaited)
+        each.awaits.append(shared)
     try:
         yield
     finally:
         for each in led:
-            each.awaits.remove(awaited)
+            each.awaits.remove(shared)
 
 
-def _waits_for_us(execution: Execution, awaited: Awaited) -> bool:
-    """True if *awaited* cannot end before *execution*: it waits, directly or through others, for a call that made this
+def _waits_for_us(execution: Execution, shared: SharedCall) -> bool:
+    """True if *shared* cannot end before *execution*: it waits, directly or through others, for a call that made this
     one, or its task needs the event loop that this thread would block. Two calls that find this out about each other at
     the same time are both made.
     """
-    led, seen, todo = _led.get(), set[Awaited](), [awaited]
+    led, seen, todo = _led.get(), set[SharedCall](), [shared]
     while led and todo:
         each = todo.pop()
         if each in led:
@@ -132,7 +132,7 @@ def _waits_for_us(execution: Execution, awaited: Awaited) -> bool:
         if each not in seen:
             seen.add(each)
             todo += each.awaits
-    return not execution.as_task and awaited.loop is not None and awaited.loop is _running_loop()
+    return not execution.as_task and shared.loop is not None and shared.loop is _running_loop()
 
 
 def _is_alike(one: Policy | None, other: Policy) -> bool:

@@ -34,7 +34,7 @@ from holdfast.policy import Policy
 from holdfast.runs import Run, Write, inside
 from holdfast.shape import DRIVES, Shape
 from holdfast.stack import TO_CALL, check_room
-from holdfast.tools.cache import Flight
+from holdfast.tools.cache import Lead
 from holdfast.tools.kit import Kit
 from holdfast.tools.tool import Tool
 from holdfast.waiting.threads import elsewhere, may_hold_a_lock
@@ -48,7 +48,7 @@ class Execution:
 
     __slots__ = (
         "as_task", "asked", "attempts", "cached", "call_id", "callee", "category", "counted", "deadline", "delay",
-        "denied", "driver", "error", "fallback", "fell_back", "flight", "forsaken", "gate", "kit", "left", "made",
+        "denied", "driver", "error", "fallback", "fell_back", "forsaken", "gate", "kit", "lead", "left", "made",
         "noted_at", "origin", "over", "policy", "record", "run", "silent", "spent", "subject", "threaded", "thrown",
         "to_tell", "tool", "unsettled", "value", "waited", "watched", "why", "yielded",
     )  # fmt: skip
@@ -76,7 +76,7 @@ class Execution:
         # The progress of the call.
         self.deadline = math.inf
         self.record: Record | None = None  # the call in the run's log
-        self.flight: Flight | None = None  # set if the call leads: identical calls wait for its answer
+        self.lead: Lead | None = None  # set if the call leads: identical calls wait for its answer
         self.watched: WatchedCall | None = None
         self.attempts = 0
         self.over = False  # no further attempt is made
@@ -168,8 +168,8 @@ class Execution:
             self.record.step.leave()
         if self.silent:
             return error is not None and self._falls_back(error)
-        if self.flight is not None:
-            answering.end(self, self.flight, error)
+        if self.lead is not None:
+            answering.end(self, self.lead, error)
         falls_back = error is not None and self._falls_back(error)
         if error is not None and error is self.denied:
             status = reporting.denied(self, self.denied)
@@ -240,8 +240,8 @@ class Execution:
         around = _OUTSIDE
         if self.record is not None and not self.record.step.is_block:
             around = inside(self.record.step.key)
-        if self.flight is not None:
-            around = answering.leading(self.flight, around)
+        if self.lead is not None:
+            around = answering.leading(self.lead, around)
         return around if self.watched is None else self.watched.inside(around)
 
     def give(self, item: object) -> None:

@@ -56,7 +56,7 @@ def guard_function(bound: Bound) -> Callable[..., Any]:
                         tool.succeeded(now, begun, basis, gate is None or taken)
                     return result
                 return drive(execution, bound, args, kwargs)
-        elif tool.brisk and tool.circuit.shut_until > (now := monotonic()) and not runs:
+        elif tool.refuses_at_once and tool.circuit.shut_until > (now := monotonic()) and not runs:
             raise tool.turn_away(now)
         return drive(bound.execution(args, kwargs), bound, args, kwargs)
 
@@ -98,7 +98,7 @@ def guard_coroutine(bound: Bound) -> Callable[..., Any]:
                         tool.succeeded(now, begun, basis, gate is None or taken)
                     return result
                 return await adrive(execution, bound, args, kwargs)
-        elif tool.brisk and tool.circuit.shut_until > (now := monotonic()) and not runs:
+        elif tool.refuses_at_once and tool.circuit.shut_until > (now := monotonic()) and not runs:
             raise tool.turn_away(now)
         return await adrive(bound.execution(args, kwargs), bound, args, kwargs)
 

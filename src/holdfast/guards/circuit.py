@@ -64,7 +64,7 @@ class Circuit:
 
     __slots__ = (
         "calm", "closed_at", "config", "evicted", "forced", "grant", "last_category", "last_used", "moves", "on_mark",
-        "on_reset", "opened_at", "shut_until", "state", "teller", "times_opened", "turned_away", "window", "_denied",
+        "on_reset", "opened_at", "reporter", "shut_until", "state", "times_opened", "turned_away", "window", "_denied",
         "_generations", "_last_denied", "_lock", "_numbers", "_probe_successes", "_probes", "_random", "_rung",
         "_shown", "_signs", "_until",
     )  # fmt: skip
@@ -86,7 +86,7 @@ class Circuit:
         self.last_used = next(generations)  # a counter, not a time: uses at the same instant still have an order
         self.evicted = False
         self.moves: deque[tuple[CircuitState, CircuitState]] = deque()  # changes of state that are not reported yet
-        self.teller: dict[str, object] = {}  # marks the thread that reports them, if any
+        self.reporter: dict[str, object] = {}  # marks the thread that reports them, if any
         self.state = self._shown = CircuitState.CLOSED
         self.forced: CircuitState | None = None
         self.last_category: ErrorCategory | None = None
@@ -234,7 +234,7 @@ class Circuit:
     def after_fork(self) -> None:
         """Reset in a forked child: a thread of the parent may have held the lock, and the counts are the parent's."""
         self._lock = threading.Lock()
-        self.teller = {}
+        self.reporter = {}
         self.times_opened = self._denied = 0
         self.turned_away.clear()
 

@@ -41,8 +41,8 @@ class Slots:
     """
 
     __slots__ = (
-        "config", "free", "plain", "_alone", "_alone_at", "_calls", "_lowered", "_made", "_owed", "_rounds", "_seconds",
-        "_stale", "_wanted",
+        "config", "free", "plain", "_calls", "_lowered", "_made", "_owed", "_rounds", "_seconds", "_stale",
+        "_unloaded_latency", "_unloaded_limit", "_wanted",
     )  # fmt: skip
 
     def __init__(self, config: ConcurrencyConfig) -> None:
@@ -53,7 +53,8 @@ class Slots:
         self._owed = 0  # slots in use that are removed when they are given back
         self._wanted = 0.0
         self._lowered = False  # True while the limit is lowered to measure the latency under little load
-        self._alone, self._alone_at = 0.0, 0  # that latency, 0 if never measured, and the limit it was measured at
+        self._unloaded_latency = 0.0  # that latency; 0 if it was never measured
+        self._unloaded_limit = 0  # the limit it was measured at
         self._rounds = 1  # until the limit is lowered again
         self._calls, self._seconds = 0, 0.0  # number and total duration of the calls in this round
         self._stale = 0  # calls to ignore, because they began under another limit
@@ -120,9 +121,9 @@ class Slots:
         latency = max(self._seconds / self._calls, 1e-6)
         self._rounds -= 1
         if self._lowered or self.limit == 1:
-            known = self._alone and self._alone_at <= self.limit
-            self._alone = (self._alone + latency) / 2 if known else latency
-            self._alone_at, self._rounds = self.limit, ROUNDS
+            known = self._unloaded_latency and self._unloaded_limit <= self.limit
+            self._unloaded_latency = (self._unloaded_latency + latency) / 2 if known else latency
+            self._unloaded_limit, self._rounds = self.limit, ROUNDS
         if self._lowered:
             self._aim(self._wanted)
         else:
@@ -130,10 +131,10 @@ class Slots:
 
     def _follow(self, latency: float) -> None:
         """Adjust the limit after a round, or lower it to measure the latency under little load."""
-        if self._alone:
-            share = min(1.5, max(0.5, TOLERANCE * self._alone / latency))
+        if self._unloaded_latency:
+            share = min(1.5, max(0.5, TOLERANCE * self._unloaded_latency / latency))
             self._wanted = self._within(self._wanted * share + math.sqrt(self._wanted) / 2)
-        doubtful = self._wanted < 2 * self._alone_at or 2 * latency < self._alone
+        doubtful = self._wanted < 2 * self._unloaded_limit or 2 * latency < self._unloaded_latency
         self._lowered = self._wanted >= 2 and (self._rounds <= 0 or doubtful)
         if self._lowered:
             self._have(max(1, int(self._wanted / 3)))

@@ -10,7 +10,7 @@ SLICES = 20  # a window forgets in steps of a twentieth
 class Window:
     """The counts of the last *seconds*, at most of the last *most* calls. It has no lock: its owner holds one."""
 
-    __slots__ = ("calls", "failures", "slow", "width", "_most", "_runs", "_seconds")
+    __slots__ = ("calls", "failures", "slow", "width", "_entries", "_most", "_seconds")
 
     def __init__(self, seconds: float, most: int | None = None) -> None:
         self._most = most
@@ -28,13 +28,13 @@ class Window:
     def clear(self) -> None:
         """Forget everything."""
         self.calls = self.failures = self.slow = 0
-        self._runs: deque[list[float]] = deque()  # [begun, calls, failures, slow], oldest first
+        self._entries: deque[list[float]] = deque()  # [begun, calls, failures, slow], oldest first
 
     def add(self, now: float, calls: int, *, failures: int = 0, slow: int = 0) -> None:
         """Count *calls* that ended about *now*."""
-        last = self._runs[-1] if self._runs else None
+        last = self._entries[-1] if self._entries else None
         if last is None or now - last[0] >= self.width or self._apart(last, failures, slow):
-            self._runs.append([now, calls, failures, slow])
+            self._entries.append([now, calls, failures, slow])
         else:
             last[1] += calls
             last[2] += failures
@@ -46,15 +46,15 @@ class Window:
 
     def forget(self, now: float) -> None:
         """Drop the calls that are too old, and those beyond *most*."""
-        runs = self._runs
-        while runs and runs[0][0] <= now - self._seconds:
+        entries = self._entries
+        while entries and entries[0][0] <= now - self._seconds:
             self._drop()
         while self._most is not None and self.calls > self._most:
             surplus = self.calls - self._most
-            if runs[0][1] <= surplus:
+            if entries[0][1] <= surplus:
                 self._drop()
             else:  # only entries of plain successes hold more than one call here
-                runs[0][1] -= surplus
+                entries[0][1] -= surplus
                 self.calls -= surplus
 
     def _apart(self, last: list[float], failures: int, slow: int) -> bool:
@@ -62,7 +62,7 @@ class Window:
         return self._most is not None and bool(failures or slow or last[2] or last[3])
 
     def _drop(self) -> None:
-        _, calls, failures, slow = self._runs.popleft()
+        _, calls, failures, slow = self._entries.popleft()
         self.calls -= int(calls)
         self.failures -= int(failures)
         self.slow -= int(slow)

@@ -24,8 +24,8 @@ from holdfast.parts.permit import Permit, known
 
 _log = logging.getLogger("holdfast")
 
-_TELLER: Final = "teller"
-_NOBODY: Final[dict[str, object]] = {_TELLER: None}
+_REPORTER: Final = "reporter"
+_NOBODY: Final[dict[str, object]] = {_REPORTER: None}
 _MOST_LOOKS: Final = 4  # times that a snapshot reads all circuits, at most
 
 
@@ -116,7 +116,7 @@ class CircuitBreaker:
             wait = circuit.turn_away(now)
         else:
             answer = circuit.admit(now)
-            self.tell(tool, circuit)
+            self.report_moves(tool, circuit)
             if isinstance(answer, Grant):
                 return Permit(self, tool, circuit, answer, now)
             wait = answer
@@ -137,7 +137,7 @@ class CircuitBreaker:
             circuit = self.circuit(tool)
         if circuit is not None:
             circuit.settle(None, self._monotonic())
-            self.tell(tool, circuit)
+            self.report_moves(tool, circuit)
 
     def record_failure(self, tool: str, category: ErrorCategory | str = ErrorCategory.EXECUTION_ERROR) -> None:
         """Report a failure without a permit."""
@@ -147,7 +147,7 @@ class CircuitBreaker:
             circuit = self.circuit(tool)
         if circuit is not None:
             circuit.settle(None, self._monotonic(), category)
-            self.tell(tool, circuit)
+            self.report_moves(tool, circuit)
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
@@ -193,7 +193,7 @@ class CircuitBreaker:
         self.on_reset(tool)
         if (circuit := self._find(tool)) is not None:
             circuit.reset()
-            self.tell(tool, circuit)
+            self.report_moves(tool, circuit)
 
     def reset_all(self) -> None:
         """Reset every circuit."""
@@ -225,12 +225,12 @@ class CircuitBreaker:
             circuit.configure(config)
         return circuit
 
-    def tell(self, tool: str, circuit: Circuit) -> None:
+    def report_moves(self, tool: str, circuit: Circuit) -> None:
         """Report the changes of state of *circuit* that are not reported yet, in order; called outside every lock.
 
         While one thread reports, the others leave their changes to it.
         """
-        while circuit.moves and self._tell_all(tool, circuit):
+        while circuit.moves and self._report_all(tool, circuit):
             pass  # another thread may have left a change to this one just as it finished
 
     def after_fork(self) -> None:
@@ -255,22 +255,22 @@ class CircuitBreaker:
             circuit.succeeded_many(now, 1)
             return
         circuit.settle(permit._grant, now, category, duration=duration)
-        self.tell(permit.tool, circuit)
+        self.report_moves(permit.tool, circuit)
 
-    def _tell_all(self, tool: str, circuit: Circuit) -> bool:
+    def _report_all(self, tool: str, circuit: Circuit) -> bool:
         """Report the waiting changes; False if another thread is reporting, which checks again when it is done."""
         me = object()
         try:
-            if circuit.teller.setdefault(_TELLER, me) is not me:
+            if circuit.reporter.setdefault(_REPORTER, me) is not me:
                 return False
             while circuit.moves:
-                self._tell_one(tool, circuit, *circuit.moves.popleft())
+                self._report_one(tool, circuit, *circuit.moves.popleft())
             return True
         finally:  # also if an interrupt came right after the mark was set; none can come here, as nothing is called
-            if (_NOBODY | circuit.teller)[_TELLER] is me:
-                del circuit.teller[_TELLER]
+            if (_NOBODY | circuit.reporter)[_REPORTER] is me:
+                del circuit.reporter[_REPORTER]
 
-    def _tell_one(self, tool: str, circuit: Circuit, old: CircuitState, new: CircuitState) -> None:
+    def _report_one(self, tool: str, circuit: Circuit, old: CircuitState, new: CircuitState) -> None:
         with self._lock:
             self._opened += new is CircuitState.OPEN
             self._half_opened += new is CircuitState.HALF_OPEN
@@ -325,7 +325,7 @@ class CircuitBreaker:
                 return
             circuit = self.circuit(tool)
         circuit.force(state)
-        self.tell(tool, circuit)
+        self.report_moves(tool, circuit)
 
     def _all(self) -> list[tuple[str, Circuit]]:
         with self._lock:

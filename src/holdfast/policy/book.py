@@ -17,7 +17,7 @@ from holdfast import checks
 from holdfast.errors import ConfigError
 from holdfast.guards.breaking import BreakerConfig
 from holdfast.policy.file import Signature, absolute_store, glance, read_file
-from holdfast.policy.layers import DEFAULT, Layer, build, origins, said
+from holdfast.policy.layers import DEFAULT, Layer, build, given_settings, origins
 from holdfast.policy.mistakes import Place, broken, shown
 from holdfast.policy.parsing import parse
 from holdfast.policy.rules import Rules, is_pattern
@@ -109,10 +109,10 @@ class PolicyBook:
         policy, layers = self._resolve(self._state.rules, tool, given, call)
         return origins(layers, policy)
 
-    def said(self, tool: str, given: Mapping[str, object] | None = None) -> list[tuple[str, object, str]]:
+    def given_settings(self, tool: str, given: Mapping[str, object] | None = None) -> list[tuple[str, object, str]]:
         """Return name, value and origin of each setting given for *tool*, even if they make no valid policy."""
         place = Place("", [])
-        return list(said(self._layers(self._state.rules, tool, (_in_code(given, tool, place), {}))))
+        return list(given_settings(self._layers(self._state.rules, tool, (_in_code(given, tool, place), {}))))
 
     @property
     def names(self) -> list[str]:
@@ -211,7 +211,7 @@ class PolicyBook:
         """Return all layers of settings for *tool*, lowest first; *code* is what its decorator and its call give."""
         decorator, call = code
         below, above = (self._defaults, rules.base, Layer("decorator", decorator)), rules.above(tool)
-        return [_apart(layer, tool) for layer in (*below, *above, Layer("call", call))]
+        return [_without_own_fallback(layer, tool) for layer in (*below, *above, Layer("call", call))]
 
 
 def _read(path: str, name: str) -> _State:
@@ -233,7 +233,7 @@ def _check_cache(values: Mapping[str, object], read_only: bool, place: Place) ->
         place.refuse("cache", cache, "needs read_only=True, as only what changes nothing may be answered from memory")
 
 
-def _apart(layer: Layer, tool: str) -> Layer:
+def _without_own_fallback(layer: Layer, tool: str) -> Layer:
     """Return *layer* without a fallback to *tool* itself: a pattern may match the very tool that it falls back to."""
     fallback = layer.values.get("fallback")
     if isinstance(fallback, dict) and fallback.get("tool") == tool:

@@ -34,7 +34,9 @@ def explain(book: PolicyBook, tool: str, given: Mapping[str, object] | None = No
     try:
         policy = book.resolve(tool, given)
     except ConfigError as error:
-        stands = [Setting(key, _plain(_sorted(value)), origin) for key, value, origin in book.said(tool, given)]
+        stands = [
+            Setting(key, _plain(_sorted(value)), origin) for key, value, origin in book.given_settings(tool, given)
+        ]
         return [*stands, *(Setting(INCOMPLETE, problem, CODE) for problem in error.problems)]
     return [Setting(key, _plain(_value_of(policy, key)), origin) for key, origin in book.origins(tool, given).items()]
 

@@ -57,7 +57,9 @@ def build(layers: Sequence[Layer], where: str) -> Policy:
     try:
         return Policy(**settings)
     except ConfigError as error:  # settings that are valid alone, but not together
-        given = [f"{name}: {origin}" for name, _, origin in said(layers) if name.startswith(("priority", "rate"))]
+        given = [
+            f"{name}: {origin}" for name, _, origin in given_settings(layers) if name.startswith(("priority", "rate"))
+        ]
         raise broken([f"{where} {error} ({', '.join(given)})"]) from None
 
 
@@ -77,7 +79,7 @@ def origins(layers: Sequence[Layer], policy: Policy) -> dict[str, str]:
     return found
 
 
-def said(layers: Sequence[Layer]) -> Iterator[tuple[str, object, str]]:
+def given_settings(layers: Sequence[Layer]) -> Iterator[tuple[str, object, str]]:
     """Yield name, value and origin of each setting that *layers* give, even if they make no valid policy."""
     traces = _traces(layers)
     for key, value in merge(layer.values for layer in layers).items():

@@ -113,7 +113,8 @@ class Publisher:
         self._orders.after_fork()
         self._display.after_fork()
         if self._begun:
-            self._box.make_due()  # the first call here must be reported, though the parent has reported some
+            # The first call here must be reported, though the parent has reported some.
+            self._box.make_periodic_work_due()
 
     # -- called by tools -----------------------------------------------------------------------------------------------
 
@@ -148,7 +149,7 @@ class Publisher:
         self._begun = True
         self._kit.heard, self._kit.ended = self.heard, self.ended
         self._ownership.on_order = self._orders.look
-        self._box.make_due()
+        self._box.make_periodic_work_due()
 
     def _start(self) -> None:
         """Start the thread unless it runs. Never blocks, since the garbage collector may end a stream."""

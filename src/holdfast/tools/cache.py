@@ -18,7 +18,7 @@ from holdfast.guards.line import Signal
 from holdfast.policy import Policy
 
 
-class Awaited:
+class SharedCall:
     """One call that other calls may wait for; *timeout* bounds each of its attempts."""
 
     __slots__ = (
@@ -29,10 +29,10 @@ class Awaited:
         self.timeout = math.inf if timeout is None else timeout
         self.loop: asyncio.AbstractEventLoop | None = None  # the leader's event loop, if it is a task
         self.policy: Policy | None = None  # the leader's
-        self.awaits: list[Awaited] = []  # calls followed by calls that this one makes
-        self._lock = threading.RLock()  # reentrant: a flight may be dropped, and so end this call, at any point
+        self.awaits: list[SharedCall] = []  # calls followed by calls that this one makes
+        self._lock = threading.RLock()  # reentrant: a `Lead` may be dropped, and so end this call, at any point
         self._followers: dict[Signal, None] = {}
-        self.watch: object = None  # a weak reference to the leader's flight
+        self.watch: object = None  # a weak reference to the leader's `Lead`
         self._over = False
         self.landed = False  # it ended with a value or an error; a call that is over but did not land was cancelled
         self.value: object = None
@@ -70,14 +70,14 @@ class Awaited:
             signal.fire()
 
 
-class Flight:
-    """The lead of a call that is *awaited* under its *key*; a leader that drops it without an outcome hands over."""
+class Lead:
+    """The lead of a call that is *shared* under its *key*; a leader that drops it without an outcome hands over."""
 
-    __slots__ = ("awaited", "key", "__weakref__")
+    __slots__ = ("key", "shared", "__weakref__")
 
-    def __init__(self, key: Hashable, awaited: Awaited) -> None:
+    def __init__(self, key: Hashable, shared: SharedCall) -> None:
         self.key = key
-        self.awaited = awaited
+        self.shared = shared
 
 
 class Hit:
@@ -96,12 +96,12 @@ class Cache:
         self.max_entries = max_entries
         self._lock = threading.RLock()
         self._answers: OrderedDict[Hashable, tuple[float, object]] = OrderedDict()
-        self._awaited: dict[Hashable, Awaited] = {}
+        self._shared: dict[Hashable, SharedCall] = {}
 
     def __len__(self) -> int:
         return len(self._answers)
 
-    def ask(self, key: Hashable, now: float, timeout: float | None = None) -> Hit | Awaited | Flight:
+    def ask(self, key: Hashable, now: float, timeout: float | None = None) -> Hit | SharedCall | Lead:
         """Return an answer, the call in flight that will bring one, or the lead of a new call with that *timeout*."""
         with self._lock:
             kept = self._answers.get(key)
@@ -110,43 +110,43 @@ class Cache:
                     self._answers.move_to_end(key)
                     return Hit(kept[1])
                 del self._answers[key]
-            awaited = self._awaited.get(key)
-            if awaited is not None:
-                return awaited
-            awaited = Awaited(timeout)
-            flight = Flight(key, awaited)
+            shared = self._shared.get(key)
+            if shared is not None:
+                return shared
+            shared = SharedCall(timeout)
+            lead = Lead(key, shared)
             # An interrupt may come after any call: a callback makes sure that it ends before other calls can follow it.
-            awaited.watch = weakref.ref(flight, functools.partial(self._crash, key, awaited, None))
-            self._awaited[key] = awaited
-            return flight
+            shared.watch = weakref.ref(lead, functools.partial(self._crash, key, shared, None))
+            self._shared[key] = shared
+            return lead
 
-    def land(self, flight: Flight, value: object, expires: float) -> None:
+    def land(self, lead: Lead, value: object, expires: float) -> None:
         """Keep the leader's answer until *expires* and wake the followers; after a `clear`, only followers get it."""
         with self._lock:
-            if self._awaited.get(flight.key) is flight.awaited:
-                self._answers[flight.key] = (expires, value)
+            if self._shared.get(lead.key) is lead.shared:
+                self._answers[lead.key] = (expires, value)
                 while len(self._answers) > self.max_entries:
                     self._answers.popitem(last=False)
-                del self._awaited[flight.key]
-        flight.awaited.end(landed=True, value=value)
+                del self._shared[lead.key]
+        lead.shared.end(landed=True, value=value)
 
     def clear(self) -> None:
         """Drop all answers, and do not keep those of the calls in flight."""
         with self._lock:
             dropped, self._answers = self._answers, OrderedDict()
-            self._awaited.clear()
+            self._shared.clear()
         del dropped  # not under the lock: it may be the last reference to an answer
 
-    def crash(self, flight: Flight, error: BaseException | None) -> None:
+    def crash(self, lead: Lead, error: BaseException | None) -> None:
         """End a call without an answer: its followers share *error*, or one leads next if it was cancelled (None)."""
-        self._crash(flight.key, flight.awaited, error)
+        self._crash(lead.key, lead.shared, error)
 
-    def take_over(self, key: Hashable, awaited: Awaited) -> None:
+    def take_over(self, key: Hashable, shared: SharedCall) -> None:
         """End a call whose leader cannot go on: one of its followers leads next."""
-        self._crash(key, awaited, None)
+        self._crash(key, shared, None)
 
-    def _crash(self, key: Hashable, awaited: Awaited, error: BaseException | None, _: object = None) -> None:
+    def _crash(self, key: Hashable, shared: SharedCall, error: BaseException | None, _: object = None) -> None:
         with self._lock:
-            if self._awaited.get(key) is awaited:  # otherwise the leader was interrupted at its end, and another leads
-                del self._awaited[key]
-        awaited.end(landed=error is not None, error=error)
+            if self._shared.get(key) is shared:  # otherwise the leader was interrupted at its end, and another leads
+                del self._shared[key]
+        shared.end(landed=error is not None, error=error)

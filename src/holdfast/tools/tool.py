@@ -38,8 +38,8 @@ class Tool:
     """The guards and the memory of one tool."""
 
     __slots__ = (
-        "brisk", "cache", "circuit", "deadlines", "given", "last_error", "limit", "limiting", "name", "plan",
-        "plan_untimed", "policy", "retries", "share", "_applied", "_due", "_free", "_kit", "_lock", "_noted",
+        "cache", "circuit", "deadlines", "given", "last_error", "limit", "limiting", "name", "plan", "plan_untimed",
+        "policy", "refuses_at_once", "retries", "share", "_applied", "_due", "_free", "_kit", "_lock", "_noted",
         "_overrides", "_planning", "_resting", "_slow",
     )  # fmt: skip
 
@@ -55,7 +55,7 @@ class Tool:
         self.deadlines = Deadlines(kit.clock, name)
         self.plan: Plan | None = None
         self.plan_untimed: Plan | None = None  # the same, but None with a time limit: functions then need a thread
-        self.brisk = False  # an open circuit may refuse at once: nothing else needs to be asked or told
+        self.refuses_at_once = False  # an open circuit may refuse at once: nothing else needs to be asked or told
         self.limit: float | None = None
         self.last_error: tuple[float, str] | None = None  # wall time and text of the last failure
         self._applied: Policy | None = None
@@ -67,7 +67,7 @@ class Tool:
         self._noted = 0
         self._overrides: dict[bytes, Policy] = {}
         self._planning = threading.Lock()
-        self._resting = False  # the next call must `tidy` before anything is decided
+        self._resting = False  # the next call must call `do_periodic_work` before anything is decided
         if kit.fleet is not None:
             from holdfast.tools.sharing import Share  # most processes have no fleet
 
@@ -109,7 +109,7 @@ class Tool:
         grant: Grant | float = circuit.grant
         if not circuit.calm:
             grant = circuit.admit(asker.now)
-        self._kit.breaker.tell(self.name, circuit)
+        self._kit.breaker.report_moves(self.name, circuit)
         if not isinstance(grant, Grant):
             return Refusal(CircuitOpen, grant, why=HELD if grant == math.inf else None)
         refusal = self.limiting.line_up(asker)
@@ -171,7 +171,7 @@ class Tool:
             passed.circuit.release(passed.grant)
             return
         passed.circuit.settle(passed.grant, now, category, duration=duration, sign=sign)
-        self._kit.breaker.tell(self.name, passed.circuit)
+        self._kit.breaker.report_moves(self.name, passed.circuit)
 
     def give_slot(self, policy: Policy) -> None:
         """Give back a slot that was taken for an attempt which the fleet did not admit."""
@@ -196,7 +196,7 @@ class Tool:
         """Make the local circuit follow the fleet's, which is as *seen*."""
         if self.circuit is not self._kit.no_circuit:
             self.circuit.follow(self._kit.clock.monotonic(), seen)
-            self._kit.breaker.tell(self.name, self.circuit)
+            self._kit.breaker.report_moves(self.name, self.circuit)
         else:
             self.replan()
 
@@ -211,7 +211,7 @@ class Tool:
     def turn_away(self, now: float) -> CircuitOpen:
         """Refuse a call because the circuit is shut; for the quick path."""
         if now >= self._due:
-            self.tidy(now)
+            self.do_periodic_work(now)
         tracker = self._kit.tracker
         tracker.refusals.append(self.name)
         if len(tracker.refusals) >= BATCH:
@@ -266,7 +266,7 @@ class Tool:
             heard = self._kit.bus.sinks or self._kit.bus.watcher is not None or self._kit.hooks is not None
             plain = self._applied is policy and policy.cache is None and not heard
             knows = share is None or share.knows
-            self.brisk = plain and knows and policy.fallback is None and not self._resting
+            self.refuses_at_once = plain and knows and policy.fallback is None and not self._resting
             plan = None
             if plain and calm and (share is None or share.is_quick):
                 gate: Gate | None = self.limiting.gate(policy) if share is None else share.gate(policy)
@@ -280,7 +280,7 @@ class Tool:
         """Return the policy for one call, which may bring its own settings; a changed policy file is applied first."""
         now = self._kit.clock.monotonic()
         if now >= self._due:
-            self.tidy(now)
+            self.do_periodic_work(now)
         if not call:
             return self.policy
         key = canonical(None, (), call) if not call.get("fallback") else None  # its value is the caller's own object
@@ -365,7 +365,7 @@ class Tool:
         if fresh and self.circuit.window is not None and not (self.share is not None and self.share.succeeded(fresh)):
             self.circuit.succeeded_many(min(now, self._due) if self._due else now, fresh)
 
-    def tidy(self, now: float) -> None:
+    def do_periodic_work(self, now: float) -> None:
         """Do the periodic work: drain the notes, check the policy file, show that the tool is in use."""
         self._resting = False
         self.drain(now)
@@ -374,11 +374,12 @@ class Tool:
         due = min(self._kit.book.next_check, self._kit.heard(self.name, now))
         due = min(due, now + window.width) if window is not None else due
         with self._lock:
-            self._due = 0.0 if self._resting else due  # `make_due` or `rest` came meanwhile: the next call tidies, too
+            # If `make_periodic_work_due` or `rest` came meanwhile, the next call does the periodic work, too.
+            self._due = 0.0 if self._resting else due
         self.replan()
 
-    def make_due(self) -> None:
-        """Make the next call do the periodic work (see `tidy`)."""
+    def make_periodic_work_due(self) -> None:
+        """Make the next call do the periodic work (see `do_periodic_work`)."""
         with self._lock:
             self._due, self._resting = 0.0, True
         self.replan()

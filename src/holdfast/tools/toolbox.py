@@ -81,10 +81,10 @@ class Toolbox:
         """The names of all tools, decorated ones first."""
         return [tool.name for tool in self._all()]
 
-    def make_due(self) -> None:
-        """Make the next call of each tool do the periodic work (see `Tool.tidy`)."""
+    def make_periodic_work_due(self) -> None:
+        """Make the next call of each tool do the periodic work (see `Tool.do_periodic_work`)."""
         for tool in self._all():
-            tool.make_due()
+            tool.make_periodic_work_due()
 
     def refresh(self, now: float) -> None:
         """Apply a changed policy file; a bad one is reported and leaves everything as it is."""

@@ -139,7 +139,7 @@ async def test_a_cookie_that_comes_with_a_refusal_is_only_for_who_asked() -> Non
             second = asyncio.ensure_future(other.call())
             cache = hf._box.tool("remote.add").cache
             assert cache is not None
-            while not any(flight._followers for flight in cache._awaited.values()):
+            while not any(flight._followers for flight in cache._shared.values()):
                 await get(address)
             told.set()
             answers = await first, await second
