@@ -360,7 +360,7 @@ class Holdfast:
 
     def publish_soon(self) -> None:
         """Show a change, such as a server's new state, to other processes now. Never blocks."""
-        self._publisher.soon()
+        self._publisher.show_now()
 
     def entries(self) -> list[ToolEntry]:
         """Its tools as other processes on the store see them: circuits, limits, statistics."""

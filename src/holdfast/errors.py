@@ -75,7 +75,7 @@ class Denied(HoldfastError):
         return f"; available in about {math.ceil(self.retry_after * 10) / 10:g} s"
 
 
-HELD = "it is switched off by hand"  # the reason if a circuit is open and it is unknown until when
+SWITCHED_OFF = "it is switched off by hand"  # the reason if a circuit is open and it is unknown until when
 
 
 class CircuitOpen(Denied):

@@ -638,8 +638,8 @@ def test_a_call_goes_the_quick_way_but_for_one_a_second(path: Path) -> None:
     told: list[float] = []
     with holdfast.open(path, policies=POLICIES, clock=clock) as hf:
         search = hf.tool("search")(lambda: "found")
-        heard = hf._kit.heard
-        hf._kit.heard = lambda tool, now: (told.append(now), heard(tool, now))[1]
+        heard = hf._kit.before_call
+        hf._kit.before_call = lambda tool, now: (told.append(now), heard(tool, now))[1]
 
         for _ in range(1000):
             search()
@@ -688,7 +688,7 @@ def test_a_tool_that_is_called_while_its_process_begins_to_show_is_shown(path: P
     with holdfast.open(path, policies={}) as hf:
         tool = hf.tool("t")(lambda: 1)
         hf._publisher.close()
-        hf._kit.heard = heard
+        hf._kit.before_call = heard
         hf._box.make_periodic_work_due()
         tool()
         tool()
@@ -716,4 +716,4 @@ def test_who_begins_while_another_closes_is_heard(path: Path, at: int) -> None:
             sys.settrace(before)
         publisher.begin()
 
-        assert hf._kit.heard == publisher.heard
+        assert hf._kit.before_call == publisher.before_call

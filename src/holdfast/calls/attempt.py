@@ -161,7 +161,7 @@ class Attempt:
         yield from execution.patiently(wait)
         execution.waited += execution.kit.clock.monotonic() - now
 
-    def rest(self, seconds: float) -> None:
+    def exclude_seconds(self, seconds: float) -> None:
         """Take off *seconds* that the consumer of a stream took: they are not the tool's."""
         self.begun += seconds
         if self._execution.deadline < math.inf:
@@ -219,7 +219,7 @@ class Attempt:
         if pause is None and category is not None and category.retryable and error is not None:
             pause = retry_after(error, now=execution.kit.clock.time())
         distinct = execution.policy.breaker is not None and execution.policy.breaker.distinct_arguments
-        sign = execution.subject.sign() if category is not None and distinct else None
+        sign = execution.subject.canonical_bytes() if category is not None and distinct else None
         execution.tool.settle(now, passed, self.begun, category, pause=pause, sign=sign, error=error)
         if category is None or error is None or category is ErrorCategory.CANCELLED:
             return False

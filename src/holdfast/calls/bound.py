@@ -23,7 +23,7 @@ from holdfast.shape import dressed, shape_of
 from holdfast.tools.kit import Kit
 from holdfast.tools.tool import Tool
 from holdfast.tools.verdicts import Basis
-from holdfast.values.canonical import impersonal, takes
+from holdfast.values.canonical import takes, without_object
 from holdfast.values.memo import Memo
 
 
@@ -85,7 +85,7 @@ class Bound:
         execution.asked = question
         return execution
 
-    def instead(self, execution: Execution) -> Bound:
+    def fallback_of(self, execution: Execution) -> Bound:
         """The fallback of *execution*, which answers in place of this tool."""
         return _named(self.kit, execution.fallback or "")
 
@@ -93,7 +93,7 @@ class Bound:
         self, execution: Execution, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[Execution, Bound, tuple[Any, ...], Mapping[str, Any]]:
         """The call of the fallback, as the arguments of a driver."""
-        other = self.instead(execution)
+        other = self.fallback_of(execution)
         if execution.given is None:
             args, kwargs = self._arguments(other, args, kwargs)
         return other.execution(args, kwargs, ONE_HOP, execution.given), other, args, kwargs
@@ -155,7 +155,7 @@ def guards_of(kit: Kit, tool: object) -> Bound | None:
 def _takes_object(fn: Callable[..., Any]) -> bool:
     """True if *fn* is the function of a method."""
     call = ((None,), dict[str, Any]())
-    return not isinstance(fn, functools.partial) and impersonal(fn, call) is not call
+    return not isinstance(fn, functools.partial) and without_object(fn, call) is not call
 
 
 def _named(kit: Kit, name: str) -> Bound:

@@ -132,7 +132,7 @@ async def adrive_stream(
                                 yield item
                             except BaseException as error:
                                 execution.hand_in(error)
-                            attempt.rest(clock.monotonic() - handed)
+                            attempt.exclude_seconds(clock.monotonic() - handed)
     finally:
         for wait in execution.after():
             await apause(clock, wait)

@@ -74,7 +74,7 @@ def items(execution: Execution, attempt: Attempt, bound: Bound, fn: Callable[[],
                 step = functools.partial(stream.send, sent) if sent is not None else functools.partial(next, stream)  # type: ignore[attr-defined]
             except BaseException as error:
                 step = functools.partial(_throw, stream, execution.hand_in(error))
-            attempt.rest(clock.monotonic() - handed)
+            attempt.exclude_seconds(clock.monotonic() - handed)
     finally:
         _close(stream)
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from holdfast.values.canonical import bind, encode, impersonal, itself, owner, without_defaults
+from holdfast.values.canonical import bind, encode, itself, owner, without_defaults, without_object
 from holdfast.values.telling import likeness
 
 
@@ -27,7 +27,7 @@ class Subject(msgspec.Struct, eq=False):
     asker: Hashable = None  # the client, if the server may answer other clients differently
     _arguments: object = None
     _told: object = None
-    _sign: bytes | UnsetType | None = UNSET
+    _canonical_bytes: bytes | UnsetType | None = UNSET
     _method: Callable[..., Any] | None = None  # `fn` bound to its object, if that is an argument without bytes
     _same: tuple[Hashable, ...] | None = None
 
@@ -40,23 +40,23 @@ class Subject(msgspec.Struct, eq=False):
     def told(self) -> object:
         """The arguments as they are recorded and shown: the name of its type stands for a method's object."""
         if self._told is None and self.fn is not None:
-            self._told = self.given if self.given is not None else impersonal(self.fn, self.arguments())
+            self._told = self.given if self.given is not None else without_object(self.fn, self.arguments())
         return self._told
 
-    def sign(self) -> bytes | None:
+    def canonical_bytes(self) -> bytes | None:
         """The canonical bytes of the arguments, or None; a method's object that has no bytes counts by its type."""
-        if self._sign is UNSET:
-            self._sign = None
+        if self._canonical_bytes is UNSET:
+            self._canonical_bytes = None
             if self.fn is not None:
-                self._sign = encode(arguments := self.arguments())
-                if self._sign is None and self.told() is not arguments and isinstance(arguments, dict):
-                    self._sign = encode(self.told())
+                self._canonical_bytes = encode(arguments := self.arguments())
+                if self._canonical_bytes is None and self.told() is not arguments and isinstance(arguments, dict):
+                    self._canonical_bytes = encode(self.told())
                     self._method = MethodType(self.fn, next(iter(arguments.values())))
-        return self._sign
+        return self._canonical_bytes
 
     def same(self, tool: str) -> Hashable | None:
-        """The key for the loop guard: tool, arguments, and the object of a method; None if there is no `sign`."""
-        if self._same is None and (sign := self.sign()) is not None:
+        """The key for the loop guard: tool, arguments, and the object of a method; None if these have no bytes."""
+        if self._same is None and (sign := self.canonical_bytes()) is not None:
             self._same = (tool, sign, *owner(self._method or self.fn))
         return self._same
 
@@ -69,8 +69,8 @@ class Subject(msgspec.Struct, eq=False):
         return self._told_as(self.told())
 
     def key(self) -> Hashable | None:
-        """The key for the cache: function, object, types and values of the arguments; None if there is no `sign`."""
-        sign, arguments = self.sign(), self.arguments()
+        """The key for the cache: function, object, types and values of the arguments; None if these have no bytes."""
+        sign, arguments = self.canonical_bytes(), self.arguments()
         if sign is None:
             return None
         if self.given is not None:  # plain data; which function passes them on does not matter
@@ -79,11 +79,11 @@ class Subject(msgspec.Struct, eq=False):
         return (itself(self._method or self.fn), kinds, sign)
 
     def _told_as(self, told: object) -> bytes:
-        sign = self.sign() if told is self.arguments() else encode(told)
+        sign = self.canonical_bytes() if told is self.arguments() else encode(told)
         return sign or likeness(told)
 
 
 def _kinds(argument: object) -> tuple[type, frozenset[type]]:
-    """The types of *argument* and of its items; deeper types are compared by name in `sign`, which is enough."""
+    """The types of *argument* and of its items; `canonical_bytes` compares deeper types by name, which is enough."""
     held = argument.values() if isinstance(argument, dict) else argument if isinstance(argument, list | tuple) else ()
     return type(argument), frozenset(map(type, held))

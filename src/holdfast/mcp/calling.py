@@ -168,7 +168,7 @@ class Call:
         if execution.fallback is None:
             return execution.value
         yield AT_ONCE  # the fallback's call finds its run in the context of the task
-        other = tool.instead(execution)
+        other = tool.fallback_of(execution)
         again = self._execution(other, ONE_HOP, execution.given)
         return (yield from self._drive(again, other))
 

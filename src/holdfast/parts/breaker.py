@@ -16,7 +16,7 @@ import msgspec
 from holdfast import checks
 from holdfast.category import ErrorCategory
 from holdfast.clock import Clock
-from holdfast.errors import HELD, CircuitOpen, ConfigError, printable
+from holdfast.errors import SWITCHED_OFF, CircuitOpen, ConfigError, printable
 from holdfast.guards.breaking import BreakerConfig
 from holdfast.guards.circuit import Circuit, CircuitState, Grant
 from holdfast.guards.names import short_key
@@ -120,7 +120,7 @@ class CircuitBreaker:
             if isinstance(answer, Grant):
                 return Permit(self, tool, circuit, answer, now)
             wait = answer
-        raise CircuitOpen(tool, HELD) if wait == math.inf else CircuitOpen(tool, None, wait)
+        raise CircuitOpen(tool, SWITCHED_OFF) if wait == math.inf else CircuitOpen(tool, None, wait)
 
     def allow_request(self, tool: str) -> bool:
         """True if *tool* may be tried now; report the outcome with `record_success` or `record_failure`."""

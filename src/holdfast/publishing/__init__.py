@@ -41,10 +41,10 @@ class Publisher:
         self._box = box
         self._ownership = store.ownership
         self._begun = self._stays = False
-        self._deaf = (kit.heard, kit.ended)
+        self._default_callbacks = (kit.before_call, kit.after_call)
         self._complain = Complaint("the state of tools")
         self._display = Display(store, kit, box, self._complain)
-        self._orders = Orders(store, kit.breaker, self.soon, self._complain)
+        self._orders = Orders(store, kit.breaker, self.show_now, self._complain)
         self._reset()
 
     # -- for Holdfast --------------------------------------------------------------------------------------------------
@@ -52,7 +52,7 @@ class Publisher:
     def begin(self) -> None:
         """Show the tools from their next call on; a store in memory, which only this process has, is left alone."""
         if not self._begun and self._store.file.path is not None:
-            self._hear()
+            self._attach()
 
     def stay(self, kind: str, name: str | None, servers: Servers | None) -> None:
         """Show everything at once, as *kind* and *name*, and be there for orders until the process ends."""
@@ -65,10 +65,10 @@ class Publisher:
             self._display.name = printable(name, LONGEST_NAME)
         self._display.servers = servers
         self._stays = True
-        self._hear()
-        self.soon()
+        self._attach()
+        self.show_now()
 
-    def soon(self, *tools: str) -> None:
+    def show_now(self, *tools: str) -> None:
         """Show now that something has changed, in these *tools* or in the process. Never blocks, in any thread."""
         if not self._begun:
             return
@@ -79,7 +79,7 @@ class Publisher:
 
     def fleet_changed(self) -> None:
         """Show now that what guards the tools has changed: the fleet, or this process alone."""
-        self.soon(*self._box.names())
+        self.show_now(*self._box.names())
 
     def entries(self) -> list[ToolEntry]:
         """Return what there is to show, whether it is shown or not."""
@@ -91,13 +91,13 @@ class Publisher:
     def changed(self, tool: str, before: str, after: str, seen: CircuitDiagnostics) -> None:
         """Remember that the circuit of *tool* has changed, and show it now. Never blocks."""
         self._display.pictures.remember(tool, before, after, seen)
-        self.soon(tool)
+        self.show_now(tool)
 
     def close(self) -> None:
         """Show nothing more until the next run begins."""
         if not self._begun:
             return
-        self._kit.heard, self._kit.ended = self._deaf
+        self._kit.before_call, self._kit.after_call = self._default_callbacks
         self._ownership.on_order = None
         # Last: a `begin` in another thread meanwhile would be undone by the lines above, and still count as begun.
         self._begun = self._stays = False
@@ -118,17 +118,17 @@ class Publisher:
 
     # -- called by tools -----------------------------------------------------------------------------------------------
 
-    def heard(self, tool: str, now: float) -> float:
+    def before_call(self, tool: str, now: float) -> float:
         """A call of *tool* is about to be made: carry out orders that came while no thread was here; return until when
         further calls of the tool need no report.
         """
         if not self._looked or (not self._solo.there and self._orders.are_announced()):
             self._looked = True
             self._orders.look()
-        self.ended(tool)
+        self.after_call(tool)
         return now + display.PERIOD
 
-    def ended(self, tool: str) -> None:
+    def after_call(self, tool: str) -> None:
         """Note that a call of *tool* has ended. Never blocks, since the garbage collector may end a call."""
         self._marked[tool] = None
         self._start()
@@ -145,9 +145,9 @@ class Publisher:
         self._dozing = False  # the thread waits without a time limit
         self._looked = False  # orders were looked for since publishing began
 
-    def _hear(self) -> None:
+    def _attach(self) -> None:
         self._begun = True
-        self._kit.heard, self._kit.ended = self.heard, self.ended
+        self._kit.before_call, self._kit.after_call = self.before_call, self.after_call
         self._ownership.on_order = self._orders.look
         self._box.make_periodic_work_due()
 
@@ -209,7 +209,7 @@ class Publisher:
 
     def _wait(self, mailbox: News, seconds: float | None) -> None:
         """Wait for a ring, an order or the time; return at once if there is something to do already."""
-        self._dozing = seconds is None  # set before it looks for marks, as `ended` relies on
+        self._dozing = seconds is None  # set before it looks for marks, as `after_call` relies on
         try:
             if self._urgent or not self._begun or (self._dozing and self._marked):
                 return

@@ -58,8 +58,9 @@ class Kit:
         self.call_ids = itertools.count(1)
         self.refresh: Callable[[float], object] = lambda now: None  # takes up a changed policy file
         # Called when a tool is about to be called, but not for every call; returns the time by which to call it again.
-        self.heard: Callable[[str, float], float] = lambda tool, now: math.inf
-        self.ended: Callable[[str], object] = lambda tool: None  # called at the end of a call that `heard` missed
+        self.before_call: Callable[[str, float], float] = lambda tool, now: math.inf
+        # Called at the end of a call that `before_call` missed.
+        self.after_call: Callable[[str], object] = lambda tool: None
         # The circuit of tools without a breaker: it passes everything and remembers nothing.
         self.no_circuit = Circuit(BreakerConfig(), itertools.count(), 0, random.random)
         self.no_circuit.force(CircuitState.CLOSED)

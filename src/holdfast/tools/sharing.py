@@ -36,7 +36,8 @@ class _Terms(NamedTuple):
     policy: Policy
     whole: Shared
     forced: Shared  # while the circuit is held by hand
-    before: Shared  # with a limit of 0: the fleet grants nothing, but circuit and rate, which come first, may refuse
+    # With a limit of 0: the fleet grants nothing, but circuit and rate, which come first, may refuse.
+    without_slot: Shared
     take: int  # number of calls whose tokens are taken at once
     is_any: bool  # True if there is anything to share
     leases: bool  # tokens are taken ahead of time; never with a concurrency limit, which is exact: each attempt asks
@@ -148,7 +149,7 @@ class Share:
             if refusal is None:
                 return shared
             if not circuit.calm or refusal.kind is not RateLimited:
-                return terms.before
+                return terms.without_slot
             # There is a line: this call joins it, and asks when its turn comes.
         return limiting.line_up(asker, shared=True) or shared
 
@@ -278,7 +279,7 @@ def _terms(policy: Policy) -> _Terms:
         policy,
         whole,
         forced=whole._replace(breaker=None),
-        before=whole._replace(limit=0),
+        without_slot=whole._replace(limit=0),
         take=block_of(rate, policy.priority.cost) if rate is not None and leases else 1,
         is_any=any(each is not None for each in whole),
         leases=leases,

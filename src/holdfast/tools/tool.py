@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from holdfast.category import ErrorCategory
-from holdfast.errors import HELD, CircuitOpen, in_words
+from holdfast.errors import SWITCHED_OFF, CircuitOpen, in_words
 from holdfast.fleet.question import Held, Question
 from holdfast.guards.circuit import Circuit, Grant, Seen
 from holdfast.guards.concurrency import Slots
@@ -111,7 +111,7 @@ class Tool:
             grant = circuit.admit(asker.now)
         self._kit.breaker.report_moves(self.name, circuit)
         if not isinstance(grant, Grant):
-            return Refusal(CircuitOpen, grant, why=HELD if grant == math.inf else None)
+            return Refusal(CircuitOpen, grant, why=SWITCHED_OFF if grant == math.inf else None)
         refusal = self.limiting.line_up(asker)
         if refusal is None:
             return self.let_in(circuit, grant, asker)
@@ -148,7 +148,7 @@ class Tool:
         try:
             self._tell_circuit(now, passed, category, duration=now - begun, pause=pause, sign=sign)
             if now >= self._due:
-                self._kit.ended(self.name)
+                self._kit.after_call(self.name)
         finally:  # the slot comes back whatever happens in a listener of the circuit
             self.limiting.settle(now, passed.slots, begun, category, pause)
 
@@ -217,7 +217,7 @@ class Tool:
         if len(tracker.refusals) >= BATCH:
             tracker.file()
         wait = self.circuit.turn_away(now)
-        return CircuitOpen(self.name, HELD) if wait == math.inf else CircuitOpen(self.name, None, wait)
+        return CircuitOpen(self.name, SWITCHED_OFF) if wait == math.inf else CircuitOpen(self.name, None, wait)
 
     def passed(self, basis: Basis, taken: Slots | Question | bool) -> Pass:
         """Return as a `Pass` what the circuit and the gate gave to a call of the quick path."""
@@ -371,7 +371,7 @@ class Tool:
         self.drain(now)
         self._kit.refresh(now)
         window = self.circuit.window
-        due = min(self._kit.book.next_check, self._kit.heard(self.name, now))
+        due = min(self._kit.book.next_check, self._kit.before_call(self.name, now))
         due = min(due, now + window.width) if window is not None else due
         with self._lock:
             # If `make_periodic_work_due` or `rest` came meanwhile, the next call does the periodic work, too.

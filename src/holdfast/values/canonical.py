@@ -58,7 +58,7 @@ def takes(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, An
     return True
 
 
-def impersonal(fn: Callable[..., Any] | None, arguments: object) -> object:
+def without_object(fn: Callable[..., Any] | None, arguments: object) -> object:
     """What `bind` gave for a call of *fn*, with the object of a method replaced by its type: each process has another
     object, and what it holds was never meant to be an argument.
     """
