@@ -39,7 +39,7 @@ def guard(hf: Holdfast, given: T, **policy: object) -> T:
     guarded = Guarded(hf, policy)
     made: Any
     if isinstance(given, ClaudeAgentOptions):
-        made = guarded.once(given, _hooked)
+        made = guarded.guard_once(given, _hooked)
     elif isinstance(given, Iterable):
         made = guarded.each(given, _tool)
     else:
@@ -95,7 +95,7 @@ def _refused(reason: str) -> dict[str, Any]:
 # --- tools that Claude Code calls ---
 
 
-class Word(NamedTuple):
+class Denial(NamedTuple):
     """The guards' refusal, for the model; if *final*, an error that ends the agent, for the user who runs it."""
 
     text: str
@@ -105,7 +105,7 @@ class Word(NamedTuple):
 class Call(NamedTuple):
     """A call that Claude Code makes: *task* holds its guards until *end* is set."""
 
-    task: asyncio.Task[Word | None]
+    task: asyncio.Task[Denial | None]
     end: asyncio.Future[Any]
     session: str
     is_inner: bool  # made by an agent within the agent
@@ -128,7 +128,7 @@ class Hooks:
             "PreToolUse": self.before,
             "PostToolUse": self.after,
             "PostToolUseFailure": self.after,
-            "PostToolBatch": self.passed,
+            "PostToolBatch": self.drop_unmade,
             "UserPromptSubmit": self.interrupted,
         }.items():
             # A call that waits for its turn longer than hooks may take is refused.
@@ -150,10 +150,10 @@ class Hooks:
         if admitted.done():
             self._keep(given["tool_use_id"], Call(task, end, given["session_id"], "agent_id" in given))
             return {}
-        word = task.result()
-        assert word is not None
-        no = {"hookEventName": "PreToolUse", "permissionDecision": "deny", "permissionDecisionReason": word.text}
-        return {"hookSpecificOutput": no, **_stop(word)}
+        denial = task.result()
+        assert denial is not None
+        no = {"hookEventName": "PreToolUse", "permissionDecision": "deny", "permissionDecisionReason": denial.text}
+        return {"hookSpecificOutput": no, **_stop(denial)}
 
     async def after(self, given: Any, *_: object) -> dict[str, Any]:
         """Tell the guards how a call ended; the end is on disk when this returns."""
@@ -166,7 +166,7 @@ class Hooks:
         call.end.set_result(_failed(given) if "error" in given else given["tool_response"])
         return _stop(await call.task)
 
-    async def passed(self, given: Any, *_: object) -> dict[str, Any]:
+    async def drop_unmade(self, given: Any, *_: object) -> dict[str, Any]:
         """Drop admitted calls of a batch that were not made, because something other than these guards refused them."""
         self._drop(each["tool_use_id"] for each in given["tool_calls"])
         return {}
@@ -179,12 +179,12 @@ class Hooks:
 
     async def _hold(
         self, name: str, given: Mapping[str, Any], admitted: asyncio.Future[None], end: asyncio.Future[Any]
-    ) -> Word | None:
+    ) -> Denial | None:
         try:
-            answer = await self._guarded.awatch(name, partial(_made, admitted, end, running()), given, Word)
+            answer = await self._guarded.awatch(name, partial(_made, admitted, end, running()), given, Denial)
         except (Exception, RunCancelled) as error:  # if the guards cannot be asked, the call is not made
-            return Word(str(error), final=True)
-        return answer if isinstance(answer, Word) else None
+            return Denial(str(error), final=True)
+        return answer if isinstance(answer, Denial) else None
 
     def _keep(self, id: str, call: Call) -> None:
         self._drop([id] if id in self._calls or len(self._calls) < MOST else [next(iter(self._calls))])
@@ -224,8 +224,8 @@ def _failed(given: Any) -> Failed:
     return Failed(given["error"], None, category=None if is_remote else ErrorCategory.INVALID_PARAMETERS)
 
 
-def _stop(word: Word | None) -> dict[str, Any]:
-    return {"continue_": False, "stopReason": word.text} if word is not None and word.final else {}
+def _stop(denial: Denial | None) -> dict[str, Any]:
+    return {"continue_": False, "stopReason": denial.text} if denial is not None and denial.final else {}
 
 
 def _own(options: ClaudeAgentOptions) -> tuple[str, ...]:

@@ -143,12 +143,12 @@ class Guarded:
         return await _adriven(execution, bound, arguments, refused)
 
     def each(self, tools: object, make: Callable[[Guarded, Any], Any]) -> list[Any]:
-        """Return all *tools* of an agent, each passed through `once`."""
+        """Return all *tools* of an agent, each passed through `guard_once`."""
         if not isinstance(tools, Iterable):
             raise ConfigError(f"tools = {checks.shown(tools)}: must be a list of tools")
-        return [self.once(each, make) for each in tools]
+        return [self.guard_once(each, make) for each in tools]
 
-    def once(self, given: object, make: Callable[[Guarded, Any], Any]) -> Any:
+    def guard_once(self, given: object, make: Callable[[Guarded, Any], Any]) -> Any:
         """Return *given* as *make* guards it or leaves it; raise `ConfigError` if it is guarded already, since its
         calls would be counted twice.
         """

@@ -43,7 +43,7 @@ class Meters:
         self._breaker = breaker
         self._count_open(1)
 
-    def end(self) -> None:
+    def uncount_open(self) -> None:
         """Uncount the circuits that are open now: from here on nothing counts that they close."""
         self._count_open(-1)
 

@@ -73,7 +73,7 @@ def uninstrument(hf: Instrumented) -> None:
     if isinstance(tracing := hf.bus.watcher, Tracing):
         hf.bus.watch(None)
         hf.bus.remove(tracing.meters)
-        quietly(tracing.meters.end)
+        quietly(tracing.meters.uncount_open)
 
 
 class Tracing:

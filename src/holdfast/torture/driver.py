@@ -202,14 +202,14 @@ def _wake_too_late(stage: Stage, case: Case, zombie: Child, place: Place) -> Non
 def _take_over(stage: Stage, case: Case, place: Place) -> Child:
     """Start a process that takes over the run of a frozen one, and may be killed while at it."""
     taker = stage.start(case, stage.fate(), place=place)
-    if not _has_taken_over(stage, case, taker):  # the taker was killed too soon
+    if not _await_takeover(stage, case, taker):  # the taker was killed too soon
         stage.await_end(case, taker)
         taker = stage.start(case, place=place)
-        _has_taken_over(stage, case, taker)
+        _await_takeover(stage, case, taker)
     return taker
 
 
-def _has_taken_over(stage: Stage, case: Case, taker: Child) -> bool:
+def _await_takeover(stage: Stage, case: Case, taker: Child) -> bool:
     """True if *taker* has got the run; if not, it has ended."""
     stage.await_that(lambda: len(stage.log(case).owned) > 1 or taker.glance(), f"{case.run_id}: is not taken over")
     return len(stage.log(case).owned) > 1

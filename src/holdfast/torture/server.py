@@ -159,7 +159,7 @@ def borrowed(url: str, say: Callable[[str], object]) -> Iterator[ServerPlace]:
             _make(place)
             yield place
         finally:
-            _is_cleared(place, say)
+            _try_clear(place, say)
     finally:
         ears.close()
 
@@ -204,7 +204,7 @@ def _clear_left(url: str, ears: Ears, say: Callable[[str], object]) -> None:
     for schema, users in gone.items():
         if users:
             say(f"the schema {schema} was left by a torture that broke off, but not by its processes: kill {users}")
-        elif _is_cleared(ServerPlace(url, schema), say):
+        elif _try_clear(ServerPlace(url, schema), say):
             say(f"dropped the schema {schema}, which a torture that broke off had left")
 
 
@@ -216,7 +216,7 @@ def _users(link: Link, schema: str) -> str:
     return ", ".join(printable(pid) for (pid,) in users)
 
 
-def _is_cleared(place: ServerPlace, say: Callable[[str], object]) -> bool:
+def _try_clear(place: ServerPlace, say: Callable[[str], object]) -> bool:
     """Drop the schema; if that fails, report it and return False."""
     try:
         place.clear()

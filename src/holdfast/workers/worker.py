@@ -226,12 +226,12 @@ class Worker:
 
     def _wind_up(self) -> None:
         """Let running functions end while there is time; then leave their runs to other workers."""
-        self._wait_while(self._left, lambda: self._until or 0.0)
-        for slot in self._left():
+        self._wait_while(self._running_slots, lambda: self._until or 0.0)
+        for slot in self._running_slots():
             slot.stop()
         until = self._clock.monotonic() + LAST
-        self._wait_while(lambda: [slot for slot in self._left() if slot.cancel is not None], lambda: until)
-        left = self._left()
+        self._wait_while(lambda: [slot for slot in self._running_slots() if slot.cancel is not None], lambda: until)
+        left = self._running_slots()
         for slot in left:
             slot.leave()
         if claims := [*(slot.taken.claim for slot in left), *self._unsure]:
@@ -251,6 +251,6 @@ class Worker:
                 return
             pause(self._clock, Wait(until(), self._signal))
 
-    def _left(self) -> list[Slot]:
+    def _running_slots(self) -> list[Slot]:
         with self._lock:
             return list(self._slots.values())
