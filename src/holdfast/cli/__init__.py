@@ -64,10 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
             raise
         click.echo(f"holdfast: {error.strerror}", err=True)
-        _leave_nothing()
+        _discard_unwritable_stdout()
         return FAILED
     except SystemExit:  # click exits like this on EPIPE, when the reader of our output is gone
-        _leave_nothing()
+        _discard_unwritable_stdout()
         raise
     except Exception as error:
         # Not imported at the top: `--help` would take twice as long.
@@ -94,7 +94,7 @@ def _see_to_streams() -> None:
             stream.reconfigure(errors="replace")  # a character the terminal lacks is no reason to fail
 
 
-def _leave_nothing() -> None:
+def _discard_unwritable_stdout() -> None:
     """Discard what stdout still holds if it cannot be written: Python would try again at exit, with a traceback."""
     if (stream := sys.__stdout__) is not None:
         try:

@@ -155,7 +155,7 @@ def _examine_file(store: RunStore, path: str) -> Iterator[Finding]:
         there = os.stat(path)
     except FileNotFoundError:
         yield Finding("store", PASS, f"{path} does not exist yet; the first run makes it")
-        yield from _room(path)
+        yield from _creatable(path)
         return
     except OSError as error:
         fix = "look at its folder and the permissions there, or use a store of your own"
@@ -290,7 +290,7 @@ def _folder(path: str) -> str:
 # -- the file ----------------------------------------------------------------------------------------------------------
 
 
-def _room(path: str) -> Iterator[Finding]:
+def _creatable(path: str) -> Iterator[Finding]:
     """Check that a file which does not exist yet can be created."""
     folder = _folder(path)
     if not os.access(folder, os.W_OK | os.X_OK):

@@ -30,7 +30,7 @@ def opened(store: str | None, *, keeps: bool = False, **how: Any) -> Iterator[Ho
     """
     from holdfast.app import open
 
-    with used_rightly():
+    with config_errors_as_usage():
         hf = open(store, **how)
     with hf:
         if keeps:
@@ -39,7 +39,7 @@ def opened(store: str | None, *, keeps: bool = False, **how: Any) -> Iterator[Ho
 
 
 @contextmanager
-def overseen(store: str | None, *, keeps: bool = False) -> Iterator[Holdfast]:
+def opened_leniently(store: str | None, *, keeps: bool = False) -> Iterator[Holdfast]:
     """Like `opened`, for commands that call no tool: a mistake in the policy file is reported, and the file ignored."""
     from holdfast.defaults import named_store, policy_file
     from holdfast.policy import PolicyBook
@@ -48,7 +48,7 @@ def overseen(store: str | None, *, keeps: bool = False) -> Iterator[Holdfast]:
     try:
         PolicyBook.load(path)
     except ConfigError as error:
-        with used_rightly():
+        with config_errors_as_usage():
             store = store or named_store(None) or _store_in(path or "", error)
         for problem in (*error.problems, "the policy file is passed over"):
             say(problem)
@@ -69,7 +69,7 @@ def _store_in(path: str, wrong: ConfigError) -> str | None:
     return None
 
 
-def tell_unless_kept(hf: Holdfast) -> None:
+def warn_if_not_lasting(hf: Holdfast) -> None:
     """Warn that there is no lasting store, in a command that goes on without one."""
     try:
         hf.check_store()
@@ -78,7 +78,7 @@ def tell_unless_kept(hf: Holdfast) -> None:
 
 
 @contextmanager
-def used_rightly() -> Iterator[None]:
+def config_errors_as_usage() -> Iterator[None]:
     """Wrap code that checks what the user gave: a ConfigError becomes wrong usage."""
     try:
         yield

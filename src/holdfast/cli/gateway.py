@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.finding import opened, tell_unless_kept, used_rightly
+from holdfast.cli.finding import config_errors_as_usage, opened, warn_if_not_lasting
 from holdfast.cli.options import files, hides_option, policy_option, store_option, text
 from holdfast.cli.showing import say
 
@@ -56,11 +56,11 @@ def gateway(
     from holdfast.mcp.http.gateway import Address
     from holdfast.mcp.server import DEFAULTS
 
-    with used_rightly():
+    with config_errors_as_usage():
         entries = _entries(config)
         address = Address(host, port, token or os.environ.get(TOKEN) or None, names)
         with opened(store, policies=policy, on_store_error="continue", defaults=DEFAULTS) as hf, exporting(hf):
-            tell_unless_kept(hf)
+            warn_if_not_lasting(hf)
             return _serve(hf, entries, address, hides=hides)
 
 

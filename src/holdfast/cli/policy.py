@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from holdfast.cli import FAILED
-from holdfast.cli.finding import overseen, policies
+from holdfast.cli.finding import opened_leniently, policies
 from holdfast.cli.options import Decorator, Group, files, json_option, store_option, text
 from holdfast.cli.showing import console, put_fitting, put_json, say
 from holdfast.errors import ConfigError, printable
@@ -159,7 +159,7 @@ def backtest(file: str | None, store: str | None, last: int, as_json: bool) -> N
 def _recording(store: str | None, last: int) -> Recording:
     from holdfast.backtest import read
 
-    with overseen(store) as hf:
+    with opened_leniently(store) as hf:
         recording = read(hf.runs, last=last)
         if not recording.calls:
             say(f"no tool call is on record in {hf.runs.file.name}")

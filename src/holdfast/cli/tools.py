@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from holdfast.cli import FAILED
-from holdfast.cli.finding import overseen
+from holdfast.cli.finding import opened_leniently
 from holdfast.cli.options import Group, json_option, store_option, text
 from holdfast.cli.showing import console, put_fact, put_fitting, put_json, say
 from holdfast.errors import printable
@@ -42,7 +42,7 @@ def ls(store: str | None, as_json: bool) -> None:
     """List the tools of all processes on a store, the worst first."""
     from holdfast.stores.board import Board
 
-    with overseen(store) as hf:
+    with opened_leniently(store) as hf:
         found = Board(hf.runs).tools()
         if as_json:
             put_json(found)
@@ -60,7 +60,7 @@ def show(name: str, store: str | None, as_json: bool) -> int | None:
     """Show one tool: its circuit, limits and statistics, process by process."""
     from holdfast.stores.board import Board
 
-    with overseen(store) as hf:
+    with opened_leniently(store) as hf:
         found = Board(hf.runs).tool(name)
         now = hf.runs.clock.time()
     if found is None:
@@ -83,7 +83,7 @@ def _order(verb: str, summary: str) -> Callable[..., Any]:
     def order(names: tuple[str, ...], store: str | None, as_json: bool) -> int | None:
         from holdfast.stores.board import Board
 
-        with overseen(store, keeps=True) as hf:
+        with opened_leniently(store, keeps=True) as hf:
             board = Board(hf.runs)
             chosen = _chosen(board, names)
             if not chosen:

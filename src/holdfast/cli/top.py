@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from holdfast.cli.finding import needing, overseen
+from holdfast.cli.finding import needing, opened_leniently
 from holdfast.cli.options import store_option
 
 
@@ -21,7 +21,7 @@ def top(store: str | None) -> int:
         raise click.UsageError("this needs a terminal; `holdfast tools ls` and `holdfast runs ls` do without one")
     with needing("tui"):
         from holdfast.top.app import Top
-    with overseen(store) as hf:
+    with opened_leniently(store) as hf:
         hf.runs.counts()  # reports an unusable store before the screen is taken over
         app = Top(hf.runs, hf.policies, named=None if store is None else hf.runs.file.path)
         app.run()

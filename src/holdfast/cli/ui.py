@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.finding import needing, overseen
+from holdfast.cli.finding import needing, opened_leniently
 from holdfast.cli.options import store_option, text
 from holdfast.cli.showing import say
 
@@ -46,7 +46,7 @@ def ui(
     token = None if no_token else _token(least=1 if is_local(host) else SHORTEST)
     opens = not no_open and sys.stdout.isatty() and has_display()
     once = secrets.token_urlsafe(32) if opens and token is not None else None
-    with overseen(store) as hf:
+    with opened_leniently(store) as hf:
         listening = bind(host, port)
         allowed = rules(host, listening.getsockname()[1], token=token, read_only=read_only, names=names, once=once)
         app = App(hf.runs, allowed, book=hf.policies, named=None if store is None else hf.runs.file.path)

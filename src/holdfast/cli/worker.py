@@ -13,7 +13,7 @@ import click
 
 from holdfast.cli import DONE, FAILED, INTERRUPTED
 from holdfast.cli.calling import find
-from holdfast.cli.finding import opened, used_rightly
+from holdfast.cli.finding import config_errors_as_usage, opened
 from holdfast.cli.options import duration, json_option, policy_option, store_option, text
 from holdfast.cli.showing import json_alone, put_json, say
 from holdfast.clock import SystemClock
@@ -89,7 +89,7 @@ def worker(
     with opened(store) as hf, json_alone(as_json) as out:
         for target in targets:
             find(target, store=store)
-        with used_rightly():
+        with config_errors_as_usage():
             working = hf.worker(*targets, on_end=_tell if out is None else partial(_put, out, inbox), **how)
         code = _serve(working, targets, inbox)
     if working.is_stopping:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.finding import opened, tell_unless_kept
+from holdfast.cli.finding import opened, warn_if_not_lasting
 from holdfast.cli.options import hides_option, policy_option, store_option, text
 from holdfast.cli.showing import say
 
@@ -65,7 +65,7 @@ def wrap(
         exporting(hf),
         Echo(sys.stderr.buffer) as stderr,
     ):
-        tell_unless_kept(hf)
+        warn_if_not_lasting(hf)
         try:
             upstream = _http(hf, url, kind, _headers(headers, header_envs)) if url else _child(hf, command, stderr)
         except ConfigError as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from holdfast.cli import CANCELLED, DONE, RUN_FAILED
-from holdfast.cli.finding import find, header, overseen
+from holdfast.cli.finding import find, header, opened_leniently
 from holdfast.cli.options import json_option, store_option, text
 from holdfast.cli.showing import console, put_json, put_line, say
 from holdfast.errors import HoldfastError
@@ -34,7 +34,7 @@ def tail(run_id: str, after: int, store: str | None, as_json: bool) -> int:
 
     Ends with 0 if the run completed, 3 if it was cancelled, 5 if it failed.
     """
-    with overseen(store) as hf:
+    with opened_leniently(store) as hf:
         there = hf.runs
         run = find(there, run_id)
         page = there.event_page(run.id, after, 1)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from holdfast.cli import finding
-from holdfast.cli.finding import find, overseen
+from holdfast.cli.finding import find, opened_leniently
 from holdfast.cli.options import json_option, store_option, text
 from holdfast.cli.showing import console, put_fact, put_json, put_line, put_table, say
 from holdfast.errors import in_digits, printable
@@ -59,7 +59,7 @@ def ls(
     """List the runs of a store, the newest first."""
     from holdfast.stores.searching import INTERRUPTED, Wanted, every
 
-    with overseen(store) as hf:
+    with opened_leniently(store) as hf:
         there = hf.runs
         last = None if before is None else find(there, before).id
         wanted = Wanted(INTERRUPTED if interrupted else status, session)
@@ -86,7 +86,7 @@ def ls(
 @json_option
 def show(run_id: str, events: int, store: str | None, as_json: bool) -> None:
     """Show one run: its state, what it spent, its last events."""
-    with overseen(store) as hf:
+    with opened_leniently(store) as hf:
         there = hf.runs
         run = find(there, run_id)
         header = finding.header(there, run.id)

@@ -14,7 +14,7 @@ from typing import IO, Any, Final
 import click
 
 from holdfast.cli import DONE, FAILED
-from holdfast.cli.finding import find, overseen
+from holdfast.cli.finding import find, opened_leniently
 from holdfast.cli.options import bytes_, duration, files, json_option, store_option, text
 from holdfast.cli.showing import put_json, say
 from holdfast.errors import printable
@@ -42,7 +42,7 @@ def export(run_ids: tuple[str, ...], output: str, store: str | None, as_json: bo
 
     With --json and -o, says as JSON how many there were.
     """
-    with overseen(store) as hf:
+    with opened_leniently(store) as hf:
         there = hf.runs
         named = [find(there, run_id).id for run_id in dict.fromkeys(run_ids)]
         with _standard_output() if output == "-" else _whole_file(output) as fp:
@@ -62,7 +62,7 @@ def import_(file: IO[str], store: str | None, as_json: bool) -> None:
 
     Runs that are there already are left as they are.
     """
-    with overseen(store, keeps=True) as hf:
+    with opened_leniently(store, keeps=True) as hf:
         there = hf.runs
         count = there.import_(file)
         if as_json:
@@ -90,7 +90,7 @@ def prune(yes: bool, store: str | None, as_json: bool, **limits: Any) -> int:
             "say what to delete: --max-age, --max-runs, --max-events, --max-run-bytes or --max-bytes"
         )
     what = "; ".join(words.format(written(given[name])) for name, (words, written) in LIMITS.items() if name in given)
-    with overseen(store) as hf:
+    with opened_leniently(store) as hf:
         there = hf.runs
         if not yes and not _confirmed(f"Delete from {there.file.name}: {what}?"):
             say("nothing was deleted")

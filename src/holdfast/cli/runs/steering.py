@@ -6,7 +6,7 @@ import click
 
 from holdfast.cli import DONE, FAILED, finding
 from holdfast.cli.calling import Calling, load
-from holdfast.cli.finding import find, opened, overseen, used_rightly
+from holdfast.cli.finding import config_errors_as_usage, find, opened, opened_leniently
 from holdfast.cli.options import json_option, prompt_option, session_option, store_option, text
 from holdfast.cli.run import read
 from holdfast.cli.showing import json_alone, put_json
@@ -44,7 +44,7 @@ def submit(
     from holdfast.workers.submitting import submit as put
 
     args = [read(argument) for argument in arguments]
-    with overseen(store, keeps=True) as hf, used_rightly():
+    with opened_leniently(store, keeps=True) as hf, config_errors_as_usage():
         run = put(hf.runs, target, args, session=session, prompt=prompt, priority=priority, run_id=run_id)
     if as_json:
         put_json(run.to_dict())
@@ -62,7 +62,7 @@ def cancel(run_ids: tuple[str, ...], reason: str | None, store: str | None, as_j
 
     A run that nobody runs is cancelled at once; another is told to stop, and is cancelled when its work has stopped.
     """
-    with overseen(store) as hf:
+    with opened_leniently(store) as hf:
         there = hf.runs
         named = []
         for run_id in dict.fromkeys(run_ids):
