@@ -244,10 +244,10 @@ class Top(App[None]):
         self._place, self._said = place, NOTHING_SAID
         if name is not None and self._looks[place].name != name:
             self._looks[place] = Look(place, name)
-            self._main().forget()
+            self._main().go_to_top()
             if place == "run":
                 self._story = Story()
-                self._sheet("events").forget()
+                self._sheet("events").go_to_top()
         self.query_one("#screens", ContentSwitcher).current = place
         self._close_filter()
         self.look_soon()

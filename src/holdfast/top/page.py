@@ -39,6 +39,6 @@ class Page(VerticalScroll):
             self._text = text
             self.query_one(Static).update(text)
 
-    def forget(self) -> None:
+    def go_to_top(self) -> None:
         """Scroll to the top, before other contents are shown."""
         self.scroll_home(animate=False, immediate=True)

@@ -95,7 +95,7 @@ class Sheet(ScrollView, can_focus=True):
         else:
             self._reveal()
 
-    def forget(self) -> None:
+    def go_to_top(self) -> None:
         """Go to the top, before other contents are shown."""
         self.at, self._widths = 0, {}
         self.scroll_to(y=0, animate=False, immediate=True)

@@ -167,7 +167,7 @@ class Api:
 
     async def _pieces(self, file: IO[str]) -> AsyncIterator[str]:
         try:
-            while piece := await self._desk.read(file.read, CHUNK):
+            while piece := await self._desk.run_unlimited(file.read, CHUNK):
                 yield piece
         finally:
             file.close()
@@ -197,7 +197,7 @@ class Api:
     async def _events(self, run_id: str, after: int) -> AsyncIterator[bytes]:
         with self._desk.store.listen() as listener:
             while not listener.closed:
-                status, page = await self._desk.read(self._look, run_id, after)
+                status, page = await self._desk.run_unlimited(self._look, run_id, after)
                 if page.gap:
                     yield message(encode(answers.Gap(first_available=page.first_available)), event="gap")
                 for event in page.events:

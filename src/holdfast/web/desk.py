@@ -49,11 +49,11 @@ class Desk:
             raise Problem(503, "busy", "too many requests wait for the store", "try again in a moment")
         self._waiting += 1
         try:
-            return await self.read(fn, *args, **kwargs)
+            return await self.run_unlimited(fn, *args, **kwargs)
         finally:
             self._waiting -= 1
 
-    async def read(self, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    async def run_unlimited(self, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Like `run`, but never refused: for what all pages share, and for answers that have begun."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: fn(*args, **kwargs))
 

@@ -105,25 +105,25 @@ class Feed:
             missed = self._missed(last_id)
             for each in missed or ():
                 reader.put(each)
-            reader.knows = missed is not None
+            reader.is_synced = missed is not None
             if not reader.left:
                 self._readers.add(reader)
             known = self._complaint
             await self._look()  # which also greets new pages
-            if self._complaint and (known or not reader.knows):
+            if self._complaint and (known or not reader.is_synced):
                 reader.put(note("store", self._complaint))
         if self._task is None or self._task.done():
             self._task = self._keep(self._serve())
 
     async def _greet(self) -> None:
         """Send everything to the pages that have nothing to go on from."""
-        strangers = [reader for reader in self._readers if not reader.knows]
+        strangers = [reader for reader in self._readers if not reader.is_synced]
         if strangers:
             # What is new in it is not marked as sent: the other pages have still to get it.
-            everything = await self._desk.read(lambda: encode(self._everything()))
+            everything = await self._desk.run_unlimited(lambda: encode(self._everything()))
             hello = message(everything, event="hello", id=self._id())
             for reader in strangers:
-                reader.knows = True
+                reader.is_synced = True
                 reader.put(hello)
 
     def _keep(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
@@ -151,14 +151,14 @@ class Feed:
     async def _look(self) -> None:
         """Send what has changed since the last read; if it cannot be read, a note, and everything once it can."""
         try:
-            for event, data in await self._desk.read(self._read):
+            for event, data in await self._desk.run_unlimited(self._read):
                 if event == "hello":
                     self._kept.clear()
                     self._weight = 0
                 self._send(event, data)
             if self._complaint:
                 for reader in self._readers:
-                    reader.knows = False
+                    reader.is_synced = False
             await self._greet()
             self._complaint = ""
         except HoldfastError as error:
@@ -178,7 +178,7 @@ class Feed:
 
     def _tell(self, piece: bytes, *, last: bool = False) -> None:
         for reader in list(self._readers):
-            if (reader.knows or last) and not reader.put(piece, last=last):
+            if (reader.is_synced or last) and not reader.put(piece, last=last):
                 self._readers.discard(reader)
 
     def _id(self) -> str:
@@ -303,7 +303,7 @@ class _Reader:
         self._weight = 0
         self._woken = asyncio.Event()
         self._over = False
-        self.knows = False  # True once it was sent everything, or has come back and goes on where it was
+        self.is_synced = False  # True once it was sent everything, or has come back and goes on where it was
         self.left = False
 
     def put(self, piece: bytes, *, last: bool = False) -> bool:

@@ -49,7 +49,7 @@ const ORDERS = {
  * @param {string} name
  */
 async function orderTool(app, order, name) {
-  if (await refused(app)) return;
+  if (await tellIfReadOnly(app)) return;
   const { done, ...asked } = ORDERS[order];
   if (!(await ask({ ...asked, object: oneLine(name, 120), danger: order === "open" }))) return;
   await app.attempt(async () => {
@@ -109,7 +109,7 @@ export function orderKeys(app, name) {
  * @param {RunLine} run
  */
 export async function cancelRun(app, run) {
-  if (await refused(app)) return;
+  if (await tellIfReadOnly(app)) return;
   if (isOver(run)) return say("The run is over");
   const object = `${run.id}${run.prompt ? ` (${oneLine(run.prompt, 60)})` : ""}`;
   const note = run.owner ? "Its process is told; what it has finished stays." : "Nobody works on it now; it ends at once.";
@@ -128,7 +128,7 @@ export async function cancelRun(app, run) {
  * @param {Record<string, string>} filter
  */
 export async function cancelRuns(app, filter) {
-  if (await refused(app)) return;
+  if (await tellIfReadOnly(app)) return;
   const parts = Object.entries(filter).filter(([, value]) => value).map(([key, value]) => `${key} ${oneLine(value, 60)}`);
   const object = parts.length ? `with ${parts.join(", ")}` : "in this store";
   const note = "Those that are over stay as they are. Processes that work on the others are told.";
@@ -152,7 +152,7 @@ export async function cancelRuns(app, filter) {
  *
  * @param {App} app
  */
-async function refused(app) {
+async function tellIfReadOnly(app) {
   await app.live.told;
   if (app.live.latest.readOnly) tell("This page changes nothing: it was started with --read-only", "bad");
   return app.live.latest.readOnly;

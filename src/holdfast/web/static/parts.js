@@ -50,7 +50,7 @@ export function pressed(element, isPressed) {
  * @param {URLSearchParams} [query] what they begin with
  * @param {(filter: Record<string, string>) => void} [note] keeps what they are set to
  */
-export function sieve(draw, { placeholder, label, only: title }, query, note) {
+export function filterControls(draw, { placeholder, label, only: title }, query, note) {
   const search = field(placeholder, label, query?.get("text") ?? "");
   const failing = toggle(title, () => failed());
   let only = query?.get("failing") === "1";

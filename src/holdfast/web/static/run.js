@@ -9,7 +9,7 @@ import { standing } from "./found.js";
 import { count, moment, oneLine, plural, span, start, visible, words } from "./format.js";
 import { Log, block, detail } from "./log.js";
 import { cancelRun, isOver } from "./orders.js";
-import { excuse, fact, isUnknown, show, sieve } from "./parts.js";
+import { excuse, fact, filterControls, isUnknown, show } from "./parts.js";
 import { PAGE, Past } from "./past.js";
 import { encoded, toRun } from "./routes.js";
 import { copy, say } from "./say.js";
@@ -51,7 +51,7 @@ export function run(app, route, gone) {
   const title = h("bdi", {}, "…");
   const figures = h("dl", { class: "figures" });
   const texts = h("div", { class: "texts" });
-  const wanted = sieve(draw, { placeholder: "Filter calls", label: "Filter calls by name", only: "Failed only" });
+  const wanted = filterControls(draw, { placeholder: "Filter calls", label: "Filter calls by name", only: "Failed only" });
   const stop = button({ class: "danger", hidden: true, title: "X" }, () => line && void cancelRun(app, line), "Cancel run…");
   const out = h("a", { class: "button", href: `/api/runs/${encoded(id)}/export`, download: `run-${id.replace(/[^\w.-]/g, "_").slice(0, 60)}.jsonl`, title: "All events as JSON lines (e)" }, "Export");
   const again_ = button({ class: "resume", hidden: true, title: "Copies the command that goes on with it (y)" }, () => void copy(resume), "Copy resume command");

@@ -2,7 +2,7 @@
 
 import { arrange, attr, fill, h, text } from "./dom.js";
 import { ago, count, oneLine, plural, visible } from "./format.js";
-import { line as row, listing, nothing, show, sieve } from "./parts.js";
+import { filterControls, line as row, listing, nothing, show } from "./parts.js";
 import { toTool } from "./routes.js";
 
 /** @typedef {import("./app.js").App} App */
@@ -29,7 +29,7 @@ const COLUMNS = [
  */
 export function servers(app, route, gone) {
   const words = { placeholder: "Filter", label: "Filter servers by name or command", only: "Not ready only" };
-  const wanted = sieve(draw, words, route.query, (filter) => app.note("servers", filter));
+  const wanted = filterControls(draw, words, route.query, (filter) => app.note("servers", filter));
   const list = listing({ title: "Servers", label: "MCP servers", kind: "hosts", columns: COLUMNS, filters: wanted.filters });
   /** @type {Map<string, ReturnType<typeof group>>} */
   const groups = new Map();

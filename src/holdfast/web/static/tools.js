@@ -5,7 +5,7 @@ import { meter, sparkline } from "./draw.js";
 import { ago, count, countdown, oneLine, percent, plural, rate, span } from "./format.js";
 import { tone } from "./icons.js";
 import { orderButtons, orderKeys } from "./orders.js";
-import { line as cellsOf, listing, nothing, show, sieve } from "./parts.js";
+import { filterControls, line as cellsOf, listing, nothing, show } from "./parts.js";
 import { worstFirst } from "./picture.js";
 import { Rows } from "./rows.js";
 import { toTool } from "./routes.js";
@@ -36,7 +36,7 @@ const COLUMNS = [
  */
 export function tools(app, route, gone) {
   const words = { placeholder: "Filter", label: "Filter tools by name", only: "Failing only" };
-  const wanted = sieve(draw, words, route.query, (filter) => app.note("tools", filter));
+  const wanted = filterControls(draw, words, route.query, (filter) => app.note("tools", filter));
   const list = listing({ title: "Tools", label: "Tools, the worst first", kind: "toolbox", columns: COLUMNS, filters: wanted.filters });
   const rows = new Rows({ ...list, key: (/** @type {ToolLine} */ line) => line.name, make: () => row(app), gone });
 
