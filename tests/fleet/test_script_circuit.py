@@ -127,6 +127,19 @@ def test_a_probe_that_says_nothing_gives_its_place_back(client: Client) -> None:
     assert ask(client, 5 * SECOND).verdict == ADMITTED
 
 
+def test_successes_told_together_without_a_grant_answer_one_probe_each(client: Client) -> None:
+    config = msgspec.structs.replace(TWO, half_open_probes=2, successes_to_close=2)
+    trip(client)
+    for _ in range(2):
+        client.ask(Question(now_us=START + 5 * SECOND, breaker=config, cost=1.0))
+
+    many = Outcome(says="ok", generation=-1, probe=-1, count=3)
+    told = client.ask(Question(now_us=START + 5 * SECOND, breaker=config, outcomes=(many,)))
+
+    assert told.circuit is not None
+    assert told.circuit.state == CLOSED
+
+
 def test_the_lease_of_a_probe_that_must_wait_for_its_token_begins_after_the_wait(client: Client) -> None:
     rate = RateConfig(per_second=1.0, burst=1.0)
     trip(client)

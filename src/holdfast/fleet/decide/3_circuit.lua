@@ -228,6 +228,10 @@ local function the_circuit(text)
     elseif config.slow_call and duration >= config.slow_call then
       for _ = 1, calls do settle(nil, 1, of, probe, duration, sign) end -- each may open the circuit
     else
+      while of < 0 and calls > 1 and c.state == HALF_OPEN and next(c.probes) do -- each answers the oldest probe
+        settle(nil, 1, of, probe, duration, sign)
+        calls = calls - 1
+      end
       settle(nil, calls, of, probe, duration, sign)
     end
   end
