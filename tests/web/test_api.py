@@ -404,6 +404,15 @@ def test_what_does_not_say_that_all_are_meant_cancels_none(ui: Ui, given: str) -
     assert ui.store.counts() == {"created": 3}
 
 
+def test_no_more_runs_are_cancelled_than_the_limit_says(ui: Ui) -> None:
+    fill(ui, 3)
+
+    answer = ui.post("/api/runs/cancel", params={"status": "created", "limit": 2})
+
+    assert answer == {"requested": 2, "already_finished": 0, "ids": ["r000002", "r000001"], "next": "r000001"}
+    assert ui.store.counts() == {"created": 1, "cancelled": 2}
+
+
 def test_cancelling_goes_on_where_it_stopped(ui: Ui) -> None:
     fill(ui, 3)
     newest = ui.get("/api/runs", params={"limit": 2})

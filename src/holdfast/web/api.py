@@ -26,7 +26,6 @@ from holdfast.web.feed import Feed
 from holdfast.web.sse import BEAT, SIGN, EventStream, message, note
 from holdfast.wording.shown import resume_of
 
-MOST_CANCELLED = 500  # runs that one request may cancel
 PIECE = 64  # events that are read at once for a stream
 IN_MEMORY = 2**20  # bytes up to which an export is kept in memory instead of a file
 CHUNK = 2**16
@@ -124,8 +123,9 @@ class Api:
             raise asking.bad("all: must be true")
         if not question.given.keys() & {*asking.FILTERS, "all"}:
             raise asking.bad("no filter was given", "give status, session, tool or text; or all=true for every run")
-        reason = await question.reason()
-        return answer(await self._desk.run(self._cancel_many, question.wanted(), question.given.get("before"), reason))
+        limit = question.number("limit", asking.USUAL_CANCELLED, least=1, most=asking.MOST_RUNS)
+        wanted, before, reason = question.wanted(), question.given.get("before"), await question.reason()
+        return answer(await self._desk.run(self._cancel_many, wanted, limit, before, reason))
 
     async def export(self, question: Question) -> Response:
         """A run as JSON lines, to be kept as a file."""
@@ -144,12 +144,12 @@ class Api:
             export=f"/api/runs/{quote(run_id, safe='')}/export",
         )
 
-    def _cancel_many(self, wanted: Wanted, before: str | None, reason: str | None) -> answers.ManyCancelled:
+    def _cancel_many(self, wanted: Wanted, limit: int, before: str | None, reason: str | None) -> answers.ManyCancelled:
         if wanted.status is None:
             wanted = structs.replace(wanted, status=ALIVE)
         elif wanted.status not in (ALIVE, INTERRUPTED) and RunStatus(wanted.status).is_terminal:
             return answers.ManyCancelled(requested=0, already_finished=0, ids=[], next=None)
-        page = search(self._desk.store, wanted, limit=MOST_CANCELLED, before=before)
+        page = search(self._desk.store, wanted, limit=limit, before=before)
         results = [(run.id, self._desk.store.cancel(run.id, reason)) for run in page.runs]
         requested = [run_id for run_id, result in results if result is CancelResult.REQUESTED]
         return answers.ManyCancelled(

@@ -78,7 +78,7 @@ def _routes(api: Api, files: Files) -> list[Route]:
         *(_post(f"/api/tools/{{name}}/{order}", api.order) for order in ORDERS),
         _get("/api/servers", api.servers),
         _get("/api/runs", api.runs, *FILTERS, "limit", "before"),
-        _post("/api/runs/cancel", api.cancel_many, *FILTERS, "before", "all"),
+        _post("/api/runs/cancel", api.cancel_many, *FILTERS, "limit", "before", "all"),
         _get("/api/runs/{id}", api.run),
         _get("/api/runs/{id}/events", api.events, "after", "limit"),
         _get("/api/runs/{id}/stream", api.stream, "after"),

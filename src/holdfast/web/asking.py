@@ -15,6 +15,7 @@ from holdfast.web.answers import Problem, Reason
 MOST_RUNS = 1000  # in one answer
 MOST_EVENTS = 1000
 USUAL_RUNS = 100
+USUAL_CANCELLED = 500
 USUAL_EVENTS = 256
 LAST = 2**53 - 1  # the largest whole number that JavaScript holds exactly
 LONGEST = 1000  # characters of a filter

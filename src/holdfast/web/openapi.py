@@ -70,6 +70,7 @@ def _paths() -> Parts:
     limit = _query("limit", _whole(1, asking.MOST_RUNS, asking.USUAL_RUNS), "How many runs, at most.")
     before = _query("before", _text(), "The id to go on before: `next` of the last answer.")
     after = _query("after", _whole(-1, asking.LAST, -1), "The sequence to go on after.")
+    cancelled = _query("limit", _whole(1, asking.MOST_RUNS, asking.USUAL_CANCELLED), "How many runs, at most.")
     events = _query("limit", _whole(1, asking.MOST_EVENTS, asking.USUAL_EVENTS), "How many events, at most.")
     every = _query("all", {"const": "true"}, "Needed where no filter is given: every run is meant.")
     last = {"in": "header", "name": "Last-Event-ID", "schema": {"type": "string"}, "description": "What came last."}
@@ -85,7 +86,7 @@ def _paths() -> Parts:
         "/api/runs/cancel": _post(
             "Cancel all runs that the filters mean and that have not ended.",
             answers.ManyCancelled,
-            [*filters, every, before],
+            [*filters, every, cancelled, before],
         ),
         "/api/runs/{id}": _get("One run.", _json(answers.OneRun), [run], [404]),
         "/api/runs/{id}/events": _get("Some events of a run.", _json(answers.Events), [run, after, events], [404]),
