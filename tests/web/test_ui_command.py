@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import signal
@@ -88,6 +89,15 @@ def test_a_browser_that_is_opened_gets_no_token_but_a_word_that_lets_in_once(pat
     assert (first.status_code, second.status_code) == (303, 401)
     assert first.cookies
     assert not second.cookies
+
+
+def test_programs_get_address_and_token_apart_as_json(start: Start, path: Path) -> None:
+    told = json.loads(address(start("--json", "--read-only")))
+
+    answer = get(httpx.URL(told["url"]).join("/api/tools"), headers={"Authorization": f"Bearer {told['token']}"})
+
+    assert answer.status_code == 200
+    assert {**told, "url": "", "token": ""} == {"url": "", "token": "", "store": str(path), "read_only": True}
 
 
 def test_each_start_has_a_token_of_its_own(start: Start) -> None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.finding import config_errors_as_usage, opened, warn_if_not_lasting
-from holdfast.cli.options import files, hides_option, policy_option, store_option, text
-from holdfast.cli.showing import say
+from holdfast.cli.options import files, hides_option, json_option, policy_option, store_option, text
+from holdfast.cli.showing import put_json, say
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 )
 @policy_option
 @hides_option
+@json_option
 @store_option
 def gateway(
     config: str,
@@ -44,6 +45,7 @@ def gateway(
     names: tuple[str, ...],
     policy: str | None,
     hides: bool,
+    as_json: bool,
     store: str | None,
 ) -> int:
     """Serve several MCP servers behind the guards over HTTP.
@@ -61,10 +63,10 @@ def gateway(
         address = Address(host, port, token or os.environ.get(TOKEN) or None, names)
         with opened(store, policies=policy, on_store_error="continue", defaults=DEFAULTS) as hf, exporting(hf):
             warn_if_not_lasting(hf)
-            return _serve(hf, entries, address, hides=hides)
+            return _serve(hf, entries, address, hides=hides, as_json=as_json)
 
 
-def _serve(hf: Holdfast, entries: list[ServerEntry], address: Address, *, hides: bool) -> int:
+def _serve(hf: Holdfast, entries: list[ServerEntry], address: Address, *, hides: bool, as_json: bool) -> int:
     import asyncio
 
     from holdfast.cli import DONE
@@ -75,7 +77,11 @@ def _serve(hf: Holdfast, entries: list[ServerEntry], address: Address, *, hides:
 
     def tell(url: str) -> None:
         for entry in entries:
-            if problem(entry) is None:
+            if problem(entry) is not None:
+                continue
+            if as_json:
+                put_json({"server": entry.name, "url": url + path_of(entry.name)})
+            else:
                 click.echo(url + path_of(entry.name))
 
     with Echo(sys.stderr.buffer) as stderr:

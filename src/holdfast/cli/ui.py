@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.finding import needing, opened_leniently
-from holdfast.cli.options import store_option, text
-from holdfast.cli.showing import say
+from holdfast.cli.options import json_option, store_option, text
+from holdfast.cli.showing import put_json, say
 
 if TYPE_CHECKING:
     from holdfast.web.security import Rules
@@ -27,9 +27,17 @@ SHORTEST = 16  # characters a token must have if other machines can connect
 @click.option("--no-token", is_flag=True, help="Answer everybody on this machine; only where nobody else can ask.")
 @click.option("--read-only", is_flag=True, help="Show everything, change nothing.")
 @click.option("--no-open", is_flag=True, help="Do not open a browser.")
+@json_option
 @store_option
 def ui(
-    host: str, port: int, names: tuple[str, ...], no_token: bool, read_only: bool, no_open: bool, store: str | None
+    host: str,
+    port: int,
+    names: tuple[str, ...],
+    no_token: bool,
+    read_only: bool,
+    no_open: bool,
+    as_json: bool,
+    store: str | None,
 ) -> None:
     """Show and steer tools and runs in a browser.
 
@@ -44,13 +52,14 @@ def ui(
     if no_token and not is_local(host):
         raise click.UsageError(f"--no-token with --host {host}: others could ask; leave one of them out")
     token = None if no_token else _token(least=1 if is_local(host) else SHORTEST)
-    opens = not no_open and sys.stdout.isatty() and has_display()
+    opens = not (no_open or as_json) and sys.stdout.isatty() and has_display()
     once = secrets.token_urlsafe(32) if opens and token is not None else None
     with opened_leniently(store) as hf:
         listening = bind(host, port)
         allowed = rules(host, listening.getsockname()[1], token=token, read_only=read_only, names=names, once=once)
         app = App(hf.runs, allowed, book=hf.policies, named=None if store is None else hf.runs.file.path)
-        server = Server(app, on_ready=lambda: _announce(host, allowed, hf.runs.file.name, opens=opens))
+        name = hf.runs.file.name
+        server = Server(app, on_ready=lambda: _announce(host, allowed, name, opens=opens, as_json=as_json))
         server.answer(listening)
 
 
@@ -65,10 +74,13 @@ def _token(*, least: int) -> str:
     return given
 
 
-def _announce(host: str, rules: Rules, store: str, *, opens: bool) -> None:
+def _announce(host: str, rules: Rules, store: str, *, opens: bool, as_json: bool) -> None:
     name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host.strip("[]"), host.strip("[]"))
     address = f"http://{f'[{name}]' if ':' in name else name}:{rules.port}/"
-    click.echo(_with(rules.token, address))
+    if as_json:
+        put_json({"url": address, "token": rules.token, "store": store, "read_only": rules.read_only})
+    else:
+        click.echo(_with(rules.token, address))
     say(f"showing {store}{', read-only' if rules.read_only else ''}; Ctrl-C ends it")
     if opens:
         import threading

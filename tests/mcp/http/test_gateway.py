@@ -1223,11 +1223,12 @@ def test_a_gateway_that_others_can_reach_needs_a_token(host: str) -> None:
 
 
 @contextmanager
-def serving(tmp_path: Path, **servers: object) -> Iterator[subprocess.Popen[str]]:
+def serving(tmp_path: Path, *words: str, **servers: object) -> Iterator[subprocess.Popen[str]]:
     """The command, with a file that lists *servers*."""
     config = tmp_path / "mcp.json"
     config.write_text(json.dumps({"mcpServers": servers}))
     command = [str(Path(sys.executable).with_name("holdfast")), "gateway", "--config", str(config), "--port", "0"]
+    command += words
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
         try:
@@ -1249,6 +1250,18 @@ def test_the_command_serves_what_a_client_s_file_lists_and_leaves_nobody_behind(
 
         assert process.wait(20) == 0
         assert not alive(pid)
+
+
+def test_programs_get_the_name_and_the_address_of_each_server_as_json(tmp_path: Path) -> None:
+    one, two = ({"command": STDIO[0], "args": [STDIO[1]]} for _ in range(2))
+    with serving(tmp_path, "--json", one=one, two=two) as process:
+        assert process.stdout is not None
+        told = [json.loads(process.stdout.readline()) for _ in range(2)]
+
+        answers = [httpx.post(each["url"], json=BEGIN, headers=ACCEPT, timeout=20).status_code for each in told]
+
+    assert [each["server"] for each in told] == ["one", "two"]
+    assert answers == [200, 200]
 
 
 def test_servers_are_not_told_what_opens_the_doors_of_the_gateway(
