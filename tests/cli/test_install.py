@@ -239,7 +239,7 @@ def test_a_word_that_is_neither_a_file_nor_a_client_is_wrong_usage(home: Path, r
     done = run("uninstall", "zed")
 
     assert done.code == 2
-    assert "'zed' is no file, and no client that is known: claude-desktop, cursor, vscode, claude-code" in done.err
+    assert "'zed' is neither a file nor a known client: claude-desktop, cursor, vscode, claude-code" in done.err
 
 
 def test_a_folder_is_no_configuration(home: Path, run: Run) -> None:
@@ -494,7 +494,7 @@ def test_a_change_by_somebody_else_is_never_written_over(file: Path) -> None:
     loaded = load(str(file))
     file.write_text("theirs")
 
-    with pytest.raises(ConfigError, match="was changed by somebody else just now; nothing was written, try again"):
+    with pytest.raises(ConfigError, match="was changed by another program just now; nothing was written, try again"):
         save(loaded, "ours")
 
     assert (file.read_text(), names(file.parent)) == ("theirs", ["mcp.json"])
@@ -510,7 +510,7 @@ def test_a_change_while_we_write_is_never_written_over(file: Path, monkeypatch: 
 
     monkeypatch.setattr(os, "fsync", meanwhile)
 
-    with pytest.raises(ConfigError, match="was changed by somebody else"):
+    with pytest.raises(ConfigError, match="was changed by another program"):
         save(loaded, "ours")
 
     assert file.read_text() == "theirs"

@@ -40,7 +40,7 @@ def test_a_refusal_leaves_the_other_answers_of_its_turn(scenes: dict[str, Any]) 
 def test_code_that_may_be_in_either_of_two_runs_calls_nothing(scenes: dict[str, Any]) -> None:
     unclear, *clear = scenes["shared"]
 
-    assert unclear.startswith("whose: agents in 2 runs have this tool, and nobody knows which of them calls")
+    assert unclear.startswith("whose: agents in 2 runs have this tool, and it cannot be told which of them calls")
     assert clear == ["unlimited's", "nobody's", "outer's"]
 
 

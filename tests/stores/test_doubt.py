@@ -144,7 +144,7 @@ def test_where_nobody_can_look_the_error_says_so(store: RunStore, disk: Disk) ->
 
     pending = together(store, 2)
 
-    assert all("it may have been written or not: look first" in str(each.error) for each in pending)
+    assert all("it may have been written or not: check before you repeat it" in str(each.error) for each in pending)
     disk.is_gone = False
     assert store.snapshot("r").event_count == 2
 

@@ -740,7 +740,7 @@ FLAWS: dict[str, tuple[list[str], int, str]] = {
     "a long id": ([TITLE, RUN.replace('"a"', f'"{"a" * 201}"')], 2, "id must be 1 to 200"),
     "an id with control characters": ([TITLE, RUN.replace('"a"', '"a\\u007f"')], 2, "not as an export|id must be"),
     "a store without a name": ([TITLE, RUN.replace('"x"', '""')], 2, "store must be"),
-    "a time that is none": ([TITLE, RUN.replace("100", str(2**70))], 2, "is no time"),
+    "a time that is none": ([TITLE, RUN.replace("100", str(2**70))], 2, "is not a time"),
     "a run twice": ([TITLE, RUN, event(), RUN], 4, "second time"),
     "an event before any run": ([TITLE, event()], 2, "before the first run"),
     "a sequence that does not start at 0": ([TITLE, RUN, event(1)], 3, "where 0 should follow"),
@@ -1055,7 +1055,7 @@ NOTED = RunEventRecord(0, 100, "noted")
         (record(id=3), "id must be"),
         (record(session_id=None), "texts"),
         (record(session_id="\ud800"), "UTF-8"),
-        (record(created_at_ms="now"), "no time"),
+        (record(created_at_ms="now"), "not a time"),
         (record(RunEventRecord(1, 100, "noted")), "where 0 should follow"),
         (record(RunEventRecord(0, 99, "noted")), "must not go back"),
         (record(RunEventRecord(0, 100.5, "noted")), "must not go back"),  # type: ignore[arg-type]

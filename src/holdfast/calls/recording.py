@@ -102,7 +102,7 @@ class Record(msgspec.Struct, eq=False):
     def _decide(self, execution: Execution, value: object) -> Write | None:
         """Record *value* as the result of a call in doubt; for a stream, as its items."""
         if not self.step.decide():
-            raise RunConflict(f"somebody has decided about this call of {self.step.name!r} already")
+            raise RunConflict(f"this call of {self.step.name!r} has been decided already")
         facts: dict[str, Any] = {
             "status": "success", "duration_ms": 0, "attempts": 0, "cached": False, "category": None, "answered": True,
         }  # fmt: skip

@@ -127,9 +127,7 @@ def _find(target: str) -> str:
             folder = os.curdir
         return client_file(target, folder=folder, home=home, platform=sys.platform, environment=os.environ)
     if not os.path.exists(target) and os.sep not in target and "." not in target:
-        raise click.UsageError(
-            f"{target!r} is no file, and no client that is known: {', '.join(CLIENTS)}; name its file"
-        )
+        raise click.UsageError(f"{target!r} is neither a file nor a known client: {', '.join(CLIENTS)}; name its file")
     return target
 
 

@@ -50,7 +50,7 @@ def ui(
         from holdfast.web.security import is_local, rules
         from holdfast.web.serving import Server, bind
     if no_token and not is_local(host):
-        raise click.UsageError(f"--no-token with --host {host}: others could ask; leave one of them out")
+        raise click.UsageError(f"--no-token with --host {host}: other machines could connect; leave one of them out")
     token = None if no_token else _token(least=1 if is_local(host) else SHORTEST)
     opens = not (no_open or as_json) and sys.stdout.isatty() and has_display()
     once = secrets.token_urlsafe(32) if opens and token is not None else None
@@ -70,7 +70,9 @@ def _token(*, least: int) -> str:
     if not given.isascii() or not given.isprintable() or " " in given:
         raise click.UsageError("$HOLDFAST_TOKEN must be ASCII characters without spaces")
     if len(given) < least:
-        raise click.UsageError(f"$HOLDFAST_TOKEN must be at least {least} characters: others can ask, and guess")
+        raise click.UsageError(
+            f"$HOLDFAST_TOKEN must be at least {least} characters: other machines can connect, and guess"
+        )
     return given
 
 

@@ -200,7 +200,7 @@ class Service:
         except Away as error:
             if not self._is_puzzled:
                 _log.warning(
-                    "%s: somebody else uses the channel %s: %s", self._fleet.address.shown, self._fleet.channel, error
+                    "%s: another program uses the channel %s: %s", self._fleet.address.shown, self._fleet.channel, error
                 )
             self._is_puzzled = True
             return

@@ -211,7 +211,7 @@ async def _made(
     until = clock() + LONGEST
     while not end.done():
         if clock() >= until or (run is not None and not run.is_open):
-            raise asyncio.CancelledError("nobody has told how it ended")
+            raise asyncio.CancelledError("its end was not reported")
         await asyncio.wait({end}, timeout=GLANCE)
     if isinstance(outcome := end.result(), Failed):
         raise outcome

@@ -92,8 +92,8 @@ class GuardedTool(Tool):
         found = [context for run, context in tuple(self._told.items()) if run.is_open]
         if len(found) > 1:
             raise ConfigError(
-                f"{self.name}: agents in {len(found)} runs have this tool, and nobody knows which of them calls: make "
-                "each CodeAgent with executor_kwargs={'timeout_seconds': None}, or with a guard() of its own"
+                f"{self.name}: agents in {len(found)} runs have this tool, and it cannot be told which of them calls: "
+                "make each CodeAgent with executor_kwargs={'timeout_seconds': None}, or with a guard() of its own"
             )
         return found[0].copy() if found else copy_context()
 

@@ -43,5 +43,5 @@ def _has_run(file: SqliteFile, live: Live) -> bool:
     if found is None or found.key != live.key or found.standing() == live.written:
         return False
     if found.standing() != live.standing():
-        raise StoreError(f"{file.name}: somebody else has written to the same run since")
+        raise StoreError(f"{file.name}: another process has written to the same run since")
     return True

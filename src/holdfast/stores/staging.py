@@ -275,7 +275,7 @@ def _check_header(header: RunHeader, origin: str) -> None:
     if not isinstance(header.session_id, str) or not isinstance(header.prompt, str):
         raise ValueError("session_id and prompt must be texts")
     if not isinstance(header.created_at_ms, int) or not -MOST <= header.created_at_ms <= MOST:
-        raise ValueError(f"created_at_ms {shown(header.created_at_ms)} is no time")
+        raise ValueError(f"created_at_ms {shown(header.created_at_ms)} is not a time")
 
 
 def _check_base(base: RunSnapshot, header: RunHeader, first: int) -> None:
@@ -287,9 +287,9 @@ def _check_base(base: RunSnapshot, header: RunHeader, first: int) -> None:
     if first < 1 or base.event_count != first:
         raise ValueError(f"base is the state after {base.event_count} events, but {first} are missing")
     if not all(0 <= getattr(base, name) <= MOST for name in _COUNTS):
-        raise ValueError("base has a count that is none")
+        raise ValueError("base has a count that is not valid")
     if not all(map(math.isfinite, base.spend.values())):
-        raise ValueError("base has a spend that is no number")
+        raise ValueError("base has a spend that is not a number")
     if not header.created_at_ms <= base.updated_at_ms <= MOST:
         raise ValueError("base was not updated after the run was created")
 

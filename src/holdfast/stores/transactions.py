@@ -59,7 +59,12 @@ class Transactions:
                     self._spoilt(group, again.failure)
                     return
                 trouble = again
-        _fail(group, StoreError(f"{self._file.name}: others were quicker {MOST_TRIES} times: {trouble}; try again"))
+        _fail(
+            group,
+            StoreError(
+                f"{self._file.name}: other processes wrote first, {MOST_TRIES} times in a row: {trouble}; try again"
+            ),
+        )
 
     def _was_made(self, group: Group, lost: list[Lost]) -> bool:
         """True if the group must not be made again: a commit whose answer was *lost* did it, or that is not known."""
@@ -194,7 +199,9 @@ class Transactions:
 
 def unknown(error: StoreError) -> StoreError:
     """The error of a write of which it cannot be told whether it was made."""
-    told = StoreError(f"{error}; what became of a commit is not known, so it may have been written or not: look first")
+    told = StoreError(
+        f"{error}; the end of a commit is not known, so it may have been written or not: check before you repeat it"
+    )
     told.__cause__ = error.__cause__
     return told
 

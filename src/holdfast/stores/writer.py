@@ -62,7 +62,7 @@ class Pending(msgspec.Struct, Generic[Book, T], eq=False):  # a Struct, built in
             finally:
                 self.error = None  # no cycle: the error's traceback refers to this frame, which refers to the error
         if not self.done:
-            raise StoreError("the store takes too long; it may be written yet")
+            raise StoreError("the store takes too long; the write may still be made")
         return self.value  # type: ignore[return-value]
 
 

@@ -121,7 +121,7 @@ def _describing(rules: Rules) -> Endpoint:
 
 _HTTP = {
     404: Problem(404, "not_found", "there is nothing at this path", "see /openapi.json; the page is at /"),
-    405: Problem(405, "method_not_allowed", "this path is not asked so", "see /openapi.json"),
+    405: Problem(405, "method_not_allowed", "this path does not take this method", "see /openapi.json"),
 }
 
 

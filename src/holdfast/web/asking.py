@@ -42,7 +42,7 @@ class Question:
         except UnicodeDecodeError:
             raise bad(f"{part}: must be UTF-8 text, percent-encoded") from None
         if len(name) > LONGEST_NAME:
-            raise Problem(404, "not_found", f"{part}: nothing has a name of so many characters", "see /openapi.json")
+            raise Problem(404, "not_found", f"{part}: no name is that long", "see /openapi.json")
         return name
 
     def number(self, name: str, usual: int, *, least: int, most: int) -> int:

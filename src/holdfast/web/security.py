@@ -195,7 +195,7 @@ class Gate:
             raise Problem(
                 401,
                 "token_wrong" if is_bearer or cookie else "token_missing",
-                "this server answers only to who has its token",
+                "this server needs its token",
                 "open the address that holdfast ui printed, or send the header Authorization: Bearer TOKEN",
             )
         return False

@@ -27,7 +27,7 @@ def bind(host: str, port: int) -> socket.socket:
             host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except (OSError, UnicodeError) as error:
-        raise HoldfastError(f"{host} is no address of this machine: {error}") from error
+        raise HoldfastError(f"{host} is not an address of this machine: {error}") from error
     made = socket.socket(family, kind, protocol)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

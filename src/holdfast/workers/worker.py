@@ -238,7 +238,7 @@ class Worker:
             try:
                 queue.give_back(self._store, claims, STOPPED)
             except StoreError as error:
-                _log.warning("%d runs are for others when the lease of this process ends: %s", len(claims), error)
+                _log.warning("%d runs go to other workers when the lease of this process ends: %s", len(claims), error)
         for slot in left:
             self._tell(slot, None)
         self._lane.close()

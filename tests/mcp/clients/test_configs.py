@@ -173,7 +173,7 @@ def test_what_only_looks_like_holdfast_is_wrapped(command: list[str]) -> None:
         ({"url": "ws://h", "type": "ws"}, "type 'ws' is not one of"),
         ({"url": "ws://h"}, "Holdfast speaks http and https, not ws"),
         ({"url": "unix:///run/mcp.sock"}, "Holdfast speaks http and https, not unix"),
-        ({"url": "http://[h"}, "its url is none"),
+        ({"url": "http://[h"}, "its url is not valid"),
         ({"url": "http://h", "type": "sse"}, "HTTP+SSE is not spoken by Holdfast"),
         ({"url": "http://h/sse"}, "HTTP+SSE is not spoken by Holdfast"),
         *(

@@ -391,7 +391,7 @@ async def test_a_server_that_needs_no_proxy_is_asked_itself(environment: pytest.
     ("proxy", "why"),
     [
         ("socks5://127.0.0.1:1", "a proxy must be one of http:// or https://"),
-        ("http://[", "the proxy is no address"),
+        ("http://[", "the proxy's address is not valid"),
         ("http://127.0.0.1:1", "Connect call failed"),
     ],
     ids=["socks", "nonsense", "closed"],

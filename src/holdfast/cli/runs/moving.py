@@ -105,7 +105,7 @@ def prune(yes: bool, store: str | None, as_json: bool, **limits: Any) -> int:
 
 def _confirmed(question: str) -> bool:
     if not sys.stdin.isatty():
-        raise click.UsageError("nobody is here to be asked: add --yes")
+        raise click.UsageError("there is no terminal to ask for confirmation: add --yes")
     return click.confirm(in_full(question), err=True)
 
 

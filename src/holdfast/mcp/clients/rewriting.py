@@ -294,7 +294,7 @@ def _address(url: str) -> tuple[str | None, str | None]:
         parts = urlsplit(url)
         return None if url.startswith("${") else parts.scheme, parts.hostname
     except ValueError:
-        raise ConfigError("its url is none") from None
+        raise ConfigError("its url is not valid") from None
 
 
 def _variables(headers: Sequence[str]) -> dict[str, str]:

@@ -78,7 +78,7 @@ def _check_unchanged(loaded: Loaded) -> None:
     """Raise a `ConfigError` if the file was changed. Called as late as possible: other programs take no lock."""
     now = load(loaded.path)
     if now.data != loaded.data:
-        raise ConfigError(f"{loaded.path}: was changed by somebody else just now; nothing was written, try again")
+        raise ConfigError(f"{loaded.path}: was changed by another program just now; nothing was written, try again")
 
 
 def _back_up(loaded: Loaded) -> str:

@@ -315,7 +315,9 @@ def _proxy(target: str, url: URL) -> URL | None:
     try:
         proxy = URL(found if "://" in found else f"http://{found}")
     except ValueError as error:
-        raise ServerLost(f"{target} cannot be reached: the proxy is no address: {error}", sent=False) from error
+        raise ServerLost(
+            f"{target} cannot be reached: the proxy's address is not valid: {error}", sent=False
+        ) from error
     if proxy.scheme not in ("http", "https") or not proxy.host:
         raise ServerLost(f"{target} cannot be reached: a proxy must be one of http:// or https://", sent=False)
     return proxy

@@ -281,7 +281,7 @@ class PostgresDatabase:
             which = (self.address.schema, milliseconds(STOPPED))
             ended = self.links.use(lambda link: link.ask(self._sql["end_stopped"], *which))
         except (ServerError, Broken) as error:
-            _log.warning("%s: nobody can tell who holds what is needed: %s", self.name, error)
+            _log.warning("%s: the sessions that hold its locks cannot be found: %s", self.name, error)
             return False
         if ended:
             _log.warning("%s: ended %d connections that held its tables and did not go on", self.name, len(ended))

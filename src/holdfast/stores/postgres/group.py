@@ -127,7 +127,7 @@ class Group:
         if versions in ([], [before]):
             return False
         if versions != [self._token]:
-            raise StoreError("somebody else has written to the same run since")
+            raise StoreError("another process has written to the same run since")
         return True
 
     # -- inside --------------------------------------------------------------------------------------------------------
