@@ -37,7 +37,7 @@ def bind(fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: Mapping[s
     """
     while isinstance(fn, functools.partial):
         args, kwargs, fn = (*fn.args, *args), {**fn.keywords, **kwargs}, fn.func
-    function, is_method = (fn.__func__, True) if isinstance(fn, MethodType) else (fn, False)
+    function, is_method = _function(fn)
     try:
         binder = None if function is None else _binder(function, is_method)
         return (args, dict(kwargs)) if binder is None else binder(args, kwargs)
@@ -82,8 +82,7 @@ def without_defaults(fn: Callable[..., Any] | None, arguments: object) -> object
 
     The keys of a run's calls are made of this, so a tool can gain parameters with defaults between crash and resume.
     """
-    fn = _whole(fn)
-    function, is_method = (fn.__func__, True) if isinstance(fn, MethodType) else (fn, False)
+    function, is_method = _function(_whole(fn))
     try:
         defaults = {} if function is None else _defaults(function, is_method)
     except Exception:  # no signature, or the function cannot be hashed
@@ -140,7 +139,7 @@ def _binder(fn: Callable[..., Any], is_method: bool) -> _Binder | None:
     For a method, *fn* is its function: this cache must not keep alive every object whose method was called.
     """
     try:
-        signature = signature_of(MethodType(fn, fn) if is_method else fn)
+        signature = _signature(fn, is_method)
     except (TypeError, ValueError):
         return None
 
@@ -167,17 +166,19 @@ def _binder(fn: Callable[..., Any], is_method: bool) -> _Binder | None:
 @functools.lru_cache(maxsize=1024)
 def _defaults(fn: Callable[..., Any], is_method: bool) -> dict[str, Any]:
     """What `bind` gives for each parameter of *fn* that a call may leave out."""
-    parameters = signature_of(MethodType(fn, fn) if is_method else fn).parameters.values()
+    parameters = _signature(fn, is_method).parameters.values()
     empty: dict[Any, Any] = {inspect.Parameter.VAR_POSITIONAL: (), inspect.Parameter.VAR_KEYWORD: {}}
     given = {each.name: empty.get(each.kind, each.default) for each in parameters}
     return {name: default for name, default in given.items() if default is not inspect.Parameter.empty}
 
 
 def _same(value: object, default: object) -> bool:
-    """True if *value* is the *default*, or has the same type and encoding; its own `__eq__` is never called."""
+    """True if *value* is the *default*, or has the same type and encoding; no `__eq__` of a user's type is called."""
     if value is default:
         return True
-    return type(value) is type(default) and (sign := encode([value])) is not None and sign == encode([default])
+    if type(value) is not type(default) or (type(value) in _SCALARS and value != default):  # quick, however long it is
+        return False
+    return (sign := encode([value])) is not None and sign == encode([default])
 
 
 @functools.lru_cache(maxsize=1024)
@@ -199,6 +200,15 @@ def _whole(fn: Callable[..., Any] | None) -> Callable[..., Any] | None:
     while isinstance(fn, functools.partial):
         fn = fn.func
     return fn
+
+
+def _function(fn: Callable[..., Any] | None) -> tuple[Callable[..., Any] | None, bool]:
+    """The function of a method, and whether *fn* is one: a cache keyed by methods would keep their objects alive."""
+    return (fn.__func__, True) if isinstance(fn, MethodType) else (fn, False)
+
+
+def _signature(fn: Callable[..., Any], is_method: bool) -> inspect.Signature:
+    return signature_of(MethodType(fn, fn) if is_method else fn)
 
 
 def _itself(thing: object) -> Hashable:
