@@ -82,6 +82,7 @@ def test_a_run_that_is_open_when_all_is_closed_is_looked_after_still(hf: Holdfas
         hf.close()
 
         assert len(keepers()) == 1
+        assert hf._home.keeper._mailbox is not None
 
 
 def test_a_run_after_the_store_was_closed_hears_what_is_said_to_its_new_name(
@@ -149,21 +150,48 @@ def test_a_run_after_one_whose_thread_could_not_be_started_is_looked_after(
             run.check()
 
 
+def lease_of(hf: Holdfast) -> int:
+    ((_, _, _, until, *_),) = hf.runs.file.fetch("owning")
+    return int(until)
+
+
+def is_renewed_in(hf: Holdfast, clock: ManualClock, seconds: float) -> bool:
+    """True if the keeper renews the lease when *seconds* have passed; it is woken as if it had waited for that long."""
+    before = lease_of(hf)
+    clock.advance(seconds)
+    mailbox = hf._home.keeper._mailbox
+    assert mailbox is not None
+    mailbox.wake()
+    return eventually(lambda: lease_of(hf) > before)
+
+
 def test_a_run_that_takes_long_is_known_to_be_alive(disk: Place, clock: ManualClock) -> None:
     hf = disk.open()
 
-    def lease() -> int:
-        ((_, _, _, until, *_),) = hf.runs.file.fetch("owning")
-        return int(until)
-
     with hf.run():
-        before = lease()
-        clock.advance(hf.runs.lease / keeper.SIGNS)
-        mailbox = hf._home.keeper._mailbox
-        assert mailbox is not None
-        mailbox.wake()  # as whoever waits for that long is
+        for _ in range(3):
+            assert is_renewed_in(hf, clock, hf.runs.lease / keeper.SIGNS)
 
-        assert eventually(lambda: lease() > before)
+
+def test_a_renewal_that_takes_long_does_not_delay_the_next(
+    disk: Place, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hf = disk.open()
+    renew, pause = hf.runs.renew, hf.runs.lease / keeper.SIGNS
+    renewed = threading.Semaphore(0)
+
+    def renew_slowly() -> None:
+        renew()
+        clock.advance(pause / 2)
+        renewed.release()
+
+    monkeypatch.setattr(hf.runs, "renew", renew_slowly)
+    with hf.run():
+        assert is_renewed_in(hf, clock, pause)
+        assert renewed.acquire(timeout=30)
+
+        assert is_renewed_in(hf, clock, pause / 2)
+        assert renewed.acquire(timeout=30)
 
 
 def test_a_store_that_is_away_is_complained_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -108,16 +108,17 @@ class Keeper:
             if before is not None:
                 before.wake()
             if mailbox is not None:
-                threading.Thread(target=self._serve, args=(mailbox,), name="holdfast-keeper", daemon=True).start()
+                due = self._clock.monotonic() + self._store.lease / SIGNS
+                threading.Thread(target=self._serve, args=(mailbox, due), name="holdfast-keeper", daemon=True).start()
         except BaseException as error:  # the next run tries again; a thread that was started all the same ends
             self._mailbox = None
             if not isinstance(error, RuntimeError):
                 raise
             raise StoreError(f"nobody can look after the run: {error}") from error
 
-    def _serve(self, mailbox: News) -> None:
+    def _serve(self, mailbox: News, due: float) -> None:
+        """Serve the runs until there are none; *due* is when the lease is renewed for the first time."""
         pause = self._store.lease / SIGNS
-        due = self._clock.monotonic() + pause
         try:
             self._try(self.look)  # a cancel may have been requested before the mailbox was watched
             while self._mailbox is mailbox:
@@ -126,12 +127,13 @@ class Keeper:
                     self._try(self.look)
                     self.debts.pay()
                 self._rest(mailbox)
-                if self._runs and self._mailbox is mailbox and self._clock.monotonic() >= due:
+                now = self._clock.monotonic()
+                if self._runs and self._mailbox is mailbox and now >= due:
+                    due = now + pause  # counted from before the renewal: one that takes long delays no later one
                     self.leave_stranded(*self._runs)
                     self._try(self._store.renew)
                     self._try(self.look)  # the store may have been unreachable when the mailbox woke the thread
                     self.debts.pay()
-                    due = self._clock.monotonic() + pause
         finally:
             with self._lock:
                 if self._mailbox is mailbox:  # whatever ended this thread: the next run starts another
