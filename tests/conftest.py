@@ -22,8 +22,11 @@ PATIENCE = 30.0  # seconds a thread may take to end; the timer thread lingers fo
 FILES = 2048  # that a test may have open
 
 configuration.set_hypothesis_home_dir(Path(__file__).parents[1] / ".cache" / "hypothesis")
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; children would inherit it
+# A shell ignores signals in the background, and nohup does: children would inherit that, but inherit no handler.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 # macOS gives a process 256 files unless it asks for more; some tests have hundreds of clients, and their server.
 files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
 if 0 <= files < FILES:  # on Linux -1 is as many as one likes

@@ -29,7 +29,8 @@ ROWS = {
     "deciding": {"guards", "tracking", "history", "values"},
     # the standard library and msgspec
     "ground": {
-        "errors", "category", "clock", "events", "checks", "loops", "shape", "shipped", "solo", "stack", "version",
+        "errors", "category", "clock", "events", "checks", "folders", "loops", "shape", "shipped", "solo", "stack",
+        "version",
     },
 }  # fmt: skip
 PLAIN_ROWS = {"deciding", "ground"}  # import nothing foreign but msgspec

@@ -209,11 +209,14 @@ sys.path.insert(0, sys.argv[1])
 import holdfast
 from holdfast.fleet.script import Script
 from holdfast.stores.postgres.schema import statements
+from holdfast.top.app import Top
+from holdfast.web.files import _read as file_of_page
 
 assert holdfast.__file__.startswith(sys.argv[1]), holdfast.__file__
 with holdfast.open(sys.argv[2], policies={}) as hf, hf.run() as run:
     run.emit("note")
 print(hf.runs.snapshot(run.id).status, len(Script().digest), "load" in statements("holdfast"))
+print(b"<html" in file_of_page("index.html"), file_of_page("missing.js"), "Screen" in Top.CSS)
 """
 
 
@@ -222,7 +225,7 @@ def test_the_package_works_from_an_archive(tmp_path: Path) -> None:
     words = [sys.executable, "-P", "-c", FROM_AN_ARCHIVE, archive, str(tmp_path / "runs.db")]
     done = subprocess.run(words, capture_output=True, text=True, timeout=50, check=False)
 
-    assert (done.stdout, done.stderr) == ("completed 40 True\n", "")
+    assert (done.stdout, done.stderr) == ("completed 40 True\nTrue None True\n", "")
 
 
 @pytest.mark.parametrize(

@@ -396,6 +396,7 @@ def test_an_interrupt_is_stronger_than_a_cancel_that_nobody_has_heard_of(disk: P
         raise KeyboardInterrupt
 
     assert hf.runs.snapshot(run.id).interrupted
+    assert not run.cancelled.is_set()
 
 
 def test_who_says_that_the_run_is_complete_is_believed_though_a_cancel_was_requested(hf: Holdfast) -> None:
@@ -829,7 +830,9 @@ def test_the_second_run_of_a_process_is_told_too(disk: Place) -> None:
 # --- hooks ---
 
 
-def test_cancel_hooks_are_called_once_and_before_the_run_is_over(memory: Place, entering: Entering) -> None:
+def test_cancel_hooks_are_called_once_and_before_the_run_is_over(
+    memory: Place, entering: Entering, caplog: pytest.LogCaptureFixture
+) -> None:
     told: list[Any] = []
 
     def clean_up(call: Any) -> None:
@@ -848,6 +851,30 @@ def test_cancel_hooks_are_called_once_and_before_the_run_is_over(memory: Place, 
     entering(run, body)
 
     assert told == [("on_cancel", run.id, "enough", "executing")]
+    assert caplog.records == []
+
+
+def test_a_block_that_is_left_as_soon_as_the_token_is_set_waits_for_the_cancel_hooks(
+    memory: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.runs import run as module
+
+    told: list[str] = []
+    hf = memory.open(hooks=[Hook("on_cancel", lambda call: told.append(hf.runs.snapshot(call.run_id).status))])
+    leaves = threading.Event()  # the block is left, or waits for the hooks
+    pause = module.pause
+    monkeypatch.setattr(module, "pause", lambda *args: (leaves.set(), pause(*args)))
+
+    with hf.run() as run:
+        set_token = run.cancelled.set
+        monkeypatch.setattr(run.cancelled, "set", lambda: (set_token(), leaves.wait(PATIENCE)))
+        canceller = Thread(run.cancel)
+        assert run.cancelled.wait(PATIENCE)
+    leaves.set()
+
+    canceller.result()
+    eventually(lambda: told)
+    assert told == ["executing"]
 
 
 def test_a_cancel_hook_has_a_time_limit(memory: Place) -> None:
@@ -910,6 +937,21 @@ def test_an_interrupt_while_the_hooks_work_leaves_the_run_to_others_and_the_wish
     with pytest.raises(RunCancelled), hf.resume(run.id):
         hf.call(lambda: pytest.fail("was called"))
     assert hf.runs.snapshot(run.id).status == "cancelled"
+
+
+def test_a_block_does_not_wait_for_hooks_that_an_interrupt_kept_from_being_called(
+    memory: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hf = memory.open(hooks=[Hook("on_cancel", lambda call: None)])
+
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), hf.run() as run:
+        monkeypatch.setattr(hf._kit.workers, "start", interrupted)
+        run.cancel()
+
+    assert hf.runs.snapshot(run.id).interrupted
 
 
 async def test_a_call_left_over_from_a_cancelled_run_tells_of_the_circuit_it_opens_and_gives_its_slot_back(

@@ -20,6 +20,7 @@ import pytest
 from tests.children import fork
 from tests.runs import durable
 from tests.runs.durable import Entering, Place, of, stopped, types
+from tests.shapes import PATIENCE
 
 import holdfast
 from holdfast import (
@@ -402,6 +403,22 @@ async def test_a_task_waits_as_well_for_what_is_told_after_an_end(hf: Holdfast) 
         run.emit("noted")
 
     assert [event.type for event in hf.runs.events(run.id)] == ["run_started", "run_completed", "noted"]
+
+
+async def test_a_task_that_waits_for_a_write_is_told_although_the_block_is_left_meanwhile(disk: Place) -> None:
+    opened = threading.Event()
+    opened.set()
+    hf = disk.open(crash=lambda _: opened.wait(PATIENCE))
+
+    async with hf.run() as run:
+        await run.acomplete("tea")
+        opened.clear()
+        late = asyncio.create_task(run.acommit("late"))
+        await asyncio.sleep(0)  # it waits now
+        asyncio.get_running_loop().call_soon(opened.set)  # when the end of the block waits, too
+
+    await asyncio.wait_for(late, PATIENCE)
+    assert types(hf, run.id) == ["run_started", "run_completed", "late"]
 
 
 @pytest.mark.parametrize("noted", [False, True])

@@ -172,10 +172,28 @@ def test_a_repeat_of_a_call_that_ended_says_so_and_is_the_same_call() -> None:
     assert run.tool_calls == 1
 
 
-def test_a_call_whose_tool_was_not_called_is_none() -> None:
-    run = after(call("tool_started"), call("tool_ended", status="cancelled", uncalled=True), call("tool_started"))
+@pytest.mark.parametrize(
+    ("failed", "attempt"),
+    [
+        ({"attempt": 1, "retry_in_ms": 200}, 2),
+        ({"attempt": 2, "retry_in_ms": 0}, 3),
+        ({"attempt": 2, "retry_in_ms": None}, 1),
+        ({"attempt": 0, "retry_in_ms": 200}, 1),
+        ({"attempt": 2**31, "retry_in_ms": 200}, 1),
+        ({"attempt": "1", "retry_in_ms": 200}, 1),
+    ],
+)
+def test_a_call_that_is_tried_again_is_in_its_next_attempt(failed: dict[str, Any], attempt: int) -> None:
+    run = after(call("tool_started", "c1"), call("tool_attempt_failed", "c1", **failed))
 
-    assert run.tool_calls == 1
+    assert run.active_calls["c1"].attempt == attempt
+
+
+def test_a_call_whose_tool_was_not_called_is_none() -> None:
+    cut_off = call("tool_started", "c2"), call("tool_ended", "c2", status="cancelled", uncalled=True)
+    run = after(call("tool_started", "c1"), *cut_off, call("tool_started", "c2"))
+
+    assert run.tool_calls == 2
 
 
 def test_what_never_began_is_not_taken_off() -> None:
@@ -184,8 +202,17 @@ def test_what_never_began_is_not_taken_off() -> None:
     assert run.tool_calls == 1
 
 
-def test_a_call_without_an_id_counts_too() -> None:
-    run = after(("tool_started", {"tool": "search"}), ("tool_started", {"tool": "search"}))
+@pytest.mark.parametrize("name", [None, 1, ["search"]])
+def test_a_call_without_a_name_counts_too(name: object) -> None:
+    run = after(("tool_started", {"call_id": "c1", "tool": name}))
+
+    assert run.tool_calls == 1
+    assert run.active_tools == ()
+
+
+@pytest.mark.parametrize("id", [None, 1, ["c1"]])
+def test_a_call_without_an_id_counts_too(id: object) -> None:
+    run = after(*[("tool_started", {"call_id": id, "tool": "search"})] * 2)
 
     assert run.tool_calls == 2
     assert run.active_tools == ()

@@ -214,6 +214,32 @@ def test_a_call_that_an_imported_run_makes_here_and_is_cut_off_is_in_doubt(two: 
     assert script.count == 1
 
 
+def test_a_call_of_an_imported_run_that_was_stopped_before_the_tool_is_not_in_doubt(
+    two: tuple[Holdfast, Holdfast],
+) -> None:
+    first, second = two
+    run_id = stopped(first, lambda: None)
+    move(first, second)
+    script, pay = scripted(second, ok("paid"))
+    settle = second.runs.writer.settle
+
+    def cut_off(pending: Any) -> None:
+        second.runs.writer.settle = settle  # type: ignore[method-assign]
+        settle(pending)
+        raise KeyboardInterrupt
+
+    def work() -> None:
+        second.runs.writer.settle = cut_off  # type: ignore[method-assign]
+        pay(1)
+
+    interrupted(second, run_id, work)
+
+    with second.resume(run_id):
+        answer = pay(1)
+
+    assert (answer, script.count) == ("paid", 1)
+
+
 def test_a_call_that_an_imported_run_makes_here_and_is_cut_off_is_no_divergence(two: tuple[Holdfast, Holdfast]) -> None:
     first, second = two
     run_id = stopped(first, lambda: None)
@@ -503,6 +529,24 @@ def test_a_fork_of_an_imported_fork_knows_what_both_knew_when_they_are_gone(two:
     assert made == [3]
 
 
+def test_a_fork_of_an_imported_fork_that_asked_for_nothing_knows_what_both_knew_when_they_are_gone(
+    two: tuple[Holdfast, Holdfast],
+) -> None:
+    first, second = two
+    _, fork = forked(first, end=ValueError)
+    move(first, second)
+    made: list[Any] = []
+    pay = paying(second, made)
+    interrupted(second, fork, lambda: None)
+    (last,) = (run.id for run in second.runs.list_runs() if run.forked_from == fork)
+    second.runs.prune(max_runs=0)
+
+    with second.resume(last):
+        pay(1), pay(2), pay(3)
+
+    assert made == [3]
+
+
 def test_a_call_that_the_original_of_an_imported_fork_never_ended_is_in_doubt_when_that_is_gone(
     two: tuple[Holdfast, Holdfast],
 ) -> None:
@@ -666,3 +710,18 @@ def test_what_a_fork_had_spent_already_counts_once_after_an_import(two: tuple[Ho
         fork.spend("usd", 1.0)
 
     assert second.runs.snapshot(fork.id).spend == {"usd": 2.0}
+
+
+def test_what_was_spent_after_the_run_had_ended_counts_when_its_fork_spends_it_after_an_import(
+    two: tuple[Holdfast, Holdfast],
+) -> None:
+    first, second = two
+    with first.run() as run:
+        run.fail("lost")
+        run.spend("usd", 1.0)
+    move(first, second)
+
+    with second.resume(run.id) as fork:
+        fork.spend("usd", 1.0)
+
+    assert second.runs.snapshot(fork.id).spend == {"usd": 1.0}

@@ -20,7 +20,7 @@ from tests.shapes import Shape
 from holdfast import CircuitOpen, ConcurrencyFull, Denied, Holdfast, Hook, InDoubt, RunConflict
 from holdfast.calls import recording
 from holdfast.frameworks.guarded import Aside, Guarded
-from holdfast.testing import Script, fail, ok
+from holdfast.testing import ManualClock, Script, fail, ok
 from holdfast.waiting.threads import Job, Workers
 
 place, disk, memory = durable.place, durable.disk, durable.memory
@@ -161,6 +161,7 @@ def test_an_answer_is_taken_for_the_result_and_remembered(place: Place, shape: S
     ended = of(desk.hf, run_id, "tool_ended")[-1].payload
     assert ended["result"] == ["receipt X"]
     assert (ended["status"], ended["duration_ms"], ended["attempts"], ended["category"]) == ("success", 0, 0, None)
+    assert not ended["cached"]
     assert desk.hf.runs.snapshot(run_id).active_tools == ()
 
 
@@ -345,6 +346,33 @@ def test_a_repeat_that_dies_is_in_doubt_again(memory: Place) -> None:
     desk.opened()
 
     assert doubted(desk, run_id, lambda doubt: doubt.repeat()) == ["receipt 2"]
+
+
+def test_a_call_is_answered_once(memory: Place) -> None:
+    desk = Desk(memory)
+    run_id = desk.killed()
+
+    def decide(doubt: InDoubt) -> Any:
+        answer = doubt.answer(["receipt X"])
+        with pytest.raises(RunConflict, match="decided already"):
+            doubt.answer(["receipt Y"])
+        return answer
+
+    assert doubted(desk, run_id, decide) == ["receipt X"]
+    assert [event.payload["result"] for event in of(desk.hf, run_id, "tool_ended")] == [["receipt X"]]
+
+
+def test_a_call_that_was_repeated_under_another_policy_waits_for_no_answer(memory: Place) -> None:
+    desk = Desk(memory)
+    run_id = desk.killed()
+
+    def decide(doubt: InDoubt) -> Any:
+        receipt = desk.hf.call("pay", 7, policy={"idempotent": True})
+        with pytest.raises(RunConflict, match="decided already"):
+            doubt.answer(["receipt X"])
+        return receipt
+
+    assert doubted(desk, run_id, decide) == ["receipt 2"]
 
 
 def test_a_doubt_that_no_call_raised_cannot_be_decided() -> None:
@@ -694,30 +722,92 @@ def test_a_repeat_that_was_stopped_before_the_tool_is_in_doubt_still(memory: Pla
         desk.pay(7)
 
 
-def test_a_call_that_is_asked_again_after_it_was_stopped_before_the_tool_keeps_its_key(memory: Place) -> None:
-    hf = memory.open()
-    keys: list[Any] = []
+def keyed_tool(hf: Holdfast) -> tuple[Callable[[], None], list[str | None]]:
+    """A tool, and the idempotency keys that it was called with."""
+    keys: list[str | None] = []
 
     @hf.tool
     def pay() -> None:
         assert hf.current_run is not None
         keys.append(hf.current_run.idempotency_key)
 
+    return pay, keys
+
+
+def interrupt_next_write(hf: Holdfast, meanwhile: Callable[[], object] = lambda: None) -> None:
+    """Interrupt the caller of the next write when that is made, after it has called *meanwhile*."""
     settle = hf.runs.writer.settle
 
     def interrupted(pending: Any) -> None:
-        settle(pending)
         hf.runs.writer.settle = settle  # type: ignore[method-assign]
+        settle(pending)
+        meanwhile()
         raise KeyboardInterrupt
 
+    hf.runs.writer.settle = interrupted  # type: ignore[method-assign]
+
+
+def test_a_call_that_is_asked_again_after_it_was_stopped_before_the_tool_keeps_its_key(memory: Place) -> None:
+    hf = memory.open()
+    pay, keys = keyed_tool(hf)
+
     with hf.run() as run:
-        hf.runs.writer.settle = interrupted  # type: ignore[method-assign]
+        interrupt_next_write(hf)
         with pytest.raises(KeyboardInterrupt):
             pay()
         pay()
 
     assert {event.payload["key"] for event in of(hf, run.id, "tool_started")} == set(keys)
     assert hf.runs.snapshot(run.id).status == "completed"
+
+
+def test_a_call_that_was_stopped_before_the_tool_after_an_equal_one_began_gives_its_key_to_no_other(
+    memory: Place,
+) -> None:
+    hf = memory.open()
+    pay, keys = keyed_tool(hf)
+
+    with hf.run():
+        interrupt_next_write(hf, meanwhile=pay)
+        with pytest.raises(KeyboardInterrupt):
+            pay()
+        pay()
+        pay()
+
+    assert len(set(keys)) == len(keys) == 3
+
+
+def test_a_repeat_that_was_stopped_while_it_waited_for_its_turn_keeps_its_key_for_the_next(
+    memory: Place, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(memory, idempotent=True, rate={"per_second": 1, "burst": 1})
+    run_id = desk.killed()
+
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    with desk.hf.resume(run_id):
+        desk.pay(8)
+        with monkeypatch.context() as patch:
+            patch.setattr(clock, "sleep", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                desk.pay(7)
+        desk.pay(7)
+
+    first, _, again = desk.keys
+    assert again == first
+
+
+def test_a_block_that_its_process_did_not_survive_is_over_when_the_run_is_resumed(memory: Place) -> None:
+    hf = memory.open()
+    with pytest.raises(Killed), hf.run() as run, hf.guard("pay"):
+        memory.die(hf)
+    hf = memory.open()
+
+    with hf.resume(run.id):
+        active = hf.runs.snapshot(run.id).active_tools
+
+    assert active == ()
 
 
 # --- what goes with it ---

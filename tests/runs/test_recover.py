@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from tests.runs import durable
 from tests.runs.durable import Killed, Place, stopped, types
 
-from holdfast import ConfigError, Holdfast, InDoubt, LeaseLost, RunCancelled, RunConflict
+from holdfast import ConfigError, Holdfast, InDoubt, LeaseLost, RunCancelled, RunConflict, RunNotFound
 from holdfast.policy import PolicyBook
 from holdfast.runs.recovery import TOGETHER, call_inside
 from holdfast.stores import MemoryRunStore
@@ -68,6 +68,10 @@ def broken() -> None:
 
 def conflicts() -> None:
     raise RunConflict("a run of its own is taken")
+
+
+def finds_no_run() -> None:
+    raise RunNotFound("a run of its own")
 
 
 def in_doubt() -> None:
@@ -238,7 +242,10 @@ def test_runs_that_were_interrupted_and_not_killed_are_recovered_too(place: Plac
     assert called == [()]
 
 
-@pytest.mark.parametrize(("name", "status"), [("broken", "failed"), ("in_doubt", "executing"), ("conflicts", "failed")])
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [("broken", "failed"), ("in_doubt", "executing"), ("conflicts", "failed"), ("finds_no_run", "failed")],
+)
 def test_what_a_resumed_run_raises_is_reported_and_the_others_go_on(place: Place, name: str, status: str) -> None:
     first = dead(place, entry=target(name))
     second = dead(place, entry=target("entry"))
@@ -252,7 +259,7 @@ def test_what_a_resumed_run_raises_is_reported_and_the_others_go_on(place: Place
     assert hf.runs.snapshot(second).status == "completed"
 
 
-@pytest.mark.parametrize("wrong", ["nowhere:fn", f"{HERE}:nothing", f"{HERE}:HERE", "no colon"])
+@pytest.mark.parametrize("wrong", ["nowhere:fn", f"{HERE}:nothing", f"{HERE}:HERE", "no colon", ":fn"])
 def test_an_entry_point_that_is_not_there_is_reported_and_the_run_stays(place: Place, wrong: Any) -> None:
     run_id = dead(place, entry={"target": wrong})
     hf = place.open()
@@ -261,6 +268,18 @@ def test_an_entry_point_that_is_not_there_is_reported_and_the_run_stays(place: P
 
     assert isinstance(done.errors[run_id], ConfigError)
     assert hf.runs.snapshot(run_id).interrupted
+
+
+def test_an_entry_point_whose_module_lacks_another_is_there(
+    memory: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lacks_another.py").write_text("import nowhere")
+    monkeypatch.syspath_prepend(tmp_path)
+    run_id = dead(memory, entry={"target": "lacks_another:fn"})
+
+    done = memory.open().recover()
+
+    assert str(done.errors[run_id]) == "No module named 'nowhere'"
 
 
 def test_a_run_that_somebody_wanted_cancelled_is_cancelled_and_the_others_go_on(place: Place) -> None:
@@ -282,7 +301,7 @@ def test_a_run_that_somebody_wanted_cancelled_is_cancelled_and_the_others_go_on(
 def test_what_ends_or_goes_while_others_are_called_again_is_not_called(place: Place) -> None:
     gone = dead(place, entry=target("entry"))
     unknown = dead(place)
-    cancelled = dead(place, entry=target("entry"))
+    cancelled = [dead(place, entry=target("entry")), dead(place)]
     first = dead(place, entry=target("calls_back"))
     hf = place.open()
 
@@ -290,15 +309,17 @@ def test_what_ends_or_goes_while_others_are_called_again_is_not_called(place: Pl
         for run_id in (gone, unknown):
             hf.runs.handle(run_id).cancel()
         hf.runs.prune(max_runs=0)
-        hf.runs.handle(cancelled).cancel("enough")
+        for run_id in cancelled:
+            hf.runs.handle(run_id).cancel("enough")
 
     called_back.append(meanwhile)
 
     done = hf.recover()
 
-    assert (done.resumed, done.left, done.failed, done.errors) == ([first], [cancelled], [], {})
+    assert done == ([first], [], cancelled[:1], {}, cancelled[1:])
     assert called == []
-    assert [run.forked_from for run in hf.runs.list_runs()] == [None, None]
+    assert [run.forked_from for run in hf.runs.list_runs()] == [None, None, None]
+    assert [types(hf, run_id)[-1] for run_id in cancelled] == ["run_cancelled", "run_cancelled"]
 
 
 def test_what_somebody_goes_on_with_while_others_are_called_again_is_left(place: Place) -> None:

@@ -11,11 +11,13 @@ import dataclasses
 import datetime as dt
 import functools
 import io
+import numbers
 import subprocess
 import sys
 import textwrap
 import threading
 import weakref
+from array import array
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from enum import Enum
@@ -539,6 +541,24 @@ def test_the_failure_of_a_step_is_raised_again(hf: Holdfast) -> None:
     assert asked == [1]
 
 
+async def test_the_failure_of_an_astep_is_raised_again(hf: Holdfast) -> None:
+    asked: list[int] = []
+
+    async def ask() -> None:
+        asked.append(1)
+        raise ValueError("no")
+
+    with pytest.raises(KeyError):
+        async with hf.run() as run:
+            with pytest.raises(ValueError, match="no"):
+                await run.astep("ask", ask)
+            raise KeyError
+    async with hf.resume(run.id) as again:
+        with pytest.raises(ValueError, match="no"):
+            await again.astep("ask", ask)
+    assert asked == [1]
+
+
 def test_a_step_whose_failure_can_no_longer_be_read_is_called_again(hf: Holdfast) -> None:
     def fail() -> None:
         raise ValueError("no")
@@ -926,6 +946,41 @@ class Order(pydantic.BaseModel):
     to: str
 
 
+class Zone(dt.tzinfo):
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return self._name
+
+
+@numbers.Integral.register
+class Dozens:
+    """A number as other packages have them."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __int__(self) -> int:
+        return 12 * self._count
+
+
+@numbers.Real.register
+class Degrees:
+    """A number as other packages have them."""
+
+    def __init__(self, value: float) -> None:
+        self._value = value
+
+    def __float__(self) -> float:
+        return self._value
+
+    def __eq__(self, other: object) -> bool:
+        return other == self._value
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -945,6 +1000,12 @@ class Order(pydantic.BaseModel):
         (len, sum),
         (functools.partial(len, [1]), functools.partial(len, [2])),
         (ValueError("a"), ValueError("b")),
+        (pydantic.SecretStr("a"), pydantic.SecretStr("b")),
+        (pydantic.AnyUrl("http://a/"), pydantic.AnyUrl("http://b/")),
+        (array("i", [1]), array("i", [2])),
+        (Zone("a"), Zone("b")),
+        (Dozens(1), Dozens(2)),
+        (Degrees(1.5), Degrees(2.5)),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -1282,6 +1343,22 @@ def test_a_fork_warns_of_its_budget_too(hf: Holdfast) -> None:
             fetch(number)
 
     assert [types(hf, each).count("budget_warning") for each in (run.id, fork.id)] == [1, 1]
+
+
+@pytest.mark.parametrize("payload", [{}, {"unit": 1, "limit": "many"}, {"unit": "calls"}])
+def test_a_warning_of_the_users_own_does_not_hinder_the_run(hf: Holdfast, payload: dict[str, Any]) -> None:
+    fetch = hf.tool("fetch")(lambda: 1)
+
+    def warn() -> None:
+        assert hf.current_run is not None
+        hf.current_run.emit("budget_warning", **payload)
+
+    run_id = stopped(hf, warn, budget={"calls": 1})
+
+    with hf.resume(run_id):
+        fetch()
+
+    assert types(hf, run_id).count("budget_warning") == 2
 
 
 def test_a_resumed_run_warns_of_what_was_not_reached_before(hf: Holdfast) -> None:
@@ -1805,6 +1882,24 @@ def test_a_failure_that_was_told_from_the_log_and_then_ended_the_run_is_made_ane
     assert resumed(hf, run_id, pay) == 1
 
 
+def test_the_failure_of_a_step_that_was_told_from_the_log_and_then_ended_the_run_is_made_anew(hf: Holdfast) -> None:
+    script = Script(fail(ValueError("no")), ok(1), name="ask")
+
+    def ask() -> Any:
+        assert hf.current_run is not None
+        return hf.current_run.step("ask", script.function)
+
+    def handled() -> None:
+        with pytest.raises(ValueError, match="no"):
+            ask()
+
+    run_id = stopped(hf, handled)
+    with pytest.raises(ValueError, match="no"), hf.resume(run_id):
+        ask()
+
+    assert resumed(hf, run_id, ask) == 1
+
+
 def test_run_fail_with_an_error_makes_its_call_anew_too(hf: Holdfast) -> None:
     script = Script(fail(ValueError("no")), ok(1), name="pay")
     pay = hf.tool()(script.function)
@@ -1895,6 +1990,28 @@ def test_a_fork_counts_each_call_that_it_makes_once(place: Place) -> None:
 
     assert hf.runs.snapshot(fork.id).tool_calls == 1
     assert [event.payload.get("repeat") for event in of(hf, fork.id, "tool_started")] == [None, True]
+
+
+def test_what_was_spent_after_the_run_had_ended_counts_when_its_fork_spends_it(hf: Holdfast) -> None:
+    with hf.run() as run:
+        run.fail("enough")
+        run.spend("usd", 0.75)
+
+    with hf.resume(run.id) as fork:
+        fork.spend("usd", 0.75)
+
+    assert hf.runs.snapshot(fork.id).spend == {"usd": 0.75}
+
+
+def test_the_fork_of_a_run_has_the_same_id_in_every_version(hf: Holdfast) -> None:
+    with pytest.raises(ValueError, match="no"), hf.run(run_id="run"):
+        raise ValueError("no")
+
+    with hf.resume("run") as fork:
+        pass
+
+    # With another id, a run that another version has forked would be forked again, and its calls made twice.
+    assert fork.id == "f2bcdced12c7612e928710f076ea3f9b"
 
 
 def test_a_fork_goes_on_with_what_was_spent(hf: Holdfast) -> None:

@@ -901,7 +901,16 @@ def test_a_run_emits_events_of_its_own_under_its_id(hf: Holdfast, recorder: Reco
     assert event.payload == {"tool": "not ours", "type": "user", "number": 1}
 
 
-@pytest.mark.parametrize("say", [lambda run: run.emit("noted"), lambda run: run.spend("usd", 1.0)])
+@pytest.mark.parametrize(
+    "say",
+    [
+        lambda run: run.emit("noted"),
+        lambda run: run.commit("noted"),
+        lambda run: asyncio.run(run.acommit("noted")),
+        lambda run: run.spend("usd", 1.0),
+    ],
+    ids=["emit", "commit", "acommit", "spend"],
+)
 def test_nothing_happens_in_a_run_before_it_is_entered(
     hf: Holdfast, recorder: Recorder, say: Callable[[Run], None]
 ) -> None:
@@ -911,6 +920,17 @@ def test_nothing_happens_in_a_run_before_it_is_entered(
         say(run)
 
     assert (run.spent, recorder.types()) == ({}, [])
+
+
+@pytest.mark.parametrize(
+    "say", [lambda run: run.commit("noted"), lambda run: asyncio.run(run.acommit("noted"))], ids=["commit", "acommit"]
+)
+def test_nothing_is_committed_to_a_run_that_was_left(hf: Holdfast, say: Callable[[Run], None]) -> None:
+    with hf.run() as run:
+        pass
+
+    with pytest.raises(RunConflict, match="is not open: this belongs inside its `with`"):
+        say(run)
 
 
 def test_runs_have_different_ids_and_keep_session_and_prompt(hf: Holdfast) -> None:

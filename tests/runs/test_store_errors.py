@@ -19,6 +19,7 @@ from tests.shapes import Gate, Shape, Thread, eventually
 
 import holdfast
 from holdfast import CancelResult, Holdfast, InDoubt, LeaseLost, Run, RunCancelled, RunConflict, StoreError
+from holdfast.runs.ending import End, Finish
 from holdfast.stores.ledger import Ledger
 from holdfast.stores.store import LEASE
 from holdfast.testing import ManualClock, Script, fail, ok
@@ -151,6 +152,35 @@ async def test_the_error_of_an_astep_has_its_result(hf: Holdfast, trouble: Disk)
                 trouble.free()
 
     assert caught.value.result == "tea"
+
+
+def test_the_failure_of_a_step_is_on_disk_before_the_caller_gets_it(hf: Holdfast, trouble: Disk) -> None:
+    def plan() -> str:
+        trouble.full()
+        raise ValueError("no tea")
+
+    with pytest.raises(StoreError) as caught, hf.run() as run:
+        try:
+            run.step("plan", plan)
+        finally:
+            trouble.free()
+
+    assert isinstance(caught.value.__context__, ValueError)
+
+
+async def test_the_failure_of_an_astep_is_on_disk_before_the_caller_gets_it(hf: Holdfast, trouble: Disk) -> None:
+    async def plan() -> str:
+        trouble.full()
+        raise ValueError("no tea")
+
+    with pytest.raises(StoreError) as caught:
+        async with hf.run() as run:
+            try:
+                await run.astep("plan", plan)
+            finally:
+                trouble.free()
+
+    assert isinstance(caught.value.__context__, ValueError)
 
 
 def test_a_run_that_is_left_cleanly_and_cannot_be_ended_raises(hf: Holdfast, entering: Entering, trouble: Disk) -> None:
@@ -420,7 +450,7 @@ def test_an_end_that_spoils_what_is_written_with_it_is_tried_alone(
     trouble.free()
 
     def spoil(ledger: Ledger) -> None:
-        ledger.changes += 1
+        ledger.say(ledger.run(owed[0].id), "spoilt")
         raise error("odd")
 
     lenient._home.keeper.debts._owed.insert(1, spoil)
@@ -428,8 +458,20 @@ def test_an_end_that_spoils_what_is_written_with_it_is_tried_alone(
         with lenient.run():
             pass
 
-    assert {lenient.runs.snapshot(run.id).status for run in owed} == {"completed"}
+    assert [types(lenient, run.id) for run in owed] == [["run_started", "run_completed"]] * 3
     assert list(lenient._home.keeper.debts._owed) == ([spoil] if error is StoreError else [])
+
+
+def test_an_end_that_was_written_after_all_is_not_written_again(lenient: Holdfast) -> None:
+    with lenient.run() as run:
+        assert run.log.claim is not None
+        finish = Finish(run.log.claim, End("run_completed", {"text": ""}), [], [], yields=False)
+    lenient._home.keeper.debts._owed.append(finish.write_late)
+
+    with lenient.run():
+        pass
+
+    assert types(lenient, run.id) == ["run_started", "run_completed"]
 
 
 def test_an_end_that_can_no_longer_be_written_keeps_none_of_the_others(lenient: Holdfast, trouble: Disk) -> None:

@@ -7,15 +7,18 @@ from __future__ import annotations
 import gzip
 import io
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.runs.durable import stopped
 from tests.runs.upgraded import HIDDEN_ID, RUN_ID, SPARED_ID, Desk
 
 from holdfast import Holdfast, InDoubt
 from holdfast.policy import PolicyBook
-from holdfast.runs.identity import KEY_SCHEME
-from holdfast.stores import SqliteRunStore
+from holdfast.runs import beginning
+from holdfast.runs.identity import KEY_SCHEME, Identity
+from holdfast.stores import MemoryRunStore, SqliteRunStore
 from holdfast.testing import ManualClock
 
 DATA = Path(__file__).parents[1] / "data"
@@ -100,6 +103,49 @@ def test_a_finished_call_that_cannot_be_told_from_others_is_in_doubt(opening: Op
         desk.hide()
 
     assert desk.made == []
+
+
+@contextmanager
+def another_version() -> Iterator[None]:
+    """Within it, keys are made in another way."""
+    base = Identity.base
+
+    def otherwise(self: Identity, parent: str, name: str, sign: bytes, kind: bytes) -> bytes:
+        return base(self, parent, name, b"otherwise" + sign, kind)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(beginning, "KEY_SCHEME", KEY_SCHEME - 1)
+        patch.setattr(Identity, "base", otherwise)
+        yield
+
+
+@pytest.fixture
+def hf(clock: ManualClock) -> Iterator[Holdfast]:
+    with Holdfast(PolicyBook.load({}), clock, MemoryRunStore(clock=clock)) as hf:
+        yield hf
+
+
+def test_a_result_of_another_version_is_not_given_to_a_call_that_cannot_be_told_from_others(hf: Holdfast) -> None:
+    log_in = hf.tool("log_in")(lambda password: f"as {password}")
+    with another_version():
+        run_id = stopped(hf, lambda: log_in("ann"))
+
+    with pytest.raises(InDoubt), hf.resume(run_id):
+        log_in("bob")
+
+
+@pytest.mark.parametrize(("amount", "spent"), [(1.0, 1.0), (2.0, 3.0)])
+def test_an_amount_that_another_version_has_counted_stands_for_no_other(
+    hf: Holdfast, amount: float, spent: float
+) -> None:
+    with another_version(), pytest.raises(KeyboardInterrupt), hf.run() as run:
+        run.spend("usd", 1.0)
+        raise KeyboardInterrupt
+
+    with hf.resume(run.id) as again:
+        again.spend("usd", amount)
+
+    assert hf.runs.snapshot(run.id).spend == {"usd": spent}
 
 
 class LaterDesk(Desk):

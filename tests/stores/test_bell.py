@@ -184,16 +184,26 @@ def test_what_was_rung_before_closing_is_still_heard(bell: Bell) -> None:
     assert not listener.wait()
 
 
-async def test_a_closed_bell_gives_closed_listeners(shared: Bell) -> None:
+def test_who_listens_after_closing_is_heard(shared: Bell, file: Path) -> None:
     shared.close()
     shared.close()
 
-    listener = shared.listen()
+    with shared.listen() as listener:
+        file.write_bytes(b"x")
 
-    assert listener.closed
-    assert not listener.wait()
-    assert not await listener.await_()
-    assert watchers() == []
+        assert listener.wait(LONG)
+
+
+def test_who_listens_while_the_bell_is_being_closed_is_heard(shared: Bell, file: Path) -> None:
+    late: list[Listener] = []
+    shared.listen()._wake = lambda: late.append(shared.listen())
+
+    shared.close()
+
+    (listener,) = late
+    assert not listener.closed
+    file.write_bytes(b"x")
+    assert listener.wait(LONG)
 
 
 def test_a_listener_that_left_hears_nothing(bell: Bell) -> None:

@@ -16,7 +16,17 @@ from tests.stores.kinds import KINDS, SHARED, Open, opener
 from holdfast.errors import ConfigError, StoreError
 from holdfast.stores import RunStore, SqliteRunStore, schema
 from holdfast.stores.board import FORGOTTEN, KEPT, Board
-from holdfast.stores.entries import LONGEST_TEXT, MOST_LINES, Process, ServerEntry, ToolEntry, pack, server
+from holdfast.stores.entries import (
+    LONGEST_TEXT,
+    MOST_LINES,
+    PolicyValue,
+    Process,
+    ServerEntry,
+    ToolDetail,
+    ToolEntry,
+    pack,
+    server,
+)
 from holdfast.testing import ManualClock
 
 NOON = 1_800_000_000.0
@@ -72,6 +82,55 @@ def test_what_a_process_shows_is_read_as_it_was_written(board: Board) -> None:
     assert seen.tool == entry
     assert (seen.pid, seen.host, seen.kind, seen.process_name) == (7, "elsewhere", "proxy", "agent.py")
     assert [each.server for each in board.servers()] == [ServerEntry(name="github")]
+
+
+def test_a_process_is_shown_as_it_wrote_itself_last(board: Board) -> None:
+    shown(board, process(servers=[ServerEntry(name="github")]))
+    last = process(
+        until=99.0, seen=3, host="other", pid=8, started_at_ms=2, at_ms=3, kind="proxy", name="agent.py",
+        servers=[ServerEntry(name="files")],
+    )  # fmt: skip
+
+    shown(board, last)
+
+    assert board.processes() == [last]
+
+
+def test_processes_are_shown_oldest_first(board: Board) -> None:
+    for id, started in (("a", 2), ("c", 1), ("b", 1)):
+        shown(board, process(id, started_at_ms=started))
+
+    assert [each.id for each in board.processes()] == ["b", "c", "a"]
+
+
+def test_what_becomes_of_one_process_leaves_another_alone(store: RunStore, board: Board, clock: ManualClock) -> None:
+    def publish(process: Process, names: str, gone: str = "") -> None:
+        details = [
+            (name, pack(ToolDetail(policy=[PolicyValue(key=name, value=1, origin=process.id)]))) for name in names
+        ]
+        board.publish(process, [(name, pack(ToolEntry(name=name))) for name in names], gone, details)
+
+    def details(name: str) -> list[tuple[str, str, str]]:
+        line = board.tool(name)
+        found = board.details(line) if line is not None else []
+        return [(each.process, detail.policy[0].origin, detail.policy[0].key) for each, detail in found]
+
+    publish(process("a", until=KEPT), "xyz")
+    publish(process("b"), "xyz")
+    publish(process("b"), "", gone="y")
+    assert [details(name) for name in "xyz"] == [
+        [("a", "a", "x"), ("b", "b", "x")],
+        [("a", "a", "y")],
+        [("a", "a", "z"), ("b", "b", "z")],
+    ]
+
+    store.writer.commit(lambda ledger: ledger.drop("b"))
+    assert [each.id for each in board.processes()] == ["a"]
+    assert [process for process, _ in store.file.fetch("details_of_name", "x")] == ["a"]
+
+    clock.advance(KEPT / 1000)
+    assert board.sweep() == 1
+    assert [details(name) for name in "xyz"] == [[("a", "a", "x")], [("a", "a", "y")], [("a", "a", "z")]]
 
 
 def test_a_tool_that_is_not_published_again_stays_and_one_that_is_gone_goes(board: Board) -> None:
@@ -261,13 +320,26 @@ def test_an_order_that_holds_nothing_is_forgotten_after_a_day_and_no_number_is_g
     board.order("open", ["held"])
     board.order("auto", ["old"])
     board.order("reset", ["last"])
-    numbers = [order.number for order in board.orders()]
+    orders = board.orders()
+    assert [order.tool for order in orders] == ["held", "old", "last"]
 
     clock.advance(FORGOTTEN / 1000 + 1)
+    board.order("auto", [])
     board.order("open", ["new"])
 
     assert [order.tool for order in board.orders()] == ["held", "new"]
-    assert board.orders()[-1].number > max(numbers)
+    assert board.orders()[-1].number > orders[-1].number
+
+
+def test_an_order_that_is_given_again_is_kept_for_a_day_from_then(board: Board, clock: ManualClock) -> None:
+    board.order("auto", ["again"])
+    clock.advance(FORGOTTEN / 1000)
+    board.order("auto", ["again"])
+    clock.advance(FORGOTTEN / 1000)
+
+    board.order("auto", ["last"])
+
+    assert [order.tool for order in board.orders()] == ["again", "last"]
 
 
 def test_a_tool_that_is_held_is_listed_although_no_process_has_it(board: Board) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from tests.stores.kinds import EMBEDDED, KINDS, SHARED, Open, claim, opener
 from holdfast.errors import ConfigError, RunConflict, RunNotFound
 from holdfast.history import CancelResult, RunEventRecord, RunHeader, RunSnapshot, RunStatus, fold
 from holdfast.stores import MemoryRunStore, RunStore, SqliteRunStore, open_store
+from holdfast.stores.ledger import Ledger
+from holdfast.stores.searching import Wanted, search
+from holdfast.stores.store import SILENT
 from holdfast.testing import ManualClock
 from holdfast.values.redaction import Payloads
 
@@ -590,6 +594,32 @@ def test_pages_of_runs_make_up_all_runs(store: RunStore, clock: ManualClock) -> 
     assert seen == [str(at) for at in reversed(range(23))]
 
 
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {},
+        {"status": "executing"},
+        {"status": "alive"},
+        {"session_id": "s"},
+        {"status": "executing", "session_id": "s"},
+        {"tool": "pay"},
+    ],
+)
+def test_pages_make_up_all_runs_after_a_clock_went_back(
+    store: RunStore, clock: ManualClock, wanted: dict[str, Any]
+) -> None:
+    for run_id, seconds in (("c", -10), ("a", 5), ("b", 0), ("d", 0)):
+        store.create_run("s", "p", run_id=run_id)
+        store.record_event(run_id, "tool_started", {"tool": "pay"})
+        clock.shift_time(seconds)
+
+    seen: list[str] = []
+    while page := search(store, Wanted(**wanted), limit=1, before=seen[-1] if seen else None).runs:
+        seen += ids(page)
+
+    assert seen == ["c", "d", "b", "a"]
+
+
 def test_runs_are_found_by_status_and_session(store: RunStore, clock: ManualClock) -> None:
     for name in ("s1", "s2", "t1", "t2"):
         store.create_run(name[0], "p", run_id=name)
@@ -609,15 +639,17 @@ def test_runs_are_found_by_status_and_session(store: RunStore, clock: ManualCloc
 
 
 def test_a_list_may_be_of_those_that_nobody_runs_any_more_or_of_all_that_have_not_ended(store: RunStore) -> None:
-    for run in ("left", "run", "new", "ended"):
+    for run in ("left", "run", "new", "ended", "planning", "verification"):
         store.create_run("s", "p", run_id=run)
+    for run in ("planning", "verification"):
+        store.record_event(run, f"{run}_started")
     store.record_event("ended", "run_completed")
     held = claim(store, "left")
     store.writer.commit(lambda ledger: ledger.release(ledger.claimed(held)))
     claim(store, "run")
 
     assert ids(store.list_runs("interrupted")) == ["left"]
-    assert sorted(ids(store.list_runs("alive"))) == ["left", "new", "run"]
+    assert sorted(ids(store.list_runs("alive"))) == ["left", "new", "planning", "run", "verification"]
     assert ids(store.list_runs("interrupted", session_id="t")) == []
 
 
@@ -637,6 +669,12 @@ def test_a_run_that_nobody_owns_is_not_interrupted(store: RunStore, run: str) ->
 
     seen = store.snapshot(run)
     assert (seen.owner, seen.interrupted) == (None, False)
+
+
+def test_a_run_that_never_began_is_not_interrupted_however_old(store: RunStore, run: str, clock: ManualClock) -> None:
+    clock.advance(2 * SILENT)
+
+    assert not store.snapshot(run).interrupted
 
 
 def test_an_owned_run_shows_its_owner(store: RunStore, run: str) -> None:
@@ -713,6 +751,54 @@ def test_a_reason_as_long_as_a_book_is_cut(store: RunStore, run: str) -> None:
     store.cancel(run, "x" * 1_000_000)
 
     assert len(store.snapshot(run).error or "") == store.payloads.limit
+
+
+# --- several runs ---
+
+
+def work(store: RunStore, run_id: str) -> None:
+    """Own a run that remembers a call and a warning."""
+    store.create_run("s", "p", run_id=run_id)
+    claim(store, run_id)
+    store.record_event(run_id, "tool_started", {"tool": "pay", "call_id": "1"})
+    store.record_event(run_id, "budget_warning", {"unit": run_id})
+    store.writer.commit(lambda ledger: ledger.remember(ledger.run(run_id), b"key", "pay", run_id.encode()))
+
+
+def limit(ledger: Ledger, run_id: str) -> None:
+    ledger.add_to_header(ledger.run(run_id), budget={"calls": 1})
+
+
+def test_what_is_added_to_a_header_takes_nothing_away(store: RunStore, run: str) -> None:
+    store.writer.commit(partial(limit, run_id=run))
+
+    store.writer.commit(lambda ledger: ledger.add_to_header(ledger.run(run), budget=None, keys=7))
+
+    header = store.memory(run).header
+    assert (header.budget, header.keys) == ({"calls": 1}, 7)
+
+
+def test_what_is_done_to_other_runs_leaves_a_run_as_it_was(store: RunStore, clock: ManualClock) -> None:
+    def all_of_it() -> tuple[object, ...]:
+        found = [run.id for run in search(store, Wanted(tool="pay")).runs if run.id == "r"]
+        return store.snapshot("r"), store.events("r"), store.memory("r"), found
+
+    work(store, "r")
+    for _ in range(5):
+        store.record_event("r", "note", {"text": "x" * 1000})
+    before = all_of_it()
+
+    for run_id in ("failed", "completed"):
+        work(store, run_id)
+        store.writer.commit(partial(limit, run_id=run_id))
+        store.record_event(run_id, f"run_{run_id}")
+    assert all_of_it() == before
+    assert store.prune(max_run_bytes=1000) == (0, 0)
+    assert store.prune(max_events=2) == (0, 2)
+    assert all_of_it() == before
+    assert store.prune(max_runs=0) == (2, 4)
+    store.forget_left()
+    assert all_of_it() == before
 
 
 # --- handles ---
@@ -838,6 +924,35 @@ def test_urls_lead_to_their_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert open_store("sqlite:///a.db").url == str(tmp_path / "a.db")
     assert open_store(f"sqlite:///{tmp_path}/a.db").url == str(tmp_path / "a.db")
     assert open_store(tmp_path / "a.db").url == str(tmp_path / "a.db")
+
+
+def test_all_events_of_a_run_are_more_than_one_page(store: RunStore, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.stores.store.MOST_A_PAGE", 2)
+    for _ in range(5):
+        store.record_event(run, "note")
+
+    assert sequences(store.events(run)) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("kind", sorted(SHARED))
+def test_a_store_that_opens_its_database_again_sees_what_others_wrote_meanwhile(
+    open_one: Open, store: RunStore, run: str
+) -> None:
+    store.record_event(run, "note")
+    with open_one() as other:
+        store.file.rollback(afresh=True)  # as after trouble
+        other.record_event(run, "note")
+
+        assert store.record_event(run, "note").event_count == 3
+
+
+@pytest.mark.parametrize("kind", sorted(SHARED))
+def test_two_stores_on_one_database_make_runs_in_turn(open_one: Open, store: RunStore) -> None:
+    with open_one() as other:
+        for maker, run_id in zip((store, other) * 2, "abcd", strict=True):
+            maker.create_run("s", "p", run_id=run_id)
+
+        assert sorted(ids(store.list_runs())) == list("abcd")
 
 
 # --- the snapshot is the fold, whatever happens ---

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +23,9 @@ class Disk:
         self.failing = 0
         self.keeping = True
         self.is_gone = False  # once a commit has failed
+        self.is_stuck = False  # what is in the log cannot be copied into the file
         self.interrupts: list[BaseException] = []  # of whoever looks then
+        self.interrupt: BaseException | None = None  # comes when a commit has failed
         self.begun = 0
 
     def connect(self, *args: Any, **more: Any) -> sqlite3.Connection:
@@ -43,7 +47,25 @@ class Disk:
             def cursor(self, factory: Any = Cursor) -> Any:
                 return super().cursor(factory)
 
+            def rollback(self) -> None:
+                super().rollback()
+                disk.strike()
+
+            def close(self) -> None:
+                super().close()
+                disk.strike()
+
+            def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+                if disk.is_stuck and "checkpoint" in sql:
+                    raise trouble("SQLITE_IOERR_FSYNC", "disk I/O error")
+                return super().execute(sql, parameters)
+
         return CONNECT(*args, factory=Connection, **more)
+
+    def strike(self) -> None:
+        interrupt, self.interrupt = self.interrupt, None
+        if interrupt is not None:
+            raise interrupt
 
     def __call__(self, point: str) -> None:
         self.begun += point == "begin"
@@ -157,3 +179,46 @@ def test_who_is_interrupted_as_it_looks_has_nothing_made_again(store: RunStore, 
 
     store.writer.flush()
     assert store.snapshot("r").event_count == len(store.events("r")) == 1
+
+
+def test_what_the_disk_failed_to_write_is_removed_from_the_log(store: RunStore, disk: Disk) -> None:
+    with contextlib.closing(CONNECT(str(store.file.path))) as reader:  # SQLite does not delete the log meanwhile
+        reader.execute("SELECT count(*) FROM runs").fetchall()
+        disk.failing, disk.keeping = 1, False
+
+        together(store, 1)
+
+        assert os.path.getsize(f"{store.file.path}-wal") == 0
+
+
+@pytest.mark.parametrize("keeping", [True, False])
+def test_a_log_from_which_that_cannot_be_removed_stays_in_use(store: RunStore, disk: Disk, keeping: bool) -> None:
+    index = os.open(f"{store.file.path}-shm", os.O_RDONLY)
+    disk.failing, disk.keeping, disk.is_stuck = 1, keeping, True
+
+    together(store, 1)
+
+    # If SQLite had made the index of the log anew, it would take for written what the disk failed to write.
+    assert os.fstat(index).st_nlink == 1
+    store.record_event("r", "note")
+    store.close()
+    os.close(index)
+    assert not os.path.exists(f"{store.file.path}-wal")
+
+
+@pytest.mark.parametrize("keeping", [True, False])
+def test_writes_are_made_once_if_an_interrupt_comes_as_the_disk_fails(
+    store: RunStore, disk: Disk, keeping: bool
+) -> None:
+    with store.writer.turn:
+        pending = [store.writer.submit(note) for _ in range(3)]
+    disk.failing, disk.keeping, disk.interrupt = 1, keeping, KeyboardInterrupt()
+
+    with pytest.raises(KeyboardInterrupt):
+        store.writer.settle(pending[0])
+    store.writer.flush()
+    store.record_event("r", "note")
+
+    assert [each.result() for each in pending] == ["noted"] * 3
+    assert [event.sequence for event in store.events("r")] == [0, 1, 2, 3]
+    assert store.snapshot("r").event_count == 4

@@ -476,6 +476,18 @@ def test_a_finished_step_is_in_doubt_too(make: Make) -> None:
     assert memos(store, "a") == [(b"\x0e", "think", b"")]
 
 
+def test_a_result_that_only_an_imported_event_tells_of_is_not_believed(make: Make) -> None:
+    source, store = make(), make()
+    source.create_run("s", "", run_id="a")
+    source.record_event("a", "tool_ended", {"tool": "pay", "key": "0e", "result": 5})
+    assert source.memory("a").memos == [(b"\x0e", "pay", b"j5")]
+
+    store.import_(io.StringIO(exported(source)))
+
+    assert store.memory("a").memos == []
+    assert store.writer.commit(lambda ledger: ledger.memos_of(ledger.run("a"))) == []
+
+
 @pytest.mark.parametrize("key", [None, "", "not a digest"])
 def test_a_call_without_a_key_leaves_no_memo(make: Make, key: str | None) -> None:
     source, store = make(), make()
@@ -1023,6 +1035,16 @@ def test_nothing_is_replaced_while_a_run_is_being_run(store: RunStore, clock: Ma
         store.replace_records([])
 
     assert exported(store) == before
+
+
+def test_an_owner_that_has_no_run_in_hand_is_no_obstacle(store: RunStore) -> None:
+    store.create_run("s", "", run_id="a")
+    claim(store, "a")
+    store.record_event("a", "run_completed")
+
+    store.replace_records([])
+
+    assert store.records() == []
 
 
 def test_a_dead_owner_is_no_obstacle(tmp_path: Path, clock: ManualClock) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import json
 import os
 import signal
 import sqlite3
@@ -142,6 +143,25 @@ def test_an_owner_that_was_refused_has_written_nothing(one: RunStore, two: RunSt
     assert two.memory("r").memos == []
 
 
+def test_an_owner_whose_first_claim_failed_is_written_with_the_next(one: RunStore) -> None:
+    def fail(ledger: Ledger) -> None:
+        ledger.claim(ledger.run("r"), one.ownership.row())
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        one.writer.commit(fail)
+    claim(one, "r")
+
+    assert owners_of(one) == 1
+
+
+def test_a_claim_with_the_fence_of_another_owner_is_lost(store: RunStore) -> None:
+    held = claim(store, "r")
+
+    with pytest.raises(LeaseLost):
+        write(store, held._replace(owner="another"))
+
+
 def test_an_owner_goes_on_after_its_lease_ran_out_if_nobody_took_over(one: RunStore, clock: ManualClock) -> None:
     held = claim(one, "r")
     clock.advance(3600)
@@ -151,10 +171,11 @@ def test_an_owner_goes_on_after_its_lease_ran_out_if_nobody_took_over(one: RunSt
     assert one.snapshot("r").event_count == 1
 
 
-def test_whoever_has_no_claim_may_write_too(one: RunStore, two: RunStore) -> None:
-    claim(one, "r")
+def test_whoever_has_no_claim_may_write_too_and_the_owner_goes_on(one: RunStore, two: RunStore) -> None:
+    held = claim(one, "r")
 
     assert two.record_event("r", "note").event_count == 1
+    write(one, held)
 
 
 def test_a_store_that_is_closed_owns_nothing(one: RunStore, two: RunStore) -> None:
@@ -168,6 +189,16 @@ def test_a_store_that_is_closed_owns_nothing(one: RunStore, two: RunStore) -> No
 
 
 # --- leases ---
+
+
+def test_a_store_that_is_closed_leaves_other_owners_alone(one: RunStore, two: RunStore) -> None:
+    one.create_run("s", "p", run_id="other")
+    claim(one, "r")
+    claim(two, "other")
+
+    two.close()
+
+    assert not one.snapshot("r").interrupted
 
 
 def test_on_another_host_the_lease_alone_decides(store: RunStore, clock: ManualClock) -> None:
@@ -235,6 +266,58 @@ def test_a_clock_that_goes_back_does_not_shorten_the_lease(one: RunStore, two: R
     clock.shift_time(3600)
 
     assert not two.snapshot("r").interrupted
+
+
+def test_an_owner_that_was_forgotten_is_written_again_although_the_clock_went_back(
+    store: RunStore, clock: ManualClock
+) -> None:
+    release(store, claim(store, "r"))
+    clock.advance(20)
+    store.writer.commit(Ledger.drop_old_owners)  # as another process that begins a run does
+    clock.shift_time(-30)
+
+    held = claim(store, "r")
+
+    assert store.file.fetch("owner", held.owner) != []
+
+
+def test_a_clock_that_jumps_ahead_costs_no_living_owner_its_run(
+    one: RunStore, two: RunStore, clock: ManualClock
+) -> None:
+    """As when a machine sleeps: its monotonic clock stands still meanwhile."""
+    held = claim(one, "r")
+    clock.shift_time(3600)
+
+    assert not two.snapshot("r").interrupted
+    with pytest.raises(RunConflict, match="is being run by"):
+        claim(two, "r")
+    write(one, held)
+    clock.advance(15.1)
+    assert two.snapshot("r").interrupted
+
+
+def test_a_clock_that_jumps_ahead_keeps_no_dead_owner_alive(path: Path, one: RunStore, clock: ManualClock) -> None:
+    with SqliteRunStore(path, clock=clock, synchronous="NORMAL") as two:
+        claim(two, "r")
+        row = one._ledger.owner(two.ownership.id or "")
+        clock.shift_time(3600)
+        assert one.ownership.is_alive(row)
+
+        two.ownership.end()
+
+        assert not one.ownership.is_alive(row)
+
+
+def test_by_the_monotonic_clock_only_owners_of_this_host_are_alive(one: RunStore, clock: ManualClock) -> None:
+    with closing(one.ownership._locks.take("0" * 31 + "1")) as locked:  # type: ignore[union-attr]
+        give(one, stranger(one)._replace(awake_until=10**9))
+        clock.shift_time(14.9)
+        assert locked.locked
+        assert not one.snapshot("r").interrupted
+
+        clock.shift_time(0.2)
+
+        assert one.snapshot("r").interrupted
 
 
 def test_whoever_owns_nothing_gives_no_sign_of_life(one: RunStore) -> None:
@@ -342,6 +425,8 @@ def cancel_events(store: RunStore) -> list[str]:
 
 def test_with_a_live_owner_a_cancel_is_a_request(one: RunStore, two: RunStore) -> None:
     held = claim(one, "r")
+    one.create_run("s", "p", run_id="other")
+    claim(two, "other")
 
     answers = [two.cancel("r", "enough"), two.cancel("r", "really"), one.cancel("r")]
 
@@ -383,6 +468,18 @@ def test_a_request_in_the_same_process_is_handed_over(store: RunStore) -> None:
     store.cancel("r", "enough")
 
     assert seen == [[("r", "enough")]]
+
+
+def test_an_owner_whose_run_was_ended_by_another_caller_is_told_and_may_not_go_on(store: RunStore) -> None:
+    held = claim(store, "r")
+    seen: list[Any] = []
+    store.ownership.on_wake = lambda: seen.append(store.snapshot("r").status)
+
+    store.mark_failed("r", "no more")
+
+    assert seen == [RunStatus.FAILED]
+    with pytest.raises(LeaseLost):
+        write(store, held)
 
 
 def test_an_owner_that_cannot_be_woken_does_not_undo_the_request(
@@ -556,34 +653,61 @@ def test_what_a_process_that_died_has_left_of_outcomes_goes_with_the_next_owner(
     assert left_of(path) == 0
 
 
-def test_what_was_noted_of_a_run_that_is_gone_does_no_harm_to_the_next_of_its_key(path: Path, start: Any) -> None:
+def test_what_was_noted_of_a_run_that_is_gone_does_no_harm_to_the_next_of_its_key(path: Path) -> None:
     with SqliteRunStore(path, synchronous="NORMAL") as store:
         store.create_run("s", "p", run_id="r")
         remember_much(store)
-    start("complete_and_die", path, "r").wait()
-    with SqliteRunStore(path, synchronous="NORMAL") as store:
-        store.prune(max_runs=0)
-        store.create_run("s", "p", run_id="r")
-        remember_much(store)
+        secret = store.secret()
+    with closing(sqlite3.connect(path)) as connection, connection:  # as older versions may have left it
+        connection.execute("INSERT INTO meta SELECT 'memos of ' || key, key FROM runs")
 
+    with SqliteRunStore(path, synchronous="NORMAL") as store:
         claim(store, "r")
 
     assert left_of(path) == 40
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT value FROM meta WHERE name LIKE 'memos%' OR name = 'secret'").fetchall() == [
+            (secret,)
+        ]
 
 
 def test_a_copy_of_outcomes_has_those_that_are_being_written(store: RunStore) -> None:
     remember(store, b"k", b"0")
 
     def copy(ledger: Ledger) -> None:
-        live = ledger.run("r")
+        live, other, new = ledger.run("r"), *(ledger.add(store.header("s", "p", run_id)) for run_id in ("other", "new"))
         ledger.remember(live, b"l", "search", b"1")
-        new = ledger.add(store.header("s", "p", "new"))
+        ledger.say(live, "tool_ended", key=b"m".hex(), tool="search", result=2)
+        ledger.remember(other, b"n", "search", b"3")
+        ledger.say(other, "tool_ended", key=b"o".hex(), tool="search", result=4)
         ledger.copy_memos(live, new)
 
     store.writer.commit(copy)
 
     assert sorted(store.memory("new").memos) == sorted(store.memory("r").memos)
-    assert len(store.memory("new").memos) == 2
+    assert sorted(key for key, _, _ in store.memory("new").memos) == [b"k", b"l", b"m"]
+
+
+def test_a_memo_is_looked_for_in_its_own_run(store: RunStore) -> None:
+    store.create_run("s", "p", run_id="other")
+    remember(store, b"k", b"0")
+
+    def found(ledger: Ledger) -> list[bool]:
+        return [ledger.has_memo(ledger.run(run), key) for run in ("r", "other") for key in (b"k", b"l")]
+
+    assert store.writer.commit(found) == [True, False, False, False]
+
+
+def test_memory_has_the_last_result_of_each_call_and_the_warnings_in_their_order(store: RunStore) -> None:
+    for number in (1, 2):
+        store.record_event("r", "tool_started", {"tool": "search"})
+        store.record_event("r", "tool_ended", {"tool": "search", "key": b"k".hex(), "result": number})
+        store.record_event("r", "budget_warning", {"number": number})
+
+    memory = store.memory("r")
+
+    assert memory.memos == [(b"k", "search", b"j2")]
+    assert [json.loads(warning) for warning in memory.warned] == [{"number": 1}, {"number": 2}]
 
 
 def test_the_secret_of_a_store_is_its_own_and_stays(one: RunStore, two: RunStore, tmp_path: Path) -> None:

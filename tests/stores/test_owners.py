@@ -140,7 +140,7 @@ def test_sweeping_removes_the_dead_and_leaves_the_living_and_what_is_not_ours(
         child = start(owner)
         child.kill()
         child.wait()
-    Path(folder, "notes.txt").write_text("mine")
+    Path(folder, "notes.txt").touch()
     Path(folder, "folder.owner").mkdir()
     Path(folder, "link.owner").symlink_to("notes.txt")
 
@@ -148,6 +148,18 @@ def test_sweeping_removes_the_dead_and_leaves_the_living_and_what_is_not_ours(
 
     assert sorted(os.listdir(folder)) == ["folder.owner", "link.owner", "living.owner", "notes.txt"]
     assert LockFiles(folder).sweep() == 0
+
+
+def test_asking_for_an_owner_leaves_no_file_open(folder: str) -> None:
+    Path(folder).mkdir()
+    Path(folder, "dead.owner").touch()
+    living = OwnerFile(folder, "living")
+    before = descriptors()
+
+    assert [LockFiles(folder).is_gone(owner) for owner in ("living", "dead", "nobody")] == [False, True, True]
+
+    assert descriptors() == before
+    living.close()
 
 
 def test_what_an_owner_left_that_died_while_starting_is_swept(folder: str) -> None:

@@ -344,7 +344,26 @@ def test_what_was_taken_and_never_begun_is_taken_again(store: RunStore, clock: M
 
     clock.advance(LEASE + 1)
 
-    assert taken(store) == "r"
+    found = queue.take(store, MAIN)
+    assert found is not None
+    assert (found.claim.run_id, found.is_new) == ("r", True)
+
+
+@pytest.mark.parametrize("event", ["planning_started", "verification_started"])
+def test_what_was_left_in_the_middle_of_planning_or_verifying_is_taken(
+    store: RunStore, clock: ManualClock, event: str
+) -> None:
+    for run_id, owner in (("given back", store.ownership.row()), ("left", elsewhere(clock))):
+        put(store, run_id)
+        claim = own(store, run_id, owner)
+        store.record_event(run_id, event)
+        if run_id == "given back":
+            queue.give_back(store, [claim], "stopped")
+
+    assert all_taken(store) == ["given back"]
+    clock.advance(LEASE + 1)
+    assert not queue.is_empty(store, MAIN.targets)
+    assert all_taken(store) == ["left"]
 
 
 def test_what_has_begun_goes_before_what_has_not(store: RunStore, clock: ManualClock) -> None:
@@ -367,6 +386,40 @@ def test_a_run_rests_the_longer_the_oftener_it_has_changed_hands(store: RunStore
         queue.give_back(store, [found.claim], "stopped")
 
     assert rests == [0.0, 0.0, 1.0, 4.0, 16.0, 64.0]
+
+
+def test_what_workers_left_by_dying_again_and_again_rests_too(store: RunStore, clock: ManualClock) -> None:
+    put(store, "r")
+    for _ in range(8):
+        own(store, "r", elsewhere(clock))
+        clock.advance(LEASE + 1)
+    own(store, "r", elsewhere(clock))
+
+    clock.advance(31.9)
+    assert taken(store) is None
+    clock.advance(0.1)
+    assert taken(store) == "r"
+
+
+def test_of_what_dead_workers_left_the_oldest_is_taken_and_nothing_of_other_functions(
+    store: RunStore, clock: ManualClock
+) -> None:
+    for run_id, target in (("theirs", "agent:other"), ("b", "agent:main"), ("a", "agent:main")):
+        put(store, run_id, target)
+        own(store, run_id, elsewhere(clock))
+    clock.advance(LEASE + 1)
+
+    assert all_taken(store) == ["b", "a"]
+
+
+def test_a_run_rests_for_five_minutes_at_most(store: RunStore, clock: ManualClock) -> None:
+    put(store, "r")
+
+    for _ in range(8):
+        found = queue.take(store, MAIN)
+        assert found is not None
+        queue.give_back(store, [found.claim], "stopped")
+        clock.advance(300)
 
 
 @pytest.mark.parametrize("times", [1, 4])
@@ -459,10 +512,40 @@ def test_what_has_begun_waits_for_room_in_its_session_too(store: RunStore) -> No
     assert taken(store, Search(MAIN.targets, per_session=1)) is None
 
 
+def test_what_a_dead_worker_left_waits_for_room_in_its_session_too(store: RunStore, clock: ManualClock) -> None:
+    put(store, "left", session="s")
+    own(store, "left", elsewhere(clock))
+    clock.advance(LEASE + 1)
+    put(store, "at work", session="s")
+    own(store, "at work", store.ownership.row())
+
+    assert taken(store, MAIN._replace(per_session=1)) is None
+    assert taken(store, MAIN._replace(per_session=2)) == "left"
+
+
+def test_only_runs_that_were_submitted_take_room_in_their_session(store: RunStore) -> None:
+    store.create_run("s", "p", run_id="own")
+    own(store, "own", store.ownership.row())
+    put(store, "r", session="s")
+
+    assert taken(store, MAIN._replace(per_session=1)) == "r"
+
+
+def test_each_session_of_a_worker_has_its_own_room(store: RunStore) -> None:
+    for session in ("s", "t"):
+        put(store, f"{session} at work", session=session)
+        own(store, f"{session} at work", store.ownership.row())
+        put(store, f"{session} waits", session=session)
+
+    assert taken(store, MAIN._replace(per_session=1)) is None
+
+
 # --- how much there is ---
 
 
 def test_the_queue_counts_what_waits_by_function(store: RunStore) -> None:
+    put(store, "cancelled")
+    store.cancel("cancelled")
     put(store, "1")
     put(store, "2")
     put(store, "3", "agent:other")

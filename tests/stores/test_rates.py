@@ -52,6 +52,23 @@ def test_a_tool_that_rests_comes_to_zero() -> None:
     assert [rate(rates, 1.0 + second, one=100) for second in (1, 4, 5, 6)][-1] == 0.0
 
 
+def test_a_rate_is_that_of_the_last_five_seconds() -> None:
+    rates = Rates()
+    rate(rates, 0.0, one=0)
+    rate(rates, 1.0, one=10)
+
+    assert rate(rates, 5.0, one=10) == 2.0
+    assert rate(rates, 6.0, one=10) == 0.0
+    assert rate(rates, 11.0, one=15) == 1.0
+
+
+def test_a_process_that_counts_from_zero_again_takes_nothing_back() -> None:
+    rates = Rates()
+    rate(rates, 0.0, one=100)
+
+    assert rate(rates, 1.0, one=0) == 0.0
+
+
 def test_a_process_that_comes_with_a_past_is_no_burst() -> None:
     rates = Rates()
     rate(rates, 0.0, one=10)

@@ -15,14 +15,16 @@ from tests.stores.kinds import EMBEDDED, postgres_url
 
 from holdfast.errors import ConfigError, RunNotFound, StoreError
 from holdfast.history import RunHeader, RunSnapshot, RunStatus, begin, fold
-from holdfast.stores import MemoryRunStore, PostgresRunStore, RunStore, SqliteRunStore
+from holdfast.stores import MemoryRunStore, PostgresRunStore, RunStore, SqliteRunStore, queue
 from holdfast.stores.ledger import Ledger
 from holdfast.stores.records import ShortenedRecord
 from holdfast.stores.retention import DAY, DEFAULT, ROWS, RUNS, UNFINISHED, Limits, prune_if_due
 from holdfast.stores.searching import INTERRUPTED, Wanted, every
 from holdfast.testing import ManualClock
+from holdfast.workers import submit
 
 Make = Callable[..., RunStore]
+ENDS = ("run_completed", "run_failed", "run_cancelled")
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
@@ -221,6 +223,22 @@ def test_a_run_that_never_began_goes(store: RunStore, clock: ManualClock) -> Non
     assert store.create_run("s", "another", run_id="a").prompt == "another"
 
 
+def test_a_run_that_waits_for_a_worker_stays_however_old_until_a_worker_has_left_it(
+    store: RunStore, clock: ManualClock
+) -> None:
+    submit(store, "agent:main", run_id="a")
+    clock.advance(100)
+
+    assert store.prune(max_age=10) == (0, 0)
+
+    taken = queue.take(store, queue.Search(["agent:main"]))
+    assert taken is not None
+    store.record_event("a", "run_started")
+    queue.give_back(store, [taken.claim], "stopped")
+    clock.advance(100)
+    assert store.prune(max_age=10) == (1, 2)
+
+
 @pytest.mark.parametrize("make", EMBEDDED, indirect=True)  # it looks into the tables
 def test_what_a_run_remembered_goes_with_it(store: RunStore, clock: ManualClock) -> None:
     for run_id in ("gone", "kept"):
@@ -240,7 +258,7 @@ def test_what_a_run_remembered_goes_with_it(store: RunStore, clock: ManualClock)
 
 def test_the_newest_finished_runs_stay(store: RunStore, clock: ManualClock) -> None:
     for number in range(5):
-        run(store, f"{number}", events=2)
+        run(store, f"{number}", events=2, end=ENDS[number % 3])
         clock.advance(1)
     store.create_run("s", "", run_id="created")
 
@@ -275,8 +293,9 @@ def test_more_runs_than_one_look_takes_go(
 # --- by events ---
 
 
-def test_a_long_run_keeps_its_last_events_and_its_state(store: RunStore) -> None:
-    run(store, "a", events=10)
+@pytest.mark.parametrize("end", ENDS)
+def test_a_long_run_keeps_its_last_events_and_its_state(store: RunStore, end: str) -> None:
+    run(store, "a", events=10, end=end)
     before = store.snapshot("a")
 
     assert store.prune(max_events=4) == (0, 6)
@@ -373,7 +392,7 @@ def test_the_oldest_finished_runs_go_until_the_store_is_small_enough(store: RunS
     store.create_run("s", "", run_id="created")
     for number in range(20):
         clock.advance(1)
-        run(store, f"{number:02}", events=20, payload="x" * 1000)
+        run(store, f"{number:02}", events=20, end=ENDS[number % 3], payload="x" * 1000)
     most = size(store) // 2
 
     runs, events = store.prune(max_bytes=most)
@@ -538,6 +557,18 @@ def test_a_run_that_is_taken_up_meanwhile_stays(tmp_path: Path, clock: ManualClo
             assert_folds(store)
 
 
+def test_a_run_that_another_process_has_deleted_meanwhile_is_passed_over(tmp_path: Path, clock: ManualClock) -> None:
+    with SqliteRunStore(tmp_path / "runs.db", clock=clock) as other:
+        run(other, "a")
+
+        def be_quicker(point: str) -> None:
+            if point == "begin":
+                other.replace_records([])
+
+        with SqliteRunStore(tmp_path / "runs.db", clock=clock, crash=be_quicker) as store:
+            assert store.prune(max_runs=0) == (0, 0)
+
+
 def test_a_run_that_was_put_in_place_of_an_old_one_meanwhile_stays(tmp_path: Path, clock: ManualClock) -> None:
     with SqliteRunStore(tmp_path / "runs.db", clock=clock) as other:
         run(other, "a")
@@ -624,6 +655,8 @@ def test_of_two_processes_that_find_it_due_one_prunes(tmp_path: Path, clock: Man
 
         assert pruned == [(1, 3)]
         assert ids(other) == ["b"]
+        clock.advance(UNFINISHED)
+        assert prune_if_due(other, limits) == (0, 0)
 
 
 def test_a_clock_that_went_back_does_not_stop_it_for_ever(store: RunStore, clock: ManualClock) -> None:
@@ -636,6 +669,34 @@ def test_a_clock_that_went_back_does_not_stop_it_for_ever(store: RunStore, clock
     runs, _ = prune_if_due(store, Limits(max_age=10))
 
     assert runs == 1
+
+
+def test_a_clock_that_jumped_ahead_deletes_no_run_for_its_age(store: RunStore, clock: ManualClock) -> None:
+    limits = Limits(max_age=30 * DAY)
+    run(store, "a")
+    prune_if_due(store, limits)
+    clock.shift_time(3650 * DAY)
+
+    assert prune_if_due(store, limits) == (0, 0)
+    clock.shift_time(-3650 * DAY)
+    clock.advance(DAY)
+    assert prune_if_due(store, limits) == (0, 0)
+    assert ids(store) == ["a"]
+
+
+def test_a_store_that_nobody_used_for_long_loses_old_runs_a_day_after_it_is_used_again(
+    store: RunStore, clock: ManualClock
+) -> None:
+    limits = Limits(max_age=30 * DAY, max_runs=1)
+    for name in "ab":
+        run(store, name)
+    clock.advance(1)
+    prune_if_due(store, Limits(max_age=30 * DAY))
+    clock.advance(60 * DAY)
+
+    assert prune_if_due(store, limits) == (1, 3)  # the other limits hold all the same
+    clock.advance(DAY)
+    assert prune_if_due(store, limits) == (1, 3)
 
 
 # --- random runs ---

@@ -200,6 +200,12 @@ def test_runs_that_have_not_ended_are_found_as_alive(store: RunStore) -> None:
     assert found(store, status="alive", tool="search") == ["one"]
 
 
+@pytest.mark.parametrize("name", ["session_id", "tool", "text"])
+def test_what_is_searched_for_must_be_a_text(store: RunStore, name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} = 3"):
+        search(store, Wanted(**{name: 3}))  # type: ignore[arg-type]
+
+
 def test_a_search_that_cannot_be_is_refused(store: RunStore) -> None:
     store.create_run("s", "p")
 

@@ -21,9 +21,10 @@ from tests.children import eventually, said, tell
 from tests.stores.children import children
 from tests.stores.kinds import EMBEDDED, KINDS, opener
 
-from holdfast.errors import RunNotFound, StoreError
+from holdfast.errors import RunConflict, RunNotFound, StoreError
+from holdfast.history import CancelResult, RunStatus
 from holdfast.stores import RunStore, SqliteRunStore
-from holdfast.stores.ledger import Ledger
+from holdfast.stores.ledger import Ledger, Live, OwnerRow
 from holdfast.stores.sqlite import SqliteFile
 from holdfast.stores.writer import Pending, Writer
 
@@ -207,6 +208,32 @@ def test_a_write_that_fails_in_a_group_fails_alone(store: RunStore, gate: Gate, 
     assert notes(store) == list(range(20))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda ledger, run: ledger.say(run, "note"),
+        lambda ledger, run: ledger.remember(run, b"key", "pay", b"paid"),
+        lambda ledger, run: ledger.claim(run, OwnerRow("0" * 32, "elsewhere", 4711, 2**50)),
+        lambda ledger, run: (ledger.step_aside(), ledger.erase(run.key)),
+    ],
+)
+def test_a_write_that_is_refused_after_a_change_has_changed_nothing(
+    store: RunStore, gate: Gate, change: Callable[[Ledger, Live], object]
+) -> None:
+    def change_and_refuse(ledger: Ledger) -> None:
+        change(ledger, ledger.run("r"))
+        raise RunConflict("no")
+
+    gate.opened.set()
+    before = store.memory("r")
+
+    with pytest.raises(RunConflict):
+        store.writer.commit(change_and_refuse)
+
+    assert (store.memory("r"), store.events("r"), store.snapshot("r").interrupted) == (before, [], False)
+    assert store.snapshot("r").owner is None
+
+
 def test_a_write_that_the_database_refuses_fails_alone(store: RunStore, gate: Gate) -> None:
     def nameless(ledger: Ledger) -> None:
         ledger.append(ledger.run("r"), None, {}, "{}")  # type: ignore[arg-type]
@@ -282,6 +309,19 @@ def test_an_error_that_nobody_waits_for_is_logged_once(
     ]
 
 
+async def test_an_error_that_its_caller_is_told_is_not_logged(
+    store: RunStore, gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate.opened.set()
+
+    with pytest.raises(RunNotFound):
+        store.writer.commit(raises(RunNotFound("x")))
+    with pytest.raises(RunNotFound):
+        await store.writer.acommit(raises(RunNotFound("x")))
+
+    assert caplog.records == []
+
+
 def test_after_a_failure_the_numbers_go_on_without_a_gap(store: RunStore, gate: Gate) -> None:
     gate.opened.set()
     store.writer.commit(note(0))
@@ -293,7 +333,37 @@ def test_after_a_failure_the_numbers_go_on_without_a_gap(store: RunStore, gate: 
     assert notes(store) == [0, 1]
 
 
+async def test_a_task_waits_no_longer_than_it_has_patience(store: RunStore, gate: Gate) -> None:
+    leader = threading.Thread(target=store.writer.commit, args=(note(0),))
+    leader.start()
+    gate.reached.wait()
+    store.writer.patience = 0.01
+
+    with pytest.raises(StoreError, match="takes too long"):
+        await store.writer.acommit(note(1))
+
+    store.writer.patience = None
+    gate.opened.set()
+    leader.join()
+    assert notes(store) == [0, 1]
+
+
 # --- interrupts ---
+
+
+def test_in_the_middle_of_a_write_its_thread_cannot_have_the_connection_to_itself(store: RunStore, gate: Gate) -> None:
+    gate.opened.set()
+
+    with pytest.raises(StoreError, match="in the middle of another write"):
+        store.writer.commit(lambda ledger: store.writer.alone(lambda: None))
+
+
+def test_a_request_in_the_middle_of_a_write_is_made_without_another_write(store: RunStore, gate: Gate) -> None:
+    gate.opened.set()
+
+    assert store.writer.commit(lambda ledger: store.cancel("r")) is CancelResult.REQUESTED
+
+    assert eventually(lambda: store.snapshot("r").status is RunStatus.CANCELLED)
 
 
 @pytest.mark.parametrize("point", ["begin", "written"])

@@ -390,7 +390,7 @@ def test_a_call_with_more_keys_than_an_undisturbed_run_has_is_a_breach(court: Co
 
 
 def test_a_run_of_the_dead_that_seems_to_have_an_owner_is_a_breach(court: Court) -> None:
-    court.break_store("INSERT INTO owners VALUES ('x', 'elsewhere', 1, 99999999999999)")
+    court.break_store("INSERT INTO owners (id, host, pid, until) VALUES ('x', 'elsewhere', 1, 99999999999999)")
     court.break_store("UPDATE runs SET owner = 'x', fence = 1")
 
     assert court.broken(is_left=True) == {Promise.AT_ONCE}

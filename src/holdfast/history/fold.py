@@ -101,10 +101,9 @@ def _call_started(label: str, run: RunSnapshot, payload: Payload, at_ms: int) ->
 def _attempt_failed(run: RunSnapshot, payload: Payload, at_ms: int) -> None:
     """The call goes on with its next attempt, unless this was the last."""
     call, attempt = payload.get("call_id"), payload.get("attempt")
-    active = run.active_calls.get(call) if isinstance(call, str) else None
-    if active is not None and isinstance(call, str) and payload.get("retry_in_ms") is not None:
-        if isinstance(attempt, int) and not isinstance(attempt, bool) and 0 < attempt < _MOST_ATTEMPTS:
-            run.active_calls[call] = structs.replace(active, attempt=attempt + 1)
+    if isinstance(call, str) and call in run.active_calls and payload.get("retry_in_ms") is not None:
+        if isinstance(attempt, int) and 0 < attempt < _MOST_ATTEMPTS:
+            run.active_calls[call] = structs.replace(run.active_calls[call], attempt=attempt + 1)
 
 
 def _tool_ended(run: RunSnapshot, payload: Payload, at_ms: int) -> None:

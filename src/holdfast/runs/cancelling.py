@@ -51,9 +51,20 @@ class Cancelling:
         """Cancel it; from any thread, any number of times."""
         if not self._once.acquire(blocking=False):
             return
-        self.reason = reason or None
-        self.token.set()
-        self._tell_hooks(HookContext(kind=HookKind.ON_CANCEL, run_id=run_id, reason=self.reason))
+        cleanup = None
+        try:
+            self.reason = reason or None
+            context = HookContext(kind=HookKind.ON_CANCEL, run_id=run_id, reason=self.reason)
+            # Before the token is set: a thread that sees the token, and leaves the block at once, waits for the hooks.
+            self.cleanup = cleanup = self._hooks(context)
+            self.token.set()
+            if cleanup is not None:
+                self._begin(cleanup)
+        except BaseException:  # an interrupt
+            self.token.set()
+            if cleanup is not None:
+                cleanup.signal.fire()  # perhaps the hooks are never called: the block must not wait for them
+            raise
         for signal in tuple(self._waiting):
             signal.fire()
         self._reach_task()
@@ -105,17 +116,20 @@ class Cancelling:
             self._sent = True
             self._task.cancel()
 
-    def _tell_hooks(self, context: HookContext) -> None:
+    def _hooks(self, context: HookContext) -> Job | None:
+        """The job that calls the hooks, if there are any; it is not begun."""
         hooks, clock = self._home.hooks, self._home.clock
         if hooks is None or not hooks.has(HookKind.ON_CANCEL):
-            return
+            return None
 
         def tell() -> None:
             for wait in hooks.tell(context, as_task=False):
                 pause(clock, wait)
 
-        cleanup = Job(self._home.workers, clock, tell)
+        return Job(self._home.workers, clock, tell)
+
+    @staticmethod
+    def _begin(cleanup: Job) -> None:
         cleanup.begin()
         if cleanup.unstarted is not None:
             _log.error("the on_cancel hooks could not be called: %s", cleanup.unstarted)
-        self.cleanup = cleanup  # last: if an interrupt comes before, there is no job to wait for

@@ -105,7 +105,7 @@ class Foreign:
         """Match *own* with *key*; the call that events match with *key* may be it, too, and is put in doubt."""
         self.elsewhere[own] = key
         alike = self._alike.get(key, own)
-        if alike != own and key in calls:
+        if alike != own:
             calls.setdefault(alike, Outcome(alike, calls[key].name, LOST))
 
 

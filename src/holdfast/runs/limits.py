@@ -108,8 +108,6 @@ class Limits:
                 self._tool_budget(tool, policy)
             self._count(tool, 1)
             if call is not None:
-                if policy.loop is not None:
-                    self._loop.admit(call, policy.loop)
                 self._loop.settle(call, failed=failed)
 
     def count(self, tools: Iterable[str]) -> None:

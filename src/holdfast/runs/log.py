@@ -79,7 +79,6 @@ class Log:
         self.store = store
         self.claim: Claim | None = None
         self.lost: HoldfastError | None = None  # why nothing more can be written
-        self.queued: Pending[Ledger, Any] | None = None  # the latest write
         self._survives_store_errors = survives_store_errors
         self._complained = False
 
@@ -92,8 +91,7 @@ class Log:
         if self.claim is None:
             return None
         op = partial(_append, self.claim, type, payload, _JSON.encode(payload).decode(), outcome)
-        self.queued = pending = self.store.writer.submit(op)
-        return Write(self, pending)
+        return Write(self, self.store.writer.submit(op))
 
     def given(self, type: str, payload: Mapping[str, object]) -> Mapping[str, Any]:
         """The payload that a user gave for an event, as it may be kept: encoded once, redacted and cut."""
@@ -126,8 +124,9 @@ def _append(
     claim: Claim, type: str, payload: Mapping[str, Any], encoded: str, outcome: Outcome | None, ledger: Ledger
 ) -> None:
     live = ledger.claimed(claim)
+    late = live.snapshot.status.is_terminal
     ledger.append(live, type, payload, encoded)
-    if outcome is not None:
+    if outcome is not None and not (late and outcome.memo == SPENT):  # an amount that comes late has not been counted
         ledger.remember(live, bytes.fromhex(outcome.key), outcome.name, outcome.memo)
 
 

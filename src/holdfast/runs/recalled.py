@@ -96,5 +96,5 @@ class Recalled:
 
 
 def _in_doubt(snapshot: RunSnapshot) -> list[Outcome]:
-    """The calls that had begun and not ended; without blocks, which have no key and are never answered from the log."""
-    return [Outcome(call.key, call.name, LOST) for call in snapshot.active_calls.values() if call.key]
+    """The calls that had begun and not ended; blocks, which have no key, are none: they ended when it was resumed."""
+    return [Outcome(call.key, call.name, LOST) for call in snapshot.active_calls.values()]

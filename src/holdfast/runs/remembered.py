@@ -15,7 +15,7 @@ from holdfast.runs.blame import mark
 from holdfast.runs.current import current_key, leave
 from holdfast.runs.ending import is_lasting
 from holdfast.runs.identity import STEP
-from holdfast.runs.log import LOST, Write
+from holdfast.runs.log import Write
 from holdfast.runs.steps import Step
 from holdfast.stack import TO_CALL, check_room
 from holdfast.values.canonical import encode
@@ -141,11 +141,9 @@ class Remembered:
         if self.step.is_tentative:
             return False
         self.step.repeated = True
-        if outcome == LOST:
-            return False
         self._is_failed = is_error(outcome)
         try:
             self._value = load_error(outcome) if self._is_failed else Memo(self._fn).load(outcome)
-        except LookupError:  # the return annotation has changed since: call the step again
+        except LookupError:  # the result is not known, or the return annotation has changed since: call the step again
             return False
         return True

@@ -380,12 +380,12 @@ class Run:
 
     def _last(self, error: BaseException | None) -> tuple[Last | None, Pending[Ledger, Any] | None]:
         """The last write, if there is one to make, and the write to wait for: if the run has ended inside its block,
-        that is the latest event, which may still be on its way.
+        one that follows its latest events, which may still be on their way.
         """
         last = self._closing.leave(error, cancelled=self.cancelled.is_set(), reason=self._cancelling.reason)
         if last is not None:
             return last, last.pending
-        return None, None if self.log.claim is None else self.log.queued
+        return None, None if self.log.claim is None else self._home.store.writer.tail()
 
     def _yields(self, last: Last | None) -> bool:
         """True if *last* was not written, as a cancel was requested before that this process had not heard of."""

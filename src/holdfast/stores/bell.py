@@ -21,8 +21,13 @@ class Bell:
 
     def __init__(self, watch: Callable[[], News] | None) -> None:
         self._make = watch
-        self.closed = False
         self._reset()
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._listeners: set[Listener] = set()
+        self._watch: News | None = None
+        self._threads: list[threading.Thread] = []  # the one that watches, and any that are about to end
 
     def ring(self) -> None:
         """Wake all listeners; from any thread."""
@@ -34,21 +39,20 @@ class Bell:
         """Return a listener that is told of every commit from now on, until it is closed."""
         listener = Listener(self)
         with self._lock:
-            if self.closed:
-                listener.closed = True
-                return listener
             if self._make is not None and self._watch is None:  # under the lock: no listener before it is in place
                 self._start(self._make())
             self._listeners.add(listener)
         return listener
 
     def close(self) -> None:
-        """Close all listeners and wait for the watching threads to end; harmless when closed already."""
+        """Close all listeners and wait for the watching threads to end; a later listener starts another one."""
         with self._lock:
-            self.closed = True
-            listeners, threads = list(self._listeners), self._threads
+            listeners, watch, threads = list(self._listeners), self._watch, self._threads
+            self._watch = None
         for listener in listeners:
             listener.close()
+        if watch is not None:
+            watch.wake()
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join()
@@ -61,12 +65,6 @@ class Bell:
             listener.closed = True
         if watch is not None:
             watch.close()
-
-    def _reset(self) -> None:
-        self._lock = threading.Lock()
-        self._listeners: set[Listener] = set()
-        self._watch: News | None = None
-        self._threads: list[threading.Thread] = []  # the one that watches, and any that are about to end
 
     def _start(self, watch: News) -> None:
         thread = threading.Thread(target=self._serve, args=(watch,), name="holdfast-watcher", daemon=True)
@@ -82,7 +80,7 @@ class Bell:
 
     def _serve(self, watch: News) -> None:
         try:
-            while self._needed():
+            while self._needed(watch):
                 if watch.wait(None):
                     self.ring()
         finally:
@@ -91,13 +89,12 @@ class Bell:
                     self._watch = None
             watch.close()
 
-    def _needed(self) -> bool:
-        """True if there are listeners; otherwise forget the watch: the next listener starts another one."""
+    def _needed(self, watch: News) -> bool:
+        """True if *watch* is in use and there are listeners; if there are none, the next one starts another watch."""
         with self._lock:
-            if self._listeners:
-                return True
-            self._watch = None
-            return False
+            if self._watch is watch and not self._listeners:
+                self._watch = None
+            return self._watch is watch
 
     def _left(self, listener: Listener) -> None:
         self._listeners.discard(listener)

@@ -65,13 +65,17 @@ class Claim(NamedTuple):
 
 
 class OwnerRow(NamedTuple):
-    """A process that owns runs, alive until *until* (ms); *locked* if its row says that others can check its lock."""
+    """A process that owns runs, alive until *until* (ms); *locked* if its row says that others can check its lock.
+
+    *awake_until* is the same by the monotonic clock of its host.
+    """
 
     id: str
     host: str
     pid: int
     until: int
     locked: bool = False
+    awake_until: int = 0
 
 
 # Rows on their way to the tables; plain tuples, since there are several a step and a database takes them as they are.
@@ -335,9 +339,12 @@ class Ledger:
         return Claim(live.header.id, owner.id, live.fence)
 
     def _keep_once(self, owner: OwnerRow) -> None:
-        """`keep` the *owner*, unless the lease would be less than a second longer than the one last written."""
+        """`keep` the *owner*, unless the lease would be less than a second longer than the one last written.
+
+        If the clock has gone back, another process may have deleted the row meanwhile.
+        """
         kept = self._kept
-        if kept is not None and kept.id == owner.id and kept.until > owner.until - 1000:
+        if kept is not None and kept.id == owner.id and 0 <= owner.until - kept.until < 1000:
             return
         if self.owner(owner.id) is None:
             self.drop_old_owners()

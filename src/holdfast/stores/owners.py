@@ -16,6 +16,7 @@ from collections.abc import Iterator
 
 from holdfast.checks import shown
 from holdfast.errors import ConfigError, StoreError, printable
+from holdfast.folders import make_folder
 from holdfast.stores.neighbours import this_host
 from holdfast.stores.watch import Watch
 
@@ -38,7 +39,7 @@ class LockFiles:
     def take(self, owner: str) -> OwnerFile:
         """Make the locked file of *owner*, which is this process; files of dead owners are removed on the way."""
         with contextlib.suppress(OSError):  # making the file will say what is wrong
-            os.makedirs(os.path.dirname(self._folder), 0o700, exist_ok=True)  # this process may be the first here
+            make_folder(os.path.dirname(self._folder))  # this process may be the first here
         file = OwnerFile(self._folder, owner)
         try:
             self.sweep()

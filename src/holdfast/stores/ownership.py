@@ -35,17 +35,26 @@ class Ownership:
                     self._held = self._locks.take(owner)
                 self.id = owner
             until = int((self._clock.time() + self._lease) * 1000)
-            return OwnerRow(self.id, self._host, os.getpid(), until, self._held is not None and self._held.locked)
+            awake_until = int((self._clock.monotonic() + self._lease) * 1000)
+            locked = self._held is not None and self._held.locked
+            return OwnerRow(self.id, self._host, os.getpid(), until, locked, awake_until)
 
     def is_alive(self, row: OwnerRow | None) -> bool:
-        """True if an owner is alive: its lease has not run out, and its lock, if that can be checked, is held."""
+        """True if an owner is alive: its lease has not run out, and its lock, if that can be checked, is held.
+
+        If the lock is seen to be held on this host, the lease may also be valid by the monotonic clock alone: the wall
+        clock jumps when a machine wakes from sleep, and a living owner needs a moment to renew its lease.
+        """
         if row is None:
             return False
         if row.id == self.id:
             return True
-        if row.until <= self._clock.time() * 1000:
-            return False
-        return self._locks is None or self._locks.is_living(row.id, row.host, locked=row.locked) is not False
+        is_valid = row.until > self._clock.time() * 1000
+        is_awake = row.host == self._host and row.awake_until > self._clock.monotonic() * 1000
+        if self._locks is None or not (is_valid or is_awake):
+            return is_valid
+        living = self._locks.is_living(row.id, row.host, locked=row.locked)
+        return is_valid if living is None else living
 
     def is_process_alive(self, owner: str, host: str, until: int) -> bool:
         """True if a process that shows its tools is alive: by its lock, or by *until* if that cannot be checked."""

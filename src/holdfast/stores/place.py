@@ -12,6 +12,7 @@ import contextlib
 import os
 
 from holdfast.errors import StoreError
+from holdfast.folders import make_folder
 from holdfast.stores.trouble import unreachable
 
 
@@ -42,7 +43,7 @@ class Place:
                 "back, or delete the log if what is in it is not needed"
             )
         if not _is_there(path):
-            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            make_folder(os.path.dirname(path))  # SQLite syncs the folder of the file, but not those above it
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 

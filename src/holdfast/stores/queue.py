@@ -148,9 +148,8 @@ class _Taking(NamedTuple):
         if live.fence >= self.search.attempts:
             _give_up(ledger, live)
             return True
-        is_new = live.fence == 0 and live.snapshot.event_count == 0
         self.claimed.append(ledger.claim(live, self.owner))
-        return Taken(self.claimed[0], live.header, is_new)
+        return Taken(self.claimed[0], live.header, is_new=live.snapshot.event_count == 0)
 
 
 def _give_up(ledger: Ledger, live: Live) -> None:

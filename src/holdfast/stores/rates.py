@@ -35,7 +35,7 @@ class Rates:
                     counted[key] = each.tool.calls
                     total += max(0, each.tool.calls - self._counted.get(key, each.tool.calls))
                 made[line.name] = total
-                kept = samples[line.name] = self._samples.get(line.name) or deque(maxlen=64)
+                kept = samples[line.name] = self._samples.get(line.name) or deque()
                 line.calls_per_second = _add(kept, now, total)
             self._counted, self._made, self._samples = counted, made, samples
 

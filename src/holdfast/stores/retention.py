@@ -30,6 +30,7 @@ FOUND = 10_000  # runs found by one query: to find those to delete, it may have 
 PAUSE = 0.005  # seconds between two writes, at least, in which others may write
 SHARE = 2  # pause after each write, in multiples of its duration, when no caller waits for the end
 DAY = 86_400.0
+LEAP = 14 * DAY  # seconds since the last pruning after which the clock is doubted
 UNFINISHED = 600.0  # seconds after which another process takes over pruning that has not ended: the first may be dead
 MOST = 2**62  # -MOST is earlier than any run
 
@@ -62,36 +63,39 @@ DEFAULT = Limits(max_age=30 * DAY, max_bytes=10**9)
 
 
 def prune_if_due(store: RunStore, limits: Limits) -> tuple[int, int]:
-    """Prune, unless some process has done so within the last day; return how many runs and events were deleted."""
+    """Prune, unless some process has done so within the last day; return how many runs and events were deleted.
+
+    After a long time without pruning it deletes no run for its age: the clock may be wrong. A day later it does.
+    """
     if not store.file.exists or not _is_due(store.file.fetch("pruned_at"), store.clock.time()):
         return 0, 0
 
     def note(at: float) -> None:
         store.file.writing().execute(store.file.sql("set_pruned_at"), (int(at * 1000),))
 
-    def take(ledger: Ledger) -> bool:
+    def take(ledger: Ledger) -> tuple[bool, bool]:
         now = store.clock.time()
-        due = _is_due(store.file.writing().execute(store.file.sql("pruned_at")).fetchall(), now)
+        rows = store.file.writing().execute(store.file.sql("pruned_at")).fetchall()
+        due = _is_due(rows, now)
         if due:
             note(now - DAY + UNFINISHED)
-        return due
+        return due, not rows or now - rows[0][0] / 1000 < LEAP
 
-    if not store.writer.commit(take):
+    due, by_age = store.writer.commit(take)
+    if not due:
         return 0, 0
-    gone = prune(store, limits, share=SHARE)
+    gone = prune(store, limits, share=SHARE, by_age=by_age)
     store.writer.commit(lambda ledger: note(store.clock.time()))
     return gone
 
 
-def prune(store: RunStore, limits: Limits, *, share: float = 0) -> tuple[int, int]:
+def prune(store: RunStore, limits: Limits, *, share: float = 0, by_age: bool = True) -> tuple[int, int]:
     """Delete what is beyond *limits*; return how many runs and events were deleted.
 
-    After each write it pauses *share* times as long as the write took.
+    After each write it pauses *share* times as long as the write took. Without *by_age* it keeps old runs.
     """
-    if not store.file.exists:
-        return 0, 0
     pruning = _Pruning(store, share)
-    if limits.max_age is not None:
+    if by_age and limits.max_age is not None:
         pruning.delete_old(int(max((store.clock.time() - limits.max_age) * 1000, -MOST)))
     if limits.max_runs is not None:
         pruning.delete_surplus(limits.max_runs)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from holdfast.stores.sqlite import SqliteFile
 
-MIGRATIONS = ("001_runs.sql", "002_board.sql", "003_queue.sql")
+MIGRATIONS = ("001_runs.sql", "002_board.sql", "003_queue.sql", "004_awake.sql")
 SCHEMA = len(MIGRATIONS)  # the newest schema that this version knows
 APPLICATION = 0x484F4C44  # "HOLD": marks a file as ours
 FOLDER = os.path.join(os.path.dirname(__file__), "sql")

@@ -61,6 +61,8 @@ class SqliteFile:
         self._contended = False  # the last transaction had to wait for another process
         self._trace: EventRow | Live | None = None  # shows whether the group was committed
         self._in_use: list[sqlite3.Connection | sqlite3.Cursor] = []
+        self._has_failed = False  # whether the last commit has
+        self._kept: list[sqlite3.Connection] = []  # one of those in use, if a commit has failed
         self._apart: list[sqlite3.Connection] = []  # the connections of `consistent_reader`
         self._abandoned: list[object] = []  # connections that were open during a fork
         weakref.finalize(self, _close, self._in_use).atexit = False  # Python warns of unclosed connections
@@ -158,7 +160,7 @@ class SqliteFile:
         the child does not have, and other processes would delete the log that it writes to.
         """
         if self.path is not None:
-            self._drop()
+            self._drop_all()
 
     def let_go(self) -> None:
         """Let other threads read again."""
@@ -167,16 +169,24 @@ class SqliteFile:
     def close(self) -> None:
         """Close both connections; a later use opens whatever is at the path by then."""
         with self.reading:  # no thread may open a file in between: it would be forgotten
-            self._drop()
+            self._drop_all()
             if self._place is not None:
                 self._place.forget()
 
+    def _drop_all(self) -> None:
+        self._kept.clear()
+        self._has_failed = False
+        self._drop()
+
     def _drop(self) -> None:
+        """Close all connections but one that is kept."""
+        if self._has_failed:
+            self._keep_log()
         with self.reading:
             self._read = self._write = self._cursor = None
-            in_use = self._in_use[:]
-            self._in_use.clear()
-            if self._place is not None:
+            in_use = [each for each in self._in_use if each not in self._kept]
+            self._in_use[:] = self._kept
+            if self._place is not None and not self._kept:
                 self._place.forget_log()
         _close(in_use)
 
@@ -186,6 +196,7 @@ class SqliteFile:
         if self.path is not None:
             self._abandoned += [*self._in_use, *self._apart]  # kept, so that nothing finalizes them
             self._in_use.clear()
+            self._kept.clear()
             self._apart.clear()
             self._read = self._write = self._cursor = None
 
@@ -253,6 +264,7 @@ class SqliteFile:
         (version,) = cursor.execute("PRAGMA data_version").fetchone()
         before, self._version = self._version, version
         self._trace = None
+        self._has_failed = False
         return bool(version != before)
 
     def _wait_for_turn(self, cursor: sqlite3.Cursor, error: Exception) -> None:
@@ -275,29 +287,51 @@ class SqliteFile:
         raise error
 
     def is_committed(self) -> bool:
-        """True if a commit that was interrupted was made."""
-        return self._write is None or not self._write.in_transaction
+        """True if a commit that was interrupted was made; one that failed has ended its transaction, too."""
+        if self._in_transaction():
+            return False
+        return not self._has_failed or was_written(self, self._trace)
+
+    def _in_transaction(self) -> bool:
+        return self._write is not None and self._write.in_transaction
 
     def commit(self) -> None:
         """Put the group on disk before returning, in a file and a log that other processes can still find."""
         if self._place is not None:
             self._place.check()
             if not self._place.has_log():
-                self._drop()
+                self._drop_all()
                 raise Again("its log was deleted while in use; close all that this process has open of it")
         try:
             self._write_cursor().execute("COMMIT")
         except Exception as error:
+            self._has_failed = self.path is not None  # at once, before an interrupt comes
             if self.path is None:
                 raise
-            self._drop()  # a new connection shows what it has written all the same
+            self._drop()  # a new connection shows whether it was written all the same
             raise Lost(partial(was_written, self, self._trace), str(error), error) from error
+
+    def _keep_log(self) -> None:
+        """Empty the log, as the disk may have failed to write it; if that fails, keep a connection to it until the end.
+
+        The first connection to a log takes all that is in it for written. But the system takes data that it failed to
+        sync for synced from then on: if commits followed such data in the log, a power cut would take them, too.
+        """
+        import sqlite3
+
+        if self._write is not None and not self._kept:
+            with contextlib.suppress(sqlite3.Error):
+                self._write.rollback()
+                self._kept.append(self._write)
+                (busy, _, _) = self._write.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                if not busy:
+                    self._kept.clear()
 
     def rollback(self, *, afresh: bool) -> None:
         """Undo the transaction; *afresh* also drops the connections, as one made in trouble may never recover."""
         if afresh and self.path is not None:
             self._drop()  # which also rolls back
-        elif not self.is_committed():
+        elif self._in_transaction():
             self.writing().execute("ROLLBACK")
 
     def give_back(self, most: int) -> int:
@@ -388,8 +422,8 @@ class SqliteFile:
     def _leave_log(self) -> None:
         """Drop the connections to the lost log; in the middle of a transaction, its commit does that."""
         with self.alone:
-            if self.is_committed():
-                self._drop()
+            if not self._in_transaction():
+                self._drop_all()
 
     def meta(self, name: str) -> Any:
         """A value that the store keeps about itself; None if it is not set."""

@@ -85,7 +85,7 @@ class RunStore:
             Transactions(file, self._ledger, crash).make, self._committed, quick=file.path is None
         )
         self._deletion: Pending[Ledger, None] | None = None
-        self._bell = self._new_bell()
+        self._bell = Bell(file.watch if file.path is not None else None)
         survive_forks(self)
 
     @property
@@ -258,16 +258,15 @@ class RunStore:
         """Delete the memos that completed and deleted runs left behind, and wait for it; gives up if a write fails."""
         while self._ledger.leftovers:
             self._queue_deletion()
-            if (piece := self._deletion) is not None:
-                self.writer.settle(piece)
+            if (tail := self.writer.tail()) is not None:
+                self.writer.settle(tail)
 
     def _close(self) -> None:
         try:
             self.forget_left()
             self.writer.close()
         finally:
-            bell, self._bell = self._bell, self._new_bell()
-            bell.close()
+            self._bell.close()
             self._leave()
             self.writer.alone(self._shut)
 
@@ -395,9 +394,6 @@ class RunStore:
             self._ledger.leftovers.clear()  # the next process deletes them
         elif self._deletion is None or self._deletion.done:
             self._deletion = self.writer.submit(Ledger.delete_some_leftovers)
-
-    def _new_bell(self) -> Bell:
-        return Bell(self.file.watch if self.file.path is not None else None)
 
     def _picture(self, live: Live) -> RunSnapshot:
         """A copy of the run's state, with its owner filled in."""

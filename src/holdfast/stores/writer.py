@@ -134,8 +134,12 @@ class Writer(Generic[Book]):
         await self.asettle(pending)
         return pending.result()
 
+    def tail(self) -> Pending[Book, None] | None:
+        """Queue a write that does nothing, to wait until all that is queued now is made; None if nothing is queued."""
+        return self.submit(lambda book: None) if self._queue else None
+
     def settle(self, pending: Pending[Book, Any]) -> None:
-        """Wait until *pending* is done."""
+        """Wait until *pending* is done. It wakes one waiter: to wait for the write of another caller, use `tail`."""
         pending.awaited = True
         while not pending.done:
             if self._commit_if_free():
@@ -172,8 +176,8 @@ class Writer(Generic[Book]):
     def close(self) -> None:
         """Make everything that is queued, and let the writer thread end; a later write starts another."""
         try:
-            if self._queue:
-                self.settle(self.submit(lambda book: None))  # errors of other writes are for their own callers
+            if (tail := self.tail()) is not None:
+                self.settle(tail)  # errors of other writes are for their own callers
         finally:
             self._closed = True
             self._wake()

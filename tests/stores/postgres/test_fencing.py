@@ -120,6 +120,21 @@ def test_an_owner_whose_clock_is_off_by_an_hour_neither_loses_its_run_nor_takes_
     assert [each.owner is not None for each in store.list_runs()] == [True, True]
 
 
+def test_a_server_whose_clock_jumps_ahead_costs_no_living_owner_of_this_host_its_run(
+    database: str, store: RunStore, child: Any
+) -> None:
+    owned(database, child)
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("UPDATE holdfast.owners SET until = 1")  # to the server, the lease ended long ago
+
+        assert not store.snapshot("r").interrupted
+        with pytest.raises(RunConflict):
+            claim(store, "r")
+
+        connection.execute("UPDATE holdfast.owners SET awake_until = 1")  # by the host's own clock, too
+        assert store.snapshot("r").interrupted
+
+
 def test_times_of_events_are_the_servers_whoever_writes_them(database: str, store: RunStore, child: Any) -> None:
     store.record_event("r", "note")
     other = child("own", database, "r", 60, 3600)

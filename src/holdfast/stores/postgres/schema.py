@@ -14,7 +14,7 @@ from holdfast.stores.postgres.link import Link
 from holdfast.stores.schema import FOLDER as SHARED
 from holdfast.stores.schema import by_name, migration, read_sql
 
-MIGRATIONS = ("001_runs.sql",)
+MIGRATIONS = ("001_runs.sql", "002_awake.sql")
 SCHEMA = len(MIGRATIONS)  # the newest schema that this version knows
 OLDEST_SERVER = 130000
 _FOLDER = os.path.join(os.path.dirname(__file__), "sql")

@@ -13,8 +13,8 @@
 --            the run has completed or is deleted; if there are many, the rest in small writes soon after. An empty key,
 --            in a fork of an imported run, belongs to no call: it says that the other rows cover all calls that were
 --            made before the fork.
---   owners   one row per process that has runs; it counts as alive until `until` (ms since the epoch), or until its
---            lock is released if that is sooner.
+--   owners   one row per process that has runs; it counts as alive until `until` (ms since the epoch; see also
+--            004_awake.sql), or until its lock is released if that is sooner.
 --   meta     the store's id, the secret that keys the digests of arguments, when the store was last pruned, and which
 --            runs that have completed or were deleted still have memos: no other run gets the key of such a run.
 --

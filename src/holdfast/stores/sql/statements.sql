@@ -29,12 +29,13 @@ INSERT INTO events (run, sequence, at, type, late, payload) VALUES (?, ?, ?, ?, 
 INSERT OR REPLACE INTO memos (run, key, name, outcome) VALUES (?, ?, ?, ?)
 
 -- name: owner
-SELECT id, host, pid, until FROM owners WHERE id = ?
+SELECT id, host, pid, until, 0, awake_until FROM owners WHERE id = ?
 
 -- name: keep_owner
--- The last parameter, whether the owner has a lock, is not stored: a process that asks sees it from the owner's file.
-INSERT INTO owners (id, host, pid, until) SELECT ?, ?, ?, ? WHERE ? IS NOT NULL
-ON CONFLICT (id) DO UPDATE SET until = excluded.until WHERE until < excluded.until
+-- The fifth parameter, whether the owner has a lock, is not stored: a process that asks sees it from the owner's file.
+INSERT INTO owners (id, host, pid, until, awake_until)
+SELECT column1, column2, column3, column4, column6 FROM (VALUES (?, ?, ?, ?, ?, ?)) WHERE true
+ON CONFLICT (id) DO UPDATE SET until = max(until, excluded.until), awake_until = excluded.awake_until
 
 -- name: page_of
 -- A run and some of its events, as both are at one moment; one row without an event if there are none. The caller asks
@@ -71,7 +72,7 @@ ORDER BY created_at DESC, key DESC LIMIT ?
 -- Export and import, see portable.py, records.py and staging.py.
 
 -- name: owning
-SELECT id, host, pid, until, 0 FROM owners WHERE id IN (SELECT owner FROM runs WHERE owner IS NOT NULL)
+SELECT id, host, pid, until, 0, awake_until FROM owners WHERE id IN (SELECT owner FROM runs WHERE owner IS NOT NULL)
 
 -- name: hold_still
 -- Nothing to do: no other process can write while this transaction lasts.

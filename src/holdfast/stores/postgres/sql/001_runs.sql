@@ -20,7 +20,8 @@
 --               the run has completed. An empty key, in a fork of an imported run, belongs to no call: it says that the
 --               other rows cover all calls that were made before the fork.
 --   owners      one row per process that has runs; it counts as alive until `until` (ms since the epoch, by the clock
---               of the server), or, if it is `locked`, until its lock is released if that is sooner.
+--               of the server; see also 002_awake.sql), or, if it is `locked`, until its lock is released if that is
+--               sooner.
 --   processes, tools, details, orders   what processes show of their tools, and what they are told to do: as in the
 --               tour of sql/002_board.sql for embedded stores.
 --   tools_of_runs   which runs used a tool, or wanted to; by a digest of its name, which may be of any length.

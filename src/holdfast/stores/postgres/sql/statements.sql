@@ -148,11 +148,12 @@ SELECT EXISTS (
 )
 
 -- name: owner
-SELECT id, host, pid, until, locked FROM holdfast.owners WHERE id = $1
+SELECT id, host, pid, until, locked, awake_until FROM holdfast.owners WHERE id = $1
 
 -- name: keep_owner
-INSERT INTO holdfast.owners (id, host, pid, until, locked) VALUES ($1, $2, $3, $4, $5)
-ON CONFLICT (id) DO UPDATE SET until = greatest(owners.until, excluded.until), locked = excluded.locked
+INSERT INTO holdfast.owners (id, host, pid, until, locked, awake_until) VALUES ($1, $2, $3, $4, $5, $6)
+ON CONFLICT (id) DO UPDATE SET
+    until = greatest(owners.until, excluded.until), locked = excluded.locked, awake_until = excluded.awake_until
 
 -- name: page_of
 -- A run and some of its events, as both are at one moment; one row without an event if there are none. The caller asks
@@ -211,7 +212,7 @@ ON CONFLICT (name) DO UPDATE SET value = excluded.value
 -- Export and import, see portable.py and staging.py.
 
 -- name: owning
-SELECT id, host, pid, until, locked FROM holdfast.owners o
+SELECT id, host, pid, until, locked, awake_until FROM holdfast.owners o
 WHERE EXISTS (SELECT FROM holdfast.runs r WHERE r.owner = o.id)
 
 -- name: hold_still
