@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.fleet.members import POLICIES, agree, member, wait_until_agreed
+from tests.fleet.members import POLICIES, agree, member, wait_until, wait_until_agreed
 from tests.servers import Cluster, RedisServer, Sentinel
 from tests.servers.finding import Missing, free_port, home
 from tests.servers.fixtures import or_skipped
@@ -160,13 +160,28 @@ async def test_while_a_cluster_moves_a_tool_that_tool_alone_is_guarded_by_each_f
         alone = [one.fleet.fallbacks, other.fleet.fallbacks]
         agreed = agree(one, other, elsewhere)
         cluster.move(slot, target)
+        wait_until(lambda: not one.fleet.missing and not other.fleet.missing, "for the tool to be answered again")
 
         assert went == ["ok", "ok"]
         assert alone == [1, 1]
         assert agreed
         assert agree(one, other, "three between")
-        assert not one.heard.of("fleet_lost")
-        assert not other.heard.of("fleet_lost")
+        assert [one.fleet.outages, other.fleet.outages] == [0, 0]
+
+
+async def test_while_a_cluster_moves_a_tool_each_process_counts_its_failures_by_itself(cluster: Cluster) -> None:
+    url = f"{cluster.url}?prefix=failing&{PATIENT}"
+    slot = slot_of(b"failing:{search}")
+    source, target = (cluster.nodes[(slot * 3 // SLOTS + step) % 3] for step in range(2))
+
+    with member(url) as one, member(url) as other:
+        target.command("CLUSTER", "SETSLOT", slot, "IMPORTING", source.command("CLUSTER", "MYID"))
+        source.command("CLUSTER", "SETSLOT", slot, "MIGRATING", target.command("CLUSTER", "MYID"))
+        went = [one.call("search", fails=True) for _ in range(4)]
+        awaited = [await other.acall("search", fails=True) for _ in range(4)]
+        cluster.move(slot, target)
+
+        assert went == awaited == ["failed", "failed", "failed", "CircuitOpen"]
 
 
 def test_the_next_master_is_found_through_the_sentinel() -> None:

@@ -11,10 +11,11 @@ import pytest
 from tests.fleet.members import Member, askers, member, questions, take_all, wait_until
 from tests.servers import RedisServer, Toxic
 
-from holdfast.fleet.desk import KEPT, block_of
+from holdfast.fleet.desk import KEPT, Block, block_of
 from holdfast.fleet.pool import MOST
 from holdfast.guards.rate import RateConfig
 from holdfast.testing import ManualClock
+from holdfast.tools import limiting
 
 MANY = {"per_second": 1000.0, "burst": 1000.0}
 POLICIES = {
@@ -105,6 +106,23 @@ def test_leased_tokens_take_one_round_trip_a_block(own_redis: RedisServer, one: 
     assert block == 100
     assert went == ["ok"] * (3 * block)
     assert trips(own_redis) == 3
+
+
+def test_leased_tokens_are_taken_with_the_lock_held_where_threads_run_in_parallel(
+    one: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one.call("leased")
+    lock, take, held = one.hf._box.tool("leased").limiting._lock, Block.take, []
+
+    def looked_at(block: Block, now: float, cost: float = 1.0) -> bool:
+        held.append(lock.locked())
+        return take(block, now, cost)
+
+    monkeypatch.setattr(limiting, "UNDIVIDED", False)
+    monkeypatch.setattr(Block, "take", looked_at)
+    one.call("leased")
+
+    assert held == [True]
 
 
 def test_leased_tokens_are_good_for_a_second(own_redis: RedisServer, one: Member) -> None:

@@ -155,6 +155,21 @@ def test_a_circuit_that_others_opened_meanwhile_is_seen_on_return(
         assert other.call(tool) == "CircuitOpen"
 
 
+def test_a_reset_while_redis_is_away_reaches_the_fleet_on_return(own_redis: RedisServer, toxic: Toxic) -> None:
+    with member(own_redis.url + PATIENT) as one, member(toxic.url + PATIENT) as other:
+        one.trip("bad")
+        known = other.call("bad")
+        toxic.refuse()
+        other.heard.wait_for("fleet_lost")
+
+        other.hf.breaker.reset("bad")
+        toxic.heal()
+        one.heard.wait_for("circuit_closed", "bad")
+
+        assert known == "CircuitOpen"
+        assert [one.call("bad"), other.call("bad")] == ["ok", "ok"]
+
+
 def test_failures_of_a_time_without_redis_open_the_local_circuit(own_redis: RedisServer) -> None:
     with member(own_redis.url) as one:
         own_redis.kill()

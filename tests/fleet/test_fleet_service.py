@@ -386,17 +386,6 @@ def test_what_was_wrong_with_single_tools_is_over_with_an_outage() -> None:
     assert not fleet.doubted
 
 
-async def test_where_a_cluster_moves_the_key_just_now_the_process_goes_on_under_another_name() -> None:
-    fleet = Fleet("redis+cluster://127.0.0.1:1")
-    desk, before = fleet.desk("t", lambda _: None), fleet.holder
-    form, asked = desk.form(Shared(None, None, 3)), (1.0, 1, 0)
-
-    answer = await fleet.connections.aask(form, b"", Exception("TRYAGAIN in a moment"), Question(desk, form, asked))
-
-    assert answer is None
-    assert fleet.holder != before  # slots that were given back along with the question were not taken
-
-
 def test_what_was_told_along_with_a_question_that_a_cluster_sends_to_nobody_is_not_taken_for_told() -> None:
     with Nonsense(b"-MOVED %d 127.0.0.1:1\r\n" % slot_of(b"key")) as node:
         port = int(node.url.rpartition(":")[2])

@@ -12,13 +12,14 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from tests.fleet.members import Member, askers, member, take_all, wait_until
+from tests.fleet.members import Member, askers, member, questions, take_all, wait_until
 from tests.fleet.upstream import PATIENCE
 from tests.servers import RedisServer, Toxic
 
 from holdfast.fleet.link import Link
 from holdfast.fleet.multiplexed import TURNS
 from holdfast.fleet.pool import KEPT, SPARE
+from holdfast.tools import sharing
 
 ASKED = 400  # questions, one after the other
 RARE = {"per_second": 0.001, "burst": 1}
@@ -32,6 +33,7 @@ POLICIES = {
         "slot": {"concurrency": 1},
         "all": {"rate": RARE, "concurrency": 1},
         "viewed": {"mode": "view", "concurrency": 1},
+        "patient": {"concurrency": 1, "max_wait": 600.0, "breaker": {"min_backoff": 600.0}},
     },
 }
 
@@ -75,6 +77,54 @@ async def test_a_task_that_is_cancelled_while_it_asks_gives_back_its(
 
     wait_until(lambda: other.call(tool) == "ok", f"for the {tool} to be given back")
     assert one.fleet.fallbacks == 0
+
+
+async def test_a_call_that_waits_for_the_slot_of_one_that_is_cancelled_while_it_asks_is_woken(
+    own_redis: RedisServer, one: Member
+) -> None:
+    asking = await asked(own_redis, one, "patient")
+    waiting = asyncio.create_task(one.acall("patient"))
+    await asyncio.sleep(0)  # it stands in line
+
+    asking.cancel()
+    own_redis.resume()
+
+    assert await asyncio.wait_for(waiting, PATIENCE) == "ok"
+
+
+async def test_a_call_that_waits_for_the_slot_of_one_that_the_fleet_refuses_is_woken(
+    own_redis: RedisServer, one: Member, other: Member
+) -> None:
+    other.trip("patient")
+    asking = await asked(own_redis, one, "patient")
+    waiting = asyncio.create_task(one.acall("patient"))
+    await asyncio.sleep(0)  # it stands in line
+
+    own_redis.resume()
+
+    assert await asyncio.wait_for(asking, PATIENCE) == "CircuitOpen"
+    assert await asyncio.wait_for(waiting, PATIENCE) == "CircuitOpen"
+
+
+async def test_a_call_that_waits_for_a_slot_of_another_process_asks_only_now_and_then(
+    own_redis: RedisServer, one: Member, other: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharing, "LOOK_AGAIN", 600.0)
+    limiting = one.hf._box.tool("patient").limiting
+    async with other.hf.guard("patient"):
+        waiting = asyncio.create_task(one.acall("patient"))
+        await asyncio.to_thread(wait_until, lambda: limiting.line, "for it to stand in line")
+        limiting.wake()  # it asks again
+        before = questions(own_redis)
+        for _ in range(50):
+            await one.acall("warm")
+
+        others = questions(own_redis) - before - 50
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    assert others <= 1
 
 
 @pytest.mark.parametrize(("tool", "used"), [("all", 1), ("viewed", 0)])

@@ -103,6 +103,11 @@ def test_a_question_ends_in_time_though_signals_keep_coming() -> None:
         assert SystemClock.monotonic() - begun < MUCH
 
 
+def test_a_node_whose_name_cannot_be_one_counts_as_away() -> None:
+    with pytest.raises(Away, match=r"a\.\.b:1: "):
+        Link(Node("a..b", 1), Address.parse("redis+cluster://h"), bound=BOUND)
+
+
 # --- too much ---------------------------------------------------------------------------------------------------------
 
 

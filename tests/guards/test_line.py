@@ -36,6 +36,22 @@ def test_nobody_stands_in_a_new_line() -> None:
     assert not line.heap
 
 
+def test_the_head_may_be_read_while_another_thread_empties_the_line() -> None:
+    class Emptied(list[tuple[float, int]]):
+        """A heap that is emptied as soon as it was looked at."""
+
+        def __bool__(self) -> bool:
+            stood = len(self) > 0
+            self.clear()
+            return stood
+
+    line = Line()
+    ticket = line.join(0.0, NORMAL)
+    line.heap = Emptied(line.heap)
+
+    assert line.head() in (ticket, None)
+
+
 def test_equals_are_served_in_the_order_they_came() -> None:
     line = Line()
     tickets = [line.join(0.0, NORMAL) for _ in range(50)]

@@ -1055,6 +1055,31 @@ def test_refusals_of_an_evicted_circuit_stay_in_the_metrics(clock: ManualClock) 
     assert breaker.metrics() == BreakerMetrics(opened=2, half_opened=0, closed=0, refused=1)
 
 
+def test_refusals_of_a_circuit_that_is_evicted_while_the_metrics_are_read_count_once(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breaker = steady(clock, max_tools=1, failure_threshold=1)
+    breaker.record_failure("t")
+    breaker.allow_request("t")
+    lock = breaker._lock
+
+    class Late:
+        """The lock, but before the first caller has it, another thread makes a circuit."""
+
+        def __enter__(self) -> None:
+            monkeypatch.setattr(breaker, "_lock", lock)
+            breaker.circuit("other")
+            lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            lock.release()
+
+    monkeypatch.setattr(breaker, "_lock", Late())
+
+    assert breaker.metrics().refused == 1
+    assert breaker.metrics().refused == 1
+
+
 def test_a_tool_may_have_settings_of_its_own(breaker: CircuitBreaker) -> None:
     own = BreakerConfig(failure_threshold=1)
 

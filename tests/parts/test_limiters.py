@@ -613,6 +613,16 @@ def test_keys_that_were_cut_are_bounded_too(clock: ManualClock) -> None:
     assert len(limiter.snapshot()) == 20
 
 
+def test_the_first_cut_of_a_key_takes_no_room_from_other_keys(clock: ManualClock) -> None:
+    limiter = AdaptiveRateLimiter(clock=clock, max_keys=2)
+    for key in ("a", "a", "b"):  # b lacks least, so it would be dropped first
+        limiter.try_acquire(key)
+
+    limiter.record_rate_limited("a")
+
+    assert limiter.snapshot().keys() == {"a", "b"}
+
+
 def test_of_the_keys_that_were_cut_the_most_recovered_go_first(clock: ManualClock) -> None:
     limiter = AdaptiveRateLimiter(clock=clock, max_keys=4)
     limiter.record_rate_limited("long ago")

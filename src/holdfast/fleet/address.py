@@ -38,8 +38,9 @@ SCHEMES: dict[str, tuple[Kind, bool, int]] = {  # the kind, whether over TLS, th
 MOST_HOSTS = 100
 LONGEST_PATH = 103  # bytes of a socket's path that every system accepts
 
+_SCHEME = re.compile(r"[\w+.-]*+://")
 _PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,60}")
-_HOST = re.compile(r"[A-Za-z0-9._-]{1,253}")
+_HOST = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 _PLACE = re.compile(r"(\[[^\]]*\]|[^:]*)(?::(.*))?", re.DOTALL)
 _NUMBER = re.compile(r"[0-9]{1,5}")
 _SECONDS = re.compile(r"[0-9]{1,3}(\.[0-9]{1,6})?")
@@ -97,7 +98,7 @@ class _Reader:
     """Parses one address; its errors show the whole address without the password."""
 
     def __init__(self, url: object) -> None:
-        if not isinstance(url, str) or "://" not in url:
+        if not isinstance(url, str) or not _SCHEME.match(url):
             raise ConfigError(f"redis: must be an address such as redis://host:6379; its scheme: {_schemes()}")
         scheme, _, rest = url.partition("://")
         if scheme not in SCHEMES:
@@ -239,8 +240,10 @@ class _Reader:
         path = re.sub(r".*@", "/…@", self.path, flags=re.DOTALL)
         query = re.sub(r"(^|&)(?!prefix=|wait=|db=|ca=)([^&=]*)=[^&]*", r"\1\2=…", self.query)
         # An @ in the path or the query means that everything before it may belong to the password.
-        if "@" in self.path + self.query:
-            user, hosts, query = "…", "", re.sub(r".*@", "…@", query, flags=re.DOTALL)
+        if "@" in self.query:
+            user, hosts, path, query = "…", "", "", "…"
+        elif "@" in self.path:
+            user, hosts = "…", ""
         shown = f"{self.scheme}://{user}{hosts}{path}{'?' * bool(query)}{query}"
         raise ConfigError(f"redis = {printable(shown, 300)}: {what}")
 

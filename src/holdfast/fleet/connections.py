@@ -44,7 +44,7 @@ class Connections:
     # -- asking as a thread --------------------------------------------------------------------------------------------
 
     def ask(self, form: Form, compose: Callable[[], bytes]) -> Any:
-        """The answer to a question; None if no connection is free in time, or a cluster is moving the key.
+        """The answer to a question, which may be an error object; None if no connection is free in time.
 
         *compose* is called only when there is a connection: the outcomes that it takes along count as sent.
         """
@@ -60,7 +60,7 @@ class Connections:
             words = words or compose()
             reply = self._ask_on(pool, link, form, words)
             if type(reply) is list or not self._moved(reply):
-                return self._unless_between(reply)
+                return _something(reply)
         raise Away("Redis: keys are moved about")
 
     def _ask_on(self, pool: Pool, link: Link, form: Form, words: bytes) -> Any:
@@ -110,11 +110,11 @@ class Connections:
         return known
 
     async def aask(self, form: Form, words: bytes, reply: Any, asker: Question) -> Any:
-        """The answer to a task's question whose first *reply* was an error; None if a cluster is moving the key."""
+        """The answer to a task's question whose first *reply* was an error."""
         for _ in range(MOST_HOPS):
             moved = self._moved(reply)
             if not moved and not is_unknown(reply):
-                return self._unless_between(reply)
+                return _something(reply)
             link = self.linked(form.key) or await self.connected(form.key)
             if link is None:
                 break
@@ -131,18 +131,6 @@ class Connections:
                 self.topology.moved(int(slot), host, int(port))
                 return True
         return False
-
-    def _unless_between(self, reply: Any) -> Any:
-        """*reply*, or None if a cluster is moving the key just now.
-
-        Neither node answers then: the script has several keys, and a node that lacks one of them refuses or redirects.
-        """
-        if reply is None:
-            raise Away("Redis: answered with nothing")
-        if isinstance(reply, Exception) and str(reply).startswith(("ASK ", "TRYAGAIN")):
-            self._lost()  # slots that were given back along with the question did not arrive
-            return None
-        return reply
 
     # -- connections ---------------------------------------------------------------------------------------------------
 
@@ -210,6 +198,13 @@ class Connections:
             return link.ask(command)
         finally:
             link.close()
+
+
+def _something(reply: Any) -> Any:
+    """*reply*, unless it is empty; raise `Away` then."""
+    if reply is None:
+        raise Away("Redis: answered with nothing")
+    return reply
 
 
 def _close_in(loop: asyncio.AbstractEventLoop, link: Multiplexed) -> None:

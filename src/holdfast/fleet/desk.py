@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.fleet.question import Held
-from holdfast.fleet.script import ADMITTED, MICRO, Answer, Asked, Form, Outcome, Shared, answer, checked
+from holdfast.fleet.script import ADMITTED, MICRO, RESET, Answer, Asked, Form, Outcome, Shared, answer, checked
 from holdfast.guards.circuit import Seen
 from holdfast.guards.rate import RateConfig
 
@@ -23,7 +23,7 @@ MOST_LEASED = 1000  # … and for how many calls at most
 KEPT = 1.0  # seconds for which leased tokens may be used
 MOST_TOLD = 10_000  # outcomes that may wait to be sent
 MOST_FORMS = 64
-NO_TROUBLE = ("ok", "reset")  # the values of `Outcome.says` that report no failure
+NO_TROUBLE = ("ok", RESET)  # the values of `Outcome.says` that report no failure
 PRISTINE = Seen()
 
 
@@ -188,14 +188,14 @@ class Desk:
             self._follow(seen)
 
     def forget(self) -> None:
-        """Drop what was seen, because the connection is lost; of pending outcomes only slots to give back are kept."""
+        """Drop what was seen, because the connection is lost; of pending outcomes, only resets and slots are kept."""
         with self._lock:
             self.fresh = self._pristine = False
             self.generation, self._seen, self._seen_at = -1, (), 0
             self.rate = None
             self.troubled = False
             self.block.tokens = 0.0
-            told, self._told = self._told, []
+            told, self._told = self._told, [outcome for outcome in self._told if outcome.says == RESET]
             for outcome in told:
                 self._return(outcome.holder, outcome.slots)
 
@@ -209,7 +209,8 @@ class Desk:
         with self._lock:
             self._let_go(outcome.holder, outcome.slots)
             was_troubled = self.troubled
-            if outcome.says_more and self.is_available and len(self._told) < MOST_TOLD:
+            counts = self.is_available or outcome.says == RESET  # otherwise the local circuit is told instead
+            if outcome.says_more and counts and len(self._told) < MOST_TOLD:
                 self._told.append(outcome)
                 if outcome.says:
                     self.troubled = outcome.says not in NO_TROUBLE
@@ -249,7 +250,7 @@ class Desk:
         self._lock = threading.Lock()
         self._slots, self._forms = {}, {}
         self.forget()
-        self._returned = {}
+        self._told, self._returned = [], {}
 
     def holding(self) -> dict[str, int]:
         """The slots that this process has, by the holder name it took them under."""

@@ -48,8 +48,8 @@ class Link:
         self._reader = reader()
         try:
             self.socket = _connect(node, bound, place or (node.host, node.port))
-        except OSError as error:
-            raise Away(f"{node.shown}: {error.strerror or error}") from error
+        except (OSError, UnicodeError) as error:  # a cluster may name a node by what cannot be the name of a host
+            raise Away(f"{node.shown}: {getattr(error, 'strerror', None) or error}") from error
         try:
             self._greet(address)
         except BaseException:

@@ -102,7 +102,7 @@ class Question:
         return self.desk.words(self.form, self.asked)
 
     def _took(self, reply: Any) -> None:
-        if reply is None:  # no connection was free in time, or a cluster is moving the key
+        if reply is None:  # no connection was free in time
             return
         self.held = self.desk.answered(reply, self.form, self.asked[0])
         self.reply = reply

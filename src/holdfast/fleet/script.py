@@ -23,6 +23,7 @@ from holdfast.shipped import read_shipped
 
 ADMITTED, CIRCUIT, RATE, CONCURRENCY, NOTHING = range(5)
 NO_PROBE = -1
+RESET = "reset"  # what an outcome says that resets the circuit; the user's wish, which no outage may lose
 PARTS = ("1_usual.lua", "2_rate.lua", "3_circuit.lua", "4_slots.lua", "5_decide.lua")  # files in `decide/`
 MICRO = 1_000_000
 BACK_US = 5 * MICRO  # by which the server's clock may go back unnoticed; the same as BACK in the script
@@ -49,7 +50,7 @@ class Outcome(NamedTuple):
     holder: str
     slots: int = 0  # to give back
     refund: float = 0.0  # tokens that were not used after all
-    says: str = ""  # "ok", a category of failure or "reset"; empty if it says nothing about the tool
+    says: str = ""  # "ok", a category of failure or RESET; empty if it says nothing about the tool
     calls: int = 1
     generation: int = -1
     probe: int = NO_PROBE

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.clock import SystemClock
 from holdfast.errors import in_words
 from holdfast.fleet.link import PATIENCE, Away, Link, packed
-from holdfast.fleet.script import Answer, Form, Outcome, Shared, answer, change, checked, load
+from holdfast.fleet.script import RESET, Answer, Form, Outcome, Shared, answer, change, checked, load
 from holdfast.guards.breaking import BreakerConfig
 from holdfast.solo import Solo
 
@@ -142,7 +142,7 @@ class Service:
         key = f"{fleet.address.prefix}:tried{{once}}".encode()
         shared = Shared(BreakerConfig(), None, None)
         form = Form(fleet.script, key, f"{fleet.channel}:tried", fleet.holder, fleet.lease, shared)
-        words = form.telling([Outcome(fleet.holder, says="reset")])
+        words = form.telling([Outcome(fleet.holder, says=RESET)])
         for reply in _do(ear, words, form.in_full(words)):
             if not isinstance(reply, Exception):
                 checked(reply)

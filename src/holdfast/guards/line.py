@@ -125,8 +125,9 @@ class Line:
 
     def _standing(self) -> Iterator[Ticket]:
         """Yield the tickets in line, in their order."""
-        if self.heap and (first := self._tickets.get(self.heap[0][1])) is not None:
-            yield first
+        for _, order in self.heap[:1]:  # a copy: for a reader without the lock, the heap may become empty meanwhile
+            if (first := self._tickets.get(order)) is not None:
+                yield first
         for _, order in sorted(self.heap)[1:]:
             if (ticket := self._tickets.get(order)) is not None:
                 yield ticket

@@ -178,7 +178,9 @@ class CircuitBreaker:
 
     def metrics(self) -> BreakerMetrics:
         """Counts over the breaker's whole life."""
-        refused = self._refused + sum(circuit.denied for _, circuit in self._all())
+        with self._lock:  # both at once: the count of a circuit that is evicted moves from one to the other
+            refused, circuits = self._refused, list(self._circuits.values())
+        refused += sum(circuit.denied for circuit in circuits)
         return BreakerMetrics(self._opened, self._half_opened, self._closed, refused)
 
     def should_pause_for_recovery(self, max_open_circuits: int) -> bool:

@@ -99,10 +99,10 @@ class AdaptiveRateLimiter:
         with self._lock:
             bucket = self._learnt.get(key)
             if bucket is None:
+                self._plain.drop(key)  # first: a key that only moves needs no more room
                 self._make_room(now)
                 bucket = Bucket(self._config, random=self._random, reports=self._reported)
                 self._learnt[key] = bucket
-                self._plain.drop(key)
             bucket.limited(now, retry_after, admitted_at)
 
     def record_success(self, key: str) -> None:
