@@ -52,6 +52,14 @@ def test_a_server_behind_an_address_is_called_after_its_host() -> None:
         (["env", "API_KEY=https://t", "s"], "env API_KEY=[redacted] s"),
         (["sh", "-c", "npx s --api-key t"], "sh -c 'npx s --api-key '[redacted]"),
         (["s", "C:/x", "a:b", "--c=d:e"], "s C:/x a:b --c=d:e"),
+        (["s", '--config={"n":1,"apiKey":"t"}'], """s '--config={"n":1,"apiKey":'[redacted]"""),
+        (["sh", "-c", r's -c "{\"token\": \"t\"}"'], r"""sh -c 's -c "{\"token\": '[redacted]"""),
+        (
+            ["sh", "-c", "s https://host --header 'Cookie: t'"],
+            """sh -c 's 'https://host' --header '"'"'Cookie: '[redacted]""",
+        ),
+        (["sh", "-c", "s https://a && t https://u:p@b/"], "sh -c 's 'https://a' && t 'https://b/"),
+        (["s", "http://a,http://u:p@b"], "s http://a,http://b"),
     ],
 )
 def test_secrets_of_a_command_are_not_shown(command: list[str], text: str) -> None:
@@ -61,4 +69,7 @@ def test_secrets_of_a_command_are_not_shown(command: list[str], text: str) -> No
 def test_secrets_of_an_address_are_not_shown() -> None:
     assert shown_url("https://u:p@host:1/mcp?api_key=1&page=2") == "https://host:1/mcp?api_key=[redacted]&page=2"
     assert shown_url("https://host/mcp") == "https://host/mcp"
+    assert (
+        shown_url('https://host/?config={"apiKey":"1"}') == "https://host/?config=%7B%22apiKey%22%3A%22[redacted]%22%7D"
+    )
     assert shown_url("http://[bad") == "[redacted]"

@@ -203,7 +203,7 @@ def test_every_attempt_is_a_request_of_its_own(traces: Traces, journal: Journal)
 
     *attempts, asked = traces.all("tools/call read")
     assert [facts(span).get("error.type") for span in attempts] == ["tool_error", None]
-    assert [facts(span)["jsonrpc.request.id"] for span in attempts] == ["1", "holdfast/1"]
+    assert len({facts(span)["jsonrpc.request.id"] for span in attempts}) == 2
     assert all(is_child(span, asked) for span in attempts)
     assert "error.type" not in facts(asked)
     sent = [meta["traceparent"].split("-")[2] for meta in journal.metas() if meta is not None]

@@ -9,13 +9,13 @@ import msgspec
 
 from holdfast.mcp import frames
 from holdfast.mcp.frames import Head
+from holdfast.mcp.ids import Ids
 
 # Methods that `note` always has to see; other frames only while the client's protocol version is unknown.
 NOTED: Final = frozenset({
     "initialize", "notifications/initialized", "logging/setLevel", "resources/subscribe", "resources/unsubscribe",
 })  # fmt: skip
 MODERN: Final = "2026-07-28"  # from this version on there is no handshake: each request carries its version
-OURS: Final = "holdfast:"  # prefix of the ids of our own requests
 
 
 class Handshake:
@@ -30,7 +30,7 @@ class Handshake:
         self._initialized: bytes | None = None
         self._level: bytes | None = None
         self._subscribed: dict[str, bytes] = {}  # by uri
-        self._count = 0
+        self._ids = Ids()
 
     @property
     def is_known(self) -> bool:
@@ -73,30 +73,29 @@ class Handshake:
         """The `initialize` to repeat, under an id of ours; None if no handshake was done, or the protocol has none."""
         if self._initialize is None or not self.is_done:
             return None
-        return frames.with_id(self._initialize, self.next_id())
+        return frames.with_id(self._initialize, self._ids.next())
 
     def restores(self) -> Iterator[bytes]:
         """The frames that follow it: `notifications/initialized`, the log level, the subscriptions."""
         if self._initialized is not None:
             yield self._initialized
         for data in filter(None, (self._level, *self._subscribed.values())):
-            yield frames.with_id(data, self.next_id())
+            yield frames.with_id(data, self._ids.next())
 
     def ping(self) -> bytes | None:
         """A request that every server answers at once; None if its protocol version is unknown."""
         if self.is_modern and self.meta is not None:
-            return frames.request(self.next_id(), "server/discover", {"_meta": self.meta})
-        return frames.request(self.next_id(), "ping") if self.is_done else None
+            return frames.request(self._ids.next(), "server/discover", {"_meta": self.meta})
+        return frames.request(self._ids.next(), "ping") if self.is_done else None
 
     @property
     def has_asked(self) -> bool:
         """True if we have sent requests of our own, which the server may answer."""
-        return self._count > 0
+        return self._ids.count > 0
 
-    def next_id(self) -> str:
-        """An id that no client uses."""
-        self._count += 1
-        return f"{OURS}{self._count}"
+    def is_own(self, id: object) -> bool:
+        """True if *id* belongs to a request of our own."""
+        return self._ids.has_made(id)
 
 
 class _Initialized(msgspec.Struct, frozen=True):
@@ -105,8 +104,3 @@ class _Initialized(msgspec.Struct, frozen=True):
 
 
 _INITIALIZED = msgspec.json.Decoder(_Initialized)
-
-
-def is_ours(id: object) -> bool:
-    """True if *id* belongs to a request of our own."""
-    return isinstance(id, str) and id.startswith(OURS)

@@ -21,10 +21,13 @@ INNER: Final = {"dist", "build", "src", "lib", "out", "bin"}  # folders whose na
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})  # names and addresses of this machine
 _VERSION: Final = re.compile(r"(?<=.)(?:@[\w.^~-]+|[=~<>]=.*)$")
 _VARIABLE: Final = re.compile(r"\w+=(?!=)")
-# The name of an option, a variable or a header within one word, up to its value. The value follows `=` or `:`; in a
-# command line for a shell, the value of an option may also follow a space.
-_NAME: Final = re.compile(r"(?:(?<![\w.-])([\w.-]++)\s*+[=:]|(?<!\S)(--?[\w-]++)(?=\s))\s*+")
-_ADDRESS: Final = re.compile(r"(?<![\w+.-])[\w+.-]++://")
+# The name of an option, a variable, a header or a key within one word, up to its value, if that is not masked yet. The
+# value follows `=` or `:`; in a command line for a shell, the value of an option may also follow a space.
+_NAME: Final = re.compile(
+    r"(?:(?<![\w.-])([\w.-]++)\\*+[\"']?+\s*+[=:]|(?<!\S)(--?[\w-]++)(?=\s))\s*+(?![\"']?" + re.escape(MASK) + ")"
+)
+_BEGINNING: Final = re.compile(r"(?<![\w+.-])(?=[\w+.-]++://)")  # of an address
+_ADDRESS: Final = re.compile(r"[\w+.-]++://\S*+")
 _SCRIPT: Final = re.compile(r"\.(?:py|js|mjs|cjs|ts|sh|exe|jar)$")
 
 
@@ -56,21 +59,22 @@ def shown(command: Sequence[str]) -> str:
     words, hides = [], False
     for word in command:
         words.append(MASK if hides and not word.startswith("-") else _shown_word(word))
-        hides = word.startswith("-") and "=" not in word and _is_secret(word, "x")
+        hides = word.startswith("-") and "=" not in word and _is_secret(word)
     return " ".join(words)
 
 
 def _shown_word(word: str) -> str:
     """*word* quoted for a shell, with secrets masked: in options, variables, headers, JSON and addresses."""
-    word = str(redact(word))
-    address = _ADDRESS.search(word)
-    end = len(word) if address is None else address.start()
-    for name in _NAME.finditer(word, 0, end):
-        if _is_secret(name[1] or name[2], word[name.end() :]):
-            return shlex.quote(word[: name.end()]) + MASK
-    if address is None:
-        return shlex.quote(word)
-    return (shlex.quote(word[:end]) if end else "") + shown_url(word[end:])
+    parts = []
+    for piece in _BEGINNING.split(str(redact(word))):
+        address = _ADDRESS.match(piece)
+        end = 0 if address is None else address.end()
+        parts.append(shown_url(piece[:end]) if end else "")
+        for name in _NAME.finditer(piece, end):
+            if _is_secret(name[1] or name[2]):
+                return "".join((*parts, shlex.quote(piece[end : name.end()]), MASK))
+        parts.append(shlex.quote(piece[end:]) if piece[end:] else "")
+    return "".join(parts) or shlex.quote(word)
 
 
 def shown_url(url: str) -> str:
@@ -78,11 +82,18 @@ def shown_url(url: str) -> str:
     try:
         parts = urlsplit(url)
         host = parts.netloc.rpartition("@")[2]
-        query = [(key, MASK if _is_secret(key, value) else value) for key, value in parse_qsl(parts.query)]
+        query = [(key, _masked(key, value)) for key, value in parse_qsl(parts.query)]
     except ValueError:  # not a valid address
         return MASK
     return urlunsplit(parts._replace(netloc=host, query=urlencode(query, safe="[]") if query else parts.query))
 
 
-def _is_secret(name: str, value: str) -> bool:
-    return redact({name.lstrip("-"): value}) == {name.lstrip("-"): MASK}
+def _is_secret(name: str) -> bool:
+    return _masked(name.lstrip("-"), "x") == MASK
+
+
+def _masked(name: str, value: str) -> str:
+    """*value* without secrets: masked if *name* says that it is one, or in part if it is JSON."""
+    masked = redact({name: value})
+    assert isinstance(masked, dict)
+    return str(masked[name])

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from holdfast.mcp.frames import Id, as_number
+from holdfast.mcp.ids import Ids
 
 MOST_OPEN: Final = 10_000  # unanswered questions that are kept: some servers go on asking a client that never answers
 PONDERED: Final = frozenset({"elicitation/create", "sampling/createMessage"})  # answered by a person or a model
@@ -28,14 +29,11 @@ class Questions:
         self._orphaned: dict[Id, None] = {}  # the client's ids of questions whose server died, the oldest first
         self._pondered: set[Id] = set()  # the client's ids of open questions for a person or a model
         self._on_ponder = on_ponder
-        self._renamed = 0
+        self._ids = Ids()
 
     def ask(self, id: Id, method: str | None) -> Id:
         """Note that the server asks a question under *id*; return the id under which the client gets it."""
-        known = id
-        if id in self._orphaned:
-            self._renamed += 1
-            known = f"holdfast/{self._renamed}"
+        known = self._ids.next() if id in self._orphaned else id
         self._withdrawn.pop(known, None)
         self._open[known] = id
         self._known[id] = known

@@ -127,7 +127,7 @@ class ProxiedServer:
         self._look()
         if not self._hidden:
             return event
-        listed = zip(frames.read(_RESULT, head.result)["tools"], tools, strict=True)
+        listed = zip(frames.read(_RAW_LIST, head.result).tools, tools, strict=True)
         kept = [raw for raw, tool in listed if self.full_name(tool.name) not in self._hidden]
         return event._replace(data=frames.with_result(event.data, tools=kept))
 
@@ -271,7 +271,12 @@ class _List(msgspec.Struct, frozen=True, gc=False):
     tools: list[_Tool] = []
 
 
+class _RawList(msgspec.Struct, frozen=True, gc=False):
+    tools: list[msgspec.Raw] = []
+
+
 _UNKNOWN: Final = _Hints(frozenset(), None)
 _HINTS: Final = {"read_only": "readOnlyHint", "idempotent": "idempotentHint"}
 _LIST = msgspec.json.Decoder(_List)
+_RAW_LIST = msgspec.json.Decoder(_RawList)
 _RESULT = msgspec.json.Decoder(dict[str, Any])

@@ -20,6 +20,7 @@ from holdfast.mcp.batch import Batch, unbatched
 from holdfast.mcp.calling import Call
 from holdfast.mcp.frames import LOST, Head, Id
 from holdfast.mcp.handshake import NOTED, Handshake
+from holdfast.mcp.ids import Ids
 from holdfast.mcp.progress import Progress
 from holdfast.mcp.questions import Questions
 from holdfast.mcp.server import ProxiedServer
@@ -86,7 +87,7 @@ class Session:
         self._stopped: dict[Any, Call | Passed] = {}
         self._questions = Questions(self.alarm.hold)  # no time limit runs while a person or a model answers
         self._idle = asyncio.Event()
-        self._renamed = 0
+        self._ids = Ids()
 
     def open(self) -> None:
         """Begin the session, and start the server if it is a process."""
@@ -249,8 +250,7 @@ class Session:
 
     def next_id(self) -> str:
         """An id for a request that cannot be sent under its own."""
-        self._renamed += 1
-        return f"holdfast/{self._renamed}"
+        return self._ids.next()
 
     def forsake(self, id: Id) -> None:
         """Tell the server that a call took too long and is cancelled, and check whether the server lives."""

@@ -1219,6 +1219,12 @@ def test_a_gateway_that_others_can_reach_needs_a_token(host: str) -> None:
     assert Address(host, 1, "t").token == "t"
 
 
+@pytest.mark.parametrize("token", ["schlüssel", " t", "a b", "t\n"])
+def test_a_token_that_no_header_can_show_is_refused(token: str) -> None:
+    with pytest.raises(ConfigError, match="ASCII characters without spaces"):
+        Address("127.0.0.1", 1, token)
+
+
 # --- the command ---
 
 

@@ -264,7 +264,13 @@ async def test_cookies_of_the_server_are_not_sent_back_where_there_are_many_clie
         assert [request.headers.get("cookie") for request in made.requests] == [sent, sent]
 
 
-@pytest.mark.parametrize("url", ["http://", "http://a b/", "http://[::1/", "//x/mcp", "http://x:99999/"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://", "http://a b/", "http://[::1/", "//x/mcp", "http://x:99999/", "http://a..b/", "http://./",
+        f"http://{'x' * 64}.example/",
+    ],
+)  # fmt: skip
 async def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(ConfigError):
         Endpoint(url)
@@ -392,9 +398,10 @@ async def test_a_server_that_needs_no_proxy_is_asked_itself(environment: pytest.
     [
         ("socks5://127.0.0.1:1", "a proxy must be one of http:// or https://"),
         ("http://[", "the proxy's address is not valid"),
+        ("http://a..b:1", "the proxy's address is not valid"),
         ("http://127.0.0.1:1", "Connect call failed"),
     ],
-    ids=["socks", "nonsense", "closed"],
+    ids=["socks", "nonsense", "no name", "closed"],
 )
 async def test_a_proxy_that_cannot_be_had_means_that_nothing_was_sent(
     environment: pytest.MonkeyPatch, proxy: str, why: str

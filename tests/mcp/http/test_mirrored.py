@@ -74,6 +74,15 @@ def test_a_schema_that_asks_for_what_cannot_be_is_none(schema: object) -> None:
     assert wanted_by(schema) is None
 
 
+def test_a_schema_with_very_many_headers_is_looked_at_once() -> None:
+    schema = marked(**{f"p{number}": {"type": "string", "x-mcp-header": f"H{number}"} for number in range(20_000)})
+
+    wanted = wanted_by(schema)
+
+    assert wanted is not None
+    assert len(wanted) == 20_000
+
+
 def test_arguments_that_a_tool_asks_for_go_into_headers() -> None:
     headers = ToolHeaders()
     inner = {"type": "object", "properties": {"n": {"type": "integer", "x-mcp-header": "N"}}}

@@ -29,6 +29,21 @@ async def test_an_id_is_a_number_or_a_string_of_any_kind(id: Any, journal: Path)
         assert ping["result"] == {}
 
 
+async def test_a_repeated_call_gets_an_id_that_no_client_uses_not_even_another_proxy(journal: Path) -> None:
+    async with Stage(journal) as client:
+        await client.initialize()
+        other = client.call("write", id="holdfast/1", do="hold first")
+        await client.next("notifications/holds")
+
+        again = client.call("read", do=["error connection refused", "hold second"])
+        await client.next("notifications/holds")
+        await client.result("put", do="release first")
+
+        assert text((await within(other))["result"]) == "released first"
+        await client.result("put", do="release second")
+        assert text((await within(again))["result"]) == "released second"
+
+
 async def test_one_and_its_string_are_two_ids(journal: Path) -> None:
     async with Stage(journal) as client:
         await client.initialize()

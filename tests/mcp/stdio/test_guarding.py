@@ -705,6 +705,23 @@ async def test_without_the_wish_to_hide_the_list_is_the_servers_byte_for_byte(jo
         assert not client.unheard("notifications/tools/list_changed")
 
 
+async def test_the_tools_that_stay_in_the_list_are_the_servers_byte_for_byte(journal: Path) -> None:
+    kept = r'{"inputSchema": {"maximum": 1e400, "title": "\u00e9"}, "name": "kept"}'
+    listed = f'{{"capabilities":{{"tools":{{}}}},"tools":[{kept},{{"name":"gone"}}]}}'
+    code = f"""import json, sys
+for line in sys.stdin:
+    if "id" in (asked := json.loads(line)):
+        print('{{"jsonrpc":"2.0","id":%d,"result":%s}}' % (asked["id"], {listed!r}), flush=True)
+"""
+    async with Stage(journal, words=[sys.executable, "-IS", "-c", code], hides=True) as client:
+        await client.initialize()
+        client.hf.breaker.force_open("srv.gone")
+
+        assert await names(client) == ["kept"]
+
+        assert kept.encode() in client.heard[-1]
+
+
 async def names(client: Stage) -> list[str]:
     return [tool["name"] for tool in (await client.ask("tools/list"))["result"]["tools"]]
 

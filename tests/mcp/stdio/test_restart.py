@@ -12,6 +12,7 @@ from tests.mcp.stdio.client import INITIALIZE, Stage, command, failure, settle, 
 
 from holdfast.mcp import frames, questions
 from holdfast.mcp.handshake import Handshake
+from holdfast.mcp.ids import Ids
 from holdfast.mcp.stdio.upstream import MOST_QUEUED, REPLAY_PATIENCE
 from holdfast.testing import ManualClock
 
@@ -45,6 +46,22 @@ async def test_the_handshake_the_level_and_the_subscriptions_are_told_to_the_new
         assert told[6][0] == "tools/call"
 
 
+async def test_a_new_server_is_ready_even_while_the_client_does_not_read(journal: Path) -> None:
+    async with Stage(journal) as client:
+        await client.initialize()
+        client.upstream.hold(True)
+        client.call("write", do="kill")
+        await client.turns("restarting")
+
+        await client.turns("ready")
+        call = client.call("write", say="unread")
+        await until(lambda: client.effects("write") == 2)
+
+        assert not call.done()
+        client.upstream.hold(False)
+        assert text((await within(call))["result"]) == "unread"
+
+
 async def test_the_client_hears_nothing_of_the_new_handshake(journal: Path) -> None:
     async with Stage(journal) as client:
         await client.initialize()
@@ -62,7 +79,17 @@ async def test_what_only_speaks_of_ids_like_those_of_the_new_handshake_is_for_th
         await client.initialize()
         await client.result("read", do=["kill", "answer"])
 
-        assert text(await client.result("write", say='"holdfast:1"', id="x")) == '"holdfast:1"'
+        assert text(await client.result("write", say='"holdfast/1"', id="x")) == '"holdfast/1"'
+
+
+async def test_a_client_that_is_a_proxy_itself_is_answered_after_a_new_handshake(journal: Path) -> None:
+    async with Stage(journal) as client:
+        await client.initialize()
+        await client.result("read", do=["kill", "answer"])
+
+        answer = await client.ask("ping", id=Ids().next())
+
+        assert answer["result"] == {}
 
 
 async def test_a_client_without_a_handshake_has_its_server_started_again_all_the_same(journal: Path) -> None:

@@ -5,7 +5,6 @@ The file as it was is kept beside it. A backup is never written over another.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import stat
@@ -13,6 +12,7 @@ import tempfile
 from typing import Final, NamedTuple
 
 from holdfast.errors import ConfigError
+from holdfast.folders import sync_folder
 
 MOST_BYTES: Final = 100_000_000
 BACKUP: Final = ".holdfast-backup"
@@ -58,9 +58,11 @@ def save(loaded: Loaded, text: str) -> str:
 
     If the file was changed since, or anything else fails, raise a `ConfigError` and leave the file as it was.
     """
+    folder = os.path.dirname(loaded.path)
     try:
         _check_unchanged(loaded)
         backup = _back_up(loaded)
+        sync_folder(folder)  # after a power cut, a new file must not be there without the backup
         temporary = _write_beside(loaded, text.encode())
         try:
             _check_unchanged(loaded)
@@ -70,7 +72,7 @@ def save(loaded: Loaded, text: str) -> str:
             raise
     except OSError as error:
         raise ConfigError(f"{loaded.path}: cannot be written: {error.strerror or error}; it is as it was") from error
-    _sync_folder(loaded.path)
+    sync_folder(folder)
     return backup
 
 
@@ -121,12 +123,3 @@ def _write_beside(loaded: Loaded, data: bytes) -> str:
         os.unlink(path)
         raise
     return path
-
-
-def _sync_folder(path: str) -> None:
-    with contextlib.suppress(OSError):  # the file is in place: only a power cut now could still bring the old one back
-        folder = os.open(os.path.dirname(path), os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)

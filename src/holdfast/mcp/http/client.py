@@ -35,7 +35,8 @@ LONGEST_FIELD: Final = 2**16  # bytes of a header, or of the line with the statu
 MOST_FIELDS: Final = 500
 LARGE: Final = 2**20  # bytes from which on a body is written in pieces, so that other tasks have their turn
 
-_HOST: Final = re.compile(r"[\w.:%-]+", re.ASCII)
+# A name or an IPv6 address. An empty or a longer part of a name would be an error of the codec, not of the connection.
+_HOST: Final = re.compile(r"[\w%-]{1,63}(?:\.[\w%-]{1,63})*\.?|[\w.%-]*:[\w.:%-]*", re.ASCII)
 _UNSAFE: Final = re.compile(r"[^!$&-;=?-Z_a-z~%]|%(?![0-9A-Fa-f]{2})")  # in a path or a query
 
 
@@ -176,7 +177,7 @@ def address(text: str) -> Address:
     from yarl import URL
 
     given = URL(text)
-    if given.scheme not in ("http", "https") or not _HOST.fullmatch(given.raw_host or ""):
+    if given.scheme not in ("http", "https") or not _has_host(given):
         raise ValueError("must be an address that begins with http:// or https://")
     parts = urlsplit(text)
     target = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
@@ -314,10 +315,16 @@ def _proxy(target: str, url: URL) -> URL | None:
         return None
     try:
         proxy = URL(found if "://" in found else f"http://{found}")
+        if not _has_host(proxy):
+            raise ValueError("it has no host")
     except ValueError as error:
         raise ServerLost(
             f"{target} cannot be reached: the proxy's address is not valid: {error}", sent=False
         ) from error
-    if proxy.scheme not in ("http", "https") or not proxy.host:
+    if proxy.scheme not in ("http", "https"):
         raise ServerLost(f"{target} cannot be reached: a proxy must be one of http:// or https://", sent=False)
     return proxy
+
+
+def _has_host(url: URL) -> bool:
+    return _HOST.fullmatch(url.raw_host or "") is not None

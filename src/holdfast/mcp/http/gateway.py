@@ -29,7 +29,9 @@ from holdfast.mcp.wire import Condition, Event
 
 
 class Address:
-    """Where a gateway listens, and for whom; raise a `ConfigError` if other machines could use it without a token."""
+    """Where a gateway listens, and for whom; raise a `ConfigError` if other machines could use it without a token, or
+    nobody could with it.
+    """
 
     def __init__(self, host: str, port: int, token: str | None, names: Sequence[str] = ()) -> None:
         self.host = host
@@ -40,6 +42,8 @@ class Address:
                 f"host = {printable(host)!r}: a gateway that others can reach needs a token: "
                 "give --token, or set $HOLDFAST_TOKEN"
             )
+        if token and not (token.isascii() and token.isprintable() and " " not in token):
+            raise ConfigError("the token must be ASCII characters without spaces: a client shows it in a header")
         self.hosts = None if _is_wildcard(host) else LOOPBACK | {host.lower(), *(name.lower() for name in names)}
 
     def listen(self) -> socket.socket:

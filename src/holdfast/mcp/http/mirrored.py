@@ -103,12 +103,14 @@ class ToolHeaders:
 def wanted_by(schema: object) -> dict[Path, str] | None:
     """The arguments that *schema* wants in headers, by their path; None if it asks for something invalid."""
     wanted: dict[Path, str] = {}
+    taken: set[str] = set()
     for path, node in _places(schema, (), 0):
         token = node["x-mcp-header"]
         if not path or not isinstance(token, str) or not _TOKEN.fullmatch(token) or node.get("type") not in _PRIMITIVE:
             return None
-        if token.lower() in map(str.lower, wanted.values()):
+        if token.lower() in taken:
             return None
+        taken.add(token.lower())
         wanted[path] = token
     return wanted
 

@@ -15,7 +15,8 @@ from holdfast.clock import Clock
 from holdfast.errors import printable
 from holdfast.mcp import frames
 from holdfast.mcp.frames import Head, Id
-from holdfast.mcp.handshake import OURS, Handshake, is_ours
+from holdfast.mcp.handshake import Handshake
+from holdfast.mcp.ids import OURS
 from holdfast.mcp.naming import shown
 from holdfast.mcp.stdio.child import GRACE, Child, Command, in_words
 from holdfast.mcp.wire import Channel, Condition, Event, Listener, ServerLost
@@ -107,10 +108,10 @@ class ChildUpstream:
             self._asking = asyncio.ensure_future(self._examine(ping))
 
     def hold(self, held: bool) -> None:
-        """Stop reading from the server while *held*, or resume."""
+        """Stop reading from the server while *held*, or resume; a new server is read until it is ready."""
         self._held = held
-        if self._child is not None:
-            self._child.hold(held)
+        if self._live is not None:
+            self._live.hold(held)
 
     async def close(self) -> None:
         """End the server; a second call while it ends makes it end sooner."""
@@ -167,13 +168,13 @@ class ChildUpstream:
         self._full = self._silent = False
         self._started_at = self._clock.monotonic()
         await child.start()
-        child.hold(self._held)
         if (begins := self._handshake.begins) is not None:
             await self._replay(child, begins)
         if child.is_spent or child.code is not None:
             await child.over()
             raise self._loss(child)
         self.condition.turn("ready")
+        child.hold(self._held)
         self._live = child
         waiting, self._queue, self._queued = self._queue, deque(), 0
         for data in waiting:
@@ -247,7 +248,7 @@ class ChildUpstream:
     def _is_own(self, line: bytes) -> bool:
         """True if *line* answers a request of our own; the answer is noted."""
         head = frames.peek(line)
-        if head is None or not head.is_answer or not is_ours(head.id):
+        if head is None or not head.is_answer or not self._handshake.is_own(head.id):
             return False
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(head)
