@@ -1233,6 +1233,14 @@ def test_without_a_terminal_it_ends_with_2_and_says_what_does_without_one(capsys
     assert "needs a terminal; `holdfast tools ls`" in capsys.readouterr().err
 
 
+def test_in_a_terminal_that_cannot_draw_it_says_what_does_without(path: Path) -> None:
+    with Terminal("top", "--store", str(path), TERM="dumb") as terminal:
+        assert terminal.end() == 2
+
+        assert b"$TERM is dumb; use `holdfast tools ls`" in terminal.text
+        assert b"\x1b" not in terminal.text
+
+
 def test_without_the_extra_it_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

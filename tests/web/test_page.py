@@ -447,6 +447,77 @@ def test_a_long_run_shows_its_end_and_what_was_before_to_who_scrolls_up(world: W
     expect(page.locator(".log tr[aria-rowindex='1002']")).to_be_in_viewport()  # what was in sight stays there
 
 
+def test_a_run_that_goes_on_and_on_is_kept_in_part(world: World, modules: Any) -> None:
+    run_id = world.feeder.ask("work", 6000)  # 12,002 events
+
+    kept = modules(
+        f"""const {{ Past }} = await import("/static/past.js");
+        const made = async (totals, follows) => {{
+            const past = new Past("{run_id}", new AbortController().signal);
+            for (const total of totals) await past.later(total, follows);
+            const {{ events, last }} = past.calls;
+            const whole = events.at(-1).sequence === last && last - past.oldest + 1;
+            return [events.length, whole, past.isPart, past.isBehind];
+        }};
+        const grown = Array.from({{ length: 12 }}, (_, index) => (index + 1) * 1000);
+        return [await made(grown, true), await made([1000, 12_002], true), await made([...grown, 12_002], false)];"""
+    )
+
+    follows, comes_back, reads = kept
+    assert follows == [6000, 6000, True, False]  # 5,000 stayed when there were more than 10,000
+    assert comes_back == [1000, 1000, True, False]
+    assert reads == [10_000, 10_000, False, True]  # what the user reads stays; new ones wait
+
+
+def test_the_events_of_a_run_that_goes_on_stay_at_their_end(world: World, alone: Alone, opened: Any) -> None:
+    alone.store.create_run("s", "goes on", run_id="on")
+    page = opened("#/runs/on", server=alone.server)
+    expect(page.locator(".split")).to_be_visible()
+
+    for last in (60, 120):
+        alone.store.writer.commit(lambda ledger: [ledger.say(ledger.run("on"), "spent", amount=1) for _ in range(60)])
+        expect(page.locator(f".log tr[aria-rowindex='{last + 1}']")).to_be_in_viewport()
+
+
+def test_a_fact_that_stays_the_same_stays_selected(world: World, alone: Alone, opened: Any) -> None:
+    alone.store.create_run("s", "goes on", run_id="on")
+    page = opened("#/runs/on", server=alone.server)
+    page.get_by_text("on", exact=True).first.select_text()
+
+    alone.store.record_event("on", "spent", {"unit": "usd", "amount": 1})
+
+    expect(page.locator(".figures")).to_contain_text("Spent, usd")
+    assert page.evaluate("getSelection().toString()") == "on"
+
+
+def test_many_new_runs_push_the_oldest_out_until_the_user_scrolls_to_them(
+    world: World, alone: Alone, opened: Any
+) -> None:
+    page = opened("#/runs", server=alone.server)
+    for some in range(6):
+        headers = [alone.store.header("s", "p", f"{some}-{number}") for number in range(400)]
+        alone.store.writer.commit(lambda ledger, new=headers: [ledger.add(each) for each in new])
+        expect(page.locator(".summary")).to_contain_text(f"{(some + 1) * 400:,} shown" if some < 5 else "1,000+ shown")
+
+    scroll_to(page, "2,400 shown · 2,400 active")
+
+
+def test_what_is_selected_on_a_tool_stays_selected(world: World, alone: Alone, opened: Any) -> None:
+    now = int(time.time() * 1000)
+    first = Transition(at_ms=now - 2000, before="closed", after="open", failures=3)
+    then = Transition(at_ms=now - 1000, before="open", after="closed", by_hand=True)
+    shown(alone, ToolEntry(name="search", calls=1), details={"search": ToolDetail(transitions=[first])})
+    page = opened("#/tools/search", server=alone.server)
+    changes = page.locator(".transitions tbody tr")
+    changes.locator("td").nth(2).select_text()
+    selected = page.evaluate("getSelection().toString()")
+
+    shown(alone, ToolEntry(name="search", calls=2), details={"search": ToolDetail(transitions=[then, first])})
+
+    expect(changes).to_have_count(2)
+    assert page.evaluate("getSelection().toString()") == selected != ""
+
+
 @pytest.mark.parametrize("sequence", [3, 1001])
 def test_a_link_to_an_event_shows_it_where_it_stands(world: World, opened: Any, sequence: int) -> None:
     run_id = world.feeder.ask("work", 1600)
@@ -593,6 +664,9 @@ def test_a_page_whose_server_went_away_goes_on_and_repeats_nothing(world: World,
 
         with closing(Server(store, port=server.port)):
             expect(page.get_by_role("button", name="The page is live")).to_be_visible()
+            assert (
+                page.evaluate("heard.filter((said) => said.includes('reconnecting')).length") == 1
+            )  # not with each try
             page.get_by_role("button", name="Cancel run").click()
             confirm(page, run_id)
             expect(page.locator(".head .state")).to_have_text("cancelled")
@@ -909,6 +983,155 @@ def test_a_filter_stays_when_one_comes_back(world: World, lived_in: Any, opened:
     expect(page.get_by_label("Filter servers")).to_have_value("git")
 
 
+def test_the_focus_stays_on_its_row_wherever_new_runs_push_it(world: World, alone: Alone, opened: Any) -> None:
+    for name in ("first", "second"):
+        alone.store.create_run("s", name, run_id=name)
+    page = opened("#/runs", server=alone.server)
+    expect(page.get_by_role("link", name="second")).to_be_visible()
+    page.keyboard.press("j")
+
+    alone.begin(90)
+
+    expect(page.locator("table.runs")).to_have_attribute("aria-rowcount", "93")
+    expect(page.get_by_role("link", name="second")).to_be_focused()
+    expect(page.locator("tr:has(a:focus)")).to_have_attribute("aria-rowindex", "92")
+
+
+def test_what_the_user_reads_stays_in_sight_wherever_new_runs_push_it(world: World, alone: Alone, opened: Any) -> None:
+    alone.begin(100)
+    page = opened("#/runs", server=alone.server)
+    expect(page.locator("table.runs")).to_have_attribute("aria-rowcount", "101")
+    page.locator(".scroll").evaluate("(box) => { box.scrollTop = 1600 }")
+    read = page.locator("a[href='#/runs/r40']")
+    expect(read).to_be_in_viewport()
+
+    alone.store.writer.commit(
+        lambda ledger: [ledger.add(alone.store.header("s", "p", f"new{number}")) for number in range(90)]
+    )
+
+    expect(page.locator("table.runs")).to_have_attribute("aria-rowcount", "191")
+    expect(read).to_be_in_viewport()
+
+
+def test_the_focus_goes_to_the_run_when_its_button_or_its_row_disappears(
+    world: World, alone: Alone, opened: Any
+) -> None:
+    alone.begin(3)
+    page = opened("#/runs?status=created", server=alone.server)
+    page.get_by_role("button", name="Cancel run r1").focus()
+
+    alone.store.mark_cancelled("r1")
+
+    expect(page.get_by_role("link", name="r0")).to_be_focused()  # the row that took its place
+    page.keyboard.press("Escape")
+    button = page.get_by_role("button", name="Cancel run r0")
+    button.focus()
+    alone.store.mark_cancelled("r0")
+    expect(button).to_be_hidden()
+    expect(page.get_by_role("link", name="r0")).to_be_focused()
+
+
+def test_the_focus_goes_back_to_the_call_whose_details_are_closed(world: World, lived_in: Any, opened: Any) -> None:
+    page = opened(f"#/runs/{lived_in['rich']}/6")
+
+    page.get_by_role("button", name="Close the details").press("Enter")
+
+    expect(page.locator(".chosen")).to_be_hidden()
+    expect(page.get_by_role("link", name="failed: fetch_page")).to_be_focused()  # says how it ended, too
+
+
+def test_arrows_scroll_a_text_and_keys_of_an_input_method_are_its_own(world: World, alone: Alone, opened: Any) -> None:
+    alone.store.create_run("s", "a long text\n" * 900, run_id="long")
+    alone.store.record_event("long", "tool_started", {"call_id": "1", "tool": "crawl"})
+    page = opened("#/runs/long", server=alone.server)
+    page.locator("summary").press("Enter")
+    text = page.locator(".texts pre")
+    text.press("ArrowDown")
+    expect(text).to_be_focused()
+
+    page.get_by_label("Filter calls").focus()
+    page.evaluate(
+        """() => document.activeElement.dispatchEvent(
+            new KeyboardEvent("keydown", { key: "Enter", isComposing: true, bubbles: true, cancelable: true }))"""
+    )
+
+    expect(page.get_by_label("Filter calls")).to_be_focused()
+
+
+def test_keys_work_on_a_keyboard_of_another_script(world: World, lived_in: Any, opened: Any) -> None:
+    page = opened("#/tools")
+    expect(row(page, "charge_card")).to_be_visible()
+
+    page.evaluate("dispatchEvent(new KeyboardEvent('keydown', { key: 'о', code: 'KeyJ' }))")
+
+    expect(page.locator("table.toolbox tbody a").first).to_be_focused()
+
+
+def test_what_a_filter_finds_is_said(world: World, lived_in: Any, opened: Any) -> None:
+    page = opened("#/tools")
+    expect(row(page, "charge_card")).to_be_visible()
+
+    page.get_by_label("Filter tools").fill("charge")
+    heard(page, "1 tool")
+    page.keyboard.press("Escape")
+    page.keyboard.press("3")
+    page.get_by_label("Text in prompt").fill("nobody wrote this")
+    heard(page, "0 runs")
+
+
+def test_letters_can_be_switched_off_for_users_who_speak(world: World, lived_in: Any, opened: Any) -> None:
+    page = opened("#/tools")
+    page.keyboard.press("?")
+    page.get_by_role("button", name="Letters, digits and signs").click()
+    page.keyboard.press("Escape")
+    page.reload()
+    ready(page)
+    expect(row(page, "charge_card")).to_be_visible()
+
+    page.keyboard.press("3")
+    page.keyboard.press("ArrowDown")
+
+    expect(page.locator("table.toolbox tbody a").first).to_be_focused()
+    page.get_by_role("button", name="Keys").click()
+    expect(page.get_by_role("button", name="Letters, digits and signs")).to_have_attribute("aria-pressed", "false")
+
+
+def test_everything_is_as_large_as_the_text_that_the_user_chose(world: World, lived_in: Any, opened: Any) -> None:
+    page = opened("#/tools")
+    expect(row(page, "charge_card")).to_be_visible()
+    sizes = """() => [getComputedStyle(document.body).fontSize, ...["tbody tr:not(.space)", ".bar"].map(
+        (each) => document.querySelector(each).offsetHeight)]"""
+    assert page.evaluate(sizes) == ["13px", 32, 44]
+
+    page.context.new_cdp_session(page).send("Page.setFontSizes", {"fontSizes": {"standard": 24}})
+
+    until(lambda: page.evaluate(sizes) == ["19.5px", 48, 66])
+
+
+def test_a_low_window_shows_a_row_as_a_whole(world: World, lived_in: Any, opened: Any) -> None:
+    page = opened("#/tools")
+    page.set_viewport_size({"width": 320, "height": 256})  # 1280 by 1024 at 400 %
+
+    for screen in SCREENS:
+        show(page, screen, lived_in)
+
+        boxes = page.locator(".scroll").evaluate_all("(all) => all.map((box) => box.clientHeight)")
+        assert min(boxes) >= 150, (screen, boxes)
+        assert page.evaluate("[document.body.scrollWidth, document.documentElement.scrollHeight]") == [320, 256]
+
+
+def test_rows_out_of_sight_are_printed(world: World, alone: Alone, opened: Any) -> None:
+    alone.begin(100)
+    page = opened("#/runs", server=alone.server)
+    rows = page.locator("tbody tr:not(.space)")
+    expect(page.locator("table.runs")).to_have_attribute("aria-rowcount", "101")
+    assert rows.count() < 100
+
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+
+    assert rows.count() == 100
+
+
 @pytest.mark.parametrize("width", [360, 1600])
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_nothing_serious_on_any_screen(
@@ -1014,7 +1237,7 @@ def test_nothing_is_cut_off_or_covered_where_there_is_little_room(world: World, 
 
 def test_every_screen_is_named_in_the_bar_of_a_phone(world: World, lived_in: Any, opened: Any) -> None:
     page = opened("#/tools")
-    page.set_viewport_size({"width": 360, "height": 740})
+    page.set_viewport_size({"width": 320, "height": 740})
     cut = """(tabs) => tabs.filter((tab) => tab.scrollWidth > tab.clientWidth || tab.offsetLeft + tab.offsetWidth >
         tab.parentElement.offsetLeft + tab.parentElement.clientWidth).map((tab) => tab.textContent)"""
 

@@ -6,6 +6,7 @@ name.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, Final
@@ -20,6 +21,7 @@ from textual.widgets import ContentSwitcher, Input, Static
 from holdfast.errors import HoldfastError, printable
 from holdfast.history import RunSnapshot
 from holdfast.policy import PolicyBook
+from holdfast.shipped import read_shipped
 from holdfast.stores import RunStore
 from holdfast.top import run as one_run
 from holdfast.top import runs, servers, steering, tool, tools
@@ -57,7 +59,7 @@ class Top(App[None]):
     *named* is the store that the commands shown to the user must name, if they would not use it by default.
     """
 
-    CSS_PATH = "style.tcss"
+    CSS = read_shipped(os.path.join(os.path.dirname(__file__), "style.tcss")).decode()
     ENABLE_COMMAND_PALETTE = False
     TITLE = "holdfast top"
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012 - as its class has it

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Mapping
 from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from holdfast.shipped import read_shipped
 from holdfast.web.answers import Problem
 from holdfast.web.desk import Desk
 
@@ -20,6 +22,7 @@ KINDS: Final[Mapping[str, str]] = {
     ".js": "text/javascript",
     ".svg": "image/svg+xml",
 }
+_NAME: Final = re.compile(r"[a-z]+\.[a-z]+")
 
 
 class Files:
@@ -48,7 +51,9 @@ class Files:
 
 
 def _read(name: str) -> bytes | None:
-    if name not in os.listdir(FOLDER) or os.path.splitext(name)[1] not in KINDS:
+    if not _NAME.fullmatch(name) or os.path.splitext(name)[1] not in KINDS:
         return None
-    with open(os.path.join(FOLDER, name), "rb") as file:
-        return file.read()
+    try:
+        return read_shipped(os.path.join(FOLDER, name))
+    except OSError:  # there is none
+        return None

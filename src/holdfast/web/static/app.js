@@ -24,6 +24,7 @@ const ORDER = /** @type {const} */ (["tools", "tool", "runs", "run", "servers"])
 const TITLES = { tools: "Tools", tool: "Tool", runs: "Runs", run: "Run", servers: "Servers" };
 const UP = /** @type {const} */ ({ tools: "tools", tool: "tools", runs: "runs", run: "runs", servers: "servers" });
 const THEMES = ["auto", "light", "dark"];
+const CALM = 5000; // milliseconds between two words on circuits
 const STANDINGS = /** @type {Record<string, string>} */ ({ waiting: "reconnecting", troubled: "without its store", closed: "asleep" }); // the others as they are
 
 class App {
@@ -32,6 +33,10 @@ class App {
     /** @type {Screen | null} */
     this.screen = null;
     this.leaving = new AbortController();
+    this.stood = ""; // what was last said of the feed
+    /** @type {Map<string, string>} */
+    this.turned = new Map(); // the states of the circuits that have changed, until they are said
+    this.calming = 0; // the timer until the next may be said
     /** @type {Route} */
     this.route = parse(location.hash);
     this.places = { tools: "#/tools", tool: "", runs: "#/runs", run: "", servers: "#/servers" };
@@ -66,8 +71,8 @@ class App {
     addEventListener("hashchange", () => this.arrive());
     this.live.standers.add(() => this.stand());
     this.live.turners.add((turns) => {
-      const [first] = turns;
-      if (first) say(turns.length > 3 ? `${turns.length} circuits changed` : turns.map((turn) => `${words(turn.name)}: circuit ${said(turn.after)}`).join(", "));
+      for (const { name, after } of turns) this.turned.set(name, after);
+      if (!this.calming) this.announce();
     });
     this.live.watch(() => this.entitle());
     this.live.noted = (message) => tell(visible(message), "bad");
@@ -161,7 +166,16 @@ class App {
     attr(this.light, "aria-label", `The page is ${shown}: ${does}`);
     attr(this.light, "title", standing === "refused" || standing === "troubled" ? detail : `${shown}; space: ${does}`);
     if (standing === "refused") tell(`The server refuses this page: ${detail}`, "bad");
-    else if (paused || standing === "live" || standing === "waiting") say(`The page is ${shown}`);
+    else if ((paused || standing === "live" || standing === "waiting") && this.stood !== shown) say(`The page is ${shown}`);
+    if (standing !== "connecting") this.stood = shown; // each new try connects: that is no news
+  }
+
+  /** Says which circuits have changed: the first at once, the next a while later, since a circuit may change all the time. */
+  announce() {
+    const turns = this.live.paused ? [] : [...this.turned];
+    this.turned.clear();
+    this.calming = turns.length ? setTimeout(() => this.announce(), CALM) : 0;
+    if (turns.length) say(turns.length > 3 ? `${turns.length} circuits changed` : turns.map(([name, after]) => `${words(name)}: circuit ${said(after)}`).join(", "));
   }
 
   entitle() {

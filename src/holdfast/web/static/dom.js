@@ -130,6 +130,19 @@ export function button(attributes, press, ...children) {
 }
 
 /**
+ * Hides or shows an element; if what is hidden has the focus, *heir* gets it.
+ *
+ * @param {HTMLElement} element
+ * @param {boolean} isHidden
+ * @param {HTMLElement} heir
+ */
+export function hide(element, isHidden, heir) {
+  const hadFocus = isHidden && element.contains(document.activeElement);
+  attr(element, "hidden", isHidden);
+  if (hadFocus) heir.focus({ preventScroll: true });
+}
+
+/**
  * Brings the children of *parent* into this order, moving as few as possible, and keeps the focus where it was.
  *
  * @param {Element} parent
@@ -146,4 +159,20 @@ export function arrange(parent, wanted) {
   }
   const lost = focused instanceof HTMLElement && focused !== document.activeElement && parent.contains(focused);
   if (lost) focused.focus({ preventScroll: true });
+}
+
+/**
+ * Makes *wanted* the children of *parent*; those that are there already, with the same content, stay, and so does what the
+ * user has selected in them.
+ *
+ * @param {Element} parent
+ * @param {Element[]} wanted
+ */
+export function renew(parent, wanted) {
+  const before = [...parent.children];
+  const kept = wanted.map((each) => {
+    const at = before.findIndex((old) => old.isEqualNode(each));
+    return at < 0 ? each : (before.splice(at, 1)[0] ?? each);
+  });
+  arrange(parent, kept);
 }

@@ -10,6 +10,7 @@ import { isOver } from "./orders.js";
 const PAGE = 100;
 const MOST = 1000; // runs that the server gives at once
 const OFTEN = 1000; // milliseconds between two requests for what is new, at least
+const STAY = 1000; // runs that stay while new ones come; more if the user has fetched more
 
 export class Found {
   /**
@@ -26,6 +27,7 @@ export class Found {
     this.known = new Map();
     /** @type {string | null} */
     this.next = null; // the id before which older runs begin
+    this.stay = STAY;
     this.loaded = false; // whether the server has answered
     this.loading = new AbortController();
     this.busy = false; // whether older runs are being fetched
@@ -59,6 +61,7 @@ export class Found {
     await this.insist(async () => {
       const page = await this.page("", signal);
       this.known = new Map(page.runs.map((run) => [run.id, run]));
+      this.stay = STAY;
       this.next = page.next;
       this.loaded = true;
       this.stale = false;
@@ -82,6 +85,7 @@ export class Found {
     });
     if (signal.aborted) return;
     this.busy = false;
+    this.stay = Math.max(STAY, this.known.size);
     this.draw(false);
   }
 
@@ -101,6 +105,7 @@ export class Found {
         this.fresh?.set(id, run);
       } else if (!plain) strange = true;
     }
+    if (this.known.size > 2 * this.stay) strange = this.stale = true; // the oldest go; the user may scroll to them again
     if (strange) this.soon();
     this.draw(false);
   }
@@ -123,13 +128,15 @@ export class Found {
   }
 
   /**
-   * Fetches the newest runs, or, if *whole*, all down to the oldest known one, so that deleted runs disappear.
+   * Fetches the newest runs, or, if *whole*, all down to the oldest known one, so that deleted runs disappear; but no more
+   * than are to stay if there are too many.
    *
    * @param {boolean} whole
    * @param {AbortSignal} signal
    */
   async again(whole, signal) {
-    const oldest = whole ? Math.min(...[...this.known.values()].map((run) => run.created_at_ms)) : Infinity;
+    const oldest = whole ? [...this.known.values()].reduce((least, run) => Math.min(least, run.created_at_ms), Infinity) : Infinity;
+    const most = this.known.size > 2 * this.stay ? this.stay : Infinity;
     const limit = whole ? Math.max(PAGE, Math.min(this.known.size, MOST)) : PAGE;
     /** @type {Map<string, RunLine>} */
     const fresh = new Map();
@@ -142,7 +149,7 @@ export class Found {
       for (const run of page.runs) if (!fresh.has(run.id)) fresh.set(run.id, run);
       reached = page.runs.at(-1)?.created_at_ms ?? reached;
       before = page.next ?? "";
-    } while (before && reached > oldest);
+    } while (before && reached > oldest && fresh.size < most);
     if (this.held()) {
       this.due = true;
       this.stale ||= whole;

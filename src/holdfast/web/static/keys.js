@@ -1,7 +1,9 @@
-// The keyboard: small letters look around, capitals change something and ask first.
+// The keyboard: small letters look around, capitals change something and ask first. All of them can be switched off: for
+// users who speak to their computer, each word that is not understood is a row of letters.
 
-import { h } from "./dom.js";
-import { show } from "./say.js";
+import { attr, button, h } from "./dom.js";
+import { pressed } from "./parts.js";
+import { say, show } from "./say.js";
 
 /** @typedef {import("./types.js").Screen} Screen */
 
@@ -38,8 +40,10 @@ const CAPITALS = [
  * @param {() => void} page.up
  */
 export function listen(page) {
+  recall();
   addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || document.querySelector("dialog[open]")) return;
+    if (event.isComposing || event.keyCode === 229) return; // it belongs to an input method, which puts a character together
     const target = event.target instanceof HTMLElement ? event.target : document.body;
     if (target.matches("input, select, textarea")) {
       if (event.key === "Escape") target.blur();
@@ -48,7 +52,7 @@ export function listen(page) {
       event.preventDefault();
       return;
     }
-    const act = action(event.key, target, page);
+    const act = action(latin(event), target, page);
     if (act === undefined) return;
     event.preventDefault();
     act();
@@ -63,6 +67,8 @@ export function listen(page) {
  */
 function action(key, target, page) {
   const screen = page.screen();
+  if (key.length === 1 && key !== " " && areOff()) return undefined;
+  if (key.startsWith("Arrow") && target.matches("pre, .gridbox")) return undefined; // they scroll it
   if (/^[1-5]$/.test(key)) return () => page.go(Number(key));
   switch (key) {
     case "j":
@@ -90,9 +96,48 @@ function action(key, target, page) {
   }
 }
 
+/**
+ * The letter that is on this key of a Latin keyboard, for users who write in another script.
+ *
+ * @param {KeyboardEvent} event
+ */
+function latin({ key, code, shiftKey }) {
+  if (!/^\p{Letter}$/u.test(key) || /\p{Script=Latin}/u.test(key) || !/^Key[A-Z]$/.test(code)) return key;
+  return shiftKey ? code.slice(3) : code.slice(3).toLowerCase();
+}
+
 /** Shows what the keys do. */
 export function help() {
-  show("Keys", list(KEYS), h("h3", {}, "Capitals change something, and ask first"), list(CAPITALS));
+  const single = button({ class: "toggle" }, () => change(), "Use letters, digits and signs");
+  const change = () => {
+    attr(document.documentElement, "data-keys", areOff() ? null : "off");
+    pressed(single, !areOff());
+    say(`Letters, digits and signs are ${areOff() ? "off" : "on"}`);
+    keep();
+  };
+  pressed(single, !areOff());
+  show("Keys", list(KEYS), h("h3", {}, "Capitals change something, and ask first"), list(CAPITALS), h("h3", {}, "Without them, words that you speak to your computer do nothing here"), h("p", {}, single));
+}
+
+function areOff() {
+  return document.documentElement.dataset.keys === "off";
+}
+
+function recall() {
+  try {
+    attr(document.documentElement, "data-keys", localStorage.getItem("holdfast.keys"));
+  } catch {
+    // Storage is switched off: there is no choice to restore.
+  }
+}
+
+function keep() {
+  try {
+    if (areOff()) localStorage.setItem("holdfast.keys", "off");
+    else localStorage.removeItem("holdfast.keys");
+  } catch {
+    // Storage is switched off: the choice lasts as long as the page.
+  }
 }
 
 /** @param {string[][]} pairs */

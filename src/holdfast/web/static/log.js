@@ -51,6 +51,7 @@ export class Log {
     let drawn = -1;
     const set = (/** @type {RunEvent} */ event) => {
       attr(root, "class", this.selected() === event.sequence ? "selected" : null);
+      attr(link, "aria-current", this.selected() === event.sequence ? "true" : null);
       if (drawn === event.sequence) return;
       drawn = event.sequence;
       text(number, String(event.sequence));
@@ -123,6 +124,7 @@ export function block(title, value) {
   const more = whole.length > CUT ? button({ class: "small" }, () => all(), `Show all ${size(whole.length)} characters`) : null;
   function all() {
     text(shown, visible(whole));
+    shown.focus({ preventScroll: true });
     more?.remove();
   }
   return h("div", { class: "block" }, h("h3", {}, title), shown, more);

@@ -4,6 +4,9 @@ import { ApiError } from "./api.js";
 import { attr, button, fill, h, on } from "./dom.js";
 import { said } from "./format.js";
 import { sign, tone } from "./icons.js";
+import { say } from "./say.js";
+
+const PAUSE = 700; // milliseconds without a key, after which what a filter has found is said
 
 /** @typedef {string[][]} Columns the class of each, and its title */
 /** @typedef {import("./dom.js").Child} Child */
@@ -47,13 +50,15 @@ export function pressed(element, isPressed) {
  * @param {string} words.placeholder
  * @param {string} words.label for screen readers
  * @param {string} words.only what the button says
+ * @param {() => string} words.found says how many there are now, for screen readers
  * @param {URLSearchParams} [query] what they begin with
  * @param {(filter: Record<string, string>) => void} [note] keeps what they are set to
  */
-export function filterControls(draw, { placeholder, label, only: title }, query, note) {
+export function filterControls(draw, { placeholder, label, only: title, found }, query, note) {
   const search = field(placeholder, label, query?.get("text") ?? "");
   const failing = toggle(title, () => failed());
   let only = query?.get("failing") === "1";
+  let timer = 0;
   pressed(failing, only);
   on(search, "input", change);
 
@@ -66,6 +71,8 @@ export function filterControls(draw, { placeholder, label, only: title }, query,
     pressed(failing, only);
     draw();
     note?.({ text: search.value.trim(), failing: only ? "1" : "" });
+    clearTimeout(timer);
+    timer = setTimeout(() => say(found()), PAUSE);
   }
 
   return {

@@ -1,5 +1,6 @@
 // The events of one run, as far back as the user wants to see them: the last ones first, earlier ones on demand.
-// They are fetched by their sequences, without gaps, so nothing is lost and nothing comes twice.
+// They are fetched by their sequences, without gaps, so nothing is lost and nothing comes twice. Of a run that goes on
+// and on, the oldest are let go again, so that the page stays fast and small.
 
 import { get, query } from "./api.js";
 import { Calls } from "./calls.js";
@@ -9,6 +10,8 @@ import { encoded } from "./routes.js";
 /** @typedef {import("./types.js").EventPage} EventPage */
 
 export const PAGE = 1000;
+const FOLLOWED = 5000; // events that stay while new ones come; more if the user has fetched more
+const MOST = 500_000; // events that a page shows; more rows than twice as many would be higher than a browser can scroll
 
 export class Past {
   /**
@@ -20,7 +23,9 @@ export class Past {
     this.gone = gone;
     this.calls = new Calls();
     this.kept = 0; // the first event that the store still has
+    this.stay = FOLLOWED; // how many events stay while new ones come
     this.reaching = false;
+    this.isBehind = false; // whether new events wait until the user is at the end
   }
 
   /** The sequence of the first event that is here. */
@@ -28,19 +33,33 @@ export class Past {
     return this.calls.events[0]?.sequence ?? this.kept;
   }
 
-  /** Whether the store has earlier events. */
+  /** The sequence of the first event that can be here. */
+  get least() {
+    return Math.max(this.kept, this.calls.last + 1 - MOST);
+  }
+
+  /** Whether earlier events can be fetched. */
   get isPart() {
-    return this.oldest > this.kept;
+    return this.oldest > this.least;
   }
 
   /**
-   * Takes in the events that came since; the first time, only the last ones of the *total*.
+   * Takes in the events that came since, up to the *total*; only the last ones the first time, and if there are very many.
+   * For a user who is not at the end (*follows* is false) nothing is let go; after many new events the rest wait.
    *
    * @param {number} total
+   * @param {boolean} follows
    */
-  async later(total) {
-    if (this.calls.last < 0) this.calls.last = Math.max(-1, total - 1 - PAGE);
-    while (this.take(await this.page(this.calls.last, PAGE)));
+  async later(total, follows) {
+    const most = 2 * this.stay;
+    this.isBehind = !follows && this.calls.events.length >= most;
+    if (this.isBehind || this.reaching) return;
+    if (this.calls.last < 0 || (follows && total - this.calls.last > most)) {
+      this.calls = new Calls();
+      this.calls.last = Math.max(-1, total - 1 - PAGE);
+    }
+    while (this.take(await this.page(this.calls.last, PAGE)) && this.calls.last < total - 1 && (follows || this.calls.events.length < most));
+    if (follows && this.calls.events.length > most) this.anew(this.calls.events.slice(-this.stay));
   }
 
   /**
@@ -54,21 +73,29 @@ export class Past {
     try {
       /** @type {RunEvent[]} */
       const found = [];
-      let last = Math.max(this.kept, sequence) - 1;
+      let last = Math.max(this.least, sequence) - 1;
       while (last < this.oldest - 1) {
         const page = await this.page(last, Math.min(PAGE, this.oldest - 1 - last));
         if (!page.events.length) break;
         for (const event of page.events) found.push(event);
         last = page.events.at(-1)?.sequence ?? last;
       }
-      const { events } = this.calls;
-      this.calls = new Calls();
-      this.calls.add(found);
-      this.calls.add(events);
+      this.anew(found, this.calls.events);
+      this.stay = Math.max(this.stay, this.calls.events.length);
       return true;
     } finally {
       this.reaching = false;
     }
+  }
+
+  /**
+   * Puts calls together again, of other events.
+   *
+   * @param {...RunEvent[]} parts
+   */
+  anew(...parts) {
+    this.calls = new Calls();
+    for (const events of parts) this.calls.add(events);
   }
 
   /**

@@ -1,9 +1,10 @@
-// Rows of a table; only those in sight exist as elements. A row keeps its element while it is in sight, so that the
-// focus, a selection of text and the pointer stay on what they were on.
+// Rows of a table; only those in sight, and the one with the focus, exist as elements. A row keeps its element, so that
+// the focus, a selection of text and the pointer stay on what they were on.
 
 import { arrange, attr, h, measure, on } from "./dom.js";
 
 const BEYOND = 12; // rows that exist above and below those in sight
+const MOST_PRINTED = 2000; // rows; of a longer table only those in sight are printed
 
 /**
  * @template Item
@@ -30,8 +31,9 @@ export class Rows {
     this.near = near;
     this.body = h("tbody");
     table.append(this.body);
-    this.above = h("tr", { class: "space", "aria-hidden": "true" }, h("td"));
-    this.below = h("tr", { class: "space", "aria-hidden": "true" }, h("td"));
+    this.above = space();
+    this.below = space();
+    this.beside = space(); // between the rows in sight and the one with the focus
     /** @type {Item[]} */
     this.items = [];
     /** @type {Map<string | number, Row<Item>>} */
@@ -45,6 +47,8 @@ export class Rows {
     if (above) on(scroller, "scroll", () => scroller.scrollTop < BEYOND * this.height() && above(), { passive: true });
     const resized = new ResizeObserver(() => this.soon());
     resized.observe(scroller);
+    addEventListener("beforeprint", () => this.items.length <= MOST_PRINTED && this.fill(0, this.items.length), { signal: gone });
+    addEventListener("afterprint", () => this.draw(), { signal: gone });
     gone.addEventListener("abort", () => {
       resized.disconnect();
       cancelAnimationFrame(this.due);
@@ -57,25 +61,33 @@ export class Rows {
    */
   set(items, follows = false) {
     const { scroller } = this;
-    const atEnd = follows && items.length > this.items.length && scroller.scrollTop + scroller.clientHeight >= scroller.scrollHeight - 4;
+    const staysAtEnd = follows && this.atEnd();
     this.items = items;
     attr(this.table, "aria-rowcount", items.length + 1);
     this.draw();
-    if (!atEnd) return;
+    if (!staysAtEnd) return;
     scroller.scrollTop = scroller.scrollHeight;
     this.draw();
   }
 
+  atEnd() {
+    const { scroller } = this;
+    return scroller.scrollTop + scroller.clientHeight >= scroller.scrollHeight - 4;
+  }
+
   /**
-   * Calls *change*, which puts other items before these, and keeps what is in sight where it is.
+   * Calls *change*, which adds or removes items before those in sight, and keeps these where they are; a user whom
+   * *change* keeps at the end stays there.
    *
    * @param {() => void} change
    */
   hold(change) {
     const { scroller, items: before } = this;
     const top = scroller.scrollTop;
+    const wasAtEnd = this.atEnd();
     const was = Math.max(0, Math.floor((top - this.start()) / this.height()));
     change();
+    if (wasAtEnd && this.atEnd()) return;
     const places = new Map(this.items.map((item, index) => [this.key(item), index]));
     const held = before.findIndex((item, index) => index >= was && places.has(this.key(item)));
     const now = before[held] === undefined ? undefined : places.get(this.key(before[held]));
@@ -107,36 +119,68 @@ export class Rows {
     const head = this.table.tHead?.offsetHeight ?? 0;
     const top = this.scroller.scrollTop - this.start() - head;
     const { length } = this.items;
-    this.first = Math.max(0, Math.min(length, Math.floor(top / height)) - BEYOND);
-    this.last = Math.min(length, Math.ceil((top + this.scroller.clientHeight) / height) + BEYOND);
-    measure(this.above, "height", `${this.first * height}px`);
-    measure(this.below, "height", `${Math.max(0, length - this.last) * height}px`);
+    const first = Math.max(0, Math.min(length, Math.floor(top / height)) - BEYOND);
+    this.fill(first, Math.max(first, Math.min(length, Math.ceil((top + this.scroller.clientHeight) / height) + BEYOND)));
+    if (this.last >= length - BEYOND) this.near?.();
+  }
+
+  /**
+   * Draws the rows from *first* until before *last*, and the one with the focus: a list that changes may move it away.
+   *
+   * @param {number} first
+   * @param {number} last
+   */
+  fill(first, last) {
+    [this.first, this.last] = [first, last];
+    const held = this.held();
+    const kept = held === undefined ? -1 : this.items.findIndex((item) => this.key(item) === held.key);
+    const isAbove = kept >= 0 && kept < first;
+    const isBelow = kept >= last;
     /** @type {Map<string | number, Row<Item>>} */
     const made = new Map();
-    for (const [index, item] of this.items.slice(this.first, this.last).entries()) {
-      const key = this.key(item);
-      const row = this.made.get(key) ?? this.make();
-      attr(row.root, "aria-rowindex", this.first + index + 2);
-      row.set(item);
-      made.set(key, row);
-    }
+    const rows = this.items.slice(first, last).map((item, at) => this.row(item, first + at, made));
+    const [above, beside] = isAbove ? [kept, first - kept - 1] : [first, isBelow ? kept - last : 0];
+    const below = this.items.length - (isBelow ? kept + 1 : last);
+    for (const [each, many] of /** @type {const} */ ([[this.above, above], [this.beside, beside], [this.below, below]])) measure(each, "height", `${many * this.height()}px`);
+    const item = this.items[kept];
+    const away = item !== undefined && (isAbove || isBelow) ? [this.row(item, kept, made)] : [];
     this.made = made;
-    arrange(this.body, [this.above, ...[...made.values()].map((row) => row.root), this.below]);
-    if (this.last >= length - BEYOND) this.near?.();
+    arrange(this.body, [this.above, ...(isAbove ? [...away, this.beside] : []), ...rows, ...(isBelow ? [this.beside, ...away] : []), this.below]);
+    if (held !== undefined && kept < 0) this.focus(Math.min(held.index, this.items.length - 1)); // its item is gone
+  }
+
+  /**
+   * The element of an item, which is made if it does not exist.
+   *
+   * @param {Item} item
+   * @param {number} index
+   * @param {Map<string | number, Row<Item>>} made where it is noted
+   */
+  row(item, index, made) {
+    const key = this.key(item);
+    const row = this.made.get(key) ?? this.make();
+    attr(row.root, "aria-rowindex", index + 2);
+    row.set(item);
+    made.set(key, row);
+    return row.root;
+  }
+
+  /** The row that the focus is in: the key of its item, and where this was when it was drawn. */
+  held() {
+    const place = document.activeElement?.closest("tr");
+    for (const [key, row] of this.made) if (row.root === place) return { key, index: Number(place.getAttribute("aria-rowindex")) - 2 };
+    return undefined;
   }
 
   /** Fills the rows in sight again. */
   refresh() {
-    for (const item of this.items.slice(this.first, this.last)) {
-      this.made.get(this.key(item))?.set(item);
-    }
+    for (const item of this.items.slice(this.first, this.last)) this.made.get(this.key(item))?.set(item);
   }
 
   /** The item that the focus is on, if it is on one. */
   focused() {
-    const place = document.activeElement?.closest("tr");
-    for (const [key, row] of this.made) if (row.root === place) return this.items.find((item) => this.key(item) === key);
-    return undefined;
+    const held = this.held();
+    return held && this.items.find((item) => this.key(item) === held.key);
   }
 
   /**
@@ -175,6 +219,17 @@ export class Rows {
   }
 
   /**
+   * Moves the focus to the row of this key; false if there is none.
+   *
+   * @param {string | number} key
+   */
+  land(key) {
+    const index = this.items.findIndex((item) => this.key(item) === key);
+    this.focus(index);
+    return index >= 0;
+  }
+
+  /**
    * Scrolls until the row of this key is in sight, if there is one.
    *
    * @param {string | number} key
@@ -183,4 +238,9 @@ export class Rows {
     const index = this.items.findIndex((item) => this.key(item) === key);
     if (index >= 0) this.reveal(index);
   }
+}
+
+/** A row that is as high as the rows that it stands for. */
+function space() {
+  return h("tr", { class: "space", "aria-hidden": "true" }, h("td"));
 }

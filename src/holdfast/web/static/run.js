@@ -1,9 +1,9 @@
 // The screen Run: what one run did and does, over time and in words. New events are fetched whenever the feed says that
-// there are more, old ones when the user scrolls to them.
+// there are more, old ones when the user scrolls to them; not all are kept, see past.js.
 
 import { get, isPassing } from "./api.js";
 import { isTrouble } from "./calls.js";
-import { attr, button, fill, h, text } from "./dom.js";
+import { attr, button, fill, h, hide, renew, text } from "./dom.js";
 import { age, since } from "./draw.js";
 import { standing } from "./found.js";
 import { count, moment, oneLine, plural, span, start, visible, words } from "./format.js";
@@ -22,6 +22,7 @@ import { Waterfall } from "./waterfall.js";
 const GROW = 200; // milliseconds between two steps of a running bar
 const CALM = 1000; // the same for users who want less motion
 const LOOK = 5000; // milliseconds after which an unfinished or unanswered run is fetched without news of it
+const REST = 3; // times as long as it took to fetch and draw news, the page rests before it does so again
 const AGE = 1000; // milliseconds between two updates of how long ago it began
 
 /**
@@ -46,19 +47,21 @@ export function run(app, route, gone) {
   let due = false; // whether there is more than what is shown
   /** @type {number | null} */
   let revealed = null;
+  let from = 0; // the first event that is drawn
 
   const state = h("span", { class: "state big" });
   const title = h("bdi", {}, "…");
   const figures = h("dl", { class: "figures" });
   const texts = h("div", { class: "texts" });
-  const wanted = filterControls(draw, { placeholder: "Filter calls", label: "Filter calls by name", only: "Failed only" });
+  const wanted = filterControls(draw, { placeholder: "Filter calls", label: "Filter calls by name", only: "Failed only", found: () => plural(falls.rows.items.length, "call") });
   const stop = button({ class: "danger", hidden: true, title: "X" }, () => line && void cancelRun(app, line), "Cancel run…");
   const out = h("a", { class: "button", href: `/api/runs/${encoded(id)}/export`, download: `run-${id.replace(/[^\w.-]/g, "_").slice(0, 60)}.jsonl`, title: "All events as JSON lines (e)" }, "Export");
   const again_ = button({ class: "resume", hidden: true, title: "Copies the command that goes on with it (y)" }, () => void copy(resume), "Copy resume command");
   const filters = h("span", { class: "filters" }, ...wanted.filters, again_, out, stop);
   const head = h("header", { class: "head" }, h("h1", {}, h("span", { class: "kind" }, "Run "), title), state, filters);
   const loaded = h("span");
-  const part = h("p", { class: "part", hidden: true }, loaded, button({ class: "small" }, () => void reach(0), "Load all"));
+  const all = button({ class: "small" }, () => void loadAll(), "Load all");
+  const part = h("p", { class: "part", hidden: true }, loaded, all);
   const place = h("div", { class: "chosen" });
   const empty = h("div", { class: "empty" }, h("p", {}, "Waiting for the server…"));
   const side = h("div", { class: "side" }, place, h("h2", { class: "unseen" }, "Events"), log.root);
@@ -74,14 +77,15 @@ export function run(app, route, gone) {
     try {
       do {
         again = false;
+        const began = performance.now();
         const answer = await get(`/api/runs/${encoded(id)}`, gone);
-        await past.later(answer.run.event_count);
+        await past.later(answer.run.event_count, atEnd());
         line = answer.run;
         resume = answer.resume ?? "";
-        if (view.hidden) draw();
+        due = held();
+        if (!due) draw();
+        await rest(Math.min(AGE, REST * (performance.now() - began)));
       } while (again);
-      due = held();
-      if (!due) draw();
     } catch (problem) {
       due = held() || isPassing(problem);
       if (!gone.aborted && !held()) trouble(problem);
@@ -90,18 +94,25 @@ export function run(app, route, gone) {
   }
 
   /**
-   * Shows earlier events as well, from an event on; what is in sight stays where it is.
+   * Shows earlier events as well, from an event on.
    *
-   * @param {number} from
+   * @param {number} first
    */
-  async function reach(from) {
+  async function reach(first) {
     try {
-      if (!(await past.reach(from))) return;
-      log.rows.hold(() => falls.rows.hold(present));
-      choose();
+      if (!(await past.reach(first))) return;
+      draw();
+      if (line && past.calls.last < line.event_count - 1) void load(); // meanwhile there were new ones
     } catch (problem) {
       due ||= isPassing(problem);
     }
+  }
+
+  async function loadAll() {
+    text(loaded, "Fetching the events before these…");
+    say("Fetching the events");
+    await reach(0);
+    if (!past.isPart) say(`${plural(past.calls.events.length, "event")} shown`);
   }
 
   /** @param {unknown} problem */
@@ -122,44 +133,62 @@ export function run(app, route, gone) {
   }
 
   const held = () => app.live.paused && !view.hidden;
+  const atEnd = () => log.rows.atEnd() && falls.rows.atEnd();
   const zero = () => line?.started_at_ms ?? past.calls.events[0]?.timestamp_ms ?? line?.created_at_ms ?? 0;
   const live = () => line !== null && !isOver(line) && !line.interrupted;
   const until = () => (live() ? app.live.now() : Math.max(past.calls.end(), line?.finished_at_ms ?? 0));
 
+  /** Shows everything; what is in sight stays where it is. */
   function draw() {
-    present();
+    if (past.oldest === from) present();
+    else log.rows.hold(() => falls.rows.hold(present));
+    from = past.oldest;
     choose();
   }
 
   function present() {
     if (!line) return;
     const { calls, isPart } = past;
-    if (!live()) calls.abandon(calls.end());
+    if (!live() && calls.last >= line.event_count - 1) calls.abandon(calls.end());
     attr(empty, "hidden", true);
     for (const each of [view, filters]) attr(each, "hidden", false);
     text(title, line.prompt ? oneLine(line.prompt, 120) : oneLine(id, 60));
     show(state, standing(line), "state big");
-    attr(stop, "hidden", isOver(line));
-    attr(again_, "hidden", !resume);
-    fill(figures, ...facts(line, past.kept));
+    hide(stop, isOver(line), out);
+    hide(again_, !resume, out);
+    renew(figures, facts(line, past.kept));
     const key = JSON.stringify([line.error, line.result_text, resume]);
     if (texts.dataset.of !== key) fill(texts, ...said(line)); // only if changed: what is unfolded stays so
     texts.dataset.of = key;
-    attr(part, "hidden", !isPart);
-    text(loaded, `The last ${plural(calls.events.length, "event")}; scroll up for earlier ones.`);
+    hide(part, past.oldest === past.kept && !past.isBehind, falls.root);
+    text(loaded, coverage());
+    hide(all, !isPart, falls.root);
     falls.set(calls, calls.all.filter((call) => wanted.takes(call.name, isTrouble(call))), { zero: zero(), from: isPart ? (calls.events[0]?.timestamp_ms ?? zero()) : zero(), now: until(), atEnd: live() || isPart });
     log.set(calls.events, zero(), live() || isPart);
+  }
+
+  /** Which of the events are here. */
+  function coverage() {
+    const { events } = past.calls;
+    if (past.isBehind) return `${plural(events.length, "event")}; newer ones come when you are at the end of both lists.`;
+    return `The last ${plural(events.length, "event")}; ${past.isPart ? "scroll up for earlier ones." : "the export has all of them."}`;
   }
 
   /** Shows the selected call or event. */
   function choose() {
     if (!line) return;
     const { calls } = past;
-    if (sequence !== null && sequence >= past.kept && sequence < past.oldest) void reach(sequence - PAGE / 2);
+    if (sequence !== null && sequence < past.oldest && sequence === revealed) return; // let go while the user looks at it
+    if (sequence !== null && sequence >= past.least && sequence < past.oldest) void reach(sequence - PAGE / 2);
     const event = sequence === null ? undefined : calls.events[sequence - (calls.events[0]?.sequence ?? 0)];
     attr(place, "hidden", event === undefined);
     const key = event ? `${event.sequence} ${calls.owners.get(event.sequence)?.events.length}` : "";
-    if (place.dataset.of !== key) fill(place, event ? detail(calls.owners.get(event.sequence), event, app.live.now(), close) : null);
+    if (place.dataset.of !== key) {
+      const hadFocus = place.contains(document.activeElement);
+      fill(place, event ? detail(calls.owners.get(event.sequence), event, app.live.now(), close) : null);
+      if (hadFocus && event) place.querySelector("button")?.focus({ preventScroll: true });
+      else if (hadFocus && revealed !== null && !falls.rows.land(calls.owners.get(revealed)?.sequence ?? revealed)) log.rows.land(revealed);
+    }
     place.dataset.of = key;
     if (event && revealed !== sequence) {
       falls.rows.show(selected() ?? event.sequence);
@@ -172,6 +201,8 @@ export function run(app, route, gone) {
     location.hash = toRun(id);
   }
 
+  const rest = (/** @type {number} */ milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
+
   /** @param {import("./live.js").Changes} changes */
   function changed(changes) {
     if (due || changes.all || changes.runs.has(id)) void load();
@@ -182,6 +213,7 @@ export function run(app, route, gone) {
   app.live.every(still ? CALM : GROW, () => live() && !document.hidden && falls.grow(until()), gone);
   app.live.every(LOOK, () => !document.hidden && (due || line === null || !isOver(line)) && void load(), gone);
   app.live.every(AGE, () => age(figures, app.live.now()), gone);
+  app.live.every(AGE, () => past.isBehind && atEnd() && void load(), gone);
   void load();
   return {
     title: `Run ${oneLine(id, 20)}`,

@@ -1,12 +1,13 @@
 // The screen Runs: what each run is doing now, the newest first; older ones are fetched as the user scrolls.
 
-import { attr, button, fill, h, on, text } from "./dom.js";
+import { attr, button, fill, h, hide, on, text } from "./dom.js";
 import { ago, count, oneLine, plural, span } from "./format.js";
 import { Found, standing } from "./found.js";
 import { cancelRun, cancelRuns, isOver } from "./orders.js";
 import { field, line, listing, nothing, pressed, show, toggle } from "./parts.js";
 import { Rows } from "./rows.js";
 import { toRun } from "./routes.js";
+import { say } from "./say.js";
 
 /** @typedef {import("./app.js").App} App */
 /** @typedef {import("./types.js").RunLine} RunLine */
@@ -46,6 +47,7 @@ export function runs(app, route, gone) {
     return { status: status.value, tool: inputs.tool.value.trim(), session: inputs.session.value.trim(), text: inputs.text.value.trim() };
   }
 
+  let isAsked = false; // whether the user has set a filter, and waits for what it finds
   const isFiltered = () => Object.values(filter()).some(Boolean);
 
   /** @param {boolean} isAnew */
@@ -57,9 +59,12 @@ export function runs(app, route, gone) {
     if (lines.length) list.say(null);
     else list.say(next === null ? nothing(loaded, isFiltered(), "run", hint) : []);
     if (isAnew) list.scroller.scrollTop = 0;
-    rows.set(lines);
+    if (list.scroller.scrollTop > 0) rows.hold(() => rows.set(lines)); // new runs come in above what the user reads
+    else rows.set(lines);
     const active = lines.filter(isActive).length;
-    text(list.summary, loaded && lines.length ? `${count(lines.length)}${next === null ? "" : "+"} shown · ${plural(active, "active", "active")}` : "");
+    const many = `${count(lines.length)}${next === null ? "" : "+"}`;
+    text(list.summary, loaded && lines.length ? `${many} shown · ${plural(active, "active", "active")}` : "");
+    if (isAnew && loaded && isAsked) say(`${many} ${lines.length === 1 ? "run" : "runs"}`);
   }
 
   /** @param {URLSearchParams} given */
@@ -68,6 +73,7 @@ export function runs(app, route, gone) {
   }
 
   function ask() {
+    isAsked = true;
     app.note("runs", filter());
     void found.load();
   }
@@ -147,7 +153,7 @@ function row(app) {
     text(denials, count(next.tool_denials));
     denials.classList.toggle("some", Boolean(next.tool_denials));
     denials.classList.toggle("nil", !next.tool_denials);
-    attr(stop, "hidden", isOver(next));
+    hide(stop, isOver(next), link);
     attr(stop, "aria-label", `Cancel run ${oneLine(next.id, 40)}`);
   }
 

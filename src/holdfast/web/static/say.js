@@ -4,6 +4,7 @@
 import { button, h, on } from "./dom.js";
 
 const STAYS = 5000; // milliseconds that a message stays
+const BAD_STAYS = 20_000; // the same for what went wrong, which takes longer to read
 
 /**
  * Says something to screen readers. It stays for a while: words that are removed at once are not read out.
@@ -27,8 +28,10 @@ export function say(words) {
 export function tell(words, tone = "good") {
   say(words);
   const toast = h("p", { class: `toast ${tone}` }, words);
-  document.getElementById("toasts")?.append(toast);
-  setTimeout(() => toast.remove(), STAYS);
+  const place = document.getElementById("toasts");
+  for (const each of [...(place?.children ?? [])]) if (each.isEqualNode(toast)) each.remove();
+  place?.append(toast);
+  setTimeout(() => toast.remove(), tone === "bad" ? BAD_STAYS : STAYS);
 }
 
 /**

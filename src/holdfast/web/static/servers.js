@@ -28,7 +28,7 @@ const COLUMNS = [
  * @returns {Screen}
  */
 export function servers(app, route, gone) {
-  const words = { placeholder: "Filter", label: "Filter servers by name or command", only: "Not ready only" };
+  const words = { placeholder: "Filter", label: "Filter servers by name or command", only: "Not ready only", found: () => plural(groups.size, "server") };
   const wanted = filterControls(draw, words, route.query, (filter) => app.note("servers", filter));
   const list = listing({ title: "Servers", label: "MCP servers", kind: "hosts", columns: COLUMNS, filters: wanted.filters });
   /** @type {Map<string, ReturnType<typeof group>>} */

@@ -1,7 +1,7 @@
 // The screen Tool: one tool in full: why its circuit changed, the policy in force, how long calls take, recent calls.
 
 import { get, isPassing } from "./api.js";
-import { attr, fill, h, text } from "./dom.js";
+import { attr, fill, h, renew, text } from "./dom.js";
 import { age, histogram, since, sparkline } from "./draw.js";
 import { bare, count, moment, oneLine, percent, rate, readable, said, span, words } from "./format.js";
 import { sign, tone } from "./icons.js";
@@ -35,6 +35,7 @@ export function tool(app, route, gone) {
   const figures = h("dl", { class: "figures" });
   const spark = sparkline();
   const speed = h("dd", {}, "–");
+  const pulse = h("div", { class: "wide" }, h("dt", {}, "Calls/s, last minute"), speed, spark.root);
   const error = h("p", { class: "error", hidden: true });
   const alone = h("p", { class: "error", hidden: true });
   const changes = grid("Transitions", "", ["When", "Change", "Why", "Wait", "Process"]);
@@ -116,7 +117,7 @@ export function tool(app, route, gone) {
     show(circuit, line.state, "state big");
     fill(badges, ...labels(line));
     orders.set(line);
-    fill(figures, ...facts(line), h("div", { class: "wide" }, h("dt", {}, "Calls/s, last minute"), speed, spark.root));
+    renew(figures, [...facts(line), pulse]);
     attr(alone, "hidden", !line.alone);
     text(alone, `Fleet ${fleet(line)}: ${oneLine(line.why_alone ?? "", 300)}`);
     attr(error, "hidden", line.last_error === null);
@@ -284,7 +285,7 @@ function panel(title, note, ...content) {
 }
 
 /**
- * A panel with a table whose rows are set again and again; its scroll position and the focus stay.
+ * A panel with a table whose rows are set again and again; its scroll position, the focus and a selection stay.
  *
  * @param {string} title
  * @param {string} note
@@ -302,7 +303,7 @@ function grid(title, note, columns) {
      * @param {string} otherwise what to say if there are none
      */
     set(rows, otherwise) {
-      fill(body, ...rows.map((row) => h("tr", {}, ...row.map((cell) => h("td", {}, cell)))));
+      renew(body, rows.map((row) => h("tr", {}, ...row.map((cell) => h("td", {}, cell)))));
       text(none, otherwise);
       attr(box, "hidden", rows.length === 0);
       attr(none, "hidden", rows.length > 0);

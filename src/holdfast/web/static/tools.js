@@ -35,7 +35,7 @@ const COLUMNS = [
  * @returns {Screen}
  */
 export function tools(app, route, gone) {
-  const words = { placeholder: "Filter", label: "Filter tools by name", only: "Failing only" };
+  const words = { placeholder: "Filter", label: "Filter tools by name", only: "Failing only", found: () => plural(rows.items.length, "tool") };
   const wanted = filterControls(draw, words, route.query, (filter) => app.note("tools", filter));
   const list = listing({ title: "Tools", label: "Tools, the worst first", kind: "toolbox", columns: COLUMNS, filters: wanted.filters });
   const rows = new Rows({ ...list, key: (/** @type {ToolLine} */ line) => line.name, make: () => row(app), gone });

@@ -2,7 +2,7 @@
 
 import { bars, extent } from "./calls.js";
 import { attr, fill, h, measure, text } from "./dom.js";
-import { bare, oneLine, refusal, span, words } from "./format.js";
+import { bare, oneLine, refusal, said, span, words } from "./format.js";
 import { sign, tone } from "./icons.js";
 import { Rows } from "./rows.js";
 import { toRun } from "./routes.js";
@@ -100,7 +100,7 @@ export class Waterfall {
       if (key !== drawn) {
         drawn = key;
         attr(link, "href", toRun(this.id, call.sequence));
-        fill(mark, sign(call.status));
+        fill(mark, sign(call.status), h("span", { class: "unseen" }, call.kind === "mark" ? "" : `${said(call.status)}: `));
         attr(mark, "class", `mark ${tone(call.status)}`);
         text(name, oneLine(call.kind === "mark" ? marked(call) : call.name, 120));
         text(note, remark(call));
